@@ -13,12 +13,14 @@
   * SourceError, exit 1: the user's model (import, call, export, freezing, weights)
   * ConversionRefused, exit 1: a piece of a graph that the converter or the parser refuses
   * ToolchainError, exit 1: the compiler refused a network, or its process died
+  * OperatorMismatch, exit 1: an operator from outside PyTorch returns other sizes than its fake implementation declares
   * VerificationFailed, exit 1: the results of a build differ from those of PyTorch, or could not be compared with them
   * PackageError, exit 1: a package cannot be loaded, or a call does not fit it
     * PackageMissing: there is no package
     * PackageDamaged: the package is truncated or altered, or has no valid index
     * LinkRefused: a symbolic link leads out of the package, and following such links was not allowed
     * PackageTooNew: the package has a newer format than this version of trtbuild can read
+    * OperatorMissing: the package calls an operator from outside PyTorch that is not registered
     * NoFittingTarget: the package is for other GPUs, TensorRT versions or platforms, or has no reference program
     * CallRefused: the arguments of a call do not fit a loaded package (also a ValueError)
     * EngineError: TensorRT or CUDA refuses to load or run an engine; the text has the library's message
@@ -222,6 +224,11 @@ class PackageTooNew(PackageError):
     """A package has a newer format than this version of trtbuild can read."""
 
 
+class OperatorMissing(PackageError):
+    """A package calls an operator from outside PyTorch that this process has not registered, or has with another
+    schema."""
+
+
 class NoFittingTarget(PackageError):
     """A package has no target that runs on the selected device."""
 
@@ -232,6 +239,10 @@ class CallRefused(PackageError, ValueError):
 
 class EngineError(PackageError):
     """TensorRT or CUDA refuses to load or run an engine. The text has the library's message."""
+
+
+class OperatorMismatch(TrtbuildError):
+    """An operator from outside PyTorch returns another type or other sizes than its fake implementation declares."""
 
 
 class VerificationFailed(TrtbuildError):

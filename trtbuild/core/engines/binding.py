@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtbuild.core.engines.engine_job import Weight
+from trtbuild.core.model.custom_operators import CustomOperator
 from trtbuild.errors import SourceError
 
 
@@ -36,7 +37,7 @@ class Interface:
     outputs: tuple[Mapping[str, Any], ...]
     output_tree: Any
     #: Operators from outside PyTorch that the program calls.
-    operators: tuple[str, ...] = ()
+    operators: tuple[CustomOperator, ...] = ()
     ties: tuple[tuple[int, int], ...] = ()
 
     @classmethod
@@ -57,9 +58,16 @@ class Interface:
             tuple(document["inputs"]),
             tuple(document["outputs"]),
             document["output_tree"],
-            tuple(sorted(document.get("operators", {}))),
+            _operators(document),
             tuple((int(first), int(second)) for first, second in document.get("ties", ())),
         )
+
+
+def _operators(document: Mapping[str, Any]) -> tuple[CustomOperator, ...]:
+    operators = tuple(map(CustomOperator.from_json, document.get("custom_operators", ())))
+    if sorted(document.get("operators", {})) != [operator.name for operator in operators]:
+        raise ValueError("it does not describe its operators: an earlier version of trtbuild traced the model")
+    return operators
 
 
 def weights_to_json(weights: Mapping[str, Weight]) -> dict[str, object]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trtbuild.core.model.custom_operators import CustomOperator
 from trtbuild.core.model.spec import ShapeRange
 from trtbuild.core.partition.partitions import Partitions
 from trtbuild.core.recipes.record import Output
@@ -151,6 +152,8 @@ class PackageIndex:
     quantized: tuple[str, ...] = ()
     #: The types in which modules compute that do not compute in `precision`.
     other_precisions: tuple[str, ...] = ()
+    #: The operators from outside PyTorch that its programs call.
+    operators: tuple[CustomOperator, ...] = ()
 
     @property
     def schema(self) -> str:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from trtbuild.core.model.graph_kinds import GRAPH_KINDS
+from trtbuild.core.model.custom_operators import CustomOperator
 from trtbuild.core.model.spec import ShapeRange
 from trtbuild.core.packages.package_index import (
     SCHEMA_WITH_NUMBERS,
@@ -114,8 +115,9 @@ def _index(document: Mapping[str, Any]) -> PackageIndex:
     _expect(all(type_ and isinstance(type_, str) for type_ in quantized), "a quantized type is not text")
     others = _list(document, "other_precisions") if "other_precisions" in document else []
     _expect(all(name and isinstance(name, str) for name in others), "other_precisions has a name that is not text")
+    operators = tuple(map(CustomOperator.from_json, _list(document, "operators") if "operators" in document else []))
     parts = (model, inputs, outputs, tree, dims, profiles, precision, targets, reference, weights, files)
-    return PackageIndex(*parts, truncates, tuple(quantized), tuple(others))
+    return PackageIndex(*parts, truncates, tuple(quantized), tuple(others), operators)
 
 
 # -- the parts of an index

@@ -42,6 +42,7 @@ def index_to_json(index: PackageIndex) -> dict[str, Any]:
         **({"other_precisions": list(index.other_precisions)} if index.other_precisions else {}),
         **({"truncate_double": True} if index.truncates_double else {}),
         **({"quantized": list(index.quantized)} if index.quantized else {}),
+        **({"operators": [operator.to_json() for operator in index.operators]} if index.operators else {}),
         "targets": {name: _target(target, index) for name, target in index.targets.items()},
         "reference": index.reference,
         "weights": {str(slot): _weight(weight, index) for slot, weight in index.weights.items()},

@@ -101,6 +101,7 @@ class PackageContents:
             ("origins", dict(self.origins)),
             ("reference", self.model.reference),
             *self._other_precisions_part(),
+            *self._operators_part(),
             *truncated_part(self.model.partition.truncate_double),
         ]
         schema = schema_for(self.interface.output_tree)
@@ -156,6 +157,7 @@ class PackageContents:
             truncates_double=self.model.partition.truncate_double,
             quantized=tuple(quantized),
             other_precisions=self.model.precisions.names[1:],
+            operators=self.interface.operators,
         )
 
     def _inputs(self) -> list[dict[str, Any]]:
@@ -174,6 +176,11 @@ class PackageContents:
         """The types of modules that do not compute in `precision`, which the index has; empty without such modules."""
         others = self.model.precisions.names[1:]
         return [("other precisions", list(others))] if others else []
+
+    def _operators_part(self) -> list[tuple[str, Value]]:
+        """The operators from outside PyTorch, which the index has; empty for a model without such operators."""
+        operators = self.interface.operators
+        return [("operators", [operator.to_json() for operator in operators])] if operators else []
 
     def _dims(self) -> list[PackedDim]:
         return [PackedDim(symbol.name, symbol.min, symbol.max, symbol.multiple_of) for symbol in self.shapes.symbols]

@@ -38,14 +38,13 @@ class WeightTypes:
 class LowerJob:
     """Lower `program`, a traced model with a graph of `graph_kind`, to `precisions`.
 
-    `operators` are the operators that come from outside PyTorch. `points` are the values of the symbols at which sizes are
-    compared. With `truncates_double`, float64 is computed in float32.
+    `points` are the values of the symbols at which sizes are compared. With `truncates_double`, float64 is computed in
+    float32.
     """
 
     program: str
     graph_kind: GraphKindName
     precisions: Precisions
-    operators: tuple[str, ...] = ()
     points: tuple[tuple[int, ...], ...] = ()
     comparison: Comparison | None = None
     truncates_double: bool = False

@@ -166,7 +166,6 @@ class _ForwardPass:
             program=record.outputs["program"].sha256,
             graph_kind=self._model.source.graph.name,
             precisions=self._model.precisions,
-            operators=tuple(interface_and_weights[0].operators),
             points=self._points(),
             comparison=make_comparison(self._model, self.plan.shapes, interface_and_weights[1]),
             truncates_double=truncates,

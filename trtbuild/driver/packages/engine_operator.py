@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from trtbuild import declared_sizes
 from trtbuild.core.packages.package_index import PackageIndex, PackedTarget
 from trtbuild.core.partition.partitions import Partition, Partitions
 from trtbuild.runtime.calls import operators
@@ -30,10 +31,12 @@ _engine_sets: dict[tuple[str, str, int], EngineSet] = {}
 def register() -> None:
     """Register ``trtbuild::engine`` with torch, which must be imported already.
 
-    Torch partitions may call PyTorch's quantizers. They are defined as well, because ``import torch`` does not define them.
+    Torch partitions may call PyTorch's quantizers, and the check of results of operators from outside PyTorch. They are
+    defined as well, because ``import torch`` does not define them.
     """
     operators.register(open_engine)
     define_quantizers()
+    declared_sizes.define()
 
 
 def open_engine(text: EngineText, plan: memoryview, device: torch.device) -> Part:

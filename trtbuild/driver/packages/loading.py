@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from trtbuild.driver.packages.custom_operators import require_operators
 from trtbuild.driver.packages.machine import gpu_number, this_machine
 from trtbuild.errors import NoFittingTarget, UsageError
 from trtbuild.runtime.calls.loaded import Loaded, needed_files
@@ -24,6 +25,7 @@ def load(
     target: str | None = None,
     verify: bool = True,
     follow_links: bool = False,
+    import_operators: bool = False,
 ) -> Any:
     """Open the package in directory `path`, and verify the files that will run.
 
@@ -37,15 +39,18 @@ def load(
     * `verify`: False skips the check of a package's digests. Use it only for files that no other user can write.
     * `follow_links`: whether symbolic links in the package may lead out of it. Otherwise such a link is an error. The
       directory itself may always be a link.
+    * `import_operators`: whether to import the modules of operators from outside PyTorch that the package calls. This runs
+      their code. Otherwise the caller has imported them.
 
-    Raises PackageMissing, PackageDamaged, PackageTooNew, LinkRefused, NoFittingTarget, and UsageError for an unknown
-    device, and for a ``.pt2`` file that trtbuild did not write.
+    Raises PackageMissing, PackageDamaged, PackageTooNew, LinkRefused, NoFittingTarget, OperatorMissing, and UsageError for an
+    unknown device, and for a ``.pt2`` file that trtbuild did not write.
     """
     if _is_pt2_file(path):
         from trtbuild.driver.packages.exported_file import load_file
 
         return load_file(path, device=device, target=target)
-    return load_package(open_package(path, follow_links=follow_links), device=device, target=target, verify=verify)
+    package = open_package(path, follow_links=follow_links)
+    return load_package(package, device=device, target=target, verify=verify, import_operators=import_operators)
 
 
 def _is_pt2_file(path: Any) -> bool:
@@ -54,9 +59,17 @@ def _is_pt2_file(path: Any) -> bool:
     return name.endswith((".pt2", ".ep")) and not Path(name).is_dir()
 
 
-def load_package(package: Package, *, device: Any = None, target: str | None = None, verify: bool = True) -> Loaded:
+def load_package(
+    package: Package,
+    *,
+    device: Any = None,
+    target: str | None = None,
+    verify: bool = True,
+    import_operators: bool = False,
+) -> Loaded:
     """Load a package that is already open, as `load` does."""
     ordinal = gpu_number(device)
+    require_operators(package.index.operators, package.index.model, import_modules=import_operators)
     if ordinal is None:
         return _load_on_cpu(package, target, verify)
     return _load_on_gpu(package, ordinal, target, verify)

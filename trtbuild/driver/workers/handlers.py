@@ -19,10 +19,10 @@ from trtbuild.core.recipes.record import Output
 from trtbuild.driver.workers import graph_steps
 from trtbuild.driver.workers.results import Context, PT2Job, Result
 from trtbuild.driver.workers.validator import Validator, conversion_outputs
-from trtbuild.errors import ConversionRefused
 from trtbuild.store.local.local import LocalStore
 
 if TYPE_CHECKING:
+    from trtbuild.stages.program.custom_calls import OpenedProgram
     from trtbuild.stages.trace.calibration.job import CalibrateJob
     from trtbuild.stages.trace.job import TraceJob
     from trtbuild.stages.verify.job import VerifyJob
@@ -112,22 +112,21 @@ def lower(job: LowerJob, context: Context) -> Result:
     """Lower a traced program, and check that the lowered program gives the same results."""
     from trtbuild.stages.lower import run
     from trtbuild.stages.program import guard
+    from trtbuild.stages.program.custom_calls import open_calls
     from trtbuild.stages.program.text import module_paths, program_text
     from trtbuild.stages.program.translations import decomposition_table
 
-    if job.operators:
-        # the user's code that registers them is loaded only in the trace worker
-        raise ConversionRefused(
-            f"the model calls operators from outside PyTorch: {', '.join(job.operators)}",
-            hint="this version cannot build them: write them with PyTorch's own operators",
-        )
     store = context.store
     traced = guard.read_program(store.get_bytes(job.program))
+    opened = open_calls(traced)  # the code of operators from outside PyTorch is loaded only in the trace worker
     program = run.lower(
-        traced, job.precisions, decomposition_table(), job.points, truncates_double=job.truncates_double
+        opened.program, job.precisions, decomposition_table(), job.points, truncates_double=job.truncates_double
     )
     if job.comparison is not None:
-        compare_lowered(job.comparison, job.precisions, traced, program, store)
+        compare_lowered(job.comparison, job.precisions, opened, program, store)
+    if opened.calls:
+        program = opened.close(program)
+        guard.refuse_changes(program, guard.signature(traced), "lower", job.points)
     outputs = {
         "program": store.put_bytes(program.to_bytes()),
         "graph": store.put_bytes(program_text(program).encode()),
@@ -136,8 +135,11 @@ def lower(job: LowerJob, context: Context) -> Result:
     return Result(outputs)
 
 
-def compare_lowered(comparison: Comparison, precisions: Precisions, traced: Any, lowered: Any, store: Store) -> None:
-    """Run a traced and a lowered program on random inputs, and compare the outputs.
+def compare_lowered(
+    comparison: Comparison, precisions: Precisions, opened: OpenedProgram, lowered: Any, store: Store
+) -> None:
+    """Run a traced and a lowered program on random inputs, and compare the outputs. `lowered` is the lowered form of
+    ``opened.program``: results of operators from outside PyTorch are random inputs, and their arguments are outputs.
 
     Raises InconsistentShapes or SourceError if they differ too much.
     """
@@ -147,18 +149,21 @@ def compare_lowered(comparison: Comparison, precisions: Precisions, traced: Any,
     from trtbuild.stages.verify.lowered import ComparisonPoint, refuse_another_model
     from trtbuild.stages.verify.running import Weights
 
+    traced = opened.program
     by_slot = Weights(comparison.weights, store.get_bytes)
     weights = [by_slot[slot] for slot in range(len(by_slot))]
     for point in comparison.points:
-        # the trace has shown that the model accepts such values
+        sizes = opened.point_with_results(points_of(traced, [point.numbers])[0])
+        results = opened.result_types(sizes)
+        # the trace has shown that the model accepts such values; results that are integers may be indices, so they are 0
         inputs = random_inputs(
-            comparison.inputs,
-            point.shapes,
+            [*comparison.inputs, *((name, dtype) for name, dtype, _ in results)],
+            [*point.shapes, *(shape for _, _, shape in results)],
             Point(0, point.name, point.numbers, 0),
-            [2] * len(comparison.inputs),
+            [2] * len(comparison.inputs) + [1] * len(results),
             comparison.ranges,
         )
-        compared = ComparisonPoint(point.name, points_of(traced, [point.numbers])[0], inputs)
+        compared = ComparisonPoint(point.name, sizes, inputs)
         refuse_another_model(traced, lowered, weights, compared, precisions)
 
 
@@ -166,10 +171,12 @@ def explain(job: LowerJob, context: Context) -> Result:
     """Say in which type each operator of a traced program is computed, if it is lowered by `job`."""
     from trtbuild.stages.lower import explaining
     from trtbuild.stages.program import guard
+    from trtbuild.stages.program.custom_calls import open_calls
     from trtbuild.stages.program.translations import decomposition_table
 
     traced = guard.read_program(context.store.get_bytes(job.program))
-    computed = explaining.explain(traced, job.precisions, decomposition_table(), truncates_double=job.truncates_double)
+    program = open_calls(traced).program
+    computed = explaining.explain(program, job.precisions, decomposition_table(), truncates_double=job.truncates_double)
     return Result(computed=tuple(computed))
 
 

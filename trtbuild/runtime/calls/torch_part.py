@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from trtbuild import quantized_operators
+from trtbuild import declared_sizes, quantized_operators
 from trtbuild.core.packages.package_index import PackedWeight
 from trtbuild.errors import PackageDamaged, ToolchainMissing
 
@@ -68,6 +68,7 @@ class ProgramGraph:
             data = bytes(program)
             if b"quantized_decomposed" in data or quantized_operators.MARK in data:
                 define_quantizers()
+            declared_sizes.define_for(data)
             with warnings.catch_warnings(), new_tensors_on_cpu():
                 warnings.simplefilter("ignore")  # torch warns about later versions of the format
                 exported = torch.export.load(io.BytesIO(program), extra_files=extra)

@@ -4,8 +4,8 @@ A unit is one operator call and the nodes that must stay with it (`units`). Unit
 partition.
 
 Rules
-1. Some units stay in PyTorch: operators in `torch_executed_ops`, calls that the ONNX exporter cannot translate or the
-   toolchain's parser rejects, calls that compute values from empty tensors, and calls with sizes or arguments that depend
+1. Some units stay in PyTorch: operators in `torch_executed_ops`, operators from outside PyTorch with the checks of their
+   results, calls that the ONNX exporter cannot translate or the toolchain's parser rejects, calls that compute values from empty tensors, and calls with sizes or arguments that depend
    on data.
 2. If `granularity` has module paths, each call of a matching module is a separate region. All other units together are
    one region.
@@ -22,16 +22,20 @@ from dataclasses import dataclass
 import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
+from trtbuild import declared_sizes
 from trtbuild.core.model.spec import PartitionSettings
 from trtbuild.core.values.nearest import nearest
 from trtbuild.errors import SourceError
 from trtbuild.stages.partition.regions import Region, region_of
 from trtbuild.stages.partition.units import Unit, is_size, tensors_in
+from trtbuild.stages.program.custom_operators import TORCH_NAMESPACES, is_custom
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.text import target_name
 
 #: The reason of a cast between float64 and float32 (rule 4).
 BORDER_CAST_REASON = "casts float64 at the border of an engine"
+#: The reason of an operator that no engine can run.
+CUSTOM_OPERATOR_REASON = "an operator from outside PyTorch"
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ def check_operators_exist(operators: Sequence[str]) -> None:
     for schema in torch._C._jit_get_all_schemas():  # includes operators without a kernel
         known.add(f"{schema.name}.{schema.overload_name}".rstrip(".").replace("::", "."))
     known |= {".".join(name.split(".")[:2]) for name in known}
-    namespaces = {name.partition(".")[0] for name in known}
+    namespaces = {name.partition(".")[0] for name in known} & TORCH_NAMESPACES
     for operator in operators:
         name = operator.removeprefix("torch.ops.").removesuffix(".default")
         if name not in known and name.partition(".")[0] in namespaces:
@@ -99,6 +103,10 @@ def label_units(units: Sequence[Unit], settings: PartitionSettings, refusals: Ma
 def _label(unit: Unit, settings: PartitionSettings, patterns: Sequence[str], refusals: Mapping[int, str]) -> Label:
     if matches_any(target_name(unit.call.target), settings.torch_executed_ops):
         return Label(None, "in torch_executed_ops")
+    if is_custom(unit.call.target):
+        return Label(None, CUSTOM_OPERATOR_REASON)
+    if declared_sizes.is_check(unit.call.target):
+        return Label(None, "checks the sizes that such an operator returns")
     if unit.index in refusals:
         return Label(None, refusals[unit.index])
     if _has_data_dependent_size(unit):

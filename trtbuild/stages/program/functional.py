@@ -14,6 +14,7 @@ Rules
 from __future__ import annotations
 
 import io
+import json
 import operator
 from dataclasses import dataclass
 
@@ -30,6 +31,8 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 
+from trtbuild import declared_sizes
+from trtbuild.stages.program.custom_operators import SCHEMAS_FILE, define_stand_ins, schemas_in, stored_schemas
 from trtbuild.stages.program.fixed_symbols import suppress_new_guards
 from trtbuild.stages.program.quantized import register_operators_of
 
@@ -87,13 +90,22 @@ class Program:
     def to_bytes(self) -> bytes:
         """A ``.pt2`` archive that `from_bytes` reads."""
         buffer = io.BytesIO()
-        torch.export.save(self.exported, buffer, extra_files={"trtbuild.weights": str(self.weights)})
+        extra = {"trtbuild.weights": str(self.weights)}
+        schemas = schemas_in(self.exported.graph_module)
+        if schemas:  # without them a process that has not loaded the operators could not read the program
+            extra[SCHEMAS_FILE] = json.dumps(schemas)
+        torch.export.save(self.exported, buffer, extra_files=extra)
         return buffer.getvalue()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Program:
+        """Read a stored program. Operators that this process lacks get a stand-in (`custom_operators`).
+
+        Raises SourceError if the process has another operator of such a name."""
         extra = {"trtbuild.weights": ""}
         register_operators_of(data)
+        declared_sizes.define_for(data)
+        define_stand_ins(stored_schemas(data))
         with suppress_new_guards():
             exported = torch.export.load(io.BytesIO(data), extra_files=extra)
         # Loading adds a getitem for each result of a call, used or not. Remove the unused nodes: they were not stored.

@@ -7,7 +7,8 @@ Rules
 2. The operators run one by one on meta tensors (no data), from the declared sizes of the inputs. They see numbers
    instead of symbols, so no symbol can be replaced.
 3. Calls that cannot run without data (a nested graph, a size that depends on a value) are not run. Their results get the
-   declared types. A size that depends on data is not compared.
+   declared types. A size that depends on data is not compared. The same holds for operators from outside PyTorch whose
+   code is not loaded here.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import torch.utils._pytree as pytree
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from trtbuild.core.model.sample_points import sample_points
+from trtbuild.stages.program.custom_operators import is_custom
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.symbols import Symbols
 from trtbuild.stages.program.text import target_name
@@ -167,6 +169,7 @@ class PointEvaluator:
     def _run(self, node: torch.fx.Node, values: Mapping[torch.fx.Node, Any]) -> Any:
         needed = [values.get(source, _UNKNOWN_VALUE) for source in node.all_input_nodes]
         needs_data = _needs_data(node.target) and not _indexes_by_numbers(node)
+        needs_data = needs_data or (is_custom(node.target) and self._depends_on_data(node.meta.get("val")))
         if needs_data or any(value is _UNKNOWN_VALUE for value in needed):
             return self._declared_value(node.meta.get("val"))
         args, kwargs = torch.fx.node.map_arg((node.args, dict(node.kwargs)), values.__getitem__)
@@ -189,6 +192,9 @@ class PointEvaluator:
                 return self._declared_value(node.meta.get("val"))
             message = (str(error).strip().splitlines() or [type(error).__name__])[0]
             return _FailedCall(f"fails: {message}")
+
+    def _depends_on_data(self, value: Any) -> bool:
+        return any(None in sizes for _, sizes in self.declared(value))
 
     def _declared_value(self, value: Any) -> Any:
         """Make a value with the declared types of `value` at the point; `_UNKNOWN_VALUE` if a size depends on data."""

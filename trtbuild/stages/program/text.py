@@ -9,7 +9,7 @@ Rules
 3. Floats are hex IEEE bits. Strings are JSON. A value of a type without a rule raises TypeError. ``repr`` is never used.
 4. Weights are inputs: their dtype, shape and stride are in the text, their values are not.
 5. An operator from outside PyTorch is followed by the digest of its implementation, if `program_text` gets a function that
-   returns this digest.
+   returns this digest. Otherwise it is followed by its schema, because a stored program fits this schema only.
 """
 
 from __future__ import annotations
@@ -23,22 +23,17 @@ from typing import Any
 import sympy
 import torch
 
+from trtbuild.stages.program.custom_operators import is_custom
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.symbols import Symbols
 from trtbuild.stages.raw_tensors import raw_bytes
 
 SCHEMA = "trtbuild.graph/1"
 
-#: Namespaces of operators that belong to torch, whose version is in the key, or to trtbuild. The results of trtbuild's
-#: operators (`trtbuild.quantized_operators`) never change.
-TORCH_NAMESPACES = frozenset(
-    {"aten", "prim", "prims", "quantized", "quantized_decomposed", "_c10d_functional", "higher_order", "trtbuild"}
-)
-
 
 def program_text(program: Program, implementation_digest: Callable[[str], str] | None = None) -> str:
     """Write the text of `program`. `implementation_digest` takes the name of a custom operator, and returns the digest of
-    its implementation. Without this function the text has no such digests (rule 5)."""
+    its implementation. Without this function the text has the operator's schema instead (rule 5)."""
     symbols = Symbols(program)
     constants = program.constants
     weights, inputs = program.weight_nodes, program.input_nodes
@@ -144,10 +139,9 @@ class _Writer:
 
     def _target(self, target: Any) -> str:
         name = target_name(target)
-        namespace = name.split(".")[0]
-        if isinstance(target, torch._ops.OpOverload) and namespace not in TORCH_NAMESPACES:
+        if is_custom(target):
             if self._implementation_digest is None:
-                return name
+                return f"{name}@{json.dumps(str(target._schema))}"
             return f"{name}@{self._implementation_digest(name)}"
         return name
 

@@ -26,6 +26,7 @@ import torch
 import torch.fx.experimental._config as fx_config
 
 from trtbuild.stages.program import quantized_onnx
+from trtbuild.stages.program.custom_operators import is_custom
 from trtbuild.stages.program.quantized import register_operators, register_translations
 
 if TYPE_CHECKING:
@@ -74,9 +75,11 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
 
 def has_translation(node: torch.fx.Node) -> bool:
     """Whether the registry has a translation for a call_function node. The translation may still fail for the node's
-    arguments."""
+    arguments. Operators from outside PyTorch have none: a registry has those that the process knew when it was loaded."""
     from torch.onnx._internal.exporter import _dispatching
 
+    if is_custom(node.target):
+        return False
     if node.target is operator.getitem or node.target in _ASSERTIONS:
         return True
     if isinstance(node.target, torch._ops.OpOverload) and node.target.namespace == "onnx":

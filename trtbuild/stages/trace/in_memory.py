@@ -22,6 +22,7 @@ import torch
 from torch.export import ExportedProgram
 
 from trtbuild.errors import SourceError
+from trtbuild.stages.trace.discovery.operators import custom_operator
 from trtbuild.stages.trace.examples import dtype_name
 from trtbuild.stages.trace.export import checks
 from trtbuild.stages.trace.export.exporting import functionalize
@@ -48,7 +49,18 @@ def trace_in_memory(model: torch.nn.Module | ExportedProgram, job: TraceJob, pro
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.no_grad():
         traced = trace_module(_module_to_trace(model, job, frames), job, frames, implementation)
     traced.interface["operators"] = operators
+    if operators:
+        described = [custom_operator(name, _registering_module(name)) for name in sorted(operators)]
+        traced.interface["custom_operators"] = [operator.to_json() for operator in described]
     return traced
+
+
+def _registering_module(name: str) -> str | None:
+    """The module that registers the operator ``mylib.twist.default``; None if it is not known."""
+    namespace, operator, _ = name.split(".")
+    definition = torch._library.custom_ops.OPDEFS.get(f"{namespace}::{operator}")
+    module = getattr(getattr(definition, "_init_fn", None), "__module__", None)
+    return module if isinstance(module, str) and module != "__main__" else None
 
 
 def export_in_memory(model: torch.nn.Module | ExportedProgram, job: TraceJob, project: Path) -> ExportedProgram:

@@ -134,6 +134,8 @@ def trace(
                     source, job, frames, discovery.implementation_digest, discovery.dependency_state, store_weights
                 )
         traced.interface["operators"] = discovery.operators
+        if discovery.operators:
+            traced.interface["custom_operators"] = discovery.custom_operators()
         traced.observations = discovery.observations()
     traced.uncacheable = discovery.uncacheable
     return traced

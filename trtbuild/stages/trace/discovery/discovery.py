@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from trtbuild.core.model.spec import Source
 from trtbuild.core.recipes.dependency import Observation
@@ -106,6 +107,10 @@ class Discovery:
     def operators(self) -> dict[str, str]:
         """The digest of each custom operator that the program calls, by the operator's name."""
         return dict(self._operators.digests)
+
+    def custom_operators(self) -> list[dict[str, Any]]:
+        """The JSON of each custom operator that the program calls. Raises SourceError if two modules register it."""
+        return [operator.to_json() for operator in self._operators.describe()]
 
     def observations(self) -> tuple[Observation, ...]:
         """The state of all dependencies, in the order of first use. Raises SourceError if one changed during the trace."""

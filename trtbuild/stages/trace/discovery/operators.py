@@ -8,17 +8,24 @@ Rules
    digest.
 4. If the implementation of an operator cannot be found, its digest is `UNKNOWN_IMPLEMENTATION`, and the trace is not
    cacheable.
+5. The module that registers an operator is the module whose code calls torch to define it, or to load its library. If two
+   modules define an operator of one name, the last one replaces the first, and a loaded package could get either. So this
+   is an error.
 """
 
 from __future__ import annotations
 
 import hashlib
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from trtbuild.core.model.custom_operators import CustomOperator
+from trtbuild.errors import SourceError
+from trtbuild.stages.program.custom_operators import has_cpu_kernel
 from trtbuild.stages.trace.discovery.recording import Recorder
 from trtbuild.stages.trace.user_code.observe import file_digest, installed_version
 
@@ -32,13 +39,20 @@ class Operators:
         self._recorder = recorder
         self._operator_files: dict[str, set[str]] = {}
         self._undo: list[Callable[[], None]] = []
+        #: Name of an operator without its overload → the modules that define it, in this order (rule 5).
+        self._modules: dict[str, list[str]] = {}
         #: Name of a custom operator of the program, with its overload → the digest of the implementation.
         self.digests: dict[str, str] = {}
 
     def install(self) -> None:
         library: Any = torch.library.Library
         record_source = self._record_source
-        original_impl, original_load = library.impl, torch.ops.load_library
+        record_module = self._record_module
+        original_define, original_impl, original_load = library.define, library.impl, torch.ops.load_library
+
+        def define(self: Any, schema: str, *args: Any, **kwargs: Any) -> Any:
+            record_module(f"{self.ns}::{schema.partition('(')[0].strip().partition('.')[0]}", _calling_module())
+            return original_define(self, schema, *args, **kwargs)
 
         def impl(self: Any, op_name: Any, fn: Any, *args: Any, **kwargs: Any) -> Any:
             name = op_name if isinstance(op_name, str) else op_name._schema.name
@@ -48,12 +62,16 @@ class Operators:
         def load_library(path: Any) -> Any:
             before = set(torch._C._dispatch_get_all_op_names())
             result = original_load(path)
+            module = _calling_module()
             for name in set(torch._C._dispatch_get_all_op_names()) - before:
                 self._operator_files.setdefault(name.split(".")[0], set()).add(str(path))
+                record_module(name.split(".")[0], module)
             return result
 
+        library.define = define
         library.impl = impl
         torch.ops.load_library = load_library
+        self._undo.append(lambda: setattr(library, "define", original_define))
         self._undo.append(lambda: setattr(library, "impl", original_impl))
         self._undo.append(lambda: setattr(torch.ops, "load_library", original_load))
 
@@ -67,6 +85,31 @@ class Operators:
         if name not in self.digests:
             self.digests[name] = self._digest(name)
         return self.digests[name]
+
+    def describe(self) -> list[CustomOperator]:
+        """The custom operators of the program. Raises SourceError under rule 5."""
+        return [self._describe(name) for name in sorted(self.digests)]
+
+    def _describe(self, name: str) -> CustomOperator:
+        namespace, operator = name.split(".")[:2]
+        modules = self._modules.get(f"{namespace}::{operator}", [])
+        if len(modules) > 1:
+            raise SourceError(
+                f"the operator {namespace}::{operator} is registered by {' and by '.join(modules)}: the last one replaces "
+                "the others",
+                code="operator-registered-twice",
+                hint="give one of the operators another name",
+            )
+        module = modules[0] if modules else None
+        file = getattr(sys.modules.get(module or ""), "__file__", None)
+        distribution = self._recorder.places.of(file).distribution if isinstance(file, str) else None
+        version = None if distribution is None else installed_version(distribution)
+        return custom_operator(name, module, distribution, version)
+
+    def _record_module(self, qualified_name: str, module: str | None) -> None:
+        modules = self._modules.setdefault(qualified_name, [])
+        if module is not None and module not in modules:
+            modules.append(module)
 
     def _digest(self, name: str) -> str:
         namespace, operator = name.split(".")[:2]
@@ -93,6 +136,26 @@ class Operators:
 
     def _record_source(self, qualified_name: str, function: Any) -> None:
         self._operator_files.setdefault(qualified_name.split(".")[0], set()).update(_source_file(function))
+
+
+def custom_operator(
+    name: str, module: str | None, distribution: str | None = None, version: str | None = None
+) -> CustomOperator:
+    """Describe the operator ``namespace.operator.overload`` of this process, which `module` registers."""
+    namespace, operator, overload = name.split(".")
+    schema = str(getattr(getattr(getattr(torch.ops, namespace), operator), overload)._schema)
+    return CustomOperator(name, schema, module, distribution, version, has_cpu_kernel(f"{namespace}::{operator}"))
+
+
+def _calling_module() -> str | None:
+    """The name of the first module on the stack that belongs neither to torch nor to this file."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__", ""))
+        if name != __name__ and name.partition(".")[0] not in ("torch", "trtbuild", "ctypes"):
+            return None if name in ("", "__main__") else name
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
 
 
 def _source_file(function: Any) -> set[str]:

@@ -1,0 +1,76 @@
+"""Operators from outside PyTorch that a model calls, such as those of torchvision and of ``torch.library.custom_op``.
+
+They stay in Torch partitions. Only the process of a trace imports the code that registers them. All other steps use the
+operator's schema, which the trace records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class CustomOperator:
+    """An operator from outside PyTorch.
+
+    `name` is the name of its overload, such as ``mylib.twist.default``. `schema` is torch's text of the schema:
+    ``mylib::twist(Tensor x, float a) -> Tensor``. `module` is the module that registers the operator, and `distribution`
+    and `version` are those of the installed distribution that it belongs to. They are None if they are not known.
+    `has_cpu_kernel` is False if the operator has no implementation for tensors on the CPU.
+    """
+
+    name: str
+    schema: str
+    module: str | None = None
+    distribution: str | None = None
+    version: str | None = None
+    has_cpu_kernel: bool = True
+
+    @property
+    def qualified_name(self) -> str:
+        """``mylib::twist``, as torch writes the name without its overload."""
+        namespace, operator, _ = self.name.split(".")
+        return f"{namespace}::{operator}"
+
+    @property
+    def import_advice(self) -> str:
+        """Say how to register the operator: the module to import, and the command that installs it."""
+        if self.module is None:
+            return f"import the module that registers {self.qualified_name}"
+        text = f"`import {self.module}` first, or load with `import_operators=True`"
+        return text if self.distribution is None else f"{text}; {self.install_command} installs it"
+
+    @property
+    def install_command(self) -> str:
+        """The pip command that installs the distribution. Empty if there is no distribution."""
+        if self.distribution is None:
+            return ""
+        version = (self.version or "").partition("+")[0]  # the part after + names a variant of an index
+        return f"`pip install {self.distribution}{f'=={version}' if version else ''}`"
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON of an operator. Members at their default are left out."""
+        optional = {"module": self.module, "distribution": self.distribution, "version": self.version}
+        return {
+            "name": self.name,
+            "schema": self.schema,
+            **{name: value for name, value in optional.items() if value is not None},
+            **({} if self.has_cpu_kernel else {"has_cpu_kernel": False}),
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> CustomOperator:
+        """The inverse of `to_json`. Raises ValueError if `data` has another structure."""
+        texts = ("name", "schema", "module", "distribution", "version")
+        if not isinstance(data, Mapping) or not {"name", "schema"} <= data.keys() <= {*texts, "has_cpu_kernel"}:
+            raise ValueError("an operator has a name and a schema")
+        if not all(isinstance(data[name], str) and data[name] for name in texts if name in data):
+            raise ValueError("an operator has a name, a module or a schema that is not text")
+        if data["name"].count(".") != 2 or not isinstance(data.get("has_cpu_kernel", True), bool):
+            raise ValueError(f"{data['name']!r:.80} is not the name of an operator")
+        module = data.get("module")
+        if module is not None and not all(part.isidentifier() for part in module.split(".")):
+            raise ValueError(f"{module!r:.80} is not the name of a module")
+        return cls(**data)

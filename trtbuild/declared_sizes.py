@@ -1,0 +1,70 @@
+"""The operator that checks the result of an operator from outside PyTorch.
+
+    trtbuild_checks::declared(Tensor x, SymInt[] sizes, ScalarType dtype, str operator) -> Tensor
+
+It returns `x` itself, if `x` has these sizes and this dtype. A size of -1 is not checked, because it depends on data.
+Otherwise it raises OperatorMismatch: `operator` returns something else than its fake implementation declares. Engines and
+programs after the operator are made for the declared sizes, and could compute wrong values with other sizes.
+
+Programs call it, so it is defined in each process that reads a program: in workers, and where a package runs. torch is
+imported when a function runs, because packages also run where torch is not installed.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from trtbuild.errors import OperatorMismatch
+
+if TYPE_CHECKING:
+    import torch
+
+#: The namespace of the operator, and the text that a serialized program contains if it calls it.
+NAMESPACE, MARK = "trtbuild_checks", b"torch.ops.trtbuild_checks."
+
+#: A size that is not checked.
+UNKNOWN = -1
+
+
+def define_for(program: bytes) -> None:
+    """Define the operator if a serialized program calls it."""
+    if MARK in program:
+        define()
+
+
+@functools.cache
+def define() -> Any:
+    """Define the operator, once in a process. It exists as long as the returned library exists."""
+    import torch
+
+    library = torch.library.Library(NAMESPACE, "FRAGMENT")
+    library.define("declared(Tensor x, SymInt[] sizes, ScalarType dtype, str operator) -> Tensor")
+    library.impl("declared", _declared, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"{NAMESPACE}::declared", lambda x, *_: x, lib=library)
+    return library
+
+
+def is_check(target: Any) -> bool:
+    """Whether a node's target is the operator."""
+    return getattr(target, "namespace", "") == NAMESPACE
+
+
+def _declared(x: torch.Tensor, sizes: Sequence[int], dtype: torch.dtype, operator: str) -> torch.Tensor:
+    actual = tuple(x.shape)
+    agrees = len(actual) == len(sizes) and all(
+        size in (UNKNOWN, actual_size) for size, actual_size in zip(sizes, actual, strict=True)
+    )
+    if agrees and x.dtype == dtype:
+        return x
+    raise OperatorMismatch(
+        f"the operator {operator} returns {_type_text(x.dtype, actual)}, but its fake implementation declares "
+        f"{_type_text(dtype, sizes)}",
+        hint="correct the function that torch.library.register_fake registers, and build again",
+    )
+
+
+def _type_text(dtype: torch.dtype, sizes: Sequence[int]) -> str:
+    texts = ("?" if size == UNKNOWN else str(size) for size in sizes)
+    return f"{str(dtype).removeprefix('torch.')}[{', '.join(texts)}]"

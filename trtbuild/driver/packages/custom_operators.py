@@ -1,0 +1,57 @@
+"""Check that the operators from outside PyTorch that a package calls are registered in this process.
+
+A package contains their names, their schemas and the modules that register them, but not their code. Loading imports
+nothing by itself, because a package may come from another person, and an import runs code. So the caller imports the
+modules, or passes ``import_operators=True``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+
+from trtbuild.core.model.custom_operators import CustomOperator
+from trtbuild.errors import OperatorMissing
+
+
+def require_operators(operators: Sequence[CustomOperator], model: str, *, import_modules: bool) -> None:
+    """Raise OperatorMissing for an operator of `model` that is not registered, or that has another schema than the one that
+    the model was traced with. With `import_modules`, the modules of missing operators are imported first."""
+    if not operators:
+        return
+    from trtbuild.stages.program.custom_operators import registered_schema  # it loads torch
+
+    for operator in operators:
+        if import_modules and operator.module is not None and registered_schema(operator.name) is None:
+            _import(operator, operator.module, model)
+        schema = registered_schema(operator.name)
+        if schema is None:
+            subject = f"the package of {model!r} calls the operator {operator.qualified_name}, which "
+            if import_modules and operator.module is not None:
+                raise OperatorMissing(
+                    f"{subject}is not registered after `import {operator.module}`", hint=_hint(operator)
+                )
+            module = "" if operator.module is None else f": it comes from the module {operator.module}"
+            raise OperatorMissing(f"{subject}is not registered{module}", hint=operator.import_advice)
+        if schema != operator.schema:
+            raise OperatorMissing(
+                f"the operator {operator.qualified_name} has the schema {schema} here, but the package of {model!r} was "
+                f"built with {operator.schema}",
+                hint=_hint(operator),
+            )
+
+
+def _import(operator: CustomOperator, module: str, model: str) -> None:
+    try:
+        importlib.import_module(module)
+    except Exception as error:  # the module's code may raise any error
+        text = (str(error).strip().splitlines() or [""])[0]
+        raise OperatorMissing(
+            f"the package of {model!r} calls the operator {operator.qualified_name}, but `import {module}` fails: "
+            f"{type(error).__name__}: {text}",
+            hint=operator.install_command or f"put the folder of {module} on sys.path",
+        ) from error
+
+
+def _hint(operator: CustomOperator) -> str:
+    return f"load the version that the package was built with: {operator.install_command}".removesuffix(": ")

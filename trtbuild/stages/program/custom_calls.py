@@ -1,0 +1,316 @@
+"""Take the calls of operators from outside PyTorch out of a program, and put them back after the lower step.
+
+The lower step retraces programs, changes types and compares numbers. A process that has not loaded the code of an operator
+can do none of this with its calls. So each call is *opened*: its results become inputs of the program, and the values that
+it reads become outputs. Then the whole step works on a program of PyTorch's own operators, and the rules for inputs and
+outputs hold for the calls: their types stay those of the traced program, and their sizes need no fake implementation.
+
+Rules
+1. `open_calls` adds the results of all calls as the last inputs, and the values that calls read as the last outputs. A
+   value that is an input, a weight or another result is not added.
+2. `OpenedProgram.close` puts the calls back, each before the first reader of its results.
+3. A number that a call reads (a size) is computed again from the sizes of the model's inputs. A number that depends on
+   data cannot be computed in this way: ConversionRefused.
+4. A tensor that was contiguous in the traced program is made contiguous for its call. Kernels may rely on it, and a lowered
+   program has no copies that only change the layout.
+5. The results are checked (`size_checks`).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch.export.graph_signature import InputKind, InputSpec, OutputKind, OutputSpec, TensorArgument
+
+from trtbuild.errors import ConversionRefused
+from trtbuild.stages.program.custom_operators import is_custom, overload_name
+from trtbuild.stages.program.functional import Program, assemble
+from trtbuild.stages.program.size_checks import insert_size_checks
+from trtbuild.stages.program.size_nodes import SizeNodes
+from trtbuild.stages.program.sizes import Point, PointEvaluator
+from trtbuild.stages.program.symbols import Symbols
+
+_PREFIX = "operator_result_"
+
+
+@dataclass(frozen=True)
+class _Output:
+    """An argument of a call: an output of the opened program. `contiguous` is whether rule 4 holds for it."""
+
+    number: int
+    contiguous: bool
+
+
+@dataclass(frozen=True)
+class _Placeholder:
+    """An argument of a call: an input, a weight or a constant of the program, or the result of another call."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class _Size:
+    """An argument of a call: a number that follows from sizes (rule 3), an int or a SymInt."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call that was taken out. `node` is the call in the traced program. `results` maps the name of each added input to
+    the index of the result; None if the call has one result."""
+
+    node: torch.fx.Node
+    args: Any
+    kwargs: Any
+    results: dict[str, tuple[int | None, torch.fx.Node]]
+
+
+@dataclass(frozen=True)
+class OpenedProgram:
+    """A program without calls of operators from outside PyTorch. The first `outputs` outputs are those of the original
+    program."""
+
+    program: Program
+    outputs: int
+    calls: Sequence[_Call]
+
+    @property
+    def added_inputs(self) -> list[torch.fx.Node]:
+        """The inputs of `program` that are results of calls."""
+        return [node for node in self.program.input_nodes if node.name.startswith(_PREFIX)]
+
+    def point_with_results(self, point: Point) -> Point:
+        """`point` with a number for each size of a result that depends on data: 2, if its range has 2."""
+        ranges = self.program.exported.range_constraints
+        sizes = (size for node in self.added_inputs for size in node.meta["val"].shape if not isinstance(size, int))
+        symbols = {symbol for size in sizes for symbol in size.node.expr.free_symbols if symbol not in point}
+        numbers = {}
+        for symbol in symbols:
+            bounds = ranges.get(symbol)
+            low = 0 if bounds is None else int(bounds.lower)
+            high = 2 if bounds is None or bounds.upper > 2 else int(bounds.upper)
+            numbers[symbol] = max(low, high)
+        return {**point, **numbers}
+
+    def result_types(self, point: Point) -> list[tuple[str, str, tuple[int, ...]]]:
+        """Name, dtype and shape of each added input at a point, which `point_with_results` has returned."""
+        evaluator = PointEvaluator(point)
+        types = []
+        for node in self.added_inputs:
+            ((dtype, shape),) = evaluator.declared(node.meta["val"])
+            types.append((node.name, str(dtype).removeprefix("torch."), tuple(size or 0 for size in shape)))
+        return types
+
+    def close(self, lowered: Program) -> Program:
+        """Put the calls back into `lowered`, the lowered form of `program`. Raises ConversionRefused (rule 3)."""
+        return _Closing(self, lowered).close() if self.calls else lowered
+
+
+def open_calls(program: Program) -> OpenedProgram:
+    """Take out the calls of `program`. The program itself is not changed."""
+    calls = [node for node in program.graph.nodes if node.op == "call_function" and is_custom(node.target)]
+    if not calls:
+        return OpenedProgram(program, len(program.output_nodes), ())
+    return _Opening(program, calls).open()
+
+
+def checked_copy(program: Program) -> Program:
+    """A copy of `program` with a check of each result of a call (rule 5). Raises ConversionRefused (rule 3)."""
+    opened = open_calls(program)
+    return opened.close(opened.program)
+
+
+class _Opening:
+    def __init__(self, program: Program, calls: Sequence[torch.fx.Node]) -> None:
+        self._program = program
+        self._calls = calls
+        self._symbols = Symbols(program)
+        self._graph = torch.fx.Graph()
+        self._copies: dict[torch.fx.Node, torch.fx.Node] = {}
+        self._outputs = list(program.output_nodes)
+
+    def open(self) -> OpenedProgram:
+        program, signature = self._program, self._program.exported.graph_signature
+        for node in program.placeholders:
+            self._copy(node)
+        results = [dict(self._add_results(number, call)) for number, call in enumerate(self._calls)]
+        for node in program.graph.nodes:
+            if node.op not in ("placeholder", "output") and node not in self._copies and not is_custom(node.target):
+                self._copy(node)
+        calls = [
+            _Call(node, *torch.fx.map_arg((node.args, dict(node.kwargs)), self._argument), results=added)
+            for node, added in zip(self._calls, results, strict=True)
+        ]
+        copied_outputs = [self._copies[node] for node in self._outputs]
+        self._graph.output(tuple(copied_outputs))
+        inputs = [*signature.input_specs]
+        inputs += [_input_spec(name) for added in results for name in added]
+        outputs = [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(node.name), None) for node in copied_outputs]
+        module = torch.fx.GraphModule(program.exported.graph_module, self._graph)
+        opened = assemble(module, inputs, outputs, program.exported.range_constraints, program.exported.constants)
+        return OpenedProgram(Program(opened, program.weights), len(program.output_nodes), calls)
+
+    def _copy(self, node: torch.fx.Node) -> None:
+        self._copies[node] = copy = self._graph.node_copy(node, self._copies.__getitem__)
+        copy.meta = dict(node.meta)
+
+    def _add_results(self, number: int, call: torch.fx.Node) -> Iterator[tuple[str, tuple[int | None, torch.fx.Node]]]:
+        """Add an input for each result of a call that is read."""
+        readers: list[tuple[int | None, torch.fx.Node]] = [(None, call)]
+        if not isinstance(call.meta["val"], torch.Tensor):
+            readers = [(reader.args[1], reader) for reader in call.users]  # type: ignore[misc]
+            if any(reader.target is not operator.getitem for _, reader in readers):
+                raise ConversionRefused(
+                    f"the model passes all results of {overload_name(call.target)} to one operator",  # type: ignore[arg-type]
+                    hint="read the results one by one",
+                )
+        first: dict[int | None, torch.fx.Node] = {}
+        for index, reader in readers:
+            if index in first:
+                self._copies[reader] = first[index]
+                continue
+            name = f"{_PREFIX}{number}_{len(first)}"
+            placeholder = self._graph.placeholder(name)
+            placeholder.meta = {"val": reader.meta["val"]}
+            first[index] = self._copies[reader] = placeholder
+            yield name, (index, reader)
+
+    def _argument(self, node: torch.fx.Node) -> Any:
+        value = node.meta.get("val")
+        if isinstance(value, torch.SymInt | int):
+            return _Size(value)
+        if not isinstance(value, torch.Tensor):
+            raise ConversionRefused(
+                f"an operator from outside PyTorch reads {type(value).__name__} {node.name}, which is not a tensor",
+                hint="pass a tensor instead",
+            )
+        copy = self._copies[node]
+        if copy.op == "placeholder":
+            return _Placeholder(copy.name)
+        if node not in self._outputs:
+            self._outputs.append(node)
+        return _Output(self._outputs.index(node), _is_contiguous(value, self._symbols))
+
+
+class _Closing:
+    def __init__(self, opened: OpenedProgram, lowered: Program) -> None:
+        self._opened = opened
+        self._lowered = lowered
+        self._graph = torch.fx.Graph()
+        #: Node of the lowered program → its copy. An added input is mapped to the result that it stands for.
+        self._copies: dict[torch.fx.Node, torch.fx.Node] = {}
+        self._calls_by_result = {name: call for call in opened.calls for name in call.results}
+        self._placeholders = {node.name: node for node in lowered.placeholders}
+        kept = [node for node in lowered.placeholders if node.name not in self._calls_by_result]
+        for node in kept:
+            self._copy(node)
+        inputs = [self._copies[node] for node in lowered.input_nodes if node in self._copies]
+        self._sizes = SizeNodes(self._graph, inputs, Symbols(lowered))
+
+    def close(self) -> Program:
+        lowered, signature = self._lowered, self._lowered.exported.graph_signature
+        inputs = [spec for spec in signature.input_specs if spec.arg.name not in self._calls_by_result]
+        for node in lowered.graph.nodes:
+            if node.op not in ("placeholder", "output"):
+                self._add(node)
+        results = [self._add(node) for node in lowered.output_nodes[: self._opened.outputs]]
+        self._graph.output(tuple(results))
+        self._graph.eliminate_dead_code()
+        outputs = [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(node.name), None) for node in results]
+        module = torch.fx.GraphModule(lowered.exported.graph_module, self._graph)
+        closed = assemble(module, inputs, outputs, lowered.exported.range_constraints, lowered.exported.constants)
+        program = Program(closed, lowered.weights)
+        insert_size_checks(program)
+        return program
+
+    def _add(self, node: torch.fx.Node) -> torch.fx.Node:
+        """The copy of a node. It is added, after all nodes that it needs, if it does not exist yet (rule 2)."""
+        waiting = [node]
+        while waiting:
+            current = waiting[-1]
+            missing = [needed for needed in self._needs(current) if needed not in self._copies]
+            if current not in self._copies and missing:
+                waiting += missing
+                continue
+            waiting.pop()
+            if current in self._copies:
+                continue
+            if current.op == "placeholder":
+                self._add_call(self._calls_by_result[current.name])
+            else:
+                self._copy(current)
+        return self._copies[node]
+
+    def _needs(self, node: torch.fx.Node) -> list[torch.fx.Node]:
+        """The nodes of the lowered program that a node needs, or that the call needs whose result it stands for."""
+        if node.op != "placeholder" or node in self._copies:
+            return list(node.all_input_nodes)
+        call = self._calls_by_result[node.name]
+        return [source for leaf in pytree.tree_leaves((call.args, call.kwargs)) for source in self._sources(leaf)]
+
+    def _sources(self, leaf: Any) -> list[torch.fx.Node]:
+        if isinstance(leaf, _Output):
+            return [self._lowered.output_nodes[leaf.number]]
+        return [self._placeholders[leaf.name]] if isinstance(leaf, _Placeholder) else []
+
+    def _copy(self, node: torch.fx.Node) -> None:
+        self._copies[node] = copy = self._graph.node_copy(node, self._copies.__getitem__)
+        copy.meta = dict(node.meta)
+        if node.op != "placeholder":
+            self._sizes.add_carrier(copy)
+
+    def _add_call(self, call: _Call) -> None:
+        args, kwargs = pytree.tree_map(lambda leaf: self._argument(leaf, call), (call.args, call.kwargs))
+        node = self._graph.call_function(call.node.target, args, kwargs)
+        node.meta = dict(call.node.meta)
+        for name, (index, reader) in call.results.items():
+            result = node
+            if index is not None:
+                result = self._graph.call_function(operator.getitem, (node, index))
+                result.meta = dict(reader.meta)
+            self._copies[self._placeholders[name]] = result
+            self._sizes.add_carrier(result)
+
+    def _argument(self, leaf: Any, call: _Call) -> Any:
+        if isinstance(leaf, _Size):
+            size = self._sizes.size(leaf.value)
+            if size is None:
+                raise ConversionRefused(
+                    f"the operator {overload_name(call.node.target)} reads a number that depends on data",  # type: ignore[arg-type]
+                    hint="pass a tensor instead of the number",
+                )
+            return size
+        sources = self._sources(leaf)
+        if not sources:
+            return leaf
+        copy = self._copies[sources[0]]
+        if not (isinstance(leaf, _Output) and leaf.contiguous):
+            return copy
+        contiguous = self._graph.call_function(torch.ops.aten.contiguous.default, (copy,))
+        value = copy.meta["val"]
+        with value.fake_mode:
+            contiguous.meta = {**call.node.meta, "val": value.contiguous()}
+        return contiguous
+
+
+def _input_spec(name: str) -> InputSpec:
+    return InputSpec(kind=InputKind.USER_INPUT, arg=TensorArgument(name), target=None)
+
+
+def _is_contiguous(value: torch.Tensor, symbols: Symbols) -> bool:
+    """Whether a tensor without data is contiguous. Sizes are compared as expressions, so that torch adds no guards."""
+    if value.layout is not torch.strided:
+        return False
+    expected: Any = 1
+    for size, stride in zip(reversed(value.shape), reversed(value.stride()), strict=True):
+        number = symbols.expression(size)
+        if number != 1 and symbols.expression(stride) != symbols.expression(expected):
+            return False
+        expected = size * expected
+    return True

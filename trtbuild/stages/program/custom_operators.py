@@ -1,0 +1,111 @@
+"""Operators from outside PyTorch in programs: find them, and define stand-ins where their code is not loaded.
+
+Rules
+1. Only the process of a trace loads the code that registers such an operator. A program contains the schemas of the
+   operators that it calls. So a process without the code can read the program: it defines an operator with this schema.
+2. This stand-in has no kernel, and no implementation for tensors without data. Steps do not run it
+   (`trtbuild.stages.lower.custom_calls`).
+3. A process may read programs of several models. If another model has an operator of this name with another schema, a new
+   stand-in replaces the earlier one. An operator that the process has loaded itself is never replaced.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from trtbuild import declared_sizes, quantized_operators
+from trtbuild.errors import SourceError
+
+#: Namespaces of operators that belong to torch, whose version is in the key, or to trtbuild. The results of trtbuild's
+#: operators (`trtbuild.quantized_operators`, `trtbuild.declared_sizes`) never change.
+TORCH_NAMESPACES = frozenset(
+    {"aten", "prim", "prims", "quantized", "quantized_decomposed", "_c10d_functional", "higher_order"}
+    | {quantized_operators.NAMESPACE, declared_sizes.NAMESPACE}
+)
+
+#: The name of the file with the schemas in a stored program. Programs without such operators do not have the file.
+SCHEMAS_FILE = "trtbuild.operators"
+
+#: The dispatch keys whose kernels run on tensors on the CPU.
+_CPU_KEYS = ("CPU", "CompositeExplicitAutograd", "CompositeImplicitAutograd")
+
+#: Name of an operator → the schema and the library of its stand-in. An operator exists as long as its library.
+_stand_ins: dict[str, tuple[str, Any]] = {}
+
+
+def is_custom(target: Any) -> bool:
+    """Whether a node's target is an operator from outside PyTorch."""
+    return isinstance(target, torch._ops.OpOverload) and target.namespace not in TORCH_NAMESPACES
+
+
+def schemas_in(module: torch.fx.GraphModule) -> dict[str, str]:
+    """The operators from outside PyTorch that a graph and its nested graphs call: name of the overload → schema."""
+    targets = (
+        node.target
+        for submodule in module.modules()
+        if isinstance(submodule, torch.fx.GraphModule)
+        for node in submodule.graph.nodes
+        if is_custom(node.target)
+    )
+    return {overload_name(target): str(target._schema) for target in sorted(targets, key=overload_name)}
+
+
+def overload_name(target: torch._ops.OpOverload) -> str:
+    """The name of an operator's overload, such as ``mylib.twist.default``."""
+    return f"{target.namespace}.{target._opname}.{target._overloadname}"
+
+
+def registered_schema(name: str) -> str | None:
+    """The schema of the operator ``mylib.twist.default`` in this process; None if the operator is not registered."""
+    target: Any = torch.ops
+    try:
+        for part in name.split("."):
+            target = getattr(target, part)
+    except AttributeError:
+        return None
+    return str(target._schema) if isinstance(target, torch._ops.OpOverload) else None
+
+
+def has_cpu_kernel(qualified_name: str) -> bool:
+    """Whether the operator ``mylib::twist`` has an implementation for tensors on the CPU."""
+    return any(torch._C._dispatch_has_kernel_for_dispatch_key(qualified_name, key) for key in _CPU_KEYS)
+
+
+def stored_schemas(program: bytes) -> dict[str, str]:
+    """The schemas in a stored program: name of the overload → schema. Empty if it calls no such operator."""
+    if SCHEMAS_FILE.encode() not in program:
+        return {}
+    with zipfile.ZipFile(io.BytesIO(program)) as archive:
+        for entry in archive.namelist():
+            if entry.endswith(f"/extra/{SCHEMAS_FILE}"):
+                return {str(name): str(schema) for name, schema in json.loads(archive.read(entry)).items()}
+    return {}
+
+
+def define_stand_ins(schemas: Mapping[str, str]) -> None:
+    """Define the operators that this process does not have (rules 1 and 3).
+
+    Raises SourceError if the process has loaded an operator of the same name with another schema."""
+    for name, schema in schemas.items():
+        registered = registered_schema(name)
+        if registered == schema:
+            continue
+        if registered is not None and name not in _stand_ins:
+            raise SourceError(
+                f"the operator {name} has the schema {registered} in this process, but the program was traced with "
+                f"{schema}",
+                code="operator-schema",
+                hint="load the code of the operator that the model was traced with",
+            )
+        if name in _stand_ins:
+            _stand_ins.pop(name)[1]._destroy()
+        namespace, _, signature = schema.partition("::")
+        library = torch.library.Library(namespace, "FRAGMENT")
+        library.define(signature)
+        _stand_ins[name] = schema, library

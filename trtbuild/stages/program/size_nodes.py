@@ -1,0 +1,109 @@
+"""Compute sizes in a graph: insert nodes that compute a size expression from the sizes of the model's inputs.
+
+A size that depends on data is read from the first tensor that has it.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+
+from trtbuild.core.values.expressions import Expression
+from trtbuild.stages.program.symbols import Symbols
+
+#: A size in a graph: a node, or a number.
+Size = Any
+
+_OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add,
+    "mul": operator.mul,
+    "floordiv": operator.floordiv,
+    "mod": operator.mod,
+    "max": torch.sym_max,
+    "min": torch.sym_min,
+    "pow": operator.pow,
+}
+
+
+class SizeNodes:
+    """Inserts nodes at the insertion point of `graph`. `inputs` are the inputs of the model in this graph."""
+
+    def __init__(self, graph: torch.fx.Graph, inputs: Iterable[torch.fx.Node], symbols: Symbols) -> None:
+        self._graph = graph
+        self._symbols = symbols
+        #: Number of a symbol → the node that computes it from the sizes of the inputs.
+        self._values: dict[Any, torch.fx.Node] = {}
+        #: Number of a size that depends on data → the first tensor that has it, and the axis.
+        self._carriers: dict[Any, tuple[torch.fx.Node, int]] = {}
+        for node in inputs:
+            self._read_symbols(node)
+
+    def _read_symbols(self, node: torch.fx.Node) -> None:
+        """Compute symbols from the axes of an input: the size of an axis is a symbol, or a multiple of it."""
+        for axis, size in enumerate(node.meta["val"].shape):
+            expression = self._symbols.expression(size)
+            unit, symbol = expression[1:] if _is_multiple(expression) else (1, expression)
+            if isinstance(symbol, int) or symbol[0] != "sym" or symbol[1] in self._values:
+                continue
+            result = self._call(torch.ops.aten.sym_size.int, (node, axis), size)
+            if unit != 1:
+                result = self._call(operator.floordiv, (result, unit), size // unit)
+            self._values[symbol[1]] = result
+
+    def add_carrier(self, node: torch.fx.Node) -> None:
+        """Add a tensor of the graph. Sizes that depend on data are read from it if no earlier tensor has them."""
+        value = node.meta.get("val")
+        for axis, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+            expression = self._symbols.expression(size)
+            if not isinstance(expression, int) and expression[0] == "data":
+                self._carriers.setdefault(expression[1], (node, axis))
+
+    def size(self, size: Any) -> Size | None:
+        """A number, or a new node that computes the size (an int or a SymInt). None if no tensor has it so far."""
+        return self._size(self._symbols.expression(size))
+
+    def _size(self, expression: Expression) -> Size | None:
+        if isinstance(expression, int):
+            return expression
+        name, *operands = expression
+        if name == "sym":
+            return self._values.get(operands[0])
+        if name == "data":
+            carrier = self._carriers.get(operands[0])
+            if carrier is None:
+                return None
+            tensor, axis = carrier
+            return self._call(torch.ops.aten.sym_size.int, carrier, tensor.meta["val"].shape[axis])
+        values = [self._size(operand) for operand in operands if not isinstance(operand, str)]
+        if any(value is None for value in values):
+            return None
+        if name == "ceildiv":
+            negative = self._apply(operator.mul, values[0], -1)
+            return self._apply(operator.mul, self._apply(operator.floordiv, negative, values[1]), -1)
+        result, *rest = values
+        for value in rest:
+            result = self._apply(_OPERATORS[str(name)], result, value)
+        return result
+
+    def _apply(self, function: Callable[[Any, Any], Any], first: Size, second: Size) -> Size:
+        numbers = [size.meta["val"] if isinstance(size, torch.fx.Node) else size for size in (first, second)]
+        value = function(*numbers)
+        return self._call(function, (first, second), value) if isinstance(value, torch.SymInt) else value
+
+    def _call(self, target: Any, args: tuple[Any, ...], value: Any) -> torch.fx.Node:
+        node = self._graph.call_function(target, args)
+        node.meta = {"val": value}
+        return node
+
+
+def _is_multiple(expression: Expression) -> bool:
+    """Whether an expression is a number times a symbol."""
+    return (
+        not isinstance(expression, int)
+        and expression[0] == "mul"
+        and len(expression) == 3
+        and isinstance(expression[1], int)
+    )

@@ -16,8 +16,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from trtbuild.core.model.graph_kinds import GRAPH_KINDS
 from trtbuild.core.model.custom_operators import CustomOperator
+from trtbuild.core.model.graph_kinds import GRAPH_KINDS
 from trtbuild.core.model.spec import ShapeRange
 from trtbuild.core.packages.package_index import (
     SCHEMA_WITH_NUMBERS,

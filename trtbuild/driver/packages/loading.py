@@ -42,8 +42,8 @@ def load(
     * `import_operators`: whether to import the modules of operators from outside PyTorch that the package calls. This runs
       their code. Otherwise the caller has imported them.
 
-    Raises PackageMissing, PackageDamaged, PackageTooNew, LinkRefused, NoFittingTarget, OperatorMissing, and UsageError for an
-    unknown device, and for a ``.pt2`` file that trtbuild did not write.
+    Raises PackageMissing, PackageDamaged, PackageTooNew, LinkRefused, NoFittingTarget, OperatorMissing, and UsageError for
+    an unknown device, and for a ``.pt2`` file that trtbuild did not write.
     """
     if _is_pt2_file(path):
         from trtbuild.driver.packages.exported_file import load_file

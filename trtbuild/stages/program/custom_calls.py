@@ -121,7 +121,9 @@ def open_calls(program: Program) -> OpenedProgram:
 
 
 def checked_copy(program: Program) -> Program:
-    """A copy of `program` with a check of each result of a call (rule 5). Raises ConversionRefused (rule 3)."""
+    """A copy of `program` with a check of each result of a call (rule 5), or `program` itself if it has no such call.
+
+    Raises ConversionRefused (rule 3)."""
     opened = open_calls(program)
     return opened.close(opened.program)
 
@@ -143,10 +145,7 @@ class _Opening:
         for node in program.graph.nodes:
             if node.op not in ("placeholder", "output") and node not in self._copies and not is_custom(node.target):
                 self._copy(node)
-        calls = [
-            _Call(node, *torch.fx.map_arg((node.args, dict(node.kwargs)), self._argument), results=added)
-            for node, added in zip(self._calls, results, strict=True)
-        ]
+        calls = [self._taken_out(node, added) for node, added in zip(self._calls, results, strict=True)]
         copied_outputs = [self._copies[node] for node in self._outputs]
         self._graph.output(tuple(copied_outputs))
         inputs = [*signature.input_specs]
@@ -156,6 +155,10 @@ class _Opening:
         opened = assemble(module, inputs, outputs, program.exported.range_constraints, program.exported.constants)
         return OpenedProgram(Program(opened, program.weights), len(program.output_nodes), calls)
 
+    def _taken_out(self, node: torch.fx.Node, results: dict[str, tuple[int | None, torch.fx.Node]]) -> _Call:
+        args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), self._argument)
+        return _Call(node, args, kwargs, results)
+
     def _copy(self, node: torch.fx.Node) -> None:
         self._copies[node] = copy = self._graph.node_copy(node, self._copies.__getitem__)
         copy.meta = dict(node.meta)
@@ -164,10 +167,10 @@ class _Opening:
         """Add an input for each result of a call that is read."""
         readers: list[tuple[int | None, torch.fx.Node]] = [(None, call)]
         if not isinstance(call.meta["val"], torch.Tensor):
-            readers = [(reader.args[1], reader) for reader in call.users]  # type: ignore[misc]
+            readers = [(reader.args[1], reader) for reader in call.users]
             if any(reader.target is not operator.getitem for _, reader in readers):
                 raise ConversionRefused(
-                    f"the model passes all results of {overload_name(call.target)} to one operator",  # type: ignore[arg-type]
+                    f"the model passes all results of {overload_name(call.target)} to one operator",
                     hint="read the results one by one",
                 )
         first: dict[int | None, torch.fx.Node] = {}
@@ -282,7 +285,7 @@ class _Closing:
             size = self._sizes.size(leaf.value)
             if size is None:
                 raise ConversionRefused(
-                    f"the operator {overload_name(call.node.target)} reads a number that depends on data",  # type: ignore[arg-type]
+                    f"the operator {overload_name(call.node.target)} reads a number that depends on data",
                     hint="pass a tensor instead of the number",
                 )
             return size

@@ -45,13 +45,13 @@ class SizeNodes:
         """Compute symbols from the axes of an input: the size of an axis is a symbol, or a multiple of it."""
         for axis, size in enumerate(node.meta["val"].shape):
             expression = self._symbols.expression(size)
-            unit, symbol = expression[1:] if _is_multiple(expression) else (1, expression)
-            if isinstance(symbol, int) or symbol[0] != "sym" or symbol[1] in self._values:
+            unit, number = _as_multiple(expression)
+            if number is None or number in self._values:
                 continue
             result = self._call(torch.ops.aten.sym_size.int, (node, axis), size)
             if unit != 1:
                 result = self._call(operator.floordiv, (result, unit), size // unit)
-            self._values[symbol[1]] = result
+            self._values[number] = result
 
     def add_carrier(self, node: torch.fx.Node) -> None:
         """Add a tensor of the graph. Sizes that depend on data are read from it if no earlier tensor has them."""
@@ -99,11 +99,12 @@ class SizeNodes:
         return node
 
 
-def _is_multiple(expression: Expression) -> bool:
-    """Whether an expression is a number times a symbol."""
-    return (
-        not isinstance(expression, int)
-        and expression[0] == "mul"
-        and len(expression) == 3
-        and isinstance(expression[1], int)
-    )
+def _as_multiple(expression: Any) -> tuple[int, int | None]:
+    """The factor and the number of the symbol of ``factor * symbol``. The number is None for any other expression."""
+    if isinstance(expression, int):
+        return 1, None
+    if expression[0] == "sym":
+        return 1, expression[1]
+    if expression[0] == "mul" and len(expression) == 3 and isinstance(expression[1], int):
+        return expression[1], _as_multiple(expression[2])[1] if expression[2][:1] == ["sym"] else None
+    return 1, None

@@ -10,7 +10,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -165,11 +165,14 @@ def trace_module(
 ) -> TraceResult:
     """Trace a loaded module. `implementation` returns the digest of a custom operator's implementation by the operator's
     name. `dependency_state` returns a value that changes with each new dependency. Raises SourceError."""
+    from trtbuild.stages.program.cpu_kernels import stand_in_kernels
+    from trtbuild.stages.program.custom_operators import schemas_in
     from trtbuild.stages.program.text import module_paths, program_text
     from trtbuild.stages.trace.discovery import hooks
     from trtbuild.stages.trace.export import checks
     from trtbuild.stages.trace.export.arranging import arrange_program
     from trtbuild.stages.trace.export.changing_sizes import changing_size_error
+    from trtbuild.stages.trace.export.custom_operators import checked_program, refuse_custom_calls
     from trtbuild.stages.trace.export.exporting import export
     from trtbuild.stages.trace.export.guards import arguments_as_input_numbers, guard_failures
     from trtbuild.stages.trace.export.interface import interface
@@ -190,6 +193,7 @@ def trace_module(
     exported = export(module, job, frames)
     job = job.tied(exported.ties)
     checks.refuse_random_operators(exported.raw, job, frames)
+    refuse_custom_calls(exported.raw, job, frames)
     checks.refuse_growing_resize(exported.raw, job, frames)
     checks.refuse_mutation(exported.program, job, exported.raw, frames)
     checks.refuse_output_kinds(exported.program, job, frames.definition_place(module.forward))
@@ -206,7 +210,10 @@ def trace_module(
         ForkedCall(store_in_copy, _STORING_PATIENCE_S)
         if store_weights is not None and values
         else contextlib.nullcontext() as storing,
-        Proof(module, arranged, failures, job, frames, dependency_state) as proof,
+        stand_in_kernels(schemas_in(program.exported.graph_module)),
+        Proof(
+            module, replace(arranged, program=checked_program(program, job)), failures, job, frames, dependency_state
+        ) as proof,
     ):
         traced = TraceResult(
             program=_serialize_program(program, job),

@@ -39,6 +39,7 @@ from trtbuild.core.model.shapes import ShapePlan, SymbolAxis, kept_symbols
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.examples import call_arguments, tensors
 from trtbuild.stages.trace.export.constraints import Violation, parse_violations, torch_name
+from trtbuild.stages.trace.export.custom_operators import raise_missing_fake
 from trtbuild.stages.trace.export.decomposing import decompose_without_retrace
 from trtbuild.stages.trace.export.guard_filter import GuardFilter
 from trtbuild.stages.trace.export.guards import arguments_as_input_numbers
@@ -89,6 +90,7 @@ def export(module: torch.nn.Module, job: TraceJob, frames: Frames) -> Exported:
         )
     except (Exception, SystemExit) as error:
         _raise_violations(exporter, error, frames)
+        raise_missing_fake(error, job, frames)
         raise_model_error(module, job, frames)
         _raise_unknown_output(module, error, job, frames)
         _raise_resize_error(error, job, frames)

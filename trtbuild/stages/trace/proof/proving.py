@@ -16,6 +16,8 @@ Rules
    that hides no key of an attention. A random mask may hide all keys of a row, and PyTorch's implementations of attention
    return different values for such a row.
 6. The program runs on the stored form of the weights, like all later steps.
+7. The results of operators from outside PyTorch must have the sizes that their fake implementations declare. An operator
+   without a kernel for the CPU has a stand-in (`trtbuild.stages.program.cpu_kernels`), for the model and the program.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from typing import Any
 import torch
 
 from trtbuild.core.model.shapes import axes_of_symbol
-from trtbuild.errors import SourceError
+from trtbuild.errors import OperatorMismatch, SourceError
 from trtbuild.stages.trace.examples import call_arguments, tensors
 from trtbuild.stages.trace.export.arranging import ArrangedProgram
 from trtbuild.stages.trace.export.checks import mutation_error, refuse_output_storage
@@ -192,6 +194,10 @@ def _first_problem(
     model_output = _run_model(point, module, [value.clone() for value in values], job, frames)
     try:
         outputs = _run_program(arranged, weights, values)
+    except OperatorMismatch as error:
+        raise SourceError(
+            f"{error.text}, at {_sizes_text(point, job)}", code="operator-sizes", hint=error.hint, **job.place("source")
+        ) from error
     except Exception as error:
         return f"it fails there: {first_lines(describe_error(error), 1)}"
     try:

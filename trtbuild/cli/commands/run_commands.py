@@ -18,6 +18,11 @@ Flags = dict[str, Any]
 _DEVICE = click.option(
     "--device", metavar="DEVICE", help="cuda, cuda:1, …, or cpu. On cpu, PyTorch runs the reference program."
 )
+_IMPORT_OPERATORS = click.option(
+    "--import-operators",
+    is_flag=True,
+    help="Import the modules of operators from outside PyTorch that the package calls. This runs their code.",
+)
 _PROFILE = click.option("--profile", metavar="NAME", help="Use the shapes of this profile.")
 
 
@@ -55,6 +60,7 @@ _PROFILE = click.option("--profile", metavar="NAME", help="Use the shapes of thi
     help="Write the outputs to FILE: .npz, .safetensors, or .npy for a single output.",
     shell_complete=completing.file,
 )
+@_IMPORT_OPERATORS
 @common
 def run(
     package: str,
@@ -64,6 +70,7 @@ def run(
     device: str | None,
     seed: int,
     output: str | None,
+    import_operators: bool,
     flags: Flags,
 ) -> int:
     """Run a package once.
@@ -82,6 +89,7 @@ def run(
         device=device,
         output=output,
         seed=seed,
+        import_operators=import_operators,
     )
     show.document(flags, document, runs.run_lines)
     return 0
@@ -121,6 +129,7 @@ def run(
     help="Seconds of warm-up before that.",
 )
 @click.option("--plot", metavar="FILE", help="Draw the latencies, as SVG.", shell_complete=completing.file)
+@_IMPORT_OPERATORS
 @common
 def bench(
     package: str,
@@ -132,6 +141,7 @@ def bench(
     duration_s: float,
     warmup_s: float,
     plot: str | None,
+    import_operators: bool,
     flags: Flags,
 ) -> int:
     """Measure the latency of a package by shape.
@@ -155,6 +165,7 @@ def bench(
             device=device,
             budget=Budget(warmup_s, duration_s),
             watcher=watcher,
+            import_operators=import_operators,
         )
     if plot is not None:
         _write_plot(Path(flags.get("directory") or ".") / plot, latency_plot.latency_svg(document))

@@ -57,6 +57,11 @@ from trtbuild.errors import UsageError
     shell_complete=completing.file,
     help="Compare with the inputs in FILE only (safetensors, by name).",
 )
+@click.option(
+    "--import-operators",
+    is_flag=True,
+    help="Import the modules of operators from outside PyTorch that a PACKAGE calls. This runs their code.",
+)
 @common
 def verify(
     models: tuple[str, ...],
@@ -65,6 +70,7 @@ def verify(
     tolerance: float | None,
     max_error: float | None,
     replay: str | None,
+    import_operators: bool,
     flags: dict[str, Any],
 ) -> int:
     """Compare the built models with PyTorch.
@@ -80,7 +86,7 @@ def verify(
     from trtbuild.driver.verification import packages as package_verification
     from trtbuild.driver.verification.document import Options
 
-    options = Options(points, seed, tolerance, replay, max_error)
+    options = Options(points, seed, tolerance, replay, max_error, import_operators)
     requested = request(flags, models)
     packages = [path for path in (directory_of(requested.project, name) for name in models) if path is not None]
     if packages and len(packages) < len(models):

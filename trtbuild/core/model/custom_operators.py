@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+#: What a program does to let a package import the modules of its operators.
+IMPORT_ADVICE = "load with `import_operators=True`"
+
 
 @dataclass(frozen=True)
 class CustomOperator:
@@ -39,7 +42,7 @@ class CustomOperator:
         """Say how to register the operator: the module to import, and the command that installs it."""
         if self.module is None:
             return f"import the module that registers {self.qualified_name}"
-        text = f"`import {self.module}` first, or load with `import_operators=True`"
+        text = f"`import {self.module}` first, or {IMPORT_ADVICE}"
         return text if self.distribution is None else f"{text}; {self.install_command} installs it"
 
     @property

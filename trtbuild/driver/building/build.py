@@ -19,6 +19,7 @@ from trtbuild.driver.building.events import Watcher
 from trtbuild.driver.building.executor import Callbacks, execute
 from trtbuild.driver.building.gpu_limit import GpuLimit
 from trtbuild.driver.building.memory import MemoryLimit
+from trtbuild.driver.building.operator_warnings import operator_warnings
 from trtbuild.driver.building.quantization_warnings import quantization_warnings
 from trtbuild.driver.building.steps import run_step
 from trtbuild.driver.project import wiring
@@ -113,6 +114,7 @@ def build(workspace: Workspace, watcher: Watcher) -> BuildResult:
     result.errors += outcome.unwritten.values()
     result.warnings += workspace.store.warnings()
     result.warnings += quantization_warnings(outcome.plans.values())
+    result.warnings += operator_warnings(outcome.plans.values())
     if workspace.lock_file is not None:
         result.warnings += differing_engines(workspace.lock_file.lock, outcome.plans.values())
     result.duration_s = time.monotonic() - start_s

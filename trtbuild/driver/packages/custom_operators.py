@@ -8,10 +8,20 @@ modules, or passes ``import_operators=True``.
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from trtbuild.core.model.custom_operators import CustomOperator
 from trtbuild.errors import OperatorMissing
+
+
+def import_from(project: str | Path) -> None:
+    """Let modules of operators be imported from the folder `project`, after all other folders. A command line does not
+    have this folder among those of imports."""
+    folder = str(Path(project).resolve())
+    if folder not in sys.path:
+        sys.path.append(folder)
 
 
 def require_operators(operators: Sequence[CustomOperator], model: str, *, import_modules: bool) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from trtbuild.core.packages.package_index import PackageIndex
 from trtbuild.driver.building.events import Watcher
+from trtbuild.driver.packages.custom_operators import import_from
 from trtbuild.driver.packages.lookup import package_of
 from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.driver.running.device import PackageOnDevice
@@ -48,19 +49,25 @@ def bench(
     device: str | None = None,
     budget: Budget,
     watcher: Watcher | None = None,
+    import_operators: bool = False,
 ) -> Bench:
     """Measure the package `name` (a directory or a model), and its original module with each of the runners `originals`.
 
     The runners take turns. `originals` are members of `ORIGINAL_RUNNERS`. The measured shapes are min, opt and max of all
-    profiles (or of one `profile`), and the given `shapes` (``x=2x64,mask=2``). Raises UsageError and PackageError.
+    profiles (or of one `profile`), and the given `shapes` (``x=2x64,mask=2``). With `import_operators`, the modules of
+    operators from outside PyTorch are imported. Raises UsageError and PackageError.
     """
     package = open_package(package_of(request, name))
     index, started = package.index, time.perf_counter()
     points = _measured_points(index, shapes, profile)
     job = _trace_job(request, package, name) if originals else None
     watcher, warnings = watcher or Watcher(), []
+    if import_operators:
+        import_from(request.project)
     with (
-        PackageOnDevice(package, device=device, target=requested_target(request)) as on_device,
+        PackageOnDevice(
+            package, device=device, target=requested_target(request), import_operators=import_operators
+        ) as on_device,
         contextlib.ExitStack() as stack,
     ):
         loaded = on_device.loaded

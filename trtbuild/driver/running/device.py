@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+from trtbuild.core.model.custom_operators import IMPORT_ADVICE
 from trtbuild.driver.packages.loading import load_package
 from trtbuild.driver.running.host_tensors import HostTensor, require_numpy
-from trtbuild.errors import NoFittingTarget, UsageError
+from trtbuild.errors import NoFittingTarget, OperatorMissing, UsageError
 from trtbuild.runtime.memory.device_memory import Memory
 from trtbuild.runtime.packages.package import Package
 
@@ -16,13 +17,15 @@ from trtbuild.runtime.packages.package import Package
 class PackageOnDevice:
     """A package that is loaded on a device. As a context manager, it unloads the package at the end of the block."""
 
-    def __init__(self, package: Package, *, device: str | None, target: str | None) -> None:
+    def __init__(
+        self, package: Package, *, device: str | None, target: str | None, import_operators: bool = False
+    ) -> None:
         try:
-            self.loaded = load_package(package, device=device, target=target)
-        except NoFittingTarget as error:  # its hint is for programs, not for the command line
+            self.loaded = load_package(package, device=device, target=target, import_operators=import_operators)
+        except (NoFittingTarget, OperatorMissing) as error:  # hints are for programs, not for the command line
             error.hint = error.hint and error.hint.replace('pass device="cpu"', "use --device cpu").replace(
                 'device="cpu"', "--device cpu"
-            )
+            ).replace(IMPORT_ADVICE, "use --import-operators")
             raise
         self._runner = self.loaded.runner()
         self._memory = self._runner.memory

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from trtbuild.driver.packages.custom_operators import import_from
 from trtbuild.driver.packages.lookup import package_of
 from trtbuild.driver.project.workspace import Request
 from trtbuild.driver.running.device import PackageOnDevice
@@ -28,18 +29,24 @@ def run(
     device: str | None = None,
     output: str | None = None,
     seed: int = 0,
+    import_operators: bool = False,
 ) -> Run:
     """Call the package `name` (a directory or a model) once.
 
     `inputs` have the format of `trtbuild.driver.running.inputs`. Other inputs get their sizes from the min, opt or max
-    (`which`) of `profile`. The outputs are written to the file `output`. Raises UsageError, PackageError, and the errors of
+    (`which`) of `profile`. The outputs are written to the file `output`. With `import_operators`, the modules of operators
+    from outside PyTorch are imported. Raises UsageError, PackageError, and the errors of
     the call.
     """
     package = open_package(package_of(request, name))
     index, project = package.index, Path(request.project)
     chosen_profile = profile_by_name(index, profile) if profile is not None else None
     values = gather_inputs(index, inputs, project, profile=chosen_profile, which=which, seed=seed)
-    with PackageOnDevice(package, device=device, target=requested_target(request)) as on_device:
+    if import_operators:
+        import_from(project)
+    with PackageOnDevice(
+        package, device=device, target=requested_target(request), import_operators=import_operators
+    ) as on_device:
         arrays = {name: on_device.put(value.tensor) for name, value in values.items()}
         started = time.perf_counter()
         results = on_device.run(arrays)

@@ -102,6 +102,8 @@ def partitioning_jobs(
             replay=replay,
             float_program=float_program,
             has_rounded_weights=has_rounded_weights,
+            operators=interface.operators,
+            roots=tuple(model.source.roots),
         )
         graph = trace.outputs["graph"].sha256
         jobs.append(

@@ -29,6 +29,7 @@ from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.driver.answers import report
 from trtbuild.driver.answers.documents import ErrorEntry, Verification
 from trtbuild.driver.building.events import Watcher
+from trtbuild.driver.building.operator_warnings import operator_warnings
 from trtbuild.driver.packages import provenance_file
 from trtbuild.driver.project import wiring
 from trtbuild.driver.project.workspace import Request, Workspace
@@ -69,6 +70,7 @@ def verify(request: Request, options: Options, watcher: Watcher) -> Verification
         raise UsageError("--replay is for one model", hint="name it: trtbuild verify MODEL --replay FILE")
     versions = installed_versions()
     models: list[ModelEntry] = []
+    plans: list[ModelPlan] = []
     errors: list[ErrorEntry] = []
     pool = WorkerPool(wiring.store_root(workspace.project), workspace.project)
     try:
@@ -76,6 +78,7 @@ def verify(request: Request, options: Options, watcher: Watcher) -> Verification
             for name in workspace.models:
                 try:
                     model = _ModelVerification(workspace, name, options, versions, pool, force=request.force)
+                    plans.append(model.plan)
                     with watcher.work(f"verify {name}") as work:
                         models.append(model.verify())
                         work.failed = not models[-1].ok
@@ -91,7 +94,8 @@ def verify(request: Request, options: Options, watcher: Watcher) -> Verification
     finally:
         pool.close(kill=True)
         workspace.store.close()
-    return verification_document(options, started, models, errors, workspace.store.warnings())
+    warnings = [*workspace.store.warnings(), *operator_warnings(plans)]
+    return verification_document(options, started, models, errors, warnings)
 
 
 @dataclass(frozen=True)
@@ -139,6 +143,10 @@ class _ModelVerification:
         self._is_quantized = False
         #: The reason why a model with ``quantize:`` has no float model; empty if it has one.
         self._no_float_trace = ""
+
+    @property
+    def plan(self) -> ModelPlan:
+        return self._plan
 
     def verify(self) -> ModelEntry:
         """Verify the model, write its provenance, and return its entry of the document."""
@@ -280,7 +288,8 @@ class _ModelVerification:
 
     def _run_in_worker(self, partitioning: PartitioningJob) -> Report:
         self._fetch_blobs(partitioning)
-        result = call(self._pool, "verify", partitioning.job).report
+        task = "verify-with-operators" if partitioning.job.operators else "verify"
+        result = call(self._pool, task, partitioning.job).report
         if result is None:
             raise AssertionError("the verify task returned no report")
         return result
@@ -311,11 +320,13 @@ class _ModelVerification:
             yield _Comparison("engine", job, recipe, machine, partial(self._run_engines, job, package, gpu))
 
     def _run_engines(self, partitioning: PartitioningJob, package: Package, gpu: engines_here.TargetGpu) -> Report:
+        from trtbuild.stages.verify.custom_operators import registered
         from trtbuild.stages.verify.run import verify as compare
         from trtbuild.stages.verify.running import NotRunnable
 
         self._fetch_blobs(partitioning)
-        with engines_here.OpenEngines(package, gpu) as engines:
+        roots = [self._workspace.project / root for root in partitioning.job.roots]
+        with registered(partitioning.job.operators, roots), engines_here.OpenEngines(package, gpu) as engines:
             runner = engines_here.EngineRunner(engines, self._plan.shapes)
             try:
                 return compare(partitioning.job, self._workspace.store.get_bytes, lambda *_: runner)

@@ -29,6 +29,7 @@ from trtbuild.driver.answers import report
 from trtbuild.driver.answers.documents import Verification
 from trtbuild.driver.building.events import Watcher
 from trtbuild.driver.packages import provenance_file
+from trtbuild.driver.packages.custom_operators import require_operators
 from trtbuild.driver.verification import engines as engines_here
 from trtbuild.driver.verification import records
 from trtbuild.driver.verification.document import (
@@ -146,11 +147,14 @@ class _PackageVerification:
         return None
 
     def _entry(self, target: PackedTarget, gpu: engines_here.TargetGpu) -> CutEntry:
+        from trtbuild.stages.verify.custom_operators import registered
         from trtbuild.stages.verify.run import verify
         from trtbuild.stages.verify.running import NotRunnable
 
         blobs = _PackageBlobs(self._package, target)
-        with engines_here.OpenEngines(self._package, gpu) as engines:
+        index = self._package.index
+        require_operators(index.operators, index.model, import_modules=self._options.import_operators)
+        with registered(index.operators, []), engines_here.OpenEngines(self._package, gpu) as engines:
             runner = engines_here.EngineRunner(engines, self._shapes)
             try:
                 result = verify(self._job(target, blobs), blobs.read, lambda *_: runner)

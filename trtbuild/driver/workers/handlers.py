@@ -212,6 +212,15 @@ def verify(job: VerifyJob, context: Context) -> Result:
     return Result(report=run.verify(job, context.store.get_bytes))
 
 
+def verify_with_operators(job: VerifyJob, context: Context) -> Result:
+    """Compare a model that calls operators from outside PyTorch. Imports user code, as a trace does."""
+    from trtbuild.stages.verify import run
+    from trtbuild.stages.verify.custom_operators import registered
+
+    with registered(job.operators, [context.project / root for root in job.roots]):
+        return Result(report=run.verify(job, context.store.get_bytes))
+
+
 def export_pt2(job: PT2Job, context: Context) -> Result:
     """Write the ``.pt2`` files of a package."""
     from trtbuild.core.packages.package_reading import read_index

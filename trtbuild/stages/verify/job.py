@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from trtbuild.core.engines.engine_job import Weight
+from trtbuild.core.model.custom_operators import CustomOperator
 from trtbuild.core.model.verification import Point, RoundedType
 from trtbuild.core.values.value_ranges import ValueRange
 
@@ -61,6 +62,9 @@ class VerifyJob:
     float_program: FloatProgram | None = None
     #: Whether the trace has rounded weights that it stores as floats. No operator of the programs shows this.
     has_rounded_weights: bool = False
+    #: The operators from outside PyTorch that the programs call, and the folders from which their modules are imported.
+    operators: tuple[CustomOperator, ...] = ()
+    roots: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "points": [point.to_json() for point in self.points]}
@@ -77,6 +81,8 @@ class VerifyJob:
         if data["float_program"] is not None:
             fields = data["float_program"]
             plain["float_program"] = FloatProgram(fields["program"], fields["graph"], _weights(fields["weights"]))
+        plain["operators"] = tuple(CustomOperator(**entry) for entry in data["operators"])
+        plain["roots"] = tuple(data["roots"])
         return cls(**plain)
 
 

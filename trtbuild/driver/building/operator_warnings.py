@@ -1,0 +1,22 @@
+"""Warnings about operators from outside PyTorch whose results no comparison has seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from trtbuild.core.planning.graph import ModelPlan
+
+
+def operator_warnings(plans: Iterable[ModelPlan]) -> list[str]:
+    """A warning for each model that calls operators without a kernel for the CPU."""
+    warnings = []
+    for plan in plans:
+        operators = plan.contents.interface.operators if plan.contents is not None else ()
+        names = list(dict.fromkeys(entry.qualified_name for entry in operators if not entry.has_cpu_kernel))
+        if names:
+            verb, possessive = ("has", "its") if len(names) == 1 else ("have", "their")
+            warnings.append(
+                f"{plan.model.name}: {', '.join(names)} {verb} no kernel for the CPU: the build and `trtbuild verify` "
+                f"compare {possessive} calls, not {possessive} results"
+            )
+    return warnings

@@ -1,0 +1,57 @@
+"""Register operators from outside PyTorch for a comparison.
+
+The reference runs the operators themselves. So the modules that register them are imported, in a process that runs user
+code. An operator without a kernel for the CPU gets a stand-in (`trtbuild.stages.program.cpu_kernels`). Then the calls of
+the operator are compared, and not its results.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from trtbuild.core.model.custom_operators import CustomOperator
+from trtbuild.errors import SourceError
+from trtbuild.stages.program.cpu_kernels import stand_in_kernels
+from trtbuild.stages.program.custom_operators import registered_schema
+
+
+@contextlib.contextmanager
+def registered(operators: Sequence[CustomOperator], roots: Sequence[Path]) -> Iterator[None]:
+    """Import the modules of `operators`, and give operators without a kernel for the CPU a stand-in inside the block.
+
+    `roots` are the folders from which the modules of the project are imported. Raises SourceError (code ``verify``)."""
+    if not operators:
+        yield
+        return
+    sys.path[:0] = [str(root) for root in roots]
+    for operator in operators:
+        _import(operator)
+    with stand_in_kernels([operator.name for operator in operators]):
+        yield
+
+
+def _import(operator: CustomOperator) -> None:
+    if registered_schema(operator.name) is None and operator.module is not None:
+        try:
+            importlib.import_module(operator.module)
+        except Exception as error:  # user code may raise any error
+            text = (str(error).strip().splitlines() or [""])[0]
+            raise SourceError(
+                f"`import {operator.module}`, which registers the operator {operator.qualified_name}, fails: "
+                f"{type(error).__name__}: {text}",
+                code="verify",
+                hint=operator.install_command or None,
+            ) from error
+    schema = registered_schema(operator.name)
+    if schema != operator.schema:
+        found = "is not registered" if schema is None else f"has the schema {schema}"
+        module = "" if operator.module is None else f" after `import {operator.module}`"
+        raise SourceError(
+            f"the operator {operator.qualified_name} {found}{module}, but the model was traced with {operator.schema}",
+            code="verify",
+            hint="register the operator when its module is imported, not in a function",
+        )

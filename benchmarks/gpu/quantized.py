@@ -43,19 +43,26 @@ def rows(host: Host) -> Iterator[Row]:
     """Build all models, then verify, compare, time and inspect those that were built."""
     yield from _build(host)
     built = [case for case in cases(host.quantized) if (case.package / "index.json").exists()]
-    yield from verify_rows(host, host.quantized, "its engines", [str(case.package) for case in built])
+    packages = [str(case.package) for case in built]
+    yield from _guarded("verify", verify_rows(host, host.quantized, "its engines", packages))
     for family in FAMILIES:
         members = {case.name.removeprefix(f"{family}_"): case for case in built if case.name.startswith(f"{family}_")}
         for precision, case in members.items():
-            size = sum(plan.stat().st_size for plan in _plans(case))
-            yield Limit(f"{case.name}: plan", Value(precision, size, "B"))
-            if host.device == "cuda":
-                yield Check(
-                    f"{case.name}: layers have types", *_inspect(case, host.work / f"{case.name}.inspector.json")
-                )
+            yield Limit(f"{case.name}: plan", Value(precision, sum(plan.stat().st_size for plan in _plans(case)), "B"))
         if _FLOAT in members:
-            yield from _errors(family, members, host)
-            yield from _times(family, members, host)
+            yield from _guarded(f"{family}: errors", _errors(family, members, host))
+            yield from _guarded(f"{family}: times", _times(family, members, host))
+        if host.device == "cuda":
+            for case in members.values():
+                yield from _guarded(f"{case.name}: types", _types(case, host.work / f"{case.name}.inspector.json"))
+
+
+def _guarded(what: str, found: Iterator[Row]) -> Iterator[Row]:
+    """Yield rows. If an error ends them, yield it as a row, so that the other measurements still run."""
+    try:
+        yield from found
+    except Exception as error:
+        yield Check(f"{what}: measured", False, f"{type(error).__name__}: {error}"[:600])
 
 
 def _build(host: Host) -> Iterator[Row]:
@@ -139,9 +146,8 @@ def _plans(case: Case) -> list[Path]:
     return [case.package / path for path in target["engines"].values()]
 
 
-def _inspect(case: Case, file: Path) -> tuple[bool, str]:
-    """Whether TensorRT's inspector names the types of the engines' layers, and how many layers read and write which types.
-    Its answers are written to `file`."""
+def _types(case: Case, file: Path) -> Iterator[Row]:
+    """The types of the engines' layers. The answers of TensorRT's inspector are written to `file`."""
     import tensorrt as trt
 
     logger = trt.Logger(trt.Logger.ERROR)
@@ -153,7 +159,8 @@ def _inspect(case: Case, file: Path) -> tuple[bool, str]:
         layers += json.loads(answer)["Layers"]
     file.write_text(json.dumps(layers, indent=1))
     counts = layer_types(layers)
-    return bool(counts), ", ".join(f"{count} {types}" for types, count in counts.most_common())
+    found = ", ".join(f"{count} {types}" for types, count in counts.most_common())
+    yield Check(f"{case.name}: the inspector names the types of layers", bool(counts), found)
 
 
 def layer_types(layers: list[Any]) -> Counter[str]:

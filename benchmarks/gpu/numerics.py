@@ -33,19 +33,19 @@ _PROJECT_MODEL = "attention"
 def rows(host: Host) -> Iterator[Row]:
     """A row for each package, then one for the project's model, then one for the wrong engine."""
     packages = [str(index.parent) for index in sorted((host.examples / "dist").glob("*/index.json"))]
-    yield from _verify(host, "its engines", packages)
+    yield from verify_rows(host, host.examples, "its engines", packages)
     locked = host.trtbuild(host.examples, "lock", _PROJECT_MODEL, bare=True)
     if locked.returncode:
         yield Check(f"{_PROJECT_MODEL}: lock", False, locked.stderr.strip()[-300:])
-    yield from _verify(host, "its project", [_PROJECT_MODEL])
+    yield from verify_rows(host, host.examples, "its project", [_PROJECT_MODEL])
     yield _check_wrong_engine(host)
 
 
-def _verify(host: Host, by: str, names: list[str]) -> Iterator[Row]:
-    """Verify the models or packages `names`. `by` is the text of the rows: the evidence that `verify` uses."""
-    done = host.trtbuild(host.examples, "verify", "--json", *names)
-    (host.work / "verify.json").write_text(done.stdout)
-    (host.work / "verify.stderr").write_text(done.stderr)
+def verify_rows(host: Host, project: Path, by: str, names: list[str]) -> Iterator[Row]:
+    """Verify the models or packages `names` of a project. `by` is the text of the rows: the evidence that `verify` uses."""
+    done = host.trtbuild(project, "verify", "--json", *names)
+    (host.work / f"verify-{project.name}.json").write_text(done.stdout)
+    (host.work / f"verify-{project.name}.stderr").write_text(done.stderr)
     for report in json.loads(done.stdout)["models"]:
         cuts = [decode(CutEntry, cut) for cut in report["cuts"] if cut["by"] != "onnxruntime"]
         not_run = [entry["reason"] for entry in report["not_run"]]

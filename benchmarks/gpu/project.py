@@ -106,6 +106,38 @@ models:
   resnet: {{source: {{python: "models.resnet50:build"}}, inputs: {{x: {{}}}}}}
   resnet_half: {{source: {{python: "models.resnet50:build"}}, inputs: {{x: {{}}}}, precision: float16}}
 """
+#: ResNet-50 and BERT-base in float32, float16 and int8. `detailed` lets TensorRT's inspector print the types of layers.
+_QUANTIZED = """\
+version: 1
+include: [targets.yaml]
+defaults: {{{defaults}, reference: true}}
+profiles:
+  images:
+    x: {{min: [1, 3, 224, 224], opt: [16, 3, 224, 224], max: [32, 3, 224, 224]}}
+  texts:
+    input_ids: {{min: [1, 128], opt: [16, 128], max: [32, 128]}}
+    attention_mask: {{min: [1, 128], opt: [16, 128], max: [32, 128]}}
+models:
+{models}"""
+_QUANTIZED_RESNET = """\
+  resnet_{name}:
+    source: {{python: "models.resnet50:build"}}
+    inputs: {{x: {{}}}}
+    profiles: [images]
+{rest}"""
+_QUANTIZED_BERT = """\
+  bert_{name}:
+    source: {{python: "models.bert:build", kwargs: {{layers: {layers}, hidden: {hidden}}}}}
+    inputs: {{input_ids: {{dtype: int32}}, attention_mask: {{dtype: int32, range: [0, 1]}}}}
+    dims: {{batch: {{at: [input_ids.0, attention_mask.0]}}}}
+    profiles: [texts]
+{rest}"""
+_INT8 = """\
+    quantize:
+      format: int8
+      method: {method}
+      calibration: {{python: "models.samples:{samples}", kwargs: {{count: {count}, batch: 4}}}}
+"""
 _BUILT_IN_CONVOLUTIONS = ("edge_mask_convolutions", "jit_convolutions")
 
 
@@ -186,4 +218,27 @@ def write_resnet(folder: Path, hardware: Hardware) -> Path:
     _write(folder / "manifests" / "models" / "__init__.py", "")
     _write(folder / "manifests" / "models" / "resnet50.py", Path(__file__).with_name("resnet50.py").read_text())
     _write(folder / "manifests" / "resnet.yaml", _RESNET.format(defaults=hardware.defaults()))
+    return folder
+
+
+def write_quantized(
+    folder: Path, hardware: Hardware, *, layers: int = 12, hidden: int = 768, samples: int = 16
+) -> Path:
+    """Write ResNet-50 and BERT-base, each in float32, float16, int8, and int8 with float16 for all other layers. They are
+    calibrated with `samples` batches of 4."""
+    if hardware.tactic_sources is not None:
+        hardware = replace(hardware, tactic_sources=_BUILT_IN_CONVOLUTIONS)
+    models = ""
+    for entry, data, method in ((_QUANTIZED_RESNET, "images", "entropy"), (_QUANTIZED_BERT, "texts", "max")):
+        int8 = _INT8.format(method=method, samples=data, count=samples)
+        half = "    precision: float16\n"
+        for name, rest in (("float32", ""), ("float16", half), ("int8", int8), ("int8_float16", half + int8)):
+            models += entry.format(name=name, layers=layers, hidden=hidden, rest=rest)
+    builder = hardware.builder("profiling_verbosity: detailed")
+    _write(folder / "manifests" / "targets.yaml", hardware.manifest())
+    _write(folder / "manifests" / "models" / "__init__.py", "")
+    for source in ("resnet50.py", "bert.py", "samples.py"):
+        _write(folder / "manifests" / "models" / source, Path(__file__).with_name(source).read_text())
+    text = _QUANTIZED.format(defaults=f"targets: [gpu], {builder}", models=models)
+    _write(folder / "manifests" / "quantized.yaml", text)
     return folder

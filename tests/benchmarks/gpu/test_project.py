@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.gpu.cases import cases, output_tensors
-from benchmarks.gpu.project import Hardware, write_examples, write_resnet, write_vit
+from benchmarks.gpu.project import Hardware, write_examples, write_quantized, write_resnet, write_vit
 from trtbuild.core.model.spec import Target
 
 _HOPPER = Hardware(90, "tensorrt", "8.6.0", tactic_sources=())
@@ -53,6 +53,16 @@ def test_writes_resnet_in_both_precisions(tmp_path: Path) -> None:
     assert whole.model.builder.tactic_sources == ("edge_mask_convolutions", "jit_convolutions")
     args, _ = half.inputs(half.points(0)[0], "cpu")
     assert tuple(half.eager("cpu")(*args).shape) == (1, 1000)
+
+
+def test_writes_quantized_models_beside_the_same_models_in_floats(tmp_path: Path) -> None:
+    found = {case.name: case.model for case in cases(write_quantized(tmp_path, _HOPPER, layers=1, hidden=64))}
+    assert len(found) == 8
+    for name, model in found.items():
+        assert (model.precision == "float16") == ("float16" in name)
+        assert (model.quantization is not None) == ("int8" in name)
+        assert model.source == found[f"{name.partition('_')[0]}_float32"].source
+        assert model.reference and model.builder.profiling_verbosity == "detailed"
 
 
 def test_cases_have_points_in_every_profile_and_inputs_for_eager(examples: Path) -> None:

@@ -40,7 +40,9 @@ def create_files(workspace: Workspace, plan: ModelPlan, pool: WorkerPool) -> Non
         files = [*read_files(workspace.lookups.blob(index)).files.values()]
         workspace.lookups.keep_file_weights(plan.model, [sha256 for sha256 in files if sha256 in plan.file_weights])
         workspace.store.fetch([index, *files])
-        reply = call(pool, "pt2", PT2Job(index))
+        job = PT2Job(index, tuple(plan.model.source.roots))
+        has_operators = plan.contents is not None and bool(plan.contents.interface.operators)
+        reply = call(pool, "pt2-with-operators" if has_operators else "pt2", job)
         outputs = reply.outputs
         provenance = {"duration_s": round(reply.duration_s, 3), "finished": _utc_time(), "builder": builder_name()}
         record = Record(recipe, outputs, provenance)

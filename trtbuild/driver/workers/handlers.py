@@ -238,6 +238,17 @@ def export_pt2(job: PT2Job, context: Context) -> Result:
     return Result({f"pt2:{name}": store.put_bytes(data) for name, data in files.items()})
 
 
+def export_pt2_with_operators(job: PT2Job, context: Context) -> Result:
+    """Write the ``.pt2`` files of a package that calls operators from outside PyTorch. torch.export traces the programs
+    again, and needs the fake implementations for it. So this imports user code, as a trace does."""
+    from trtbuild.core.packages.package_reading import read_index
+    from trtbuild.stages.verify.custom_operators import registered
+
+    operators = read_index(context.store.get_bytes(job.index)).operators
+    with registered(operators, [context.project / root for root in job.roots]):
+        return export_pt2(job, context)
+
+
 def engine(job: EngineJob, context: Context) -> Result:
     """Compile an engine, with the timing caches of the context. Does not import torch."""
     from trtbuild.toolchain.compiling import allocator

@@ -27,9 +27,12 @@ class Context:
 
 @dataclass(frozen=True)
 class PT2Job:
-    """The job of writing a package's ``.pt2`` files. `index` is the SHA-256 of the package's index, which is a blob."""
+    """The job of writing a package's ``.pt2`` files. `index` is the SHA-256 of the package's index, which is a blob.
+
+    `roots` are the folders from which the modules of operators from outside PyTorch are imported."""
 
     index: str
+    roots: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
 """The table of worker tasks, and the functions that send a job to a worker and read its result.
 
 Rules
-1. A task is a step's stage, ``explain``, ``verify``, ``verify-with-operators`` or ``pt2``. For each task, `TASKS` names the kind of worker, the type
-   of the job, and the functions for graphs that are lowered and for other graphs. The parent process reads the kind of
-   worker. The child process uses the type and the functions.
+1. A task is a step's stage, ``explain``, ``verify`` or ``pt2``. The last two have a second task for models that call
+   operators from outside PyTorch: it imports their code. For each task, `TASKS` names the kind of worker, the type of the
+   job, and the functions for graphs that are lowered and for other graphs. The parent process reads the kind of worker.
+   The child process uses the type and the functions.
 2. Jobs and results are dataclasses in both processes, and JSON between them (`trtbuild.core.values.codec`).
 """
 
@@ -57,6 +58,7 @@ TASKS: Mapping[str, Task] = {
     "verify": Task("torch", VerifyJob, handlers.verify),
     "verify-with-operators": Task("trace", VerifyJob, handlers.verify_with_operators),
     "pt2": Task("torch", PT2Job, handlers.export_pt2),
+    "pt2-with-operators": Task("trace", PT2Job, handlers.export_pt2_with_operators),
 }
 
 

@@ -1,0 +1,187 @@
+"""Models that call operators from outside PyTorch: built, loaded, run and verified."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import trtbuild
+from tests.conftest import CommandLine, ran
+from tests.projects import copy_project, edit
+from trtbuild.errors import OperatorMismatch, OperatorMissing
+
+SHAPES = ((1, 3, 8, 12), (2, 3, 20, 12), (5, 3, 24, 12))
+
+
+def compile_library(source: Path, library: Path) -> None:
+    """Compile a C++ file that uses only torch's stable headers, which takes about 2 s."""
+    root = Path(torch.__file__).parent
+    subprocess.run(
+        ["g++", "-std=c++20", "-shared", "-fPIC", "-I", root / "include", source, "-o", library, "-L", root / "lib"],
+        check=True,
+        capture_output=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
+    root = tmp_path_factory.mktemp("operators")
+    project = copy_project("custom_operators", root / "project")
+    models = ["boxes", "half", "on_gpu", "late"]
+    if shutil.which("g++"):
+        compile_library(project / "negated.cpp", project / "libnegated.so")
+        models.append("moved")
+    command = CommandLine(project, root / "cache")
+    document = command("build", *models)
+    assert document["ok"]
+    (root / "document.json").write_text(json.dumps(document))
+    return command
+
+
+@pytest.fixture(scope="module")
+def nets(built: CommandLine) -> Iterator[Any]:
+    """The project's module, imported in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(built.project))
+        spec = importlib.util.spec_from_file_location("nets_of_custom_operators", built.project / "nets.py")
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        patch.delitem(sys.modules, "operators", raising=False)
+        spec.loader.exec_module(module)
+        yield module
+
+
+def index(built: CommandLine, model: str) -> Any:
+    return json.loads((built.project / "dist" / model / "index.json").read_bytes())
+
+
+def partitions(built: CommandLine, model: str) -> Any:
+    return index(built, model)["targets"]["ada"]["partitions"]["partitions"]
+
+
+def test_an_operators_module_must_be_imported_before_the_package_is_loaded(built: CommandLine, tmp_path: Path) -> None:
+    program = (
+        "import sys, trtbuild\n"
+        "from trtbuild.errors import OperatorMissing\n"
+        "try: trtbuild.load(sys.argv[1], device='cpu')\n"
+        "except OperatorMissing as error: print(error)\n"
+        "assert 'operators' not in sys.modules\n"
+        "sys.path.insert(0, sys.argv[2])\n"
+        "trtbuild.load(sys.argv[1], device='cpu', import_operators=True)\n"
+        "assert 'operators' in sys.modules\n"
+    )
+    package = str(built.project / "dist/boxes")
+    done = subprocess.run(
+        [sys.executable, "-c", program, package, str(built.project)], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "the operator boxes::halves, which is not registered: it comes from the module operators" in done.stdout
+    assert "`import operators` first, or load with `import_operators=True`" in done.stdout
+
+
+def test_only_the_operators_stay_in_pytorch(built: CommandLine) -> None:
+    kinds = [part["kind"] for part in partitions(built, "boxes")]
+    assert kinds.count("tensorrt") >= 2
+    torch_operators = {name for part in partitions(built, "boxes") for name in part["reasons"]}
+    assert {"boxes.halves.default", "boxes.positive.default"} <= torch_operators
+    assert not {"aten.conv2d.default", "aten.linear.default"} & torch_operators
+
+
+def test_the_package_lists_the_operators_and_their_modules(built: CommandLine) -> None:
+    assert index(built, "boxes")["operators"] == [
+        {
+            "name": "boxes.halves.default",
+            "module": "operators",
+            "schema": "boxes::halves(Tensor x, SymInt rows, float factor) -> Tensor",
+        },
+        {
+            "name": "boxes.positive.default",
+            "module": "operators",
+            "schema": "boxes::positive(Tensor x) -> (Tensor, Tensor)",
+        },
+    ]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("model", "tolerance"), [("boxes", 1e-5), ("half", 1e-2)])
+def test_a_package_returns_what_the_model_returns(built: CommandLine, nets: Any, model: str, tolerance: float) -> None:
+    original = nets.boxes()
+    with trtbuild.load(built.project / "dist" / model, device="cpu") as loaded:
+        for shape in SHAPES:
+            x = torch.randn(shape, generator=torch.Generator().manual_seed(5))
+            (image, boxes, rows), (wanted, wanted_boxes, wanted_rows) = loaded.module()(x), original(x)
+            torch.testing.assert_close(image, wanted, rtol=tolerance, atol=tolerance)
+            assert len(boxes) == len(rows) and (model == "half" or torch.equal(rows, wanted_rows))
+            if model != "half":
+                torch.testing.assert_close(boxes, wanted_boxes)
+
+
+@torch.no_grad()
+def test_a_pt2_file_calls_the_operators(built: CommandLine, nets: Any) -> None:
+    module = torch.export.load(built.project / "dist/boxes.pt2").module()
+    x = torch.randn(SHAPES[1])
+    torch.testing.assert_close(module(x)[0], nets.boxes()(x)[0])
+
+
+@torch.no_grad()
+@pytest.mark.skipif(not shutil.which("g++"), reason="there is no C++ compiler")
+def test_an_operator_in_cpp_gets_contiguous_tensors(built: CommandLine, nets: Any) -> None:
+    (operator,) = index(built, "moved")["operators"]
+    assert (operator["name"], operator["module"]) == ("boxes.negated.default", "operators")
+    with trtbuild.load(built.project / "dist/moved", device="cpu") as loaded:
+        for shape in SHAPES:
+            x = torch.randn(shape)
+            torch.testing.assert_close(loaded.module()(x), nets.moved()(x))
+
+
+@torch.no_grad()
+def test_a_wrong_size_between_the_proven_sizes_is_an_error_of_the_call(built: CommandLine, nets: Any) -> None:
+    with trtbuild.load(built.project / "dist/late", device="cpu") as loaded:
+        x = torch.randn(2, 3, 8, 12)
+        torch.testing.assert_close(loaded.module()(x), nets.late()(x))
+        with pytest.raises(
+            OperatorMismatch, match=r"boxes::late returns float32\[1, 12, 4, 8\], but .*\[3, 12, 4, 8\]"
+        ):
+            loaded.module()(torch.randn(3, 3, 8, 12))
+
+
+def test_another_schema_is_an_error(built: CommandLine, nets: Any, tmp_path: Path) -> None:
+    shutil.copytree(built.project / "dist/boxes", tmp_path / "package")
+    edit(tmp_path / "package/index.json", "SymInt rows, float factor", "SymInt rows, float ratio")
+    with pytest.raises(OperatorMissing, match=r"has the schema .*factor.*built with .*ratio"):
+        trtbuild.load(tmp_path / "package", device="cpu")
+
+
+def test_verify_compares_models_with_operators(built: CommandLine) -> None:
+    document = built("verify", "boxes", "half", "on_gpu")
+    assert [model["status"] for model in document["models"]] == ["right"] * 3
+    (warning,) = document["warnings"]
+    assert warning == (
+        "on_gpu: boxes::on_gpu has no kernel for the CPU: "
+        "the build and `trtbuild verify` compare its calls, not its results"
+    )
+    build = json.loads((built.project.parent / "document.json").read_text())
+    assert warning in build["warnings"]
+
+
+def test_run_imports_operators_only_if_it_is_told(built: CommandLine) -> None:
+    refused = built("run", "boxes", "--device", "cpu", expect=1)
+    assert "--import-operators" in refused["errors"][0]["text"] + str(refused["errors"][0].get("hint"))
+    assert built("run", "boxes", "--device", "cpu", "--import-operators")["outputs"][0]["shape"] == [2, 4, 8, 12]
+
+
+def test_an_edited_operator_is_traced_and_verified_again_and_engines_are_reused(built: CommandLine) -> None:
+    edit(built.project / "operators.py", "flip(1) * factor", "flip(1) * factor * 3")
+    document = built("build", "boxes")
+    assert ran(document) == {"trace": 1, "lower": 1}
+    verified = built("verify", "boxes")
+    assert verified["ok"] and verified["models"][0]["cuts"][0]["verdict"] == "run"

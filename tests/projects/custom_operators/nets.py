@@ -1,0 +1,51 @@
+import operators
+import torch
+from torch import nn
+
+
+class Boxes(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())
+        self.neck = nn.Conv2d(8, 4, 3, padding=1)
+        self.head = nn.Linear(4, 5)
+
+    def forward(self, x):
+        y = torch.ops.boxes.halves(self.body(x), x.shape[2] // 2, 0.5)
+        z = self.neck(y).relu()
+        boxes, rows = operators.positive(self.head(z.mean((2, 3))))
+        return z, nn.functional.hardswish(boxes) * 2, rows
+
+
+class Around(nn.Module):
+    """Convolutions before and after an operator, which gets a tensor whose axes were moved."""
+
+    def __init__(self, operator):
+        super().__init__()
+        self.operator = operator
+        self.first, self.second = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(12, 4, 1)
+
+    def forward(self, x):
+        y = self.operator(self.first(x).permute(0, 3, 1, 2).contiguous())
+        return self.second(y).relu() + y.shape[0]
+
+
+def made(module):
+    torch.manual_seed(0)
+    return module().eval()
+
+
+def boxes():
+    return made(Boxes)
+
+
+def moved():
+    return made(lambda: Around(torch.ops.boxes.negated))
+
+
+def on_gpu():
+    return made(lambda: Around(operators.on_gpu))
+
+
+def late():
+    return made(lambda: Around(operators.late))

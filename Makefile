@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+# In a folder of its own: it cannot be imported beside the CPU build of torch, and other libraries would try.
+TORCHVISION := $(VENV)/torchvision
 
 .PHONY: build check test lint fuzz docs site screens bench zoo clean
 
@@ -73,6 +75,7 @@ screens: $(READY)
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch,rtx,dev,docs]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps --upgrade --target $(TORCHVISION) torchvision pillow
 	touch $@
 
 clean:

@@ -11,13 +11,15 @@ Rules
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+from torch._library.fake_impl import FakeImplCtx
 
 from trtbuild import declared_sizes, quantized_operators
 from trtbuild.errors import SourceError
@@ -109,3 +111,21 @@ def define_stand_ins(schemas: Mapping[str, str]) -> None:
         library = torch.library.Library(namespace, "FRAGMENT")
         library.define(signature)
         _stand_ins[name] = schema, library
+
+
+@contextlib.contextmanager
+def dynamic_sizes_from_zero() -> Iterator[None]:
+    """Let sizes that depend on data begin at 0 inside the block, also those of older fake implementations.
+
+    ``create_unbacked_symint`` of torch declares that such a size is at least 2. It is deprecated, and torchvision calls it
+    for nms (0.28), which may also keep one box or none."""
+    original = FakeImplCtx.create_unbacked_symint
+
+    def create_unbacked_symint(self: FakeImplCtx, *, min: int = 2, max: int | None = None) -> torch.SymInt:
+        return self.new_dynamic_size(min=0 if min == 2 else min, max=max)
+
+    FakeImplCtx.create_unbacked_symint = create_unbacked_symint
+    try:
+        yield
+    finally:
+        FakeImplCtx.create_unbacked_symint = original

@@ -1,0 +1,59 @@
+"""torchvision beside a build of PyTorch without CUDA.
+
+PyPI has torchvision for the CUDA build of PyTorch only. Its library needs libraries of that build, although its kernels for
+the CPU do not call them. Here empty libraries with the same names stand in for them.
+
+torchvision is installed in a folder of its own (the Makefile's `TORCHVISION`): beside PyTorch without CUDA it cannot be
+imported, and other libraries would try.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.programs import program
+
+FOLDER = Path(sys.prefix) / "torchvision"
+
+#: Libraries of PyTorch's CUDA build that torchvision's library names.
+_MISSING = ("libc10_cuda.so", "libtorch_cuda.so", "libcudart.so.13")
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """The variables of processes that can import torchvision. Libraries are written to `folder`."""
+    if not FOLDER.is_dir():
+        pytest.skip("torchvision is not installed: make build installs it")
+    variables = {"PYTHONPATH": str(FOLDER)}
+    if torch.version.cuda is None:
+        _write_libraries(folder)
+        variables["LD_LIBRARY_PATH"] = str(folder)
+    return variables
+
+
+def _write_libraries(folder: Path) -> None:
+    """Write libraries that define every symbol that torchvision's library needs and that no library here has."""
+    libraries = [*(Path(torch.__file__).parent / "lib").glob("lib*.so")]
+    known = set().union(*(_symbols("--defined-only", library) for library in libraries))
+    needed = _symbols("--undefined-only", FOLDER / "torchvision" / "_C.so") - known
+    names = sorted(name for name in needed if "cuda" in name)
+    # CUDA's runtime is called while torchvision's library is loaded: its functions (without C++ names) return 0
+    lines = (f"char {name}[64];" if name.startswith("_Z") else f"long {name}(void) {{ return 0; }}" for name in names)
+    source = folder / "empty.c"
+    source.write_text("\n".join(lines))
+    versions = folder / "versions"
+    for library in _MISSING:
+        is_versioned = library[-1].isdigit()  # the loader expects the symbols of CUDA's runtime with a version
+        versions.write_text(f"{library} {{ global: *; }};\n")
+        options = [f"-Wl,-soname,{library}", *([f"-Wl,--version-script={versions}"] if is_versioned else [])]
+        command = [program("gcc"), "-shared", "-fPIC", "-w", *options, str(source), "-o", str(folder / library)]
+        subprocess.run(command, check=True)
+
+
+def _symbols(kind: str, library: Path) -> set[str]:
+    listed = subprocess.run([program("nm"), "-D", kind, library], check=True, capture_output=True, text=True).stdout
+    return {line.split()[-1].partition("@")[0] for line in listed.splitlines() if line.split()}

@@ -86,6 +86,10 @@ def test_a_change_runs_exactly_what_it_must(command_line: CommandLine) -> None:
     write(command_line, declared(excluded), nets=NETS.replace("seed=0", "seed=1"), data=other_data)
     assert {"calibrate", "trace", "engine"} <= set(ran(command_line("build")))
 
+    entropy = INT8.replace("int8,", "int8, method: entropy,")
+    write(command_line, declared(entropy))
+    assert {"calibrate", "trace", "engine"} <= set(ran(command_line("build")))
+
     write(command_line, declared("{format: int8_weight_only}"))
     assert {"calibrate", "trace", "engine"} <= set(ran(command_line("build")))
 

@@ -139,3 +139,17 @@ def test_rejects_a_wrong_declaration(command_line: CommandLine, quantize: str, p
     (error,) = command_line("plan", expect=2)["errors"]
     assert error["type"] == "ManifestError" and problem in error["text"], error
     assert error["line"] == 11
+
+
+def test_a_calibrator_that_is_not_installed_is_an_error_with_the_command(command_line: CommandLine) -> None:
+    (command_line.project / "sitecustomize.py").write_text(
+        "import sys\n"
+        "class Refuse:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] == 'modelopt':\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}')\n"
+        "sys.meta_path.insert(0, Refuse())\n"
+    )
+    write(command_line, declared(INT8))
+    (error,) = command_line("build", expect=1, environment={"PYTHONPATH": str(command_line.project)})["errors"]
+    assert (error["type"], error["hint"]) == ("EnvironmentFault", "pip install 'trtbuild[quantize]'")

@@ -106,7 +106,7 @@ models:
   resnet: {{source: {{python: "models.resnet50:build"}}, inputs: {{x: {{}}}}}}
   resnet_half: {{source: {{python: "models.resnet50:build"}}, inputs: {{x: {{}}}}, precision: float16}}
 """
-#: ResNet-50 and BERT-base in float32, float16 and int8. `detailed` lets TensorRT's inspector print the types of layers.
+#: ResNet-50 and BERT-base in float32, float16 and int8.
 _QUANTIZED = """\
 version: 1
 include: [targets.yaml]
@@ -234,7 +234,7 @@ def write_quantized(
         half = "    precision: float16\n"
         for name, rest in (("float32", ""), ("float16", half), ("int8", int8), ("int8_float16", half + int8)):
             models += entry.format(name=name, layers=layers, hidden=hidden, rest=rest)
-    builder = hardware.builder("profiling_verbosity: detailed")
+    builder = hardware.builder()
     _write(folder / "manifests" / "targets.yaml", hardware.manifest())
     _write(folder / "manifests" / "models" / "__init__.py", "")
     for source in ("resnet50.py", "bert.py", "samples.py"):

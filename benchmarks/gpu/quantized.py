@@ -14,8 +14,6 @@ Each has two numbers. The largest error is max|a-b| / max|b|, as in `verify`. Th
 from __future__ import annotations
 
 import json
-import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -36,11 +34,10 @@ _FLOAT = "float32"
 _BATCHES, _BATCH, _SEED = 4, 4, 1
 #: The batch sizes that are timed: min and opt of the profile.
 _TIMED_BATCHES = (1, 16)
-_TYPE = re.compile(r"\b(?:Int8|FP16|FP32|Int32|Bool|BF16|Int64)\b", re.IGNORECASE)
 
 
 def rows(host: Host) -> Iterator[Row]:
-    """Build all models, then verify, compare, time and inspect those that were built."""
+    """Build all models, then verify, compare and time those that were built."""
     yield from _build(host)
     built = [case for case in cases(host.quantized) if (case.package / "index.json").exists()]
     packages = [str(case.package) for case in built]
@@ -52,9 +49,6 @@ def rows(host: Host) -> Iterator[Row]:
         if _FLOAT in members:
             yield from _guarded(f"{family}: errors", _errors(family, members, host))
             yield from _guarded(f"{family}: times", _times(family, members, host))
-        if host.device == "cuda":
-            for case in members.values():
-                yield from _guarded(f"{case.name}: types", _types(case, host.work / f"{case.name}.inspector.json"))
 
 
 def _guarded(what: str, found: Iterator[Row]) -> Iterator[Row]:
@@ -144,36 +138,3 @@ def _plans(case: Case) -> list[Path]:
     """The plans of a package for its only target."""
     (target,) = json.loads((case.package / "index.json").read_text())["targets"].values()
     return [case.package / path for path in target["engines"].values()]
-
-
-def _types(case: Case, file: Path) -> Iterator[Row]:
-    """The types of the engines' layers. The answers of TensorRT's inspector are written to `file`."""
-    import tensorrt as trt
-
-    logger = trt.Logger(trt.Logger.ERROR)
-    runtime = trt.Runtime(logger)
-    layers: list[Any] = []
-    for plan in _plans(case):
-        engine = runtime.deserialize_cuda_engine(plan.read_bytes())
-        answer = engine.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON)
-        layers += json.loads(answer)["Layers"]
-    file.write_text(json.dumps(layers, indent=1))
-    counts = layer_types(layers)
-    found = ", ".join(f"{count} {types}" for types, count in counts.most_common())
-    yield Check(f"{case.name}: the inspector names the types of layers", bool(counts), found)
-
-
-def layer_types(layers: list[Any]) -> Counter[str]:
-    """Count layers by the types that they read and write, such as ``Int8 → FP32``. `layers` are the layers of TensorRT's
-    inspector. Layers without types are not counted: they are strings in an engine that was built without `detailed`."""
-    counts: Counter[str] = Counter()
-    for layer in layers:
-        if not isinstance(layer, dict):
-            continue
-        read, written = (
-            sorted({found for tensor in layer.get(side, ()) for found in _TYPE.findall(tensor["Format/Datatype"])})
-            for side in ("Inputs", "Outputs")
-        )
-        if read or written:
-            counts[f"{', '.join(read) or 'nothing'} → {', '.join(written) or 'nothing'}"] += 1
-    return counts

@@ -15,7 +15,8 @@ from tests.fuzz import comparing
 from tests.fuzz.comparing import differences
 from tests.fuzz.modules import written
 from tests.fuzz.pipeline import Built, Case, build
-from trtbuild.core.model.spec import Precision, ShapeRange
+from trtbuild.core.model.precisions import Precisions
+from trtbuild.core.model.spec import ShapeRange
 from trtbuild.core.partition.partitions import Partition
 from trtbuild.stages.lower import run as lowering
 from trtbuild.stages.lower.passes import PASSES, Pass
@@ -174,9 +175,9 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Program], None
             return program
 
         def lower(
-            program: Program, precision: Precision, decompositions: Mapping[Any, Any], points: Any, **settings: Any
+            program: Program, precisions: Precisions, decompositions: Mapping[Any, Any], points: Any, **settings: Any
         ) -> Program:
-            request = Request(precision=precision, decompositions=decompositions, **settings)
+            request = Request(precisions=precisions, decompositions=decompositions, **settings)
             return lowering.run_passes(program, request, (*PASSES, Pass("planted", changed, "a fault")))
 
         monkeypatch.setattr(lowering, "lower", lower)

@@ -1,14 +1,12 @@
-"""The measurement of quantized models: its inputs, its errors, and what it reads from TensorRT's inspector."""
+"""The measurement of quantized models: its inputs and its errors."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 import torch
 
 from benchmarks.gpu import bert, samples
-from benchmarks.gpu.quantized import FAMILIES, errors_of, layer_types
+from benchmarks.gpu.quantized import FAMILIES, errors_of
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -44,18 +42,3 @@ def test_errors_are_relative_to_the_expected_values() -> None:
     expected = torch.tensor([3.0, -4.0], dtype=torch.float64)
     assert errors_of(expected, expected) == (0, 0)
     assert errors_of(torch.tensor([3.0, -4.5], dtype=torch.float64), expected) == (0.125, 0.1)
-
-
-def test_layers_are_counted_by_the_types_that_they_read_and_write() -> None:
-    def tensor(text: str) -> dict[str, Any]:
-        return {"Name": "v0", "Location": "Device", "Dimensions": [1], "Format/Datatype": text}
-
-    int8 = tensor("Thirty-two wide channel vectorized row major Int8 format")
-    float32, float16 = tensor("Row major linear FP32"), tensor("Row major linear FP16 format")
-    layers = [
-        {"Name": "a", "Inputs": [int8], "Outputs": [int8]},
-        {"Name": "b", "Inputs": [int8, float16], "Outputs": [float32]},
-        {"Name": "c", "Inputs": [int8], "Outputs": [int8]},
-        "a layer of an engine without details",
-    ]
-    assert layer_types(layers) == {"Int8 → Int8": 2, "FP16, Int8 → FP32": 1}

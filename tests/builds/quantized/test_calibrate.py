@@ -86,6 +86,10 @@ def test_a_change_runs_exactly_what_it_must(command_line: CommandLine) -> None:
     write(command_line, declared(excluded), nets=NETS.replace("seed=0", "seed=1"), data=other_data)
     assert {"calibrate", "trace", "engine"} <= set(ran(command_line("build")))
 
+    entropy = INT8.replace("int8,", "int8, method: entropy,")
+    write(command_line, declared(entropy))
+    assert {"calibrate", "trace", "engine"} <= set(ran(command_line("build")))
+
     write(command_line, declared("{format: int8_weight_only}"))
     assert {"calibrate", "trace", "engine"} <= set(ran(command_line("build")))
 
@@ -135,3 +139,17 @@ def test_rejects_a_wrong_declaration(command_line: CommandLine, quantize: str, p
     (error,) = command_line("plan", expect=2)["errors"]
     assert error["type"] == "ManifestError" and problem in error["text"], error
     assert error["line"] == 11
+
+
+def test_a_calibrator_that_is_not_installed_is_an_error_with_the_command(command_line: CommandLine) -> None:
+    (command_line.project / "sitecustomize.py").write_text(
+        "import sys\n"
+        "class Refuse:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] == 'modelopt':\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}')\n"
+        "sys.meta_path.insert(0, Refuse())\n"
+    )
+    write(command_line, declared(INT8))
+    (error,) = command_line("build", expect=1, environment={"PYTHONPATH": str(command_line.project)})["errors"]
+    assert (error["type"], error["hint"]) == ("EnvironmentFault", "pip install 'trtbuild[quantize]'")

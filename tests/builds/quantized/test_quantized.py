@@ -50,9 +50,9 @@ class ZeroPoints(nn.Module):
 class Rounded(nn.Module):
     """Inputs that are rounded to a type."""
 
-    def __init__(self, layout):
+    def __init__(self, layout, scale=0.01):
         super().__init__()
-        self.round = Quantizer(layout, torch.tensor(0.01))
+        self.round = Quantizer(layout, torch.tensor(scale))
         self.linear = nn.Linear(16, 8)
 
     def forward(self, x):
@@ -70,6 +70,16 @@ def with_zero_points():
 
 def fp8():
     return Rounded(QuantizerLayout("float8e4m3fn", None, 0)).eval()
+
+
+def scale_of_zero():
+    module = Fake()
+    module.scales[3] = 0
+    return module.eval()
+
+
+def negative_scale():
+    return Rounded(QuantizerLayout("int8", None, -128), -0.01).eval()
 
 
 def nvfp4_inputs():
@@ -176,11 +186,12 @@ def test_another_scale_builds_the_engine_again(project: CommandLine) -> None:
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
+        ({"x_scale": np.float32(0)}, "node 'x_quantize' of file.onnx has the scale 0, but scales are positive"),
         ({"zero": np.uint8(0)}, "node 'x_quantize' of file.onnx quantizes to uint8, but TensorRT's types are signed"),
         ({"zero": np.int8(3)}, "node 'x_quantize' of file.onnx has the zero point 3, but TensorRT's zero points are 0"),
     ],
 )
-def test_an_asymmetric_file_is_refused_with_the_options_of_onnxruntime(
+def test_a_file_with_another_quantizer_is_refused_with_advice(
     command_line: CommandLine, changes: dict[str, Any], problem: str
 ) -> None:
     lines = [line for line in MANIFEST.splitlines() if "python:" not in line]
@@ -189,13 +200,15 @@ def test_an_asymmetric_file_is_refused_with_the_options_of_onnxruntime(
     onnx.save(quantized_file(**changes), command_line.project / "file.onnx")
     document = command_line("build", "file", expect=1)
     (error,) = document["errors"]
-    assert error["text"] == problem and "ActivationSymmetric" in error["hint"]
+    assert error["text"] == problem and ("ActivationSymmetric" in error["hint"]) == ("scale" not in problem)
 
 
 @pytest.mark.parametrize(
     ("model", "problem"),
     [
         ("fp8", "to float8e4m3fn, which begins with SM 89"),
+        ("scale_of_zero", "a quantizer of the model has the scale 0"),
+        ("negative_scale", "a quantizer of module 'round' has the scale -0.01"),
         ("nvfp4_inputs", "quantizes a value to NVFP4 that is not a weight"),
     ],
 )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 from typing import Any
 
+import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 
@@ -117,6 +119,22 @@ def test_an_unknown_error_exceeds_every_limit(quantized_examples: CommandLine) -
     (file,) = quantized_examples("verify", "int4_file", "--max-error", "1", expect=1)["models"]
     assert (file["status"], file["cuts"]) == ("unchecked", [])
     assert "nothing was compared; an ONNX file" in file["exceeds"]
+
+
+@pytest.mark.parametrize("model", ["onnxruntime_int8", "int4_file"])
+def test_the_model_of_the_engine_computes_what_the_file_does(
+    quantized_examples: CommandLine, nets: Any, model: str
+) -> None:
+    """onnxruntime runs both. It has neither the domain `trt` nor float4e2m1."""
+    written = quantized_examples.project / "written" / f"{model}_again"
+    quantized_examples("inspect", model, "--onnx", str(written))
+    options = onnxruntime.SessionOptions()  # with optimizations, it would compute with integers
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    results = []
+    for file in (EXAMPLES / "files" / f"{model.removesuffix('_file')}.onnx", written / "blackwell" / "model.onnx"):
+        session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+        results += session.run(None, {session.get_inputs()[0].name: nets.images(1)[0].numpy()})
+    np.testing.assert_allclose(results[1], results[0], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated:DeprecationWarning")

@@ -36,6 +36,7 @@ from trtbuild.stages.trace.export.leaves import Leaf, leaves_of, numbers_as_tens
 from trtbuild.stages.trace.export.pieces import slice_used_pieces
 from trtbuild.stages.trace.export.weights import ModuleWeights, Weight
 from trtbuild.stages.trace.job import TraceJob
+from trtbuild.stages.trace.quantization.scales import refuse_scales
 from trtbuild.stages.trace.quantization.stored_weights import StoredWeight, store_weights
 from trtbuild.stages.trace.quantization.weight_limits import widen_weight_limits
 from trtbuild.stages.trace.quantization.zero_points import write_zero_points
@@ -74,6 +75,7 @@ def arrange_program(exported: ExportedProgram, weights: ModuleWeights, job: Trac
     if job.weights is None:
         names = {node: str(targets[node.name]) for node in program.placeholders}
         known = {node: values[name] for node, name in names.items() if name in values}
+        refuse_scales(graph, known, job)
         write_zero_points(graph, known)
         widen_weight_limits(graph, known)
         stored = store_weights(graph, known, names, lambda module: _two_levels_error(module, job))

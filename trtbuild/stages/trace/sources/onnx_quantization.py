@@ -8,6 +8,7 @@ Rules
    computes it.
 3. Operators that compute with integers (``QLinearConv``, ``MatMulInteger``) are refused, because TensorRT chooses integer
    arithmetic itself, from quantizers and dequantizers.
+4. Scales are positive. Other scales are refused.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def write_biases(graph: onnx.GraphProto, read: Read) -> None:
 
 
 def refuse_asymmetric(graph: onnx.GraphProto, read: Read, job: TraceJob) -> None:
-    """Raise SourceError for a quantizer that TensorRT does not have (rules 1 and 3)."""
+    """Raise SourceError for a quantizer that TensorRT does not have (rules 1, 3 and 4)."""
     initializers = {tensor.name: tensor for tensor in graph.initializer}
     constants = {
         node.output[0]: attribute.t
@@ -68,6 +69,17 @@ def refuse_asymmetric(graph: onnx.GraphProto, read: Read, job: TraceJob) -> None
             raise _error(node, f"is {node.op_type}, which computes with integers", job)
         if node.op_type not in ("QuantizeLinear", "DequantizeLinear"):
             continue
+        scales = initializers.get(node.input[1]) or constants.get(node.input[1])
+        if scales is not None:
+            numbers: np.ndarray = read(scales).astype(np.float64).ravel()
+            wrong = numbers[~(np.isfinite(numbers) & (numbers > 0))]
+            if wrong.size:
+                raise SourceError(
+                    f"node {node.name!r} of {job.source.target} has the scale {wrong[0]:g}, but scales are positive",
+                    code="onnx",
+                    hint="calibrate with data that is not 0, and export the model again",
+                    **job.place("source"),
+                )
         for name in [*node.input[2:3]]:
             tensor = initializers.get(name) or constants.get(name)
             if tensor is None:

@@ -28,10 +28,10 @@ def test_attributes_of_a_loaded_package_are_listed() -> None:
     listed = re.findall(r"`(\w+)(?:\([^)]*\))?`", "".join(re.findall(r"^\| (`.*?) \|", section(LOADING), re.MULTILINE)))
     public = {name for name in vars(Loaded) if not name.startswith("_")} - {"runner"}
     set_in_init = {"inputs", "outputs", "dims", "profiles", "targets", "target", "device"}
-    assert public | set_in_init == set(listed) - {"path", "verify", "follow_links"}
+    assert public | set_in_init == set(listed) - {"path", "verify", "follow_links", "import_operators"}
 
 
-LOADING = "## `trtbuild.load(path, *, device=None, target=None, verify=True, follow_links=False)`"
+LOADING = "## `trtbuild.load(path, *, device=None, target=None, verify=True, follow_links=False, import_operators=False)`"
 
 
 def test_fields_and_files_of_the_index_are_listed() -> None:

@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-# In a folder of its own: it cannot be imported beside the CPU build of torch, and other libraries would try.
+# In a separate folder: it cannot be imported beside the CPU build of torch, and other libraries would try.
 TORCHVISION := $(VENV)/torchvision
 
 .PHONY: build check test lint fuzz docs site screens bench zoo clean

@@ -31,7 +31,9 @@ def test_attributes_of_a_loaded_package_are_listed() -> None:
     assert public | set_in_init == set(listed) - {"path", "verify", "follow_links", "import_operators"}
 
 
-LOADING = "## `trtbuild.load(path, *, device=None, target=None, verify=True, follow_links=False, import_operators=False)`"
+LOADING = (
+    "## `trtbuild.load(path, *, device=None, target=None, verify=True, follow_links=False, import_operators=False)`"
+)
 
 
 def test_fields_and_files_of_the_index_are_listed() -> None:

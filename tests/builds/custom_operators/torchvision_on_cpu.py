@@ -3,8 +3,8 @@
 PyPI has torchvision for the CUDA build of PyTorch only. Its library needs libraries of that build, although its kernels for
 the CPU do not call them. Here empty libraries with the same names stand in for them.
 
-torchvision is installed in a folder of its own (the Makefile's `TORCHVISION`): beside PyTorch without CUDA it cannot be
-imported, and other libraries would try.
+torchvision is installed in a separate folder (`TORCHVISION` in the Makefile), because it cannot be imported beside PyTorch
+without CUDA, and other libraries would try.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-#: What a program does to let a package import the modules of its operators.
+#: The advice to let a package import the modules of its operators, for programs.
 IMPORT_ADVICE = "load with `import_operators=True`"
 
 

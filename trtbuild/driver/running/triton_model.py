@@ -35,7 +35,7 @@ class TritonPythonModel:
         folder = Path(args["model_repository"]) / args["model_version"]
         on_gpu = args["model_instance_kind"] == "GPU"
         device = f"cuda:{args['model_instance_device_id']}" if on_gpu else "cpu"
-        # a model repository contains code of its own, so the modules of operators are no additional risk
+        # the files of a model repository are programs, so importing the modules of operators adds no risk
         self._loaded = load(folder / Path(PACKAGE).name, device=device, import_operators=True)
         self._runner = self._loaded.runner()
         self._memory = self._runner.memory

@@ -1,0 +1,53 @@
+"""Descriptions of operators from outside PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trtbuild.core.model.custom_operators import CustomOperator
+
+NMS = CustomOperator(
+    "torchvision.nms.default",
+    "torchvision::nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "torchvision.extension",
+    "torchvision",
+    "0.28.0+cpu",
+    has_cpu_kernel=False,
+)
+TWIST = CustomOperator("mylib.twist.default", "mylib::twist(Tensor x) -> Tensor")
+
+
+@pytest.mark.parametrize("operator", [NMS, TWIST])
+def test_json_describes_an_operator(operator: CustomOperator) -> None:
+    assert CustomOperator.from_json(operator.to_json()) == operator
+    assert TWIST.to_json() == {"name": "mylib.twist.default", "schema": "mylib::twist(Tensor x) -> Tensor"}
+
+
+def test_advice_names_the_module_and_the_command_that_installs_it() -> None:
+    assert NMS.qualified_name == "torchvision::nms"
+    assert NMS.import_advice == (
+        "`import torchvision.extension` first, or load with `import_operators=True`; "
+        "`pip install torchvision==0.28.0` installs it"
+    )
+    assert TWIST.import_advice == "import the module that registers mylib::twist"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "twist"},
+        {"name": 3},
+        {"schema": ""},
+        {"module": "os; print(1)"},
+        {"module": ".hidden"},
+        {"has_cpu_kernel": 1},
+        {"other": "x"},
+    ],
+)
+def test_rejects_other_documents(change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        CustomOperator.from_json({**TWIST.to_json(), **change})
+    with pytest.raises(ValueError, match="a name and a schema"):
+        CustomOperator.from_json([])

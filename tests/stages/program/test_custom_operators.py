@@ -1,0 +1,176 @@
+"""Programs with operators from outside PyTorch: stand-ins for operators whose code is not loaded, and opened calls."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.export import Dim
+
+from trtbuild.core.values.expressions import expression_text
+from trtbuild.errors import ConversionRefused, OperatorMismatch, SourceError
+from trtbuild.stages.program.cpu_kernels import stand_in_kernels
+from trtbuild.stages.program.custom_calls import checked_copy, open_calls
+from trtbuild.stages.program.custom_operators import define_stand_ins, registered_schema, stored_schemas
+from trtbuild.stages.program.functional import Program, functional
+from trtbuild.stages.program.guard import signature
+from trtbuild.stages.program.text import program_text, target_name
+from trtbuild.stages.program.translations import has_translation
+
+LIBRARY = torch.library.Library("program_test", "FRAGMENT")
+
+
+@torch.library.custom_op("program_test::part", mutates_args=())
+def part(x: torch.Tensor, rows: int) -> torch.Tensor:
+    return x[:rows] * 2
+
+
+part.register_fake(lambda x, rows: x.new_empty(rows, x.shape[1]))
+
+
+@torch.library.custom_op("program_test::split", mutates_args=())
+def split(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    rows = (x[:, 0] > 0).nonzero().reshape(-1)
+    return x[rows], rows
+
+
+@split.register_fake
+def _(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    count = torch.library.get_ctx().new_dynamic_size()
+    return x.new_empty(count, x.shape[1]), x.new_empty(count, dtype=torch.int64)
+
+
+class Net(torch.nn.Module):
+    """Two calls, one of which reads a result of the other."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        first = part(x.relu().t().contiguous().t().contiguous(), x.shape[0] // 2)
+        kept, rows = split(first)
+        return kept.sigmoid() + 1, rows
+
+
+def program_of(module: torch.nn.Module) -> Program:
+    rows = 4 * Dim("rows", min=1, max=8)
+    exported = torch.export.export(module.eval(), (torch.randn(8, 3),), dynamic_shapes=({0: rows},), strict=False)
+    return functional(exported.run_decompositions({}))[0]
+
+
+def results(program: Program, x: torch.Tensor) -> list[torch.Tensor]:
+    return list(program.exported.graph_module(x))
+
+
+def names(program: Program) -> list[str]:
+    return [target_name(node.target) for node in program.graph.nodes if node.op == "call_function"]
+
+
+def test_an_opened_program_has_no_custom_calls_and_the_closed_one_gives_the_same_results() -> None:
+    program = program_of(Net())
+    opened = open_calls(program)
+    assert not [name for name in names(opened.program) if name.startswith("program_test")]
+    assert len(opened.program.input_nodes) == 4 and opened.outputs == 2
+    closed = opened.close(opened.program)
+    assert signature(closed) == signature(program)
+    assert [name for name in names(closed) if name.startswith("program_test")] == [
+        "program_test.part.default",
+        "program_test.split.default",
+    ]
+    for size in (4, 12):
+        x = torch.randn(size, 3)
+        for ours, theirs in zip(results(closed, x), Net()(x), strict=True):
+            torch.testing.assert_close(ours, theirs)
+
+
+def test_results_get_the_declared_sizes_in_terms_of_the_inputs() -> None:
+    closed = checked_copy(program_of(Net()))
+    checks = [node for node in closed.graph.nodes if "declared" in str(node.target)]
+    assert [check.args[3] for check in checks] == ["program_test::part", "program_test::split", "program_test::split"]
+    first, second = (check.args[1][0] for check in checks[1:])
+    assert first == -1  # the first result with a size that depends on data
+    assert isinstance(second, torch.fx.Node)  # the second one is compared with it
+
+
+def test_a_copy_without_custom_calls_is_the_program_itself() -> None:
+    program = program_of(torch.nn.ReLU())
+    assert checked_copy(program) is program
+
+
+def test_a_wrong_result_is_an_error_when_the_program_runs() -> None:
+    program = checked_copy(program_of(Net()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(part._backend_fns, None, lambda x, rows: x.clone())
+        with pytest.raises(OperatorMismatch, match=r"program_test::part returns float32\[12, 3\], but .*\[6, 3\]"):
+            results(program, torch.randn(12, 3))
+
+
+def test_a_number_that_depends_on_data_cannot_be_computed_again() -> None:
+    class Counted(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return part(x, (x[:, 0] > 0).sum().item() % 2)
+
+    program = program_of(Counted())
+    with pytest.raises(ConversionRefused, match=r"program_test\.part\.default reads a number that depends on data"):
+        checked_copy(program)
+
+
+def test_operators_have_no_translation_even_if_the_exporter_knows_their_names() -> None:
+    calls = [node for node in program_of(Net()).graph.nodes if "program_test" in str(node.target)]
+    assert calls and not any(map(has_translation, calls))
+
+
+def test_the_text_of_a_program_has_the_schema() -> None:
+    assert 'program_test.part.default@"program_test::part(Tensor x, SymInt rows) -> Tensor"(' in program_text(
+        program_of(Net())
+    )
+
+
+def test_a_process_without_the_code_reads_the_program(tmp_path: Path) -> None:
+    data = program_of(Net()).to_bytes()
+    assert set(stored_schemas(data)) == {"program_test.part.default", "program_test.split.default"}
+    (tmp_path / "program.pt2").write_bytes(data)
+    script = (
+        "import sys\nfrom pathlib import Path\nfrom trtbuild.stages.program.guard import read_program\n"
+        "from trtbuild.stages.program.text import program_text\n"
+        "from trtbuild.stages.program.custom_calls import open_calls\n"
+        "program = read_program(Path(sys.argv[1]).read_bytes())\n"
+        "opened = open_calls(program)\nopened.close(opened.program)\nprint(program_text(program), end='')"
+    )
+    arguments = [sys.executable, "-W", "ignore", "-c", script, str(tmp_path / "program.pt2")]
+    done = subprocess.run(arguments, capture_output=True, text=True)
+    assert done.stdout == program_text(Program.from_bytes(data)), done.stderr
+
+
+def test_a_stand_in_is_replaced_if_another_model_has_another_schema() -> None:
+    name = "program_test_of_another_model.call.default"
+    for schema in ("(Tensor x) -> Tensor", "(Tensor x, int n=3) -> Tensor", "(Tensor x) -> Tensor"):
+        define_stand_ins({name: f"program_test_of_another_model::call{schema}"})
+        assert registered_schema(name) == f"program_test_of_another_model::call{schema}"
+
+
+def test_an_operator_with_another_schema_than_that_of_the_program_is_refused() -> None:
+    with pytest.raises(SourceError, match=r"has the schema program_test::part\(Tensor x, SymInt rows\) -> Tensor"):
+        define_stand_ins({"program_test.part.default": "program_test::part(Tensor x) -> Tensor"})
+
+
+def test_a_stand_in_for_the_cpu_depends_on_every_argument() -> None:
+    LIBRARY.define("gpu(Tensor x, float a, Tensor y) -> (Tensor, Tensor)")
+    torch.library.register_fake(
+        "program_test::gpu", lambda x, a, y: (torch.empty_like(x), torch.empty_like(y, dtype=torch.int64)), lib=LIBRARY
+    )
+    x, y = torch.randn(3, 4), torch.randn(5)
+    with stand_in_kernels(["program_test.gpu.default", "program_test.part.default"]) as names:
+        assert names == ("program_test.gpu.default",)
+        first, integers = torch.ops.program_test.gpu(x, 0.5, y)
+        assert torch.equal(first, torch.ops.program_test.gpu(x, 0.5, y)[0]) and not integers.any()
+        for arguments in ((x + 0.1, 0.5, y), (x, 0.6, y), (x, 0.5, y.flip(0)), (x.flip(0), 0.5, y)):
+            assert not torch.allclose(first, torch.ops.program_test.gpu(*arguments)[0], rtol=1e-4)
+        torch.testing.assert_close(first, torch.ops.program_test.gpu(x * (1 + 1e-6), 0.5, y)[0])
+    with pytest.raises(NotImplementedError):
+        torch.ops.program_test.gpu(x, 0.5, y)
+
+
+def test_sizes_of_the_inputs_are_units_times_symbols() -> None:
+    (entry,) = signature(program_of(Net())).inputs
+    assert expression_text(entry[1][0], ["rows"]) == "4*rows"

@@ -102,6 +102,16 @@ def test_an_interface_is_read() -> None:
                 Interface.from_bytes(json.dumps({**document, name: wrong}).encode())
 
 
+def test_an_interface_describes_its_operators() -> None:
+    document: dict[str, Any] = {"weights": [], "aliases": {}, "inputs": [], "outputs": [], "output_tree": None}
+    entry = {"name": "mylib.twist.default", "schema": "mylib::twist(Tensor x) -> Tensor"}
+    document |= {"operators": {"mylib.twist.default": "digest"}}
+    (operator,) = Interface.from_bytes(json.dumps({**document, "custom_operators": [entry]}).encode()).operators
+    assert operator.schema == entry["schema"]
+    with pytest.raises(ValueError, match="an earlier version of trtbuild traced the model"):  # so the trace runs again
+        Interface.from_bytes(json.dumps(document).encode())
+
+
 def test_a_table_is_read_back_from_json() -> None:
     table = {"a": weight("a", (2, 3)), "b": weight("b", ())}
     assert weights_from_json(json.loads(json.dumps(weights_to_json(table)))) == table

@@ -22,6 +22,7 @@ TWIST = CustomOperator("mylib.twist.default", "mylib::twist(Tensor x) -> Tensor"
 @pytest.mark.parametrize("operator", [NMS, TWIST])
 def test_json_describes_an_operator(operator: CustomOperator) -> None:
     assert CustomOperator.from_json(operator.to_json()) == operator
+    assert CustomOperator.from_json({**operator.to_json(), "of a later version": 1}) == operator
     assert TWIST.to_json() == {"name": "mylib.twist.default", "schema": "mylib::twist(Tensor x) -> Tensor"}
 
 
@@ -43,7 +44,6 @@ def test_advice_names_the_module_and_the_command_that_installs_it() -> None:
         {"module": "os; print(1)"},
         {"module": ".hidden"},
         {"has_cpu_kernel": 1},
-        {"other": "x"},
     ],
 )
 def test_rejects_other_documents(change: dict[str, Any]) -> None:

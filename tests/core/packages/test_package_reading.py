@@ -66,6 +66,24 @@ def test_rejects_invalid_quantized_types(types: Any) -> None:
         read({**document(), "quantized": types})
 
 
+def test_operators_are_optional() -> None:
+    index = document()
+    assert "operators" not in index and read(index).operators == ()
+    index["operators"] = [
+        {"name": "mylib.twist.default", "schema": "mylib::twist(Tensor x) -> Tensor", "module": "a.b"}
+    ]
+    assert read(index).operators[0].module == "a.b"
+    assert json.loads(index_to_bytes(read(index)))["operators"] == index["operators"]
+
+
+@pytest.mark.parametrize(
+    "operators", ["x", {"name": "a.b.c"}, [5], [{"name": "a.b.c"}], [{"name": "a", "schema": "a"}]]
+)
+def test_rejects_invalid_operators(operators: Any) -> None:
+    with pytest.raises(PackageDamaged):
+        read({**document(), "operators": operators})
+
+
 def test_reference_programs_are_computed_by_pytorch_or_onnxruntime() -> None:
     index = document()
     assert read(index).reference_library == "PyTorch"

@@ -65,9 +65,9 @@ class CustomOperator:
 
     @classmethod
     def from_json(cls, data: Any) -> CustomOperator:
-        """The inverse of `to_json`. Raises ValueError if `data` has another structure."""
+        """The inverse of `to_json`. Unknown members are ignored. Raises ValueError if `data` has another structure."""
         texts = ("name", "schema", "module", "distribution", "version")
-        if not isinstance(data, Mapping) or not {"name", "schema"} <= data.keys() <= {*texts, "has_cpu_kernel"}:
+        if not isinstance(data, Mapping) or not {"name", "schema"} <= data.keys():
             raise ValueError("an operator has a name and a schema")
         if not all(isinstance(data[name], str) and data[name] for name in texts if name in data):
             raise ValueError("an operator has a name, a module or a schema that is not text")
@@ -76,4 +76,4 @@ class CustomOperator:
         module = data.get("module")
         if module is not None and not all(part.isidentifier() for part in module.split(".")):
             raise ValueError(f"{module!r:.80} is not the name of a module")
-        return cls(**data)
+        return cls(**{name: data[name] for name in (*texts, "has_cpu_kernel") if name in data})

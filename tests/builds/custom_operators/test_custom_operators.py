@@ -161,6 +161,16 @@ def test_another_schema_is_an_error(built: CommandLine, nets: Any, tmp_path: Pat
         trtbuild.load(tmp_path / "package", device="cpu")
 
 
+def test_an_operator_without_a_cpu_kernel_does_not_run_on_the_cpu(built: CommandLine, nets: Any) -> None:
+    with pytest.raises(OperatorMissing, match="boxes::on_gpu, which has no kernel for the CPU"):
+        trtbuild.load(built.project / "dist/on_gpu", device="cpu")
+
+
+def test_inspect_lists_the_operators(built: CommandLine) -> None:
+    printed = built.run("inspect", "boxes").stdout
+    assert "operators from outside PyTorch\n  boxes::halves    import operators\n" in printed
+
+
 def test_verify_compares_models_with_operators(built: CommandLine) -> None:
     document = built("verify", "boxes", "half", "on_gpu")
     assert [model["status"] for model in document["models"]] == ["right"] * 3

@@ -9,6 +9,7 @@ from itertools import groupby
 from trtbuild.cli.terminal import terminal
 from trtbuild.cli.terminal.quantities import align_rows, count, size
 from trtbuild.core.engines.engine_layers import Layer
+from trtbuild.core.model.custom_operators import CustomOperator
 from trtbuild.core.model.graph_kinds import NETWORK, ONNX
 from trtbuild.core.packages.package_index import PackageIndex, PackedDim, PackedTarget, PackedTensor, size_text
 from trtbuild.core.packages.provenance import Provenance, Summary, summary
@@ -62,6 +63,7 @@ def _index(document: Inspection) -> list[str]:
         lines += _section(title, [_tensor(entry, index.dims) for entry in tensors])
     lines += _section("dims", [(dim.name, _range(dim)) for dim in index.dims])
     lines += _section("profiles", [*_profiles(index)])
+    lines += _section("operators from outside PyTorch", [_custom_operator(operator) for operator in index.operators])
     for target in index.targets.values():
         lines += _target(target, index)
     lines += _memory(document.memory, [profile.name for profile in index.profiles])
@@ -70,6 +72,12 @@ def _index(document: Inspection) -> list[str]:
 
 def _reference(index: PackageIndex) -> str:
     return ", with its reference program" if index.reference else ""
+
+
+def _custom_operator(operator: CustomOperator) -> tuple[str, ...]:
+    module = "" if operator.module is None else f"import {operator.module}"
+    distribution = "" if operator.distribution is None else f"{operator.distribution} {operator.version or ''}".rstrip()
+    return operator.qualified_name, module, distribution
 
 
 def _tensor(entry: PackedTensor, dims: Sequence[PackedDim]) -> tuple[str, ...]:

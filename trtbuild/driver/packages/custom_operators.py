@@ -51,6 +51,20 @@ def require_operators(operators: Sequence[CustomOperator], model: str, *, import
             )
 
 
+def require_cpu_kernels(operators: Sequence[CustomOperator], model: str) -> None:
+    """Raise OperatorMissing for an operator that has no kernel for the CPU, and so cannot run there."""
+    if not operators:
+        return
+    from trtbuild.stages.program.custom_operators import has_cpu_kernel
+
+    for operator in operators:
+        if not has_cpu_kernel(operator.qualified_name):
+            raise OperatorMissing(
+                f"the package of {model!r} calls the operator {operator.qualified_name}, which has no kernel for the CPU",
+                hint="load the package on a GPU",
+            )
+
+
 def _import(operator: CustomOperator, module: str, model: str) -> None:
     try:
         importlib.import_module(module)

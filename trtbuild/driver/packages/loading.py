@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from trtbuild.driver.packages.custom_operators import require_operators
+from trtbuild.driver.packages.custom_operators import require_cpu_kernels, require_operators
 from trtbuild.driver.packages.machine import gpu_number, this_machine
 from trtbuild.errors import NoFittingTarget, UsageError
 from trtbuild.runtime.calls.loaded import Loaded, needed_files
@@ -80,6 +80,7 @@ def _load_on_cpu(package: Package, target: str | None, verify: bool) -> Loaded:
         raise UsageError(
             f'target {target!r} was given with device="cpu", which runs no engine', hint="leave one of the two out"
         )
+    require_cpu_kernels(package.index.operators, package.index.model)
     files = package.read(needed_files(package, None), verify=verify)
     return Loaded(package, None, files, None, "cpu")
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import hashlib
 import os
 import py_compile
+import subprocess
+import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from tests.programs import program
 from trtbuild.core.model.spec import Source
 from trtbuild.stages.trace.discovery.operators import Operators
 from trtbuild.stages.trace.discovery.recording import Recorder
@@ -94,6 +98,53 @@ def test_a_custom_operator_is_identified_by_the_digest_of_its_file(child: Any) -
     # both operators are in one file
     assert set(digests.values()) == {hashlib.sha256(child.observations["file:kernels.py"].encode()).hexdigest()}
     assert f"mine.twice.default@{digests['mine.twice.default']}(" in child.graph
+
+
+EXTENSION = """
+#include <Python.h>
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+
+torch::stable::Tensor copied(torch::stable::Tensor x) { return torch::stable::clone(x); }
+STABLE_TORCH_LIBRARY(extension_test, m) { m.def("copied(Tensor x) -> Tensor"); }
+STABLE_TORCH_LIBRARY_IMPL(extension_test, CPU, m) { m.impl("copied", TORCH_BOX(&copied)); }
+
+static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "native"};
+PyMODINIT_FUNC PyInit_native() { return PyModule_Create(&definition); }
+"""
+
+
+def test_an_operator_of_an_extension_module_is_identified_by_the_digest_of_the_module(
+    job_of: Callable[..., Any], in_child: Callable[..., Any], tmp_path: Path
+) -> None:
+    root = Path(os.path.realpath(tmp_path)) / "project"
+    root.mkdir()
+    (tmp_path / "native.cpp").write_text(EXTENSION)
+    library, torch_folder = root / "native.so", Path(torch.__file__).parent
+    headers = ["-I", str(torch_folder / "include"), "-I", sysconfig.get_paths()["include"]]
+    command = [
+        program("g++"),
+        "-std=c++20",
+        "-shared",
+        "-fPIC",
+        *headers,
+        str(tmp_path / "native.cpp"),
+        "-o",
+        str(library),
+    ]
+    subprocess.run([*command, "-L", str(torch_folder / "lib"), "-ltorch_cpu", "-lc10"], check=True)
+    (root / "net.py").write_text(
+        "import native, torch\ntorch.library.register_fake('extension_test::copied', torch.empty_like)\n"
+        "class Net(torch.nn.Module):\n"
+        "    def forward(self, x):\n        return torch.ops.extension_test.copied(x) + 1\n"
+        "def build():\n    return Net().eval()\n"
+    )
+    result = in_child(job_of({"x": (2, 4)}, source=Source("python", "net:build")), root, tmp_path)
+    assert result.error is None and result.uncacheable is None, (result.error, result.uncacheable)
+    (operator,) = result.interface["custom_operators"]
+    assert (operator["name"], operator["module"]) == ("extension_test.copied.default", "native")
+    assert "file:native.so" in result.observations
 
 
 def test_a_trace_with_an_operator_of_unknown_implementation_is_not_cached(tmp_path: Path) -> None:

@@ -35,6 +35,8 @@ class TraceJob:
     apart: tuple[tuple[int, int], ...] = ()
     #: The digest of the quantizers that a calibration has found; None without a calibration.
     quantizers: str | None = None
+    #: Patterns of the names of buffers that a call reads and writes.
+    state: tuple[str, ...] = ()
 
     def alike(self, one: int, other: int) -> bool:
         """Whether two symbols have the same min, opt and max in every profile, and the same ``multiple_of``."""
@@ -70,6 +72,7 @@ class TraceJob:
             "origins": dict(self.origins),
             "apart": [list(pair) for pair in self.apart],
             "quantizers": self.quantizers,
+            "state": list(self.state),
         }
 
     @classmethod
@@ -103,6 +106,7 @@ class TraceJob:
             origins=dict(data["origins"]),
             apart=tuple((one, other) for one, other in data["apart"]),
             quantizers=data["quantizers"],
+            state=tuple(data["state"]),
         )
 
     def place(self, *paths: str) -> dict[str, Any]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from trtbuild.stages.program.functional import Program
     from trtbuild.stages.trace.export.arranging import ArrangedProgram
+    from trtbuild.stages.trace.export.state import ModuleState
     from trtbuild.stages.trace.sources.source_graph import Makers, SourceGraph
     from trtbuild.stages.trace.user_code.frames import Frames
 
@@ -176,6 +177,7 @@ def trace_module(
     from trtbuild.stages.trace.export.exporting import export
     from trtbuild.stages.trace.export.guards import arguments_as_input_numbers, guard_failures
     from trtbuild.stages.trace.export.interface import interface
+    from trtbuild.stages.trace.export.state import declare_state, refuse_state
     from trtbuild.stages.trace.export.weights import (
         ModuleWeights,
         fill_unset_weights,
@@ -190,6 +192,7 @@ def trace_module(
     if job.weights is not None:
         refuse_other_weights(module, weights, job)
         fill_unset_weights(weights)
+    state, job = declare_state(module, weights, job)
     exported = export(module, job, frames)
     job = job.tied(exported.ties)
     checks.refuse_random_operators(exported.raw, job, frames)
@@ -198,9 +201,10 @@ def trace_module(
     checks.refuse_mutation(exported.program, job, exported.raw, frames)
     checks.refuse_output_kinds(exported.program, job, frames.definition_place(module.forward))
     arranged = arrange_program(exported.program, weights, job)
+    refuse_state(arranged, state, job)
     arguments = arguments_as_input_numbers(inspect.signature(module.forward), job.inputs)
     failures = guard_failures(exported.guards, arguments, job.shapes, job.inputs, job.points, exported.assumptions)
-    program, values = arranged.program, _weights_to_store(arranged, job)
+    program, values = arranged.program, _weights_to_store(arranged, state, job)
 
     def store_in_copy() -> Any:
         hooks.set_recorder(None)  # the store's files are not dependencies
@@ -219,7 +223,7 @@ def trace_module(
             program=_serialize_program(program, job),
             graph=program_text(program, implementation),
             modules=module_paths(program),
-            interface=interface(exported.program, arranged, weights, job, exported.ties),
+            interface=interface(exported.program, arranged, weights, job, exported.ties, state.buffers),
             weights=values,
             kept=None,
             observations=(),
@@ -251,11 +255,11 @@ def _serialize_program(program: Program, job: TraceJob) -> bytes:
         ) from error
 
 
-def _weights_to_store(arranged: ArrangedProgram, job: TraceJob) -> list[tuple[int, torch.Tensor]]:
+def _weights_to_store(arranged: ArrangedProgram, state: ModuleState, job: TraceJob) -> list[tuple[int, torch.Tensor]]:
     from trtbuild.stages.trace.export.weights import stored_form
 
     return [
         (slot, stored_form(weight.value))
-        for slot, weight in enumerate(arranged.weights)
+        for slot, weight in enumerate([*arranged.weights, *state.buffers])
         if job.weights is None or not weight.persistent
     ]

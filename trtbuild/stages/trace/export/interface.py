@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from trtbuild.stages.program.symbols import Symbols
 from trtbuild.stages.trace.examples import dtype_name
 from trtbuild.stages.trace.export.arranging import ArrangedProgram
 from trtbuild.stages.trace.export.leaves import ConstantLeaf, NumberLeaf
+from trtbuild.stages.trace.export.state import StateBuffer
 from trtbuild.stages.trace.export.weights import ModuleWeights
 from trtbuild.stages.trace.job import TraceJob
 
@@ -23,14 +25,25 @@ _LEAF = object()
 
 
 def interface(
-    exported: ExportedProgram, arranged: ArrangedProgram, weights: ModuleWeights, job: TraceJob, ties: Ties = ()
+    exported: ExportedProgram,
+    arranged: ArrangedProgram,
+    weights: ModuleWeights,
+    job: TraceJob,
+    ties: Ties = (),
+    state: Sequence[StateBuffer] = (),
 ) -> dict[str, Any]:
     """The interface of a program. `exported` is the program before `arrange_program`; it has the output structure. `ties`
-    are the tied pairs of declared symbols. `job` has the remaining symbols, one for each tied pair."""
+    are the tied pairs of declared symbols. `job` has the remaining symbols, one for each tied pair. The last inputs of `job`
+    are those of `state`, and the last outputs are the new states."""
     program = arranged.program
     symbols = Symbols(program)
-    tree, names = _output_structure(exported, arranged, job)
-    in_graph = {weight.name for weight in arranged.weights}
+    tree, names = _output_structure(exported, arranged, job, bool(state))
+    slots = [*arranged.weights, *state]
+    in_graph = {slot.name for slot in slots}
+    inputs = [
+        {"name": entry.name, "keyword": entry.keyword, **_tensor_type(node.meta["val"], symbols)}
+        for entry, node in zip(job.inputs, program.input_nodes, strict=True)
+    ]
     return {
         "weights": [
             {
@@ -39,42 +52,53 @@ def interface(
                 "shape": list(weight.value.shape),
                 "persistent": weight.persistent,
             }
-            for weight in arranged.weights
+            for weight in slots
         ],
         "aliases": {other: w.name for w in arranged.weights for other in w.saved_names if other != w.name},
         "unused": [name for weight in weights.all() if weight.name not in in_graph for name in weight.saved_names],
-        "inputs": [
-            {"name": entry.name, "keyword": entry.keyword, **_tensor_type(node.meta["val"], symbols)}
-            for entry, node in zip(job.inputs, program.input_nodes, strict=True)
-        ],
+        "inputs": inputs[: len(inputs) - len(state)],
         "outputs": [
             {"name": name, **_tensor_type(node.meta["val"], symbols)}
-            for name, node in zip(names, program.output_nodes, strict=True)
+            for name, node in zip(names, program.output_nodes, strict=False)  # the new states have no names
         ],
         "output_tree": tree,
         "symbols": [
             {"name": s.name, "min": s.min, "max": s.max, "multiple_of": s.multiple_of} for s in job.shapes.symbols
         ],
         **({"ties": [list(pair) for pair in ties]} if ties else {}),
+        **({"state": _state(arranged, state)} if state else {}),
     }
+
+
+def _state(arranged: ArrangedProgram, state: Sequence[StateBuffer]) -> list[dict[str, Any]]:
+    """For each state buffer, the slot of its first value, and the output with its new value."""
+    outputs = arranged.outputs[-len(state) :]
+    return [
+        {"name": buffer.name, "slot": slot, "output": output}
+        for slot, (buffer, output) in enumerate(zip(state, outputs, strict=True), len(arranged.weights))
+    ]
 
 
 def _tensor_type(value: torch.Tensor, symbols: Symbols) -> dict[str, Any]:
     return {"dtype": dtype_name(value.dtype), "shape": [symbols.expression(size) for size in value.shape]}
 
 
-def _output_structure(exported: ExportedProgram, arranged: ArrangedProgram, job: TraceJob) -> tuple[Any, list[str]]:
-    """The output structure, and the name of each of the program's outputs."""
+def _output_structure(
+    exported: ExportedProgram, arranged: ArrangedProgram, job: TraceJob, has_state: bool
+) -> tuple[Any, list[str]]:
+    """The output structure, and the name of each output that the model returns. The other outputs are new states."""
+    spec = exported.call_spec.out_spec
+    if has_state:
+        spec = spec.children()[0]
     positions = iter(arranged.outputs)
     leaves: list[Any] = []
-    for leaf in arranged.leaves:
+    for leaf in arranged.leaves[: spec.num_leaves]:
         if isinstance(leaf, ConstantLeaf):
             leaves.append(_constant_leaf(leaf.value, job))
         elif isinstance(leaf, NumberLeaf):
             leaves.append({"kind": "number", "type": leaf.type, "index": next(positions)})
         else:
             leaves.append({"kind": "tensor", "index": next(positions)})
-    spec = exported.call_spec.out_spec
     result = pytree.tree_unflatten(leaves, spec)
     paths = [path for path, _ in pytree.tree_leaves_with_path(result, is_leaf=_is_leaf)]
     names: dict[int, str] = {}

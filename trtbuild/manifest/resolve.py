@@ -41,6 +41,7 @@ _REQUIRED = {
 _ONLY_FOR_LOWERED_GRAPHS: tuple[tuple[str, object, str, str], ...] = (
     ("precision", "float32", "`precision` rewrites a PyTorch model", "create the model with that type"),
     ("weights", None, "`weights` are bound to a PyTorch model", "the model has its weights with it"),
+    ("state", [], "`state` names buffers of a PyTorch model", "pass the state as an input, and return it"),
     ("partition.granularity", ["model"], "`granularity` cuts a PyTorch model", "the model is one engine"),
     (
         "partition.truncate_double",
@@ -54,6 +55,12 @@ _ONLY_FOR_LOWERED_GRAPHS: tuple[tuple[str, object, str, str], ...] = (
 _ONLY_FOR_GRAPHS_WITH_A_REFERENCE: tuple[tuple[str, object, str, str], ...] = (
     ("reference", False, "a package's `reference` runs on a CPU", "only TensorRT runs a network"),
 )
+
+#: Outputs that cannot have a model's state, and the reason.
+_STATELESS_OUTPUTS = {
+    "pt2": "a program of torch.export that calls engines keeps nothing between calls",
+    "triton": "a Triton server may run calls of different clients in one instance",
+}
 
 #: A model without `precision`.
 _FLOAT32 = PrecisionFields.model_validate("float32")
@@ -99,6 +106,7 @@ class _Resolver:
         model_outputs = resolve_outputs(self._declared, self._fields.get("outputs"), self._problems)
         outputs += model_outputs
         self._places.update({f"outputs.{output.kind}": output.origin for output in model_outputs})
+        self._check_state(model_outputs)
         precision = self._precision()
         has_invalid_field = any(located.value is INVALID for located in self._fields.values())
         if has_invalid_field or source is None or shapes is None or targets is None or precision is None:
@@ -116,6 +124,7 @@ class _Resolver:
             module_precisions=precision.modules,
             reference=self._value("reference"),
             quantization=quantization,
+            state=tuple(self._value("state")),
             partition=self._settings(PartitionSettings(), "partition"),
             builder=self._settings(BuilderSettings(), "builder"),
             outputs=tuple((output.kind, output.path) for output in model_outputs),
@@ -234,6 +243,20 @@ class _Resolver:
         node = dims_field.node if dims_field else None
         check_shapes(inputs, dims, profiles, self._namespace.profiles, node, self._problems)
         return Shapes(inputs, dims, tuple(profiles))
+
+    def _check_state(self, outputs: Sequence[OutputPath]) -> None:
+        """Add a problem for each output that cannot keep the model's state between calls."""
+        located = self._fields.get("state")
+        if located is None or located.value is INVALID or not located.value:
+            return
+        self._places["state"] = located.name_origin
+        for output in outputs:
+            if output.kind in _STATELESS_OUTPUTS:
+                self._problems.add(
+                    output.origin,
+                    f"model {self._name!r} has `state`, and {_STATELESS_OUTPUTS[output.kind]}",
+                    "write a package, or pass the state as an input and return it",
+                )
 
     def _precision(self) -> Precisions | None:
         located = self._fields.get("precision")

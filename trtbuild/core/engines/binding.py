@@ -9,6 +9,7 @@ from typing import Any
 
 from trtbuild.core.engines.engine_job import Weight
 from trtbuild.core.model.custom_operators import CustomOperator
+from trtbuild.core.model.state import StateInputs, StateTensor
 from trtbuild.errors import SourceError
 
 
@@ -39,6 +40,20 @@ class Interface:
     #: Operators from outside PyTorch that the program calls.
     operators: tuple[CustomOperator, ...] = ()
     ties: tuple[tuple[int, int], ...] = ()
+    #: The buffers that a call reads and writes. Each is an input after `inputs`. Their slots are after all other slots.
+    state: tuple[StateTensor, ...] = ()
+
+    @property
+    def program_slots(self) -> int:
+        """The number of slots that the program reads as weights: all but those of the state."""
+        return len(self.slots) - len(self.state)
+
+    @property
+    def state_inputs(self) -> StateInputs:
+        """The state as inputs of a comparison."""
+        return StateInputs.of(
+            self.state, [(self.slots[entry.slot].dtype, self.slots[entry.slot].shape) for entry in self.state]
+        )
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Interface:
@@ -60,6 +75,7 @@ class Interface:
             document["output_tree"],
             _operators(document),
             tuple((int(first), int(second)) for first, second in document.get("ties", ())),
+            _state(document, len(slots)),
         )
 
 
@@ -68,6 +84,13 @@ def _operators(document: Mapping[str, Any]) -> tuple[CustomOperator, ...]:
     if sorted(document.get("operators", {})) != [operator.name for operator in operators]:
         raise ValueError("it does not describe its operators: an earlier version of trtbuild traced the model")
     return operators
+
+
+def _state(document: Mapping[str, Any], slots: int) -> tuple[StateTensor, ...]:
+    state = tuple(map(StateTensor.from_json, document.get("state", ())))
+    if [entry.slot for entry in state] != list(range(slots - len(state), slots)):
+        raise ValueError("the slots of its state are not the last slots")
+    return state
 
 
 def weights_to_json(weights: Mapping[str, Weight]) -> dict[str, object]:

@@ -160,6 +160,8 @@ class Model:
     reference: bool = False
     partition: PartitionSettings = PartitionSettings()
     quantization: Quantization | None = None
+    #: Patterns of the names of buffers that a call reads and writes.
+    state: tuple[str, ...] = ()
     builder: BuilderSettings = field(default_factory=BuilderSettings)
     #: kind (package, plans, …) → path relative to the project.
     outputs: tuple[tuple[str, str], ...] = ()

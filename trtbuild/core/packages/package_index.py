@@ -8,6 +8,7 @@ from typing import Any
 
 from trtbuild.core.model.custom_operators import CustomOperator
 from trtbuild.core.model.spec import ShapeRange
+from trtbuild.core.model.state import StateTensor
 from trtbuild.core.partition.partitions import Partitions
 from trtbuild.core.recipes.record import Output
 from trtbuild.core.values.expressions import Expression, expression_text
@@ -18,12 +19,16 @@ from trtbuild.core.values.value_ranges import ValueRange
 SCHEMA = "trtbuild.package/1"
 #: The format of an index whose output structure has numbers. A version of trtbuild that only knows tensors refuses it.
 SCHEMA_WITH_NUMBERS = "trtbuild.package/2"
+#: The format of an index with state. A version of trtbuild that keeps no state between calls refuses it.
+SCHEMA_WITH_STATE = "trtbuild.package/3"
 #: The formats that this version reads.
-SCHEMAS = (SCHEMA, SCHEMA_WITH_NUMBERS)
+SCHEMAS = (SCHEMA, SCHEMA_WITH_NUMBERS, SCHEMA_WITH_STATE)
 
 
-def schema_for(output_tree: Any) -> str:
-    """The format of an index with this output structure."""
+def schema_for(output_tree: Any, *, has_state: bool) -> str:
+    """The format of an index with this output structure: the oldest format that can express it."""
+    if has_state:
+        return SCHEMA_WITH_STATE
     return SCHEMA_WITH_NUMBERS if has_numbers(output_tree) else SCHEMA
 
 
@@ -154,11 +159,19 @@ class PackageIndex:
     other_precisions: tuple[str, ...] = ()
     #: The operators from outside PyTorch that its programs call.
     operators: tuple[CustomOperator, ...] = ()
+    #: The buffers that a call reads and writes. The engines and programs take them as inputs after `inputs`. `weights` has
+    #: their first values.
+    state: tuple[StateTensor, ...] = ()
 
     @property
     def schema(self) -> str:
         """The format of ``index.json``: the oldest format that can express this index."""
-        return schema_for(self.output_tree)
+        return schema_for(self.output_tree, has_state=bool(self.state))
+
+    @property
+    def program_outputs(self) -> int:
+        """The number of outputs of the programs: those that the model returns, and the new states after them."""
+        return max([len(self.outputs), *(entry.output + 1 for entry in self.state)])
 
     @property
     def reference_library(self) -> str:

@@ -19,8 +19,10 @@ from typing import Any, TypeVar
 from trtbuild.core.model.custom_operators import CustomOperator
 from trtbuild.core.model.graph_kinds import GRAPH_KINDS
 from trtbuild.core.model.spec import ShapeRange
+from trtbuild.core.model.state import StateTensor
 from trtbuild.core.packages.package_index import (
-    SCHEMA_WITH_NUMBERS,
+    SCHEMA,
+    SCHEMA_WITH_STATE,
     SCHEMAS,
     PackageIndex,
     PackedDim,
@@ -96,16 +98,22 @@ def _index(document: Mapping[str, Any]) -> PackageIndex:
     reference = document.get("reference", False)
     _expect(isinstance(reference, bool), "reference is neither true nor false")
     weights = {int(slot): _weight(entry, files) for slot, entry in _mapping(document, "weights").items()}
+    state = tuple(map(StateTensor.from_json, _list(document, "state") if "state" in document else []))
+    output_count = _count_outputs(state, len(outputs), weights)
     targets = {}
     for name, entry in _mapping(document, "targets").items():
         targets[name] = target = _target(name, entry, files)
-        _check_partitions(target, len(inputs), len(outputs), len(dims), weights, reference)
+        _check_partitions(target, len(inputs) + len(state), output_count, len(dims), weights, reference)
     _expect(bool(targets), "it has no target")
     tree = document["output_tree"]
     leaves = sorted(set(_leaves(tree, outputs)))
     _expect(leaves == list(range(len(outputs))), "its output structure does not fit its outputs")
     _expect(
-        document["schema"] == SCHEMA_WITH_NUMBERS or not has_numbers(tree),
+        document["schema"] == SCHEMA_WITH_STATE or not state,
+        f"it has a state, which {document['schema']} does not have",
+    )
+    _expect(
+        document["schema"] != SCHEMA or not has_numbers(tree),
         f"its output structure has a number, which {document['schema']} does not have",
     )
     model, precision = _text(document, "model"), _text(document, "precision")
@@ -117,7 +125,16 @@ def _index(document: Mapping[str, Any]) -> PackageIndex:
     _expect(all(name and isinstance(name, str) for name in others), "other_precisions has a name that is not text")
     operators = tuple(map(CustomOperator.from_json, _list(document, "operators") if "operators" in document else []))
     parts = (model, inputs, outputs, tree, dims, profiles, precision, targets, reference, weights, files)
-    return PackageIndex(*parts, truncates, tuple(quantized), tuple(others), operators)
+    return PackageIndex(*parts, truncates, tuple(quantized), tuple(others), operators, state)
+
+
+def _count_outputs(state: Sequence[StateTensor], outputs: int, weights: Mapping[int, PackedWeight]) -> int:
+    """The number of outputs of the programs, with those that are new states only."""
+    _expect(len({entry.name for entry in state}) == len(state), "two states have one name")
+    _expect(all(entry.slot in weights for entry in state), "a state has no first value")
+    only_states = {entry.output for entry in state if entry.output >= outputs}
+    _expect(only_states == set(range(outputs, outputs + len(only_states))), "the outputs of its state have gaps")
+    return outputs + len(only_states)
 
 
 # -- the parts of an index

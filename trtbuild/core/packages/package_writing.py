@@ -43,6 +43,7 @@ def index_to_json(index: PackageIndex) -> dict[str, Any]:
         **({"truncate_double": True} if index.truncates_double else {}),
         **({"quantized": list(index.quantized)} if index.quantized else {}),
         **({"operators": [operator.to_json() for operator in index.operators]} if index.operators else {}),
+        **({"state": [entry.to_json() for entry in index.state]} if index.state else {}),
         "targets": {name: _target(target, index) for name, target in index.targets.items()},
         "reference": index.reference,
         "weights": {str(slot): _weight(weight, index) for slot, weight in index.weights.items()},

@@ -102,9 +102,10 @@ class PackageContents:
             ("reference", self.model.reference),
             *self._other_precisions_part(),
             *self._operators_part(),
+            *self._state_part(),
             *truncated_part(self.model.partition.truncate_double),
         ]
-        schema = schema_for(self.interface.output_tree)
+        schema = schema_for(self.interface.output_tree, has_state=bool(self.interface.state))
         if schema != SCHEMA:  # left out otherwise, so that packages of the first format keep their keys
             parts.append(("format", schema))
         return Recipe("package", STEP_VERSIONS["package"], tuple(parts))
@@ -158,6 +159,7 @@ class PackageContents:
             quantized=tuple(quantized),
             other_precisions=self.model.precisions.names[1:],
             operators=self.interface.operators,
+            state=self.interface.state,
         )
 
     def _inputs(self) -> list[dict[str, Any]]:
@@ -181,6 +183,11 @@ class PackageContents:
         """The operators from outside PyTorch, which the index has; empty for a model without such operators."""
         operators = self.interface.operators
         return [("operators", [operator.to_json() for operator in operators])] if operators else []
+
+    def _state_part(self) -> list[tuple[str, Value]]:
+        """The state, which the index has; empty for a model without state."""
+        state = self.interface.state
+        return [("state", [entry.to_json() for entry in state])] if state else []
 
     def _dims(self) -> list[PackedDim]:
         return [PackedDim(symbol.name, symbol.min, symbol.max, symbol.multiple_of) for symbol in self.shapes.symbols]
@@ -253,8 +260,9 @@ class PackageContents:
         """The slots of the weights that the package needs, in their order.
 
         They are the weights of Torch partitions, and all weights that are inputs of a partition or outputs of the model.
-        With ``reference``, they also include the weights of TensorRT partitions."""
-        slots: set[int] = set()
+        The first values of the state are needed, too. With ``reference``, they also include the weights of TensorRT
+        partitions."""
+        slots = {entry.slot for entry in self.interface.state}
         for toolchain_partitions in {
             id(toolchain_partitions): toolchain_partitions
             for toolchain_partitions in self.partitions_by_target.values()

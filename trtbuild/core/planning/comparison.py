@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from trtbuild.core.engines.engine_job import Weight
 from trtbuild.core.model.shapes import ShapePlan
 from trtbuild.core.model.spec import Model
+from trtbuild.core.model.state import NO_STATE, StateInputs
 from trtbuild.core.planning.expand import sizes_in_units
 from trtbuild.core.recipes import keys
 from trtbuild.core.values.value_ranges import ValueRange
@@ -39,7 +40,8 @@ class ComparisonPoint:
 class Comparison:
     """The data for comparing a lowered program with the traced program.
 
-    `inputs` are names and dtypes, `ranges` the declared ranges of input values, `weights` the model's weights by slot."""
+    `inputs` are names and dtypes, `ranges` the declared ranges of input values, `weights` the model's weights by slot. The
+    last inputs are the state."""
 
     inputs: tuple[tuple[str, str], ...]
     ranges: Mapping[str, ValueRange]
@@ -47,8 +49,12 @@ class Comparison:
     weights: tuple[Weight, ...]
 
 
-def make_comparison(model: Model, shapes: ShapePlan, weights: Sequence[Weight]) -> Comparison | None:
-    """The points and weights for comparing the lowered program of `model`; None for a model that is not compared."""
+def make_comparison(
+    model: Model, shapes: ShapePlan, weights: Sequence[Weight], state: StateInputs = NO_STATE
+) -> Comparison | None:
+    """The points and weights for comparing the lowered program of `model`; None for a model that is not compared.
+
+    `weights` are the weights that the program reads."""
     elements = sum(math.prod(weight.shape) for weight in weights)
     if not model.source.graph.is_lowered or elements > _MAX_ELEMENTS:
         return None
@@ -56,10 +62,14 @@ def make_comparison(model: Model, shapes: ShapePlan, weights: Sequence[Weight]) 
     if elements > _MAX_ELEMENTS_AT_TWO_POINTS:
         points = points[:1]
     return Comparison(
-        inputs=tuple((entry.name, entry.dtype) for entry in model.inputs),
-        ranges={entry.name: entry.range for entry in model.inputs if entry.range is not None},
+        inputs=(*((entry.name, entry.dtype) for entry in model.inputs), *state.inputs),
+        ranges={
+            **{entry.name: entry.range for entry in model.inputs if entry.range is not None},
+            **state.ranges,
+        },
         points=tuple(
-            ComparisonPoint(name, shapes.input_shapes(sizes), sizes_in_units(shapes, sizes)) for name, sizes in points
+            ComparisonPoint(name, (*shapes.input_shapes(sizes), *state.shapes), sizes_in_units(shapes, sizes))
+            for name, sizes in points
         ),
         weights=tuple(weights),
     )

@@ -160,6 +160,7 @@ class _ForwardPass:
 
     def _lower(self, trace: Step, record: Record, interface_and_weights: InterfaceAndWeights) -> Step:
         graph, modules = record.outputs["graph"].sha256, record.outputs["modules"].sha256
+        interface, weights = interface_and_weights
         truncates = self._model.partition.truncate_double
         recipe = keys.lower(graph, modules, self._model.precisions, self._versions, truncates_double=truncates)
         job = LowerJob(
@@ -167,7 +168,9 @@ class _ForwardPass:
             graph_kind=self._model.source.graph.name,
             precisions=self._model.precisions,
             points=self._points(),
-            comparison=make_comparison(self._model, self.plan.shapes, interface_and_weights[1]),
+            comparison=make_comparison(
+                self._model, self.plan.shapes, weights[: interface.program_slots], interface.state_inputs
+            ),
             truncates_double=truncates,
         )
         return self._verdicts.add_step("lower", recipe, job, producers=(trace.id,))

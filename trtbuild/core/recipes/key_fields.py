@@ -39,6 +39,7 @@ EXCLUDED: Mapping[tuple[str, str], str] = {
 #: keys of its type were already in use, and earlier keys must stay valid.
 OMITTED_AT_DEFAULT: Mapping[tuple[str, str], str] = {
     ("Input", "range"): "with None, values are drawn as before there were ranges",
+    ("Model", "state"): "without patterns, a buffer that a call writes to is an error",
     ("PartitionSettings", "truncate_double"): "with False, float64 values stay in PyTorch",
 }
 

@@ -123,6 +123,8 @@ def trace_declared(
         parts.append(("opts differ", [list(pair) for pair in untied_pairs]))
     if quantizers is not None:
         parts.append(("quantizers", quantizers))
+    if model.state:
+        parts.append(("state", list(model.state)))
     if versions is not None:
         parts.append(("versions", dict(versions)))
     return Declared("trace", tuple(parts))

@@ -97,7 +97,15 @@ def trace_job(plan: ModelPlan, weights: WeightTypes) -> TraceJob:
     shapes = plan.declared_shapes
     points, untied_pairs = keys.proof_points(model, shapes), pairs_not_to_tie(shapes, model.profiles)
     return TraceJob(
-        model.source, model.inputs, shapes, points, weights.weights, places, untied_pairs, weights.quantizers
+        model.source,
+        model.inputs,
+        shapes,
+        points,
+        weights.weights,
+        places,
+        untied_pairs,
+        weights.quantizers,
+        model.state,
     )
 
 

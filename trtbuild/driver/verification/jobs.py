@@ -43,7 +43,7 @@ class PartitioningJob:
         yield from filter(None, (self.job.program, self.job.modules, self.job.partitions))
         for group in (self.job.programs, self.job.onnx, self.job.origins):
             yield from group.values()
-        yield from (weight.sha256 for weight in self.job.weights)
+        yield from (weight.sha256 for weight in (*self.job.weights, *self.job.first_state))
         if self.job.float_program is not None:
             yield from self.job.float_program.blobs()
 
@@ -71,6 +71,7 @@ def partitioning_jobs(
         return []
     trace, lower = (_record_of(plan.steps[f"{model.name}/{stage}"]) for stage in ("trace", "lower"))
     interface = Interface.from_bytes(workspace.lookups.blob(trace.outputs["interface"].sha256))
+    state = interface.state_inputs
     has_rounded_weights = any(is_rounded_weight(slot.name) for slot in interface.slots)
     calls = workspace.lookups.blob(lower.outputs["modules"].sha256)
     quantized = has_rounded_weights or b"quantize" in calls.lower()
@@ -92,18 +93,22 @@ def partitioning_jobs(
             programs={} if by_onnx else _programs(record, partitions),
             onnx={graph: conversion.outputs["onnx"].sha256 for graph, conversion in conversions.items()},
             origins={graph: conversion.outputs["origins"].sha256 for graph, conversion in conversions.items()},
-            weights=tuple(contents.weights),
-            inputs=tuple((entry.name, entry.dtype) for entry in model.inputs),
+            weights=tuple(contents.weights[: interface.program_slots]),
+            inputs=(*((entry.name, entry.dtype) for entry in model.inputs), *state.inputs),
             points=points,
-            shapes=tuple(plan.shapes.input_shapes(point.sizes) for point in points),
+            shapes=tuple((*plan.shapes.input_shapes(point.sizes), *state.shapes) for point in points),
             tolerances=tolerances("onnxruntime"),
-            ranges={entry.name: entry.range for entry in model.inputs if entry.range is not None},
+            ranges={
+                **{entry.name: entry.range for entry in model.inputs if entry.range is not None},
+                **state.ranges,
+            },
             by_onnx=by_onnx,
             replay=replay,
             float_program=float_program,
             has_rounded_weights=has_rounded_weights,
             operators=interface.operators,
             roots=tuple(model.source.roots),
+            first_state=tuple(contents.weights[interface.program_slots :]),
         )
         graph = trace.outputs["graph"].sha256
         jobs.append(

@@ -268,7 +268,7 @@ class _ModelVerification:
             partitioning.program_graph,
             job.partitions,
             contents,
-            job.weights,
+            (*job.weights, *job.first_state),
             job.points,
             job.tolerances,
             versions,

@@ -22,6 +22,7 @@ from trtbuild.core.model.comparisons import Status
 from trtbuild.core.model.quantized_types import is_rounded_weight
 from trtbuild.core.model.shapes import ShapePlan, Symbol, SymbolAxis
 from trtbuild.core.model.spec import Input, Model, Origin, Profile, Source
+from trtbuild.core.model.state import StateInputs
 from trtbuild.core.model.verification import Point
 from trtbuild.core.model.verified import CutEntry, NotRun, PackageEntry
 from trtbuild.core.packages.package_index import PackedTarget
@@ -171,7 +172,10 @@ class _PackageVerification:
         )
 
     def _job(self, target: PackedTarget, blobs: _PackageBlobs) -> VerifyJob:
-        slots = range(max(self._package.index.weights, default=-1) + 1)
+        index = self._package.index
+        first_states = [blobs.weight(entry.slot) for entry in index.state]
+        state = StateInputs.of(index.state, [(first.dtype, first.shape) for first in first_states])
+        slots = range(max(index.weights.keys() - {entry.slot for entry in index.state}, default=-1) + 1)
         programs = {graph: self._package.index.files[path].sha256 for graph, path in target.programs.items()}
         return VerifyJob(
             program="",
@@ -181,15 +185,19 @@ class _PackageVerification:
             onnx=programs if blobs.has_onnx else {},
             origins={},
             weights=tuple(blobs.weight(slot) for slot in slots),
-            inputs=tuple((entry.name, entry.dtype) for entry in self._package.index.inputs),
+            inputs=(*((entry.name, entry.dtype) for entry in index.inputs), *state.inputs),
             points=self._points,
-            shapes=tuple(self._shapes.input_shapes(point.sizes) for point in self._points),
+            shapes=tuple((*self._shapes.input_shapes(point.sizes), *state.shapes) for point in self._points),
             tolerances=verification.tolerances("engine", self._options.tolerance),
-            ranges={entry.name: entry.range for entry in self._package.index.inputs if entry.range is not None},
+            ranges={
+                **{entry.name: entry.range for entry in index.inputs if entry.range is not None},
+                **state.ranges,
+            },
             by_onnx=blobs.has_onnx,
             worst=None,
             replay=None if self._replay is None else str(self._replay),
-            has_rounded_weights=any(is_rounded_weight(weight.name) for weight in self._package.index.weights.values()),
+            has_rounded_weights=any(is_rounded_weight(weight.name) for weight in index.weights.values()),
+            first_state=tuple(first_states),
         )
 
 

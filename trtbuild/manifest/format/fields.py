@@ -317,6 +317,11 @@ class DefaultsFields(Fields):
         json_schema_extra={"default": "float32"},
     )
     quantize: QuantizeFields | None = Field(None, description="The types that the layers of the model are rounded to.")
+    state: kinds.BufferPatterns = Field(
+        [],
+        description="Buffers that a call reads and writes; `*` matches any characters, also dots.",
+        examples=[["cache.*"]],
+    )
     reference: bool = Field(
         False,
         description="Whether the package has all programs and weights, so that it also runs on a CPU, without engines.",

@@ -256,6 +256,13 @@ ModulePatterns = Annotated[
     _one_or_more_schema({"type": "string"}, [["head", "*.norm*"]]),
 ]
 
+BufferPatterns = Annotated[
+    list[str],
+    BeforeValidator(_as_list),
+    Allowed('a list of names of buffers, such as [counter, "cache.*"]'),
+    _one_or_more_schema({"type": "string"}, [["counter", "cache.*"]]),
+]
+
 PLACE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*\.[0-9]{1,2}$"
 Places = Annotated[
     list[Annotated[str, Field(pattern=PLACE_PATTERN), Allowed("`<input>.<axis>`, such as `image.0`")]],

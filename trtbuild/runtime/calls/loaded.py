@@ -19,6 +19,7 @@ from trtbuild.core.partition.partitions import Partition
 from trtbuild.errors import NoFittingTarget, PackageError
 from trtbuild.runtime.calls.arguments import ArrayOperations
 from trtbuild.runtime.calls.module import Runner, as_torch_module
+from trtbuild.runtime.calls.state import State, StateLayout
 from trtbuild.runtime.calls.stitching import Part, StitchedParts, value_weight_slots
 from trtbuild.runtime.memory.device_memory import Memory
 from trtbuild.runtime.packages.choice import no_reference_hint
@@ -125,6 +126,8 @@ class Loaded:
         runner = self.runner()
         if self._engines is None:
             return
+        if self.package.index.state:
+            runner = runner.session(advances=False)  # the state of the module does not change
         memory = self._engines.memory
         with memory.on_device():
             stream = memory.stream()
@@ -175,9 +178,20 @@ class Loaded:
             for partition in target.partitions.partitions:
                 if partition.name not in parts:
                     parts[partition.name] = self._engines.part(partition, cuda_graphs=cuda_graphs)
-        stitched = StitchedParts(target.partitions, parts, weights, len(self.inputs), arrays.contiguous_copy)
+        index = self.package.index
+        input_count = len(index.inputs) + len(index.state)
+        stitched = StitchedParts(target.partitions, parts, weights, input_count, arrays.contiguous_copy)
         memory = self._engines.memory if self._engines is not None else None
-        return Runner(self.package.index, stitched, arrays, memory, self.target.name if self.target else None)
+        state = self._create_state(target, arrays, memory, weights) if index.state else None
+        return Runner(index, stitched, arrays, memory, self.target.name if self.target else None, state)
+
+    def _create_state(
+        self, target: PackedTarget, arrays: ArrayOperations, memory: Memory | None, weights: Mapping[int, Any]
+    ) -> State:
+        index = self.package.index
+        layout = StateLayout.of(index, target.partitions, [weights[entry.slot] for entry in index.state])
+        wait = None if memory is None else lambda reader, writer: memory.wait(reader=reader, writer=writer)
+        return State(layout, arrays, wait)
 
     def _load_on_cpu(
         self, files: Mapping[str, memoryview]
@@ -214,7 +228,7 @@ class Loaded:
         """Create the parts that PyTorch or onnxruntime computes: all parts if `everything` is True, otherwise only the
         Torch partitions. Returns the parts by partition, and the value weights by slot."""
         torch_partitions = [entry for entry in target.partitions.partitions if everything or entry.kind == "torch"]
-        value_slots = value_weight_slots(target.partitions)
+        value_slots = value_weight_slots(target.partitions) | {entry.slot for entry in self.package.index.state}
         slots = value_slots.union(*(partition.weights for partition in torch_partitions))
         if not torch_partitions and not slots:
             return {}, {}
@@ -263,7 +277,8 @@ def needed_files(package: Package, target: PackedTarget | None) -> list[str]:
     index = package.index
     to_run = target_to_run(index, target)
     torch_partitions = [entry for entry in to_run.partitions.partitions if target is None or entry.kind == "torch"]
-    slots = value_weight_slots(to_run.partitions).union(*(partition.weights for partition in torch_partitions))
+    slots = {entry.slot for entry in index.state} | value_weight_slots(to_run.partitions)
+    slots = slots.union(*(partition.weights for partition in torch_partitions))
     names = [to_run.programs[partition.graph] for partition in torch_partitions]
     names += [index.weights[slot].path for slot in sorted(slots)]
     names += list(target.engines.values()) if target is not None else []

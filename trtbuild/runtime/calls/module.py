@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trtbuild.core.packages.package_index import PackageIndex
-from trtbuild.errors import PackageError
+from trtbuild.errors import PackageError, UsageError
 from trtbuild.runtime.calls.arguments import Arguments, ArrayOperations, Decision
 from trtbuild.runtime.calls.call import Call
 from trtbuild.runtime.calls.output_tree import restorer
+from trtbuild.runtime.calls.state import State
 from trtbuild.runtime.calls.stitching import StitchedParts
 from trtbuild.runtime.memory.device_memory import Memory
 
@@ -19,7 +21,8 @@ _MOST_STREAMS = 64
 
 
 class Runner:
-    """Runs a package for positional and keyword tensors. Calls from several threads are safe.
+    """Runs a package for positional and keyword tensors. Calls from several threads are safe. For a model with `state`, each
+    thread needs its own `session`.
 
     `device` is the device of inputs and outputs (``cpu``, ``cuda:0``). `target` is the target whose engines run, or None if
     the reference program runs.
@@ -32,6 +35,7 @@ class Runner:
         arrays: ArrayOperations,
         memory: Memory | None,
         target: str | None,
+        state: State | None = None,
     ) -> None:
         self.index = index
         self.device = str(arrays.device)
@@ -41,6 +45,8 @@ class Runner:
         #: The name of a partition → the part that runs it.
         self.parts = stitched.parts
         self._memory = memory
+        self._arrays = arrays
+        self._state = state
         self._device = arrays.device
         self._restore = restorer(index.output_tree)
 
@@ -74,20 +80,71 @@ class Runner:
     def _run(self, args: Sequence[Any], kwargs: dict[str, Any], memory: Memory | None) -> Sequence[Any]:
         stitched = self._stitched
         if stitched is None:
-            raise PackageError(f"the package of {self.index.model!r} is closed", hint="load it again")
+            raise self._closed_error()
         stream = 0 if memory is None else memory.stream()
         try:
             inputs, decision, adopted = self._arguments.bind(args, kwargs, stream)
             call = decision.calls.get(stream)
             if call is None:
                 call = self._new_call(decision, stream, stitched.is_one_part)
-            outputs = stitched(inputs, call)
+            if self._state is None:
+                outputs = stitched(inputs, call)
+            else:
+                with self._state.call(stream) as state:
+                    outputs = state.keep(stitched([*inputs, *state.arrays], call))
         except RuntimeError:  # torch's error for tensors without a shape or an address
             self._arguments.explain(args, kwargs)
             raise
         if adopted and memory is not None:
             memory.record_call(stream)
         return outputs
+
+    # -- state
+
+    def session(self, *, advances: bool = True) -> Runner:
+        """Return a runner of the same engines with a state of its own, which begins with the first values. If `advances` is
+        False, every call begins with them. Raises UsageError for a model without state."""
+        state, stitched = self._own_state("session()"), self._stitched
+        if stitched is None:
+            raise self._closed_error()
+        return Runner(self.index, stitched, self._arrays, self._memory, self.target, state.another(advances=advances))
+
+    def reset_state(self) -> None:
+        """Begin again with the first values of the state: those that the trace found. Raises UsageError for a model without
+        state, and CallRefused while another thread is in a call."""
+        self._own_state("reset_state()").reset()
+
+    def get_state(self) -> dict[str, Any]:
+        """Return copies of the present state, by buffer name. Raises the errors of `reset_state`."""
+        state = self._own_state("get_state()")
+        with self._on_device() as stream:
+            return state.get(stream)
+
+    def set_state(self, values: Mapping[str, Any]) -> None:
+        """Replace the state by copies of `values`, by buffer name. Buffers without a value keep theirs. Raises the errors of
+        `reset_state`, and CallRefused for values that do not fit."""
+        state = self._own_state("set_state()")
+        with self._on_device() as stream:
+            state.set(values, stream)
+
+    def _own_state(self, call: str) -> State:
+        if self._state is None:
+            raise UsageError(
+                f"the model {self.index.model!r} has no state, so {call} has no effect",
+                hint="name its buffers in the manifest (`state:`), and build it again",
+            )
+        return self._state
+
+    @contextlib.contextmanager
+    def _on_device(self) -> Iterator[int]:
+        if self._memory is None:
+            yield 0
+            return
+        with self._memory.on_device():
+            yield self._memory.stream()
+
+    def _closed_error(self) -> PackageError:
+        return PackageError(f"the package of {self.index.model!r} is closed", hint="load it again")
 
     def _new_call(self, decision: Decision, stream: int, is_one_part: bool) -> Call:
         if len(decision.calls) >= _MOST_STREAMS:
@@ -155,6 +212,18 @@ def _module_class() -> type:
             ):
                 return super().__call__(*args, **kwargs)
             return self._call(*args, **kwargs)
+
+        def session(self) -> Any:
+            return _module_class()(self.runner.session())
+
+        def reset_state(self) -> None:
+            self.runner.reset_state()
+
+        def get_state(self) -> dict[str, Any]:
+            return self.runner.get_state()
+
+        def set_state(self, values: Mapping[str, Any]) -> None:
+            self.runner.set_state(values)
 
         def to(self, *args: Any, **kwargs: Any) -> Any:
             device, dtype, _, _ = torch._C._nn._parse_to(*args, **kwargs)

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from trtbuild.stages.program.functional import Program
     from trtbuild.stages.trace.export.arranging import ArrangedProgram
-    from trtbuild.stages.trace.export.state import ModuleState
+    from trtbuild.stages.trace.export.state import ModuleState, StateBuffer
+    from trtbuild.stages.trace.export.weights import Weight
     from trtbuild.stages.trace.sources.source_graph import Makers, SourceGraph
     from trtbuild.stages.trace.user_code.frames import Frames
 
@@ -258,8 +259,9 @@ def _serialize_program(program: Program, job: TraceJob) -> bytes:
 def _weights_to_store(arranged: ArrangedProgram, state: ModuleState, job: TraceJob) -> list[tuple[int, torch.Tensor]]:
     from trtbuild.stages.trace.export.weights import stored_form
 
+    slots: list[Weight | StateBuffer] = [*arranged.weights, *state.buffers]
     return [
         (slot, stored_form(weight.value))
-        for slot, weight in enumerate([*arranged.weights, *state.buffers])
+        for slot, weight in enumerate(slots)
         if job.weights is None or not weight.persistent
     ]

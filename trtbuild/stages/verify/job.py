@@ -65,6 +65,8 @@ class VerifyJob:
     #: The operators from outside PyTorch that the programs call, and the folders from which their modules are imported.
     operators: tuple[CustomOperator, ...] = ()
     roots: tuple[str, ...] = ()
+    #: The values of the last inputs, the state, with which a package begins. Empty for a model without state.
+    first_state: tuple[Weight, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "points": [point.to_json() for point in self.points]}
@@ -74,6 +76,7 @@ class VerifyJob:
         """The inverse of `to_json`, after JSON encoding. Raises KeyError or TypeError on anything else."""
         plain = {name: data[name] for name in cls.__dataclass_fields__}
         plain["weights"] = _weights(data["weights"])
+        plain["first_state"] = _weights(data["first_state"])
         plain["inputs"] = tuple((name, dtype) for name, dtype in data["inputs"])
         plain["ranges"] = {name: (ends[0], ends[1]) for name, ends in data["ranges"].items()}
         plain["points"] = tuple(Point.from_json(point) for point in data["points"])

@@ -10,7 +10,8 @@ Rules
    (`rounding`) are not compared, and the report says how many.
 4. The fault of a wrong partition is located at its smallest wrong point (`locating`).
 5. A model with an ONNX source has no PyTorch program, so the reference is onnxruntime on the CPU.
-6. The whole model is also compared with the model without its quantizers (`float_errors`). This error is only reported.
+6. At the ends of profiles, the state of a model is the one with which a package begins. At random points it is random.
+7. The whole model is also compared with the model without its quantizers (`float_errors`). This error is only reported.
 """
 
 from __future__ import annotations
@@ -102,9 +103,14 @@ class _Verification:
         if self._replayed is not None:
             return self._replayed
         job = self._job
-        return verification_inputs.random_inputs(
-            job.inputs, job.shapes[number], self._points[number], self._integer_ends, job.ranges
+        point = self._points[number]
+        values = verification_inputs.random_inputs(
+            job.inputs, job.shapes[number], point, self._integer_ends, job.ranges
         )
+        if job.first_state and not point.which.startswith("random"):
+            first = Weights(job.first_state, self._read)
+            values[-len(first) :] = [first[k] for k in range(len(first))]
+        return values
 
     def _run_point(self, number: int, point: Point) -> None:
         inputs = self._inputs(number)

@@ -11,6 +11,7 @@ import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
 
 from trtbuild.core.model.shapes import Ties
+from trtbuild.core.model.state import StateTensor
 from trtbuild.core.values.encoding import to_json
 from trtbuild.errors import SourceError
 from trtbuild.stages.program.symbols import Symbols
@@ -18,7 +19,7 @@ from trtbuild.stages.trace.examples import dtype_name
 from trtbuild.stages.trace.export.arranging import ArrangedProgram
 from trtbuild.stages.trace.export.leaves import ConstantLeaf, NumberLeaf
 from trtbuild.stages.trace.export.state import StateBuffer
-from trtbuild.stages.trace.export.weights import ModuleWeights
+from trtbuild.stages.trace.export.weights import ModuleWeights, Weight
 from trtbuild.stages.trace.job import TraceJob
 
 _LEAF = object()
@@ -33,12 +34,12 @@ def interface(
     state: Sequence[StateBuffer] = (),
 ) -> dict[str, Any]:
     """The interface of a program. `exported` is the program before `arrange_program`; it has the output structure. `ties`
-    are the tied pairs of declared symbols. `job` has the remaining symbols, one for each tied pair. The last inputs of `job`
-    are those of `state`, and the last outputs are the new states."""
+    are the tied pairs of declared symbols. `job` has the remaining symbols, one for each tied pair. The last inputs of
+    `job` are those of `state`, and the last outputs are the new states."""
     program = arranged.program
     symbols = Symbols(program)
     tree, names = _output_structure(exported, arranged, job, bool(state))
-    slots = [*arranged.weights, *state]
+    slots: list[Weight | StateBuffer] = [*arranged.weights, *state]
     in_graph = {slot.name for slot in slots}
     inputs = [
         {"name": entry.name, "keyword": entry.keyword, **_tensor_type(node.meta["val"], symbols)}
@@ -74,7 +75,7 @@ def _state(arranged: ArrangedProgram, state: Sequence[StateBuffer]) -> list[dict
     """For each state buffer, the slot of its first value, and the output with its new value."""
     outputs = arranged.outputs[-len(state) :]
     return [
-        {"name": buffer.name, "slot": slot, "output": output}
+        StateTensor(buffer.name, slot, output, buffer.range).to_json()
         for slot, (buffer, output) in enumerate(zip(state, outputs, strict=True), len(arranged.weights))
     ]
 

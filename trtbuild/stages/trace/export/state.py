@@ -10,6 +10,8 @@ Rules
 3. The module has no such buffers any more. So torch.export does not see them, and they are not weights. During a call,
    their copies are plain attributes.
 4. A buffer has the same dtype and shape after the call. The call must write to it.
+5. The proof and later comparisons use random states. A buffer that has no negative values in the module has none there,
+   because it may be a variance, a counter or an index.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import math
 import re
 from collections.abc import Callable, Iterator, MutableMapping, MutableSequence, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,6 +32,7 @@ import torch
 from trtbuild.core.model.shapes import ShapePlan
 from trtbuild.core.model.spec import Input
 from trtbuild.core.values.module_paths import advice_for_unmatched
+from trtbuild.core.values.value_ranges import TYPE_LIMITS, InvalidRange, ValueRange, value_range
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.examples import dtype_name
 from trtbuild.stages.trace.export.arranging import ArrangedProgram
@@ -48,12 +52,13 @@ _COPIES = frozenset((torch.ops.aten.clone.default, torch.ops.aten.alias.default)
 class StateBuffer:
     """A buffer that a call reads and writes. `input` is the name of its keyword argument in the new forward.
 
-    `value` is its value in the module, with which the state of a package begins."""
+    `value` is its value in the module, with which the state of a package begins. `range` is the range of random values."""
 
     name: str
     input: str
     value: torch.Tensor
     persistent: bool
+    range: ValueRange | None
 
 
 @dataclass(frozen=True)
@@ -125,13 +130,19 @@ def declare_state(module: torch.nn.Module, weights: ModuleWeights, job: TraceJob
     saved_names = set(weights.saved_names)
     taken = {entry.name for entry in job.inputs} | set(inspect.signature(module.forward).parameters)
     state = ModuleState(
-        tuple(StateBuffer(name, _input_name(name, taken), buffers[name], name in saved_names) for name in names)
+        tuple(
+            StateBuffer(name, _input_name(name, taken), buffers[name], name in saved_names, _range_of(buffers[name]))
+            for name in names
+        )
     )
     for buffer in state.buffers:
         _refuse_shared_memory(buffer, weights, job)
         state._places.append(_places_of(buffer, module))
     _replace_forward(module, state)
-    inputs = tuple(Input(buffer.input, dtype_name(buffer.value.dtype), keyword=True) for buffer in state.buffers)
+    inputs = tuple(
+        Input(buffer.input, dtype_name(buffer.value.dtype), keyword=True, range=buffer.range)
+        for buffer in state.buffers
+    )
     shapes = ShapePlan(job.shapes.symbols, (*job.shapes.shapes, *(tuple(b.value.shape) for b in state.buffers)))
     return state, replace(job, inputs=(*job.inputs, *inputs), shapes=shapes)
 
@@ -189,8 +200,8 @@ def _replace_forward(module: torch.nn.Module, state: ModuleState) -> None:
 
 
 def _places_of(buffer: StateBuffer, module: torch.nn.Module) -> list[_Place]:
-    """All places from which `module` reaches the tensor of `buffer`. The first is an attribute of the buffer's module, which
-    replaces the buffer: torch.export looks at each write to a buffer, but not at plain attributes."""
+    """All places from which `module` reaches the tensor of `buffer`. The first is an attribute of the buffer's module. It
+    replaces the buffer, because torch.export looks at each write to a buffer, but not at plain attributes."""
     path, _, name = buffer.name.rpartition(".")
     owner = module.get_submodule(path)
     del owner._buffers[name]
@@ -252,6 +263,16 @@ def _input_name(buffer: str, taken: set[str]) -> str:
         name += "_"
     taken.add(name)
     return name
+
+
+def _range_of(tensor: torch.Tensor) -> ValueRange | None:
+    """The range of random values for a state: none is negative if no value of `tensor` is (rule 5)."""
+    dtype = dtype_name(tensor.dtype)
+    if dtype not in TYPE_LIMITS or not tensor.numel() or not bool((tensor >= 0).all()):
+        return None
+    largest = tensor.max().item()
+    ends = value_range(dtype, 0, max(1, largest)) if math.isfinite(largest) else None
+    return ends if isinstance(ends, tuple) and not isinstance(ends, InvalidRange) else None
 
 
 def _type_text(tensor: torch.Tensor) -> str:

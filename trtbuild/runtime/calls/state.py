@@ -1,0 +1,171 @@
+"""The state of a module between calls, such as the keys and values of a cache.
+
+Rules
+1. A call reads the arrays of its session, and its new states replace them. Nothing is copied: the output of one call is
+   the input of the next one. A new state is copied only if the caller has the same array, as an output or as an input.
+2. The first values are copied at the first call, because a part may be given the same memory again.
+3. Calls of one session are in an order. A call that begins while another thread is in one is an error, because no result
+   would be right. If a call fails, the state is that from before the call.
+4. A call on another stream than the last one waits for the work of the last one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trtbuild.core.model.state import StateTensor
+from trtbuild.core.packages.package_index import PackageIndex
+from trtbuild.core.partition.partitions import Partitions
+from trtbuild.core.values.nearest import suggestion
+from trtbuild.errors import CallRefused
+from trtbuild.runtime.calls.arguments import ArrayOperations
+from trtbuild.runtime.calls.call import Array
+
+
+@dataclass(frozen=True)
+class StateLayout:
+    """What all sessions of a package share. `first` are the first values of `entries`, in their order. They are not
+    written to. `copied` are the positions of entries whose new value must be copied (rule 1)."""
+
+    model: str
+    entries: tuple[StateTensor, ...]
+    first: tuple[Array, ...]
+    output_count: int
+    copied: frozenset[int]
+
+    @classmethod
+    def of(cls, index: PackageIndex, partitions: Partitions, first: Sequence[Array]) -> StateLayout:
+        """The layout of a package's state, for the partitions of one target."""
+        sources = [partitions.outputs[entry.output] for entry in index.state]
+        returned = partitions.outputs[: len(index.outputs)]
+        copied = {
+            number
+            for number, source in enumerate(sources)
+            if source in returned or source in sources[:number] or source.startswith("input:")
+        }
+        return cls(index.model, index.state, tuple(first), len(index.outputs), frozenset(copied))
+
+
+class State:
+    """The state of one session. If `advances` is False, each call begins with the first values."""
+
+    def __init__(
+        self,
+        layout: StateLayout,
+        arrays: ArrayOperations,
+        wait: Callable[[int, int], None] | None,
+        *,
+        advances: bool = True,
+    ) -> None:
+        self.layout = layout
+        self._operations = arrays
+        self._wait = wait
+        self._advances = advances
+        self._lock = threading.Lock()
+        self._arrays: tuple[Array, ...] | None = None
+        self._stream = 0
+
+    @contextlib.contextmanager
+    def call(self, stream: int) -> Iterator[_StateCall]:
+        """Give the arrays for one call on `stream`. Raises CallRefused if another thread is in a call of this session."""
+        with self._exclusive():
+            yield _StateCall(self, self._current(stream), stream)
+
+    def reset(self) -> None:
+        """Begin again with the first values. Raises CallRefused, as `call` does."""
+        with self._exclusive():
+            self._arrays = None
+
+    def get(self, stream: int) -> dict[str, Array]:
+        """Copies of the present values, by buffer name. Raises CallRefused, as `call` does."""
+        with self._exclusive():
+            arrays = self._current(stream)
+            copies = [self._operations.contiguous_copy(array, stream) for array in arrays]
+        return {entry.name: copy for entry, copy in zip(self.layout.entries, copies, strict=True)}
+
+    def set(self, values: Mapping[str, Any], stream: int) -> None:
+        """Replace values by copies of `values`, by buffer name. Other buffers keep theirs. Raises CallRefused for an
+        unknown name, and for another dtype, shape or device; then nothing is replaced."""
+        names = [entry.name for entry in self.layout.entries]
+        unknown = [name for name in values if name not in names]
+        if unknown:
+            raise CallRefused(
+                f"the model {self.layout.model!r} has no state {unknown[0]!r}",
+                hint=suggestion(unknown[0], names, "state"),
+            )
+        with self._exclusive():
+            arrays = list(self._current(stream))
+            for number, name in enumerate(names):
+                if name in values:
+                    arrays[number] = self._copy_of(values[name], name, self.layout.first[number], stream)
+            self._arrays = tuple(arrays)
+
+    def another(self, *, advances: bool = True) -> State:
+        """The state of a new session of the same package, with the first values."""
+        return State(self.layout, self._operations, self._wait, advances=advances)
+
+    def keep(self, outputs: Sequence[Array], stream: int) -> Sequence[Array]:
+        """Keep the new states of a call, and return the outputs of the model."""
+        layout = self.layout
+        if self._advances:
+            self._arrays = tuple(
+                self._operations.contiguous_copy(outputs[entry.output], stream)
+                if number in layout.copied
+                else outputs[entry.output]
+                for number, entry in enumerate(layout.entries)
+            )
+        return outputs[: layout.output_count]
+
+    def _copy_of(self, value: Any, name: str, first: Any, stream: int) -> Array:
+        operations, text = self._operations, f"the state {name!r}"
+        array: Any = value if type(value) in operations.own_types else operations.adopt(value, text, stream)
+        array = operations.materialize(array, text)
+        given, expected = _type_text(array), _type_text(first)
+        if given != expected:
+            raise CallRefused(
+                f"{text} is {given}, but must be {expected}", hint="take it from get_state() of the same package"
+            )
+        if array.device != operations.device:
+            raise CallRefused(f"{text} is on {array.device}, but the model runs on {operations.device}")
+        return operations.contiguous_copy(array, stream)
+
+    def _current(self, stream: int) -> tuple[Array, ...]:
+        if self._arrays is None or not self._advances:
+            self._arrays = tuple(self._operations.contiguous_copy(array, stream) for array in self.layout.first)
+        elif stream != self._stream and self._wait is not None:
+            self._wait(stream, self._stream)
+        self._stream = stream
+        return self._arrays
+
+    @contextlib.contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        if not self._lock.acquire(blocking=False):
+            raise CallRefused(
+                f"another thread uses this session of the model {self.layout.model!r}",
+                hint="call session() once for each thread: every session has its own state",
+            )
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+
+@dataclass(frozen=True)
+class _StateCall:
+    """One call of a session. `arrays` are the inputs with the state."""
+
+    state: State
+    arrays: tuple[Array, ...]
+    stream: int
+
+    def keep(self, outputs: Sequence[Array]) -> Sequence[Array]:
+        """Keep the new states, and return the outputs of the model."""
+        return self.state.keep(outputs, self.stream)
+
+
+def _type_text(array: Any) -> str:
+    return f"{str(array.dtype).removeprefix('torch.')} {[*array.shape]}"

@@ -11,6 +11,7 @@ from trtbuild.cli.terminal.quantities import align_rows, count, size
 from trtbuild.core.engines.engine_layers import Layer
 from trtbuild.core.model.custom_operators import CustomOperator
 from trtbuild.core.model.graph_kinds import NETWORK, ONNX
+from trtbuild.core.model.state import StateTensor
 from trtbuild.core.packages.package_index import PackageIndex, PackedDim, PackedTarget, PackedTensor, size_text
 from trtbuild.core.packages.provenance import Provenance, Summary, summary
 from trtbuild.core.values.expressions import Expression
@@ -61,6 +62,7 @@ def _index(document: Inspection) -> list[str]:
     lines = [f"{terminal.bold(document.path)}: model {index.model}, {types}{double}{_reference(index)}"]
     for title, tensors in (("inputs", index.inputs), ("outputs", index.outputs)):
         lines += _section(title, [_tensor(entry, index.dims) for entry in tensors])
+    lines += _section("state", [_state(entry, index) for entry in index.state])
     lines += _section("dims", [(dim.name, _range(dim)) for dim in index.dims])
     lines += _section("profiles", [*_profiles(index)])
     lines += _section("operators from outside PyTorch", [_custom_operator(operator) for operator in index.operators])
@@ -84,6 +86,11 @@ def _tensor(entry: PackedTensor, dims: Sequence[PackedDim]) -> tuple[str, ...]:
     by_name = ("keyword",) if entry.keyword else ()
     within = (f"{entry.range[0]} to {entry.range[1]}",) if entry.range is not None else ()
     return (entry.name, entry.dtype, _shape(entry.shape, dims), *within, *by_name)
+
+
+def _state(entry: StateTensor, index: PackageIndex) -> tuple[str, ...]:
+    first = index.weights[entry.slot]
+    return entry.name, first.dtype, _shape(first.shape, index.dims)
 
 
 def _profiles(index: PackageIndex) -> Iterator[tuple[str, ...]]:

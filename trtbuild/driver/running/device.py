@@ -28,6 +28,8 @@ class PackageOnDevice:
             ).replace(IMPORT_ADVICE, "use --import-operators")
             raise
         self._runner = self.loaded.runner()
+        if package.index.state:
+            self._runner = self._runner.session(advances=False)  # every call begins with the same state
         self._memory = self._runner.memory
 
     def put(self, tensor: HostTensor) -> Any:

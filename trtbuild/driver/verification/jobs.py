@@ -95,8 +95,6 @@ def partitioning_jobs(
             origins={graph: conversion.outputs["origins"].sha256 for graph, conversion in conversions.items()},
             weights=tuple(contents.weights[: interface.program_slots]),
             inputs=(*((entry.name, entry.dtype) for entry in model.inputs), *state.inputs),
-            points=points,
-            shapes=tuple((*plan.shapes.input_shapes(point.sizes), *state.shapes) for point in points),
             tolerances=tolerances("onnxruntime"),
             ranges={
                 **{entry.name: entry.range for entry in model.inputs if entry.range is not None},
@@ -109,7 +107,7 @@ def partitioning_jobs(
             operators=interface.operators,
             roots=tuple(model.source.roots),
             first_state=tuple(contents.weights[interface.program_slots :]),
-        )
+        ).at(points, plan.shapes)
         graph = trace.outputs["graph"].sha256
         jobs.append(
             PartitioningJob(

@@ -246,9 +246,7 @@ class _ModelVerification:
         return replace(
             partitioning,
             job=replace(
-                partitioning.job,
-                points=points,
-                shapes=tuple(self._plan.shapes.input_shapes(point.sizes) for point in points),
+                partitioning.job.at(points, self._plan.shapes),
                 tolerances=verification.tolerances(by, self._options.tolerance),
                 worst=str(self._workspace.project / WORST_INPUTS_FOLDER / f"{name}.safetensors"),
             ),

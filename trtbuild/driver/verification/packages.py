@@ -186,8 +186,6 @@ class _PackageVerification:
             origins={},
             weights=tuple(blobs.weight(slot) for slot in slots),
             inputs=(*((entry.name, entry.dtype) for entry in index.inputs), *state.inputs),
-            points=self._points,
-            shapes=tuple((*self._shapes.input_shapes(point.sizes), *state.shapes) for point in self._points),
             tolerances=verification.tolerances("engine", self._options.tolerance),
             ranges={
                 **{entry.name: entry.range for entry in index.inputs if entry.range is not None},
@@ -198,7 +196,7 @@ class _PackageVerification:
             replay=None if self._replay is None else str(self._replay),
             has_rounded_weights=any(is_rounded_weight(weight.name) for weight in index.weights.values()),
             first_state=tuple(first_states),
-        )
+        ).at(self._points, self._shapes)
 
 
 class _PackageBlobs:

@@ -21,8 +21,8 @@ _MOST_STREAMS = 64
 
 
 class Runner:
-    """Runs a package for positional and keyword tensors. Calls from several threads are safe. For a model with `state`, each
-    thread needs its own `session`.
+    """Runs a package for positional and keyword tensors. Calls from several threads are safe. For a model with state,
+    each thread needs its own `session`.
 
     `device` is the device of inputs and outputs (``cpu``, ``cuda:0``). `target` is the target whose engines run, or None if
     the reference program runs.
@@ -121,8 +121,8 @@ class Runner:
             return state.get(stream)
 
     def set_state(self, values: Mapping[str, Any]) -> None:
-        """Replace the state by copies of `values`, by buffer name. Buffers without a value keep theirs. Raises the errors of
-        `reset_state`, and CallRefused for values that do not fit."""
+        """Replace the state by copies of `values`, by buffer name. Buffers without a value keep theirs. Raises the errors
+        of `reset_state`, and CallRefused for values that do not fit."""
         state = self._own_state("set_state()")
         with self._on_device() as stream:
             state.set(values, stream)

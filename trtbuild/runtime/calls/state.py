@@ -3,10 +3,12 @@
 Rules
 1. A call reads the arrays of its session, and its new states replace them. Nothing is copied: the output of one call is
    the input of the next one. A new state is copied only if the caller has the same array, as an output or as an input.
-2. The first values are copied at the first call, because a part may be given the same memory again.
+2. No part writes to its inputs. So all sessions begin with the same arrays of first values, and an old state that the
+   model returns is copied for the caller.
 3. Calls of one session are in an order. A call that begins while another thread is in one is an error, because no result
    would be right. If a call fails, the state is that from before the call.
-4. A call on another stream than the last one waits for the work of the last one.
+4. A call on another stream than the last one waits for the work of the last one, and copies the state: memory is freed
+   in the order of the stream for which it was allocated.
 """
 
 from __future__ import annotations
@@ -28,14 +30,16 @@ from trtbuild.runtime.calls.call import Array
 
 @dataclass(frozen=True)
 class StateLayout:
-    """What all sessions of a package share. `first` are the first values of `entries`, in their order. They are not
-    written to. `copied` are the positions of entries whose new value must be copied (rule 1)."""
+    """What all sessions of a package share. `first` are the first values of `entries`, in their order. `copied` are the
+    positions of the entries whose new value is copied (rule 1). `copied_outputs` are the model's outputs that are copied
+    (rule 2)."""
 
     model: str
     entries: tuple[StateTensor, ...]
     first: tuple[Array, ...]
     output_count: int
     copied: frozenset[int]
+    copied_outputs: tuple[int, ...]
 
     @classmethod
     def of(cls, index: PackageIndex, partitions: Partitions, first: Sequence[Array]) -> StateLayout:
@@ -47,7 +51,9 @@ class StateLayout:
             for number, source in enumerate(sources)
             if source in returned or source in sources[:number] or source.startswith("input:")
         }
-        return cls(index.model, index.state, tuple(first), len(index.outputs), frozenset(copied))
+        old_states = {f"input:{len(index.inputs) + number}" for number in range(len(index.state))}
+        copied_outputs = tuple(number for number, source in enumerate(returned) if source in old_states)
+        return cls(index.model, index.state, tuple(first), len(returned), frozenset(copied), copied_outputs)
 
 
 class State:
@@ -66,8 +72,8 @@ class State:
         self._wait = wait
         self._advances = advances
         self._lock = threading.Lock()
-        self._arrays: tuple[Array, ...] | None = None
-        self._stream = 0
+        self._arrays = layout.first
+        self._stream: int | None = None
 
     @contextlib.contextmanager
     def call(self, stream: int) -> Iterator[_StateCall]:
@@ -78,7 +84,7 @@ class State:
     def reset(self) -> None:
         """Begin again with the first values. Raises CallRefused, as `call` does."""
         with self._exclusive():
-            self._arrays = None
+            self._arrays = self.layout.first
 
     def get(self, stream: int) -> dict[str, Array]:
         """Copies of the present values, by buffer name. Raises CallRefused, as `call` does."""
@@ -95,7 +101,7 @@ class State:
         if unknown:
             raise CallRefused(
                 f"the model {self.layout.model!r} has no state {unknown[0]!r}",
-                hint=suggestion(unknown[0], names, "state"),
+                hint=suggestion(unknown[0], names, "buffers"),
             )
         with self._exclusive():
             arrays = list(self._current(stream))
@@ -118,7 +124,10 @@ class State:
                 else outputs[entry.output]
                 for number, entry in enumerate(layout.entries)
             )
-        return outputs[: layout.output_count]
+        returned = list(outputs[: layout.output_count])
+        for number in layout.copied_outputs:
+            returned[number] = self._operations.contiguous_copy(returned[number], stream)
+        return returned
 
     def _copy_of(self, value: Any, name: str, first: Any, stream: int) -> Array:
         operations, text = self._operations, f"the state {name!r}"
@@ -134,10 +143,11 @@ class State:
         return operations.contiguous_copy(array, stream)
 
     def _current(self, stream: int) -> tuple[Array, ...]:
-        if self._arrays is None or not self._advances:
-            self._arrays = tuple(self._operations.contiguous_copy(array, stream) for array in self.layout.first)
-        elif stream != self._stream and self._wait is not None:
-            self._wait(stream, self._stream)
+        last = self._stream
+        if last is not None and stream != last and self._wait is not None:
+            self._wait(stream, last)
+            self._arrays = tuple(self._operations.contiguous_copy(array, stream) for array in self._arrays)
+            self._wait(last, stream)  # the memory of the old arrays is used again on their stream
         self._stream = stream
         return self._arrays
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from trtbuild.core.engines.engine_job import Weight
 from trtbuild.core.model.custom_operators import CustomOperator
+from trtbuild.core.model.shapes import ShapePlan
 from trtbuild.core.model.verification import Point, RoundedType
 from trtbuild.core.values.value_ranges import ValueRange
 
@@ -48,9 +49,9 @@ class VerifyJob:
     origins: Mapping[str, str]
     weights: tuple[Weight, ...]
     inputs: tuple[tuple[str, str], ...]
-    points: tuple[Point, ...]
-    shapes: tuple[tuple[tuple[int, ...], ...], ...]
     tolerances: Mapping[RoundedType, float]
+    points: tuple[Point, ...] = ()
+    shapes: tuple[tuple[tuple[int, ...], ...], ...] = ()
     #: The ranges of input values, by input name, as far as known.
     ranges: Mapping[str, ValueRange] = field(default_factory=dict)
     by_onnx: bool = False
@@ -67,6 +68,12 @@ class VerifyJob:
     roots: tuple[str, ...] = ()
     #: The values of the last inputs, the state, with which a package begins. Empty for a model without state.
     first_state: tuple[Weight, ...] = ()
+
+    def at(self, points: Sequence[Point], shapes: ShapePlan) -> VerifyJob:
+        """The job with other points. `shapes` are those of the model's declared inputs."""
+        state_shapes = tuple(weight.shape for weight in self.first_state)
+        input_shapes = tuple((*shapes.input_shapes(point.sizes), *state_shapes) for point in points)
+        return replace(self, points=tuple(points), shapes=input_shapes)
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "points": [point.to_json() for point in self.points]}

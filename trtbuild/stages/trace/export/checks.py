@@ -83,10 +83,14 @@ def mutation_error(kind: str, name: str, job: TraceJob, place: Mapping[str, Any]
             hint="work on a copy: x = x.clone()",
             **(place or job.place(f"inputs.{name}")),
         )
+    if kind == "buffer":
+        hint = f"if later calls need its value, write `state: [{name}]` in the manifest, or do not write to it in forward"
+    else:
+        hint = "register it as a buffer and name it in the manifest's `state`, or do not write to it in forward"
     return SourceError(
         f"the model writes to its {kind} {name!r} when it is called, but an engine keeps no state between calls",
         code="mutated-buffer",
-        hint="return the new state as an output and take the old one as an input, or freeze it for inference",
+        hint=hint,
         **(place or job.place("source")),
     )
 

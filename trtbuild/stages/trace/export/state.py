@@ -115,7 +115,9 @@ def declare_state(module: torch.nn.Module, weights: ModuleWeights, job: TraceJob
 
     `weights` are the weights of the module, the state buffers included. Raises SourceError for a pattern that names no
     buffer, and for a buffer that shares its memory with another weight."""
-    buffers = {name: value for name, value in module.named_buffers() if isinstance(value, torch.Tensor)}
+    if not job.state:
+        return ModuleState(()), job
+    buffers = dict(module.named_buffers())
     names = [name for name in buffers if any(fnmatchcase(name, pattern) for pattern in job.state)]
     for pattern in job.state:
         if not any(fnmatchcase(name, pattern) for name in names):

@@ -44,7 +44,7 @@ class Recurrent(nn.Module):
 
 
 class StaticDecoder(nn.Module):
-    """A decoder of transformers with a cache of a fixed size. A call takes new tokens, and returns the next token's logits."""
+    """A decoder of transformers with a cache of a fixed size. A call takes new tokens, and returns logits of the next one."""
 
     def __init__(self, decoder: Any, most_tokens: int) -> None:
         super().__init__()

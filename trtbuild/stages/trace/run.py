@@ -187,6 +187,7 @@ def trace_module(
     )
     from trtbuild.stages.trace.proof.background import ForkedCall
     from trtbuild.stages.trace.proof.proving import Proof
+    from trtbuild.stages.trace.proof.state import prove_state
 
     refuse_unset_weights(module, job)
     weights = ModuleWeights(module, [name for name, _, _ in job.weights or ()])
@@ -236,6 +237,7 @@ def trace_module(
         proof.finish()  # first: if the model itself fails, its own error is raised instead of `size_error`
         if size_error is not None:
             raise size_error
+        prove_state(module, state, job)
         traced.kept = storing.answer() if storing is not None else None
     return traced
 
@@ -261,7 +263,8 @@ def _weights_to_store(arranged: ArrangedProgram, state: ModuleState, job: TraceJ
 
     slots: list[Weight | StateBuffer] = [*arranged.weights, *state.buffers]
     return [
-        (slot, stored_form(weight.value))
+        # a state is copied: the last proof calls the module itself, which writes to it
+        (slot, stored_form(weight.value).clone() if slot >= len(arranged.weights) else stored_form(weight.value))
         for slot, weight in enumerate(slots)
         if job.weights is None or not weight.persistent
     ]

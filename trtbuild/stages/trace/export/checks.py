@@ -84,7 +84,9 @@ def mutation_error(kind: str, name: str, job: TraceJob, place: Mapping[str, Any]
             **(place or job.place(f"inputs.{name}")),
         )
     if kind == "buffer":
-        hint = f"if later calls need its value, write `state: [{name}]` in the manifest, or do not write to it in forward"
+        hint = (
+            f"if later calls need its value, write `state: [{name}]` in the manifest, or do not write to it in forward"
+        )
     else:
         hint = "register it as a buffer and name it in the manifest's `state`, or do not write to it in forward"
     return SourceError(

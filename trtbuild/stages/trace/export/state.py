@@ -7,8 +7,8 @@ Rules
    So the traced program writes to nothing, and the proof compares new states as it compares outputs.
 2. During a call, the buffer is a copy of its input. Objects of Python may refer to the same tensor (a cache of transformers
    does). Each such attribute, list item or dict value gets the copy, too.
-3. The module has no such buffers any more. So torch.export does not see them, and they are not weights. During a call,
-   their copies are plain attributes.
+3. The buffers become plain attributes of their modules. So they are not weights, and torch.export does not look at each
+   write to them.
 4. A buffer has the same dtype and shape after the call. The call must write to it.
 5. The proof and later comparisons use random states. A buffer that has no negative values in the module has none there,
    because it may be a variance, a counter or an index.
@@ -22,7 +22,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Iterator, MutableMapping, MutableSequence, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -63,51 +63,84 @@ class StateBuffer:
 
 @dataclass(frozen=True)
 class _Place:
-    """A place that refers to a tensor: the item `key` of `container`."""
+    """A place that refers to the tensor of a buffer: the item `key` of `container`."""
 
+    buffer: StateBuffer
     container: MutableMapping[Any, Any] | MutableSequence[Any]
     key: Any
 
-    def get(self) -> Any:
-        return self.container[self.key]
 
-    def set(self, value: Any) -> None:
-        self.container[self.key] = value
-
-
-@dataclass
 class ModuleState:
-    """The state buffers of a module, in the order of their names in the module. `torn` is the name of a buffer that a call
-    has replaced at one of several places only; empty if there is none."""
+    """The state buffers of a module, in the order of their names in the module."""
 
-    buffers: tuple[StateBuffer, ...]
-    torn: str = ""
-    _places: list[list[_Place]] = field(default_factory=list)
+    def __init__(self, module: torch.nn.Module, buffers: Sequence[StateBuffer]) -> None:
+        self.buffers = tuple(buffers)
+        #: The name of a buffer that a call has replaced at one of several places only; empty if there is none.
+        self.torn = ""
+        self._module = module
+        self._original_forward = module.forward
+
+    def declare(self) -> None:
+        """Give the module its new forward, and make plain attributes of its state buffers (rule 3)."""
+        for buffer in self.buffers:
+            path, _, name = buffer.name.rpartition(".")
+            owner = self._module.get_submodule(path)
+            del owner._buffers[name]
+            owner.__dict__[name] = buffer.value
+        self._module.forward = self._new_forward()
+
+    def undo(self) -> None:
+        """Give the module its buffers and its forward back."""
+        for buffer in self.buffers:
+            path, _, name = buffer.name.rpartition(".")
+            owner = self._module.get_submodule(path)
+            del owner.__dict__[name]
+            owner._buffers[name] = buffer.value
+        self._module.forward = self._original_forward
+
+    def values(self) -> list[Any]:
+        """The present tensors of the buffers."""
+        return [getattr(self._module.get_submodule(path), name) for path, name in self._paths()]
+
+    def _paths(self) -> Iterator[tuple[str, str]]:
+        for buffer in self.buffers:
+            path, _, name = buffer.name.rpartition(".")
+            yield path, name
+
+    def _new_forward(self) -> Callable[..., Any]:
+        original = self._original_forward
+        names = [buffer.input for buffer in self.buffers]
+
+        @functools.wraps(original)
+        def forward(*args: Any, **kwargs: Any) -> tuple[Any, list[torch.Tensor]]:
+            with self._holding([kwargs.pop(name) for name in names]):
+                outputs = original(*args, **kwargs)
+                return outputs, self.values()
+
+        signature = inspect.signature(original)
+        parameters = list(signature.parameters.values())
+        end = len(parameters) - (bool(parameters) and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD)
+        parameters[end:end] = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names]
+        forward.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return forward
 
     @contextlib.contextmanager
-    def holding(self, values: Sequence[torch.Tensor]) -> Iterator[Callable[[], list[torch.Tensor]]]:
-        """Let the module's buffers be copies of `values`. Yields a function that returns their present values."""
-        for places, value in zip(self._places, values, strict=True):
-            copy = value.clone()
-            for place in places:
-                place.set(copy)
+    def _holding(self, values: Sequence[torch.Tensor]) -> Iterator[None]:
+        """Let the module's buffers be copies of `values`."""
+        copies = {buffer.name: value.clone() for buffer, value in zip(self.buffers, values, strict=True)}
+        # torch.export copies containers, so the places of an earlier call may be unused now
+        places = [*_places_in(self._module, self.buffers)]
+        for place in places:
+            place.container[place.key] = copies[place.buffer.name]
         try:
-            yield self._present_values
+            yield
+            for place in places:
+                expected = self.values()[self.buffers.index(place.buffer)]
+                if place.container[place.key] is not expected:
+                    self.torn = place.buffer.name
         finally:
-            self.remove_from_module()
-
-    def remove_from_module(self) -> None:
-        """Remove the buffers from the module, and let the other objects refer to their first values (rule 3)."""
-        for buffer, places in zip(self.buffers, self._places, strict=True):
-            del places[0].container[places[0].key]
-            for place in places[1:]:
-                place.set(buffer.value)
-
-    def _present_values(self) -> list[torch.Tensor]:
-        for buffer, places in zip(self.buffers, self._places, strict=True):
-            if len({id(place.get()) for place in places}) > 1:
-                self.torn = buffer.name
-        return [places[0].get() for places in self._places]
+            for place in places:
+                place.container[place.key] = place.buffer.value
 
 
 def declare_state(module: torch.nn.Module, weights: ModuleWeights, job: TraceJob) -> tuple[ModuleState, TraceJob]:
@@ -116,7 +149,7 @@ def declare_state(module: torch.nn.Module, weights: ModuleWeights, job: TraceJob
     `weights` are the weights of the module, the state buffers included. Raises SourceError for a pattern that names no
     buffer, and for a buffer that shares its memory with another weight."""
     if not job.state:
-        return ModuleState(()), job
+        return ModuleState(module, ()), job
     buffers = dict(module.named_buffers())
     names = [name for name in buffers if any(fnmatchcase(name, pattern) for pattern in job.state)]
     for pattern in job.state:
@@ -132,15 +165,15 @@ def declare_state(module: torch.nn.Module, weights: ModuleWeights, job: TraceJob
     saved_names = set(weights.saved_names)
     taken = {entry.name for entry in job.inputs} | set(inspect.signature(module.forward).parameters)
     state = ModuleState(
-        tuple(
+        module,
+        [
             StateBuffer(name, _input_name(name, taken), buffers[name], name in saved_names, _range_of(buffers[name]))
             for name in names
-        )
+        ],
     )
     for buffer in state.buffers:
         _refuse_shared_memory(buffer, weights, job)
-        state._places.append(_places_of(buffer, module))
-    _replace_forward(module, state)
+    state.declare()
     inputs = tuple(
         Input(buffer.input, dtype_name(buffer.value.dtype), keyword=True, range=buffer.range)
         for buffer in state.buffers
@@ -183,34 +216,9 @@ def refuse_state(arranged: ArrangedProgram, state: ModuleState, job: TraceJob) -
             )
 
 
-def _replace_forward(module: torch.nn.Module, state: ModuleState) -> None:
-    original = module.forward
-    names = [buffer.input for buffer in state.buffers]
-
-    @functools.wraps(original)
-    def forward(*args: Any, **kwargs: Any) -> tuple[Any, list[torch.Tensor]]:
-        with state.holding([kwargs.pop(name) for name in names]) as present_values:
-            outputs = original(*args, **kwargs)
-            return outputs, present_values()
-
-    signature = inspect.signature(original)
-    parameters = list(signature.parameters.values())
-    end = len(parameters) - (bool(parameters) and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD)
-    parameters[end:end] = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names]
-    forward.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    module.forward = forward
-
-
-def _places_of(buffer: StateBuffer, module: torch.nn.Module) -> list[_Place]:
-    """All places from which `module` reaches the tensor of `buffer`. The first is an attribute of the buffer's module. It
-    replaces the buffer, because torch.export looks at each write to a buffer, but not at plain attributes."""
-    path, _, name = buffer.name.rpartition(".")
-    owner = module.get_submodule(path)
-    del owner._buffers[name]
-    return [_Place(owner.__dict__, name), *_places_in(module, buffer.value)]
-
-
-def _places_in(root: object, tensor: torch.Tensor) -> Iterator[_Place]:
+def _places_in(root: object, buffers: Sequence[StateBuffer]) -> Iterator[_Place]:
+    """Yield every place from which `root` reaches the tensor of one of `buffers`."""
+    buffers_by_id = {id(buffer.value): buffer for buffer in buffers}
     visited: set[int] = set()
     waiting: list[Any] = [root]
     while waiting:
@@ -229,8 +237,8 @@ def _places_in(root: object, tensor: torch.Tensor) -> Iterator[_Place]:
             waiting.append(getattr(found, "__dict__", None))
             continue
         for key, value in items:
-            if value is tensor:
-                yield _Place(found, key)
+            if id(value) in buffers_by_id:
+                yield _Place(buffers_by_id[id(value)], found, key)
             else:
                 waiting.append(value)
 

@@ -278,3 +278,45 @@ def test_accepts_paths_inside_a_package(path: str) -> None:
 def test_rejects_paths_outside_a_package(path: object) -> None:
     with pytest.raises(ValueError, match="is not a path inside a package"):
         check_path(path)
+
+
+def with_state(**changes: Any) -> Any:
+    """The JSON of an index with a state, whose first value is the first weight. Its output is one that the model returns."""
+    index = document()
+    slot = min(map(int, index["weights"]))
+    state = {"name": "cache.keys", "slot": slot, "output": 0, "range": [0.0, 1.0], **changes}
+    return {**index, "schema": "trtbuild.package/3", "state": [state]}
+
+
+def test_the_state_is_optional_and_needs_its_format() -> None:
+    assert "state" not in document() and read(document()).state == ()
+    index = read(with_state())
+    assert index.state[0].name == "cache.keys" and index.state[0].input_name == "state.cache.keys"
+    assert json.loads(index_to_bytes(index))["state"] == with_state()["state"]
+    assert json.loads(index_to_bytes(index))["schema"] == "trtbuild.package/3"
+    with pytest.raises(PackageDamaged, match="it has a state, which trtbuild.package/1 does not have"):
+        read({**with_state(), "schema": "trtbuild.package/1"})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": ""},
+        {"name": 5},
+        {"slot": 10_000},
+        {"slot": "0"},
+        {"output": -1},
+        {"output": 9},
+        {"range": [1]},
+        {"range": 5},
+    ],
+)
+def test_rejects_an_invalid_state(changes: Any) -> None:
+    with pytest.raises(PackageDamaged):
+        read(with_state(**changes))
+
+
+def test_rejects_two_states_of_one_name() -> None:
+    index = with_state()
+    with pytest.raises(PackageDamaged, match="two states have one name"):
+        read({**index, "state": index["state"] * 2})

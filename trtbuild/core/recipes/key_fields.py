@@ -27,6 +27,7 @@ EXCLUDED: Mapping[tuple[str, str], str] = {
         "Model",
         "quantization",
     ): "in another form: it is in the key of the calibration, whose result is in the key of the trace",
+    ("Model", "state"): "in another form: its patterns are in the key of the trace",
     ("Profile", "name"): "a label; its number and its shapes are in the key",
     ("Target", "name"): "a label; the other fields of the target are in the key",
     ("Target", "version"): "in another form: a pin; the toolchain's resolved version is in the key",
@@ -39,7 +40,6 @@ EXCLUDED: Mapping[tuple[str, str], str] = {
 #: keys of its type were already in use, and earlier keys must stay valid.
 OMITTED_AT_DEFAULT: Mapping[tuple[str, str], str] = {
     ("Input", "range"): "with None, values are drawn as before there were ranges",
-    ("Model", "state"): "without patterns, a buffer that a call writes to is an error",
     ("PartitionSettings", "truncate_double"): "with False, float64 values stay in PyTorch",
 }
 

@@ -1,0 +1,83 @@
+"""Decoders of transformers that generate text token by token, with random weights: nothing is downloaded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, StaticCache
+
+
+class StaticDecoder(nn.Module):
+    """A decoder of transformers with a cache of a fixed size. A call takes new tokens, and returns logits of the next one."""
+
+    def __init__(self, decoder: Any, most_tokens: int) -> None:
+        super().__init__()
+        self.decoder = decoder
+        config = decoder.config
+        self.cache = StaticCache(config, max_cache_len=most_tokens)
+        head_size = config.hidden_size // config.num_attention_heads
+        self.cache.early_initialization(1, config.num_key_value_heads, head_size, torch.float32, torch.device("cpu"))
+        for number, layer in enumerate(self.cache.layers):
+            # the buffers are the tensors of the cache itself, which a call writes to
+            self.register_buffer(f"keys_{number}", layer.keys, persistent=False)
+            self.register_buffer(f"values_{number}", layer.values, persistent=False)
+            self.register_buffer(f"length_{number}", layer.cumulative_length, persistent=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.decoder(tokens, past_key_values=self.cache, use_cache=True, logits_to_keep=1).logits[:, -1]
+
+
+class GrowingDecoder(nn.Module):
+    """The same decoder. The caller passes the keys and values of all earlier tokens, and gets those with the new tokens."""
+
+    def __init__(self, decoder: Any) -> None:
+        super().__init__()
+        self.decoder = decoder
+
+    def forward(self, tokens: torch.Tensor, past: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        cache = DynamicCache([(keys, values) for keys, values in past])
+        logits = self.decoder(tokens, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[:, -1]
+        return logits, torch.stack([torch.stack([layer.keys, layer.values]) for layer in cache.layers])
+
+
+class Prefill(nn.Module):
+    """The first call of the decoder: a prompt without earlier tokens."""
+
+    def __init__(self, decoder: Any) -> None:
+        super().__init__()
+        self.decoder = decoder
+
+    def forward(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        cache = DynamicCache()
+        logits = self.decoder(tokens, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[:, -1]
+        return logits, torch.stack([torch.stack([layer.keys, layer.values]) for layer in cache.layers])
+
+
+def decoder() -> Any:
+    """A small Llama."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=512,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        initializer_range=0.3,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+def static_decoder() -> nn.Module:
+    return StaticDecoder(decoder(), most_tokens=128).eval()
+
+
+def growing_decoder() -> nn.Module:
+    return GrowingDecoder(decoder()).eval()
+
+
+def prefill() -> nn.Module:
+    return Prefill(decoder()).eval()

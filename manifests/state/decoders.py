@@ -10,7 +10,7 @@ from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, StaticCach
 
 
 class StaticDecoder(nn.Module):
-    """A decoder of transformers with a cache of a fixed size. A call takes new tokens, and returns logits of the next one."""
+    """A decoder of transformers with a cache of a fixed size. A call returns the next token's logits."""
 
     def __init__(self, decoder: Any, most_tokens: int) -> None:
         super().__init__()

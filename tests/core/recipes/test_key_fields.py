@@ -44,6 +44,7 @@ CHANGED_KEYS: Mapping[type, Mapping[str, Set[str]]] = {
         "reference": {PACKAGE},
         "partition": {PARTITION},
         "quantization": {CALIBRATE},
+        "state": {TRACE},
         "builder": {ENGINE},
         "outputs": set(),
         "places": set(),

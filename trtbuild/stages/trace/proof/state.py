@@ -1,8 +1,8 @@
 """Compare a module with state with the forward that takes and returns its state.
 
 All other proofs call the new forward, so they do not notice state that it does not take and return: a reference to a
-buffer that `trtbuild.stages.trace.export.state` does not find, a number that the module counts up, or a tensor that it keeps
-elsewhere. Here the new forward and the original module are called twice, one after the other. Outputs and states must
+buffer that `trtbuild.stages.trace.export.state` does not find, a number that the module counts up, or a tensor that it
+keeps elsewhere. Here the new forward and the original module are called twice, one after the other. Outputs and states must
 agree.
 """
 

@@ -61,7 +61,7 @@ def _path_as_digest(index: Any) -> None:
 
 
 def _newer_schema(index: Any) -> None:
-    index["schema"] = "trtbuild.package/3"
+    index["schema"] = "trtbuild.package/4"
 
 
 def _other_schema(index: Any) -> None:

@@ -155,8 +155,8 @@ def test_rejects_a_path_that_leads_out_of_the_package(package: Path) -> None:
 
 def test_rejects_a_newer_format(package: Path) -> None:
     index = json.loads((package / "index.json").read_bytes())
-    (package / "index.json").write_text(json.dumps({**index, "schema": "trtbuild.package/3"}))
-    with pytest.raises(PackageTooNew, match=r"has the format trtbuild\.package/3") as raised:
+    (package / "index.json").write_text(json.dumps({**index, "schema": "trtbuild.package/4"}))
+    with pytest.raises(PackageTooNew, match=r"has the format trtbuild\.package/4") as raised:
         trtbuild.load(package, device="cpu")
     assert "upgrade trtbuild" in str(raised.value.hint)
 

@@ -45,7 +45,7 @@ class Interface:
 
     @property
     def program_slots(self) -> int:
-        """The number of slots that the program reads as weights: all but those of the state."""
+        """The number of slots that the program reads as weights. The slots of the state come after them."""
         return len(self.slots) - len(self.state)
 
     @property

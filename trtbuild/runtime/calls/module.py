@@ -102,7 +102,7 @@ class Runner:
     # -- state
 
     def session(self, *, advances: bool = True) -> Runner:
-        """Return a runner of the same engines with a state of its own, which begins with the first values. If `advances` is
+        """Return a runner of the same engines with another state, which begins with the first values. If `advances` is
         False, every call begins with them. Raises UsageError for a model without state."""
         state, stitched = self._own_state("session()"), self._stitched
         if stitched is None:

@@ -10,8 +10,8 @@ Rules
 3. The buffers become plain attributes of their modules. So they are not weights, and torch.export does not look at each
    write to them.
 4. A buffer has the same dtype and shape after the call. The call must write to it.
-5. The proof and later comparisons use random states. A buffer that has no negative values in the module has none there,
-   because it may be a variance, a counter or an index.
+5. The proof and later comparisons use random states. A buffer without negative values gets no negative values there, because
+   it may be a variance, a counter or an index.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class ModuleState:
 
     def __init__(self, module: torch.nn.Module, buffers: Sequence[StateBuffer]) -> None:
         self.buffers = tuple(buffers)
-        #: The name of a buffer that a call has replaced at one of several places only; empty if there is none.
+        #: The name of a buffer that a call has replaced at one of several places only, or an empty text.
         self.torn = ""
         self._module = module
         self._original_forward = module.forward
@@ -157,7 +157,7 @@ def declare_state(module: torch.nn.Module, weights: ModuleWeights, job: TraceJob
             raise _unmatched_error(pattern, module, buffers, job)
     if module._forward_hooks or module._forward_pre_hooks:
         raise SourceError(
-            "a model with `state` cannot have forward hooks of its own: they would see the state among its arguments",
+            "a model with `state` cannot have forward hooks: they would see the state among its arguments",
             code="state",
             hint="call the function of the hook in forward",
             **job.place("state"),

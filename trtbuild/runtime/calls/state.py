@@ -30,9 +30,10 @@ from trtbuild.runtime.calls.call import Array
 
 @dataclass(frozen=True)
 class StateLayout:
-    """The facts that all sessions of a package share. `first` are the first values of `entries`, in their order. `copied` are the
-    positions of the entries whose new value is copied (rule 1). `copied_outputs` are the model's outputs that are copied
-    (rule 2)."""
+    """The facts that all sessions of a package share.
+
+    `first` are the first values of `entries`, in their order. `copied` are the positions of the entries whose new value is
+    copied (rule 1). `copied_outputs` are the model's outputs that are copied (rule 2)."""
 
     model: str
     entries: tuple[StateTensor, ...]

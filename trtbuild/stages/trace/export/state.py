@@ -10,8 +10,8 @@ Rules
 3. The buffers become plain attributes of their modules. So they are not weights, and torch.export does not look at each
    write to them.
 4. A buffer has the same dtype and shape after the call. The call must write to it.
-5. The proof and later comparisons use random states. A buffer without negative values gets no negative values there, because
-   it may be a variance, a counter or an index.
+5. The proof and later comparisons use random states. A buffer without negative values gets no negative values there,
+   because it may be a variance, a counter or an index.
 """
 
 from __future__ import annotations

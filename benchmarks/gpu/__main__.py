@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.figure import Row, line, table, to_json
 from benchmarks.gpu.host import Host
-from benchmarks.gpu.project import Hardware, write_examples, write_quantized, write_resnet, write_vit
+from benchmarks.gpu.project import Hardware, write_decoders, write_examples, write_quantized, write_resnet, write_vit
 
 #: The name of a measurement → its module, in the order in which they run.
 SUBJECTS = {
@@ -31,26 +31,34 @@ SUBJECTS = {
     "load": "loading",
     "verify": "numerics",
     "quantized": "quantized",
+    "decoders": "decoders",
 }
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Write the projects, or measure."""
     options = _parser().parse_args(arguments)
-    examples, vit, quantized = (options.folder / name for name in ("examples", "vit", "quantized"))
+    examples, vit, quantized, decoders = (
+        options.folder / name for name in ("examples", "vit", "quantized", "decoders")
+    )
     if options.command == "write":
         hardware = Hardware(options.sm, options.toolchain, options.version, () if options.no_tactic_sources else None)
         write_examples(examples, hardware)
         write_vit(vit, hardware)
         resnet = write_resnet(options.folder / "resnet", hardware)
         write_quantized(quantized, hardware)
-        print(f"wrote {examples}, {vit}, {resnet} and {quantized}; next: (cd DIR && trtbuild build --until convert)")
+        write_decoders(decoders, hardware)
+        print(
+            f"wrote {examples}, {vit}, {resnet}, {quantized} and {decoders}; "
+            "next: (cd DIR && trtbuild build --until convert)"
+        )
         return 0
     options.work.mkdir(parents=True, exist_ok=True)
     host = Host(
         examples.absolute(),
         vit.absolute(),
         quantized.absolute(),
+        decoders.absolute(),
         options.python_without_torch,
         options.points,
         options.repeats,

@@ -17,10 +17,12 @@ from trtbuild.toolchain.libraries.table import installed_version
 class Host:
     """One run of ``python -m benchmarks.gpu measure``."""
 
-    #: The projects of the example manifests, of ViT-B, and of the quantized models (`benchmarks.gpu.project`).
+    #: The projects of the example manifests, of ViT-B, of the quantized models, and of the decoders
+    #: (`benchmarks.gpu.project`).
     examples: Path
     vit: Path
     quantized: Path
+    decoders: Path
     #: A Python with TensorRT, cuda-python and trtbuild's dependencies, but without torch. None if there is no such Python.
     bare_python: Path | None
     #: Random points for each profile, and timed calls for each number.

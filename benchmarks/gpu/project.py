@@ -7,6 +7,7 @@ file that exists already with equal contents is not written again.
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -138,6 +139,44 @@ _INT8 = """\
       method: {method}
       calibration: {{python: "models.samples:{samples}", kwargs: {{count: {count}, batch: 4}}}}
 """
+#: Decoders with a cache: as state, and as an input and output that grows.
+_DECODERS = """\
+version: 1
+include: [targets.yaml]
+defaults: {{{defaults}, reference: true}}
+profiles:
+  prompt:
+    tokens: {{min: [1, 2], opt: [1, 16], max: [1, 64]}}
+  next:
+    tokens: {{min: [1, 1], opt: [1, 1], max: [1, 1]}}
+  next_token:
+    tokens: {{min: [1, 1], opt: [1, 1], max: [1, 1]}}
+    past:
+      min: [{layers}, 2, 1, {heads}, 1, 64]
+      opt: [{layers}, 2, 1, {heads}, 64, 64]
+      max: [{layers}, 2, 1, {heads}, 256, 64]
+  token:
+    token: {{min: [1, 1], opt: [1, 1], max: [1, 1]}}
+models:
+  static_decoder:
+    source: {{python: "models.decoders:static_decoder", kwargs: {size}}}
+    inputs: {{tokens: {{dtype: int64, range: [0, {last}]}}}}
+    profiles: [prompt, next]
+    state: ["keys_*", "values_*", "length_*"]
+  prefill:
+    source: {{python: "models.decoders:prefill", kwargs: {size}}}
+    inputs: {{tokens: {{dtype: int64, range: [0, {last}]}}}}
+    profiles: [prompt]
+  growing_decoder:
+    source: {{python: "models.decoders:growing_decoder", kwargs: {size}}}
+    inputs: {{tokens: {{dtype: int64, range: [0, {last}]}}, past: {{}}}}
+    profiles: [next_token]
+  token_decoder:
+    source: {{python: "models.token_decoder:build", kwargs: {size}}}
+    inputs: {{token: {{dtype: int32, range: [0, {last}]}}}}
+    profiles: [token]
+    state: [length, "layers.*.keys", "layers.*.values"]
+"""
 _BUILT_IN_CONVOLUTIONS = ("edge_mask_convolutions", "jit_convolutions")
 
 
@@ -241,4 +280,19 @@ def write_quantized(
         _write(folder / "manifests" / "models" / source, Path(__file__).with_name(source).read_text())
     text = _QUANTIZED.format(defaults=f"targets: [gpu], {builder}", models=models)
     _write(folder / "manifests" / "quantized.yaml", text)
+    return folder
+
+
+def write_decoders(folder: Path, hardware: Hardware, *, layers: int = 8, hidden: int = 512) -> Path:
+    """Write decoders of `layers` layers: two of transformers, and one whose tokens are int32. `hidden` is at least 256."""
+    size = {"layers": layers, "hidden": hidden}
+    _write(folder / "targets.yaml", hardware.manifest())
+    _write(folder / "models" / "__init__.py", "")
+    _write(folder / "size.json", json.dumps(size))
+    for source in (_EXAMPLES / "state" / "decoders.py", Path(__file__).with_name("token_decoder.py")):
+        _write(folder / "models" / source.name, source.read_text())
+    text = _DECODERS.format(
+        defaults=hardware.defaults(), size=json.dumps(size), layers=layers, heads=hidden // 128, last=8 * hidden - 1
+    )
+    _write(folder / "trtbuild.yaml", text)
     return folder

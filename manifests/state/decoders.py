@@ -55,29 +55,30 @@ class Prefill(nn.Module):
         return logits, torch.stack([torch.stack([layer.keys, layer.values]) for layer in cache.layers])
 
 
-def decoder() -> Any:
-    """A small Llama."""
+def decoder(layers: int = 2, hidden: int = 64) -> Any:
+    """A Llama with heads of 16 numbers, or of 64 numbers from a hidden size of 256 on."""
     torch.manual_seed(0)
+    heads = hidden // (64 if hidden >= 256 else 16)
     config = LlamaConfig(
-        vocab_size=512,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+        vocab_size=8 * hidden,
+        hidden_size=hidden,
+        intermediate_size=2 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads // 2,
         max_position_embeddings=512,
-        initializer_range=0.3,
+        initializer_range=2.4 / hidden**0.5,
     )
     return LlamaForCausalLM(config).eval()
 
 
-def static_decoder() -> nn.Module:
-    return StaticDecoder(decoder(), most_tokens=128).eval()
+def static_decoder(**size: int) -> nn.Module:
+    return StaticDecoder(decoder(**size), most_tokens=128).eval()
 
 
-def growing_decoder() -> nn.Module:
-    return GrowingDecoder(decoder()).eval()
+def growing_decoder(**size: int) -> nn.Module:
+    return GrowingDecoder(decoder(**size)).eval()
 
 
-def prefill() -> nn.Module:
-    return Prefill(decoder()).eval()
+def prefill(**size: int) -> nn.Module:
+    return Prefill(decoder(**size)).eval()

@@ -18,6 +18,7 @@ from tests.runtime import fake_tensorrt
 from tests.runtime.fake_cuda import FakeDriver
 from tests.runtime.fake_gpu import FakeGpu
 from tests.runtime.rigs import Rig, partition, rig  # noqa: F401 - a fixture
+from trtbuild.core.packages.engine_libraries import EngineLibrary
 from trtbuild.errors import TrtbuildError
 from trtbuild.runtime.engines.engine_part import EnginePart
 from trtbuild.runtime.memory.arrays import DeviceArray
@@ -140,7 +141,7 @@ def neither_torch_nor_cuda_python(rig: Rig, patch: Patch) -> Any:  # noqa: F811
 @case_function
 def another_version_of_tensorrt(rig: Rig, patch: Patch) -> Any:  # noqa: F811
     patch.setitem(sys.modules, "tensorrt", rig.trt)
-    return load_library("tensorrt", "10.3.0")
+    return load_library(EngineLibrary("tensorrt", "10.3.0", "10.3.0", False))
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in read("engines")])

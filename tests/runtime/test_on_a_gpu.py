@@ -106,7 +106,7 @@ def load(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
 
     monkeypatch.setattr(devices, "device_sms", lambda: (90,))
     monkeypatch.setattr(table, "installed_version", lambda name: "8.6.1" if name == "tensorrt" else None)
-    monkeypatch.setattr(engines_of_packages, "load_library", lambda name, version: rig.library)
+    monkeypatch.setattr(engines_of_packages, "load_library", lambda library: rig.library)
     monkeypatch.setattr(engines_of_packages, "choose_memory", lambda ordinal: rig.memory)
     monkeypatch.setattr(engines_of_packages, "find_gpu", lambda ordinal: None)
     monkeypatch.setattr(machine, "_current_gpu_number", lambda: 0)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from benchmarks.figure import Row, line, table, to_json
 from benchmarks.gpu.host import Host
+from benchmarks.gpu.lean.project import write_lean
 from benchmarks.gpu.project import Hardware, write_examples, write_quantized, write_resnet, write_vit
 
 #: The name of a measurement → its module, in the order in which they run.
@@ -44,7 +45,10 @@ def main(arguments: list[str] | None = None) -> int:
         write_vit(vit, hardware)
         resnet = write_resnet(options.folder / "resnet", hardware)
         write_quantized(quantized, hardware)
-        print(f"wrote {examples}, {vit}, {resnet} and {quantized}; next: (cd DIR && trtbuild build --until convert)")
+        lean = write_lean(options.folder / "lean", hardware)
+        print(
+            f"wrote {examples}, {vit}, {resnet}, {quantized} and {lean}; next: (cd DIR && trtbuild build --until convert)"
+        )
         return 0
     options.work.mkdir(parents=True, exist_ok=True)
     host = Host(

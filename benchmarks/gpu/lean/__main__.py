@@ -102,7 +102,7 @@ class Lean:
         self.results.mkdir(parents=True, exist_ok=True)
         self.runtimes = unpack(wheels, work)
         self.site = link_site(work / "site-without-tensorrt")
-        #: What the processes printed.
+        #: The output of each process.
         self.details: dict[str, Any] = {}
 
     def rows(self) -> Iterator[Row]:

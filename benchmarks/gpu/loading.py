@@ -22,9 +22,11 @@ torch.zeros(1, device="cuda")
 import trtbuild
 trtbuild.load
 from trtbuild.driver.packages import loading
-import trtbuild.toolchain.running.execution
+from trtbuild.driver.packages.machine import library_for
+from trtbuild.runtime.packages.package import open_package
 from trtbuild.toolchain.running.execution import load_library
-load_library("tensorrt")
+for target in open_package(sys.argv[1]).index.targets.values():
+    load_library(library_for(target))
 started = time.perf_counter()
 loaded = trtbuild.load(sys.argv[1])
 opened = time.perf_counter()

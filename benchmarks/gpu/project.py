@@ -177,7 +177,8 @@ models:
     profiles: [token]
     state: [length, "layers.*.keys", "layers.*.values"]
 """
-_BUILT_IN_CONVOLUTIONS = ("edge_mask_convolutions", "jit_convolutions")
+#: The kernels of TensorRT for convolutions, for hosts without cuDNN.
+BUILT_IN_CONVOLUTIONS = ("edge_mask_convolutions", "jit_convolutions")
 
 
 @dataclass(frozen=True)
@@ -252,7 +253,7 @@ def write_vit(folder: Path, hardware: Hardware, *, layers: int = 12, hidden: int
 def write_resnet(folder: Path, hardware: Hardware) -> Path:
     """Write ResNet-50 in float32 and float16. Without cuBLAS and cuDNN, TensorRT still uses its own convolutions."""
     if hardware.tactic_sources is not None:
-        hardware = replace(hardware, tactic_sources=_BUILT_IN_CONVOLUTIONS)
+        hardware = replace(hardware, tactic_sources=BUILT_IN_CONVOLUTIONS)
     _write(folder / "manifests" / "targets.yaml", hardware.manifest())
     _write(folder / "manifests" / "models" / "__init__.py", "")
     _write(folder / "manifests" / "models" / "resnet50.py", Path(__file__).with_name("resnet50.py").read_text())
@@ -266,7 +267,7 @@ def write_quantized(
     """Write ResNet-50 and BERT-base, each in float32, float16, int8, and int8 with float16 for all other layers. They are
     calibrated with `samples` batches of 4."""
     if hardware.tactic_sources is not None:
-        hardware = replace(hardware, tactic_sources=_BUILT_IN_CONVOLUTIONS)
+        hardware = replace(hardware, tactic_sources=BUILT_IN_CONVOLUTIONS)
     models = ""
     for entry, data, method in ((_QUANTIZED_RESNET, "images", "entropy"), (_QUANTIZED_BERT, "texts", "max")):
         int8 = _INT8.format(method=method, samples=data, count=samples)

@@ -105,10 +105,10 @@ def _error_of_job(module: Any, file: Path) -> float:
     expected = [stored[f"out{k}"] for k in range(sum(name.startswith("out") for name in stored.files))]
     if len(outputs) != len(expected):
         return float("inf")
-    return max(_error(ours.numpy(), theirs) for ours, theirs in zip(outputs, expected, strict=True))
+    return max(relative_error(ours.numpy(), theirs) for ours, theirs in zip(outputs, expected, strict=True))
 
 
-def _error(ours: Any, theirs: Any) -> float:
+def relative_error(ours: Any, theirs: Any) -> float:
     """max|a-b| / max|b|; infinite if shapes or dtypes differ, or if `ours` has NaN or infinite values."""
     import numpy as np
 

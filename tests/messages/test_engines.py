@@ -13,18 +13,22 @@ import numpy as np
 import pytest
 import torch
 
+from tests.core.packages.test_engine_libraries import COMPATIBLE, EXACT, WITHOUT_LEAN
 from tests.messages.catalogue import Case, check_or_write, read
 from tests.runtime import fake_tensorrt
 from tests.runtime.fake_cuda import FakeDriver
 from tests.runtime.fake_gpu import FakeGpu
 from tests.runtime.rigs import Rig, partition, rig  # noqa: F401 - a fixture
+from trtbuild.core.packages.engine_libraries import EngineLibrary
+from trtbuild.core.packages.package_index import PackageIndex, PackedTarget
 from trtbuild.errors import TrtbuildError
 from trtbuild.runtime.engines.engine_part import EnginePart
 from trtbuild.runtime.memory.arrays import DeviceArray
 from trtbuild.runtime.memory.choosing import choose_memory
 from trtbuild.runtime.memory.cuda_memory import CudaMemory
 from trtbuild.runtime.memory.tensor_kinds import materialize, require_memory
-from trtbuild.toolchain.running.execution import load_library
+from trtbuild.runtime.packages.choice import Machine, choose_target
+from trtbuild.toolchain.running.execution import TensorRT, load_library
 
 Patch = pytest.MonkeyPatch
 CASES: dict[str, Callable[[Rig, Patch], Any]] = {}
@@ -140,7 +144,46 @@ def neither_torch_nor_cuda_python(rig: Rig, patch: Patch) -> Any:  # noqa: F811
 @case_function
 def another_version_of_tensorrt(rig: Rig, patch: Patch) -> Any:  # noqa: F811
     patch.setitem(sys.modules, "tensorrt", rig.trt)
-    return load_library("tensorrt", "10.3.0")
+    return load_library(EngineLibrary("tensorrt", "10.3.0", "10.3.0", False))
+
+
+@case_function
+def only_the_lean_runtime_for_plans_that_are_not_version_compatible(rig: Rig, patch: Patch) -> Any:  # noqa: F811
+    return _choose(EXACT, tensorrt_lean="10.16.1.11")
+
+
+@case_function
+def nothing_that_runs_version_compatible_plans(rig: Rig, patch: Patch) -> Any:  # noqa: F811
+    return _choose(COMPATIBLE)
+
+
+@case_function
+def a_dispatch_runtime_that_is_too_old(rig: Rig, patch: Patch) -> Any:  # noqa: F811
+    return _choose(COMPATIBLE, tensorrt_dispatch="10.2.0")
+
+
+@case_function
+def a_plan_without_the_lean_runtime(rig: Rig, patch: Patch) -> Any:  # noqa: F811
+    return _choose(WITHOUT_LEAN, tensorrt_dispatch="10.16.1.11")
+
+
+def _choose(target: PackedTarget, **versions: str) -> Any:
+    machine = Machine("linux-x86_64", 90, "GPU 0", versions)
+    return choose_target(PackageIndex("vit", (), (), {}, (), (), "float32", {"hopper": target}, False, {}, {}), machine)
+
+
+@case_function
+def a_lean_runtime_that_cannot_be_imported(rig: Rig, patch: Patch) -> Any:  # noqa: F811
+    patch.setitem(sys.modules, "tensorrt_lean_bindings", None)
+    patch.setitem(sys.modules, "tensorrt_lean", None)
+    return load_library(EngineLibrary("tensorrt_lean", "10.16.1.11", "10.3.0", True))
+
+
+@case_function
+def a_driver_that_is_too_old(rig: Rig, patch: Patch) -> Any:  # noqa: F811
+    text = "createInferRuntime: Error Code 6: API Usage Error (CUDA initialization failure with error: 35)"
+    patch.setattr(rig.trt, "Runtime", lambda logger: logger.log(rig.trt.ILogger.ERROR, text))
+    return TensorRT("tensorrt_dispatch", rig.trt, rig.library._calls, host_code=True)
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in read("engines")])

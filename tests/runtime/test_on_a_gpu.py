@@ -32,10 +32,10 @@ def _range(low: int, mid: int, high: int) -> dict[str, list[int]]:
     return {"min": [low, 4], "opt": [mid, 4], "max": [high, 4]}
 
 
-def write_package(root: Path, plans: Mapping[str, bytes]) -> None:
+def write_package(root: Path, plans: Mapping[str, bytes], **target: Any) -> None:
     """Write a package of two engines, first and second, that each compute 2v + 1.
 
-    The package returns the results of both engines, and the input.
+    The package returns the results of both engines, and the input. `target` has more fields of its target.
     """
     files = {}
     for name, plan in plans.items():
@@ -85,6 +85,7 @@ def write_package(root: Path, plans: Mapping[str, bytes]) -> None:
                     "programs": {},
                 },
                 "engines": {name: f"engines/hopper/{name}.plan" for name in plans},
+                **target,
             }
         },
         "weights": {},
@@ -106,7 +107,7 @@ def load(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
 
     monkeypatch.setattr(devices, "device_sms", lambda: (90,))
     monkeypatch.setattr(table, "installed_version", lambda name: "8.6.1" if name == "tensorrt" else None)
-    monkeypatch.setattr(engines_of_packages, "load_library", lambda name, version: rig.library)
+    monkeypatch.setattr(engines_of_packages, "load_library", lambda library: rig.library)
     monkeypatch.setattr(engines_of_packages, "choose_memory", lambda ordinal: rig.memory)
     monkeypatch.setattr(engines_of_packages, "find_gpu", lambda ordinal: None)
     monkeypatch.setattr(machine, "_current_gpu_number", lambda: 0)

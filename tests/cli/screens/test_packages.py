@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import click
+import pytest
 
 from tests.core.verified_values import WORST, a_cut, a_part, a_whole
 from trtbuild.cli.screens.packages import package_screen
@@ -14,7 +15,13 @@ from trtbuild.core.packages.package_index import SCHEMA
 from trtbuild.core.packages.provenance import Provenance
 from trtbuild.core.partition.partitions import SCHEMA as PARTITIONS
 from trtbuild.core.values.codec import encode
-from trtbuild.driver.inspection.documents import DeviceMemory, InspectedEngine, Inspection, TrtexecCommand
+from trtbuild.driver.inspection.documents import (
+    DeviceMemory,
+    InspectedEngine,
+    Inspection,
+    TargetLibrary,
+    TrtexecCommand,
+)
 
 SHA = "0" * 64
 
@@ -85,7 +92,9 @@ INDEX: dict[str, Any] = {
 
 
 def inspection(**more: Any) -> Inspection:
-    defaults = {"index": INDEX, "source": None, "engines": [], "memory": None, "provenance": Provenance()}
+    ada = TargetLibrary(target="ada", library="tensorrt-rtx", version="1.7.1.116", because=None)
+    empty = {"source": None, "engines": [], "memory": None, "provenance": Provenance()}
+    defaults = {"index": INDEX, "libraries": [ada], **empty}
     return Inspection(path="dist/det", **{**defaults, **more})
 
 
@@ -111,6 +120,43 @@ def test_all_contents_of_a_package_are_listed() -> None:
         "  total  2 engines  3.0 KiB",
         "not verified: trtbuild verify",
     ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "library", "lines"),
+    [
+        (
+            {"version_compatible": True},
+            TargetLibrary(target="ada", library="tensorrt_dispatch", version="10.16.1.11", because=None),
+            [
+                "target ada: SM 89, tensorrt 8.6.0, version-compatible, linux-x86_64",
+                "  runs here with tensorrt_dispatch 10.16.1.11",
+            ],
+        ),
+        (
+            {"version_compatible": True, "exclude_lean_runtime": True},
+            TargetLibrary(target="ada", library="tensorrt", version="8.6.0", because=None),
+            ["target ada: SM 89, tensorrt 8.6.0, version-compatible without the lean runtime, linux-x86_64"],
+        ),
+        (
+            {},
+            TargetLibrary(target="ada", library=None, version=None, because="it needs tensorrt 8.6.0"),
+            [
+                "target ada: SM 89, tensorrt 8.6.0, linux-x86_64",
+                "  no library here runs these engines: it needs tensorrt 8.6.0",
+            ],
+        ),
+    ],
+)
+def test_the_library_that_runs_the_engines_here_is_named(
+    fields: dict[str, bool], library: TargetLibrary, lines: list[str]
+) -> None:
+    """There is no line if it is the library that built them."""
+    ada = {**INDEX["targets"]["ada"], "toolchain": "tensorrt", "version": "8.6.0", **fields}
+    shown = package_screen()(inspection(index={**INDEX, "targets": {"ada": ada}}, libraries=[library]))
+    shown = [click.unstyle(line) for line in shown]
+    start = shown.index(lines[0])
+    assert shown[start : start + len(lines) + 1] == [*lines, "  p0     engine     2.0 KiB"]
 
 
 COMMAND = TrtexecCommand(

@@ -34,6 +34,7 @@ def test_a_version_that_differs_from_the_metadata_is_a_problem() -> None:
 
 def test_without_torch_the_finding_says_what_the_machine_can_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(libraries, "_installed_version", lambda name: None)
+    monkeypatch.setattr(libraries.runtimes, "installed_runtime", lambda name: None)
     (finding,) = libraries.check_torch_libraries()
     assert finding.status == "ok"
     assert "downloads results" in finding.text
@@ -84,3 +85,36 @@ def test_distributions_of_different_versions_are_a_problem(tmp_path: Path, monke
     assert mixed.status == "problem"
     assert "tensorrt_rtx_cu13_libs 1.4.0" in mixed.text
     assert mixed.fix == "pip uninstall -y tensorrt-rtx tensorrt_rtx_cu13_libs && pip install 'tensorrt-rtx==1.7.1'"
+
+
+def only_runtimes(monkeypatch: pytest.MonkeyPatch, versions: dict[str, str], imported: ImportResult) -> None:
+    """Install no toolchain, and the lean and dispatch runtimes of these versions."""
+    monkeypatch.setattr(libraries, "_installed_version", lambda name: None)
+    monkeypatch.setattr(libraries.runtimes, "installed_runtime", versions.get)
+    monkeypatch.setattr(libraries, "import_in_child", lambda module: imported)
+    monkeypatch.setattr(sys, "path", [])
+
+
+def test_a_runtime_is_enough_for_a_machine_that_does_not_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    only_runtimes(monkeypatch, {"tensorrt_dispatch": "10.7.0.post2"}, ImportResult("10.7.0"))
+    toolchain, runtime = libraries.check_toolchains()
+    assert (toolchain.status, runtime.status) == ("ok", "ok")
+    assert "engines cannot be built here" in toolchain.text
+    assert runtime.name == "tensorrt-dispatch"
+    assert runtime.text == "10.7.0.post2: runs version-compatible engines of tensorrt"
+
+
+@pytest.mark.parametrize(
+    ("imported", "text"),
+    [
+        (ImportResult(error="No module named 'tensorrt_bindings'"), "cannot be imported: No module named"),
+        (ImportResult("10.3.0", "/x/tensorrt_lean_bindings/__init__.py"), "__init__.py is 10.3.0"),
+    ],
+)
+def test_a_runtime_that_cannot_be_used_is_a_problem(
+    monkeypatch: pytest.MonkeyPatch, imported: ImportResult, text: str
+) -> None:
+    only_runtimes(monkeypatch, {"tensorrt_lean": "10.16.1.11"}, imported)
+    _toolchain, runtime = libraries.check_toolchains()
+    assert runtime.status == "problem" and text in runtime.text
+    assert "--force-reinstall 'tensorrt-lean==10.16.1.11'" in (runtime.fix or "")

@@ -38,7 +38,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(HostMemory, "on_device", lambda self: torch.no_grad())
     monkeypatch.setattr(devices, "device_sms", lambda: (90,))
     monkeypatch.setattr(table, "installed_version", lambda name: "8.6.1" if name == "tensorrt" else None)
-    monkeypatch.setattr(engines_of_packages, "load_library", lambda name, version: library)
+    monkeypatch.setattr(engines_of_packages, "load_library", lambda _: library)
     monkeypatch.setattr(engines_of_packages, "choose_memory", lambda ordinal: memory)
     monkeypatch.setattr(engines_of_packages, "find_gpu", lambda ordinal: None)
     monkeypatch.setattr(machine, "_current_gpu_number", lambda: 0)

@@ -110,7 +110,7 @@ def test_a_plan_without_lean_runtime_needs_its_exact_version() -> None:
     assert choose_target(package(old), here(90, {"tensorrt": "8.6.0"})) is old
     with pytest.raises(NoFittingTarget, match=r"leave the lean runtime of tensorrt 8\.6\.0 out \(builder") as raised:
         choose_target(package(old), here(90, {"tensorrt": "10.3.0"}))
-    assert "pip install 'tensorrt==8.6.0', or build the package without exclude_lean_runtime" in str(raised.value.hint)
+    assert "or build the package without exclude_lean_runtime" in str(raised.value.hint)
 
 
 def test_a_version_compatible_plan_runs_on_later_versions() -> None:

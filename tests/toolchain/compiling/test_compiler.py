@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorrt_rtx
 from onnx import helper as h
 
 from trtbuild.core.engines.engine_job import EngineJob, Weight
@@ -211,6 +212,13 @@ def test_rejects_a_flag_that_the_library_rejects(mlp_job: Any) -> None:
 def test_rejects_another_version_than_the_key_says(mlp_job: Any) -> None:
     with pytest.raises(EnvironmentFault, match=r"built by tensorrt-rtx 1\.5\.0"):
         compile_engine(replace(mlp_job.job, toolchain_version="1.5.0"), mlp_job.read)
+
+
+def test_rejects_an_empty_plan(mlp_job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorRT 8.6.0 returns one if it cannot put the lean runtime into a version-compatible plan."""
+    monkeypatch.setattr(tensorrt_rtx.Builder, "build_serialized_network", lambda *_: b"")
+    with pytest.raises(ToolchainError, match="cannot build for SM 89: the plan is empty"):
+        compile_engine(mlp_job.job, mlp_job.read)
 
 
 def test_rejects_weights_of_the_wrong_size(mlp_job: Any) -> None:

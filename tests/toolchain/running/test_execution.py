@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,33 +12,38 @@ import tensorrt_rtx
 
 from tests.runtime.rigs import Rig, rig
 from trtbuild.core.engines.execution import ContextOptions
+from trtbuild.core.packages.engine_libraries import EngineLibrary
 from trtbuild.core.values.element_types import BY_TENSORRT
 from trtbuild.errors import EngineError, ToolchainMissing
 from trtbuild.toolchain.libraries.execution_table import calls_of
-from trtbuild.toolchain.running import execution
 from trtbuild.toolchain.running.execution import TensorRTEngine, load_library
 
 __all__ = ["rig"]
 
 
+RTX = EngineLibrary("tensorrt-rtx", tensorrt_rtx.__version__, tensorrt_rtx.__version__, host_code=False)
+
+
 def test_loads_the_installed_library_once() -> None:
-    library = load_library("tensorrt-rtx")
-    assert library is load_library("tensorrt-rtx", library.version)
+    library = load_library(RTX)
+    assert library is load_library(RTX)
     assert library.name == "tensorrt-rtx" and library.version == tensorrt_rtx.__version__
     assert library.captures_graphs
 
 
-def test_host_code_is_allowed_only_for_plans_of_other_versions() -> None:
-    """A version-compatible plan includes its runtime, and TensorRT loads it only with `engine_host_code_allowed`."""
-    execution._library.cache_clear()
-    library = load_library("tensorrt-rtx", tensorrt_rtx.__version__)
-    assert not library._runtime.engine_host_code_allowed
-    assert load_library("tensorrt-rtx") is library and library._runtime.engine_host_code_allowed
+def test_host_code_is_allowed_only_for_plans_with_host_code() -> None:
+    """A version-compatible plan contains its runtime. TensorRT loads it only with `engine_host_code_allowed`. This property
+    of a runtime object is never set for other plans, also after a plan with host code was loaded."""
+    with_host_code = load_library(replace(RTX, host_code=True))
+    assert with_host_code._runtime.engine_host_code_allowed
+    assert not load_library(RTX)._runtime.engine_host_code_allowed
 
 
-def test_rejects_another_version_than_the_one_that_built_the_engines() -> None:
-    with pytest.raises(ToolchainMissing, match=r"were built by tensorrt-rtx 1\.4\.0 and run only with it;"):
-        load_library("tensorrt-rtx", "1.4.0")
+def test_rejects_a_module_of_another_version_than_its_distribution() -> None:
+    with pytest.raises(
+        ToolchainMissing, match=r"tensorrt-rtx 1\.4\.0 is installed, but its module tensorrt_rtx is 1\.7"
+    ):
+        load_library(replace(RTX, version="1.4.0"))
 
 
 def test_rejects_a_library_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,13 +51,13 @@ def test_rejects_a_library_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> N
     old.__version__ = "8.4.3"
     monkeypatch.setitem(sys.modules, "tensorrt", old)
     with pytest.raises(ToolchainMissing, match=r"tensorrt 8\.4\.3 cannot run engines by tensor names"):
-        load_library("tensorrt")
+        load_library(EngineLibrary("tensorrt", "8.4.3", "8.4.3", host_code=False))
 
 
 @pytest.mark.parametrize("plan", [b"", b"no plan at all" * 100])
 def test_rejects_an_invalid_plan_with_the_librarys_message(plan: bytes) -> None:
     with pytest.raises(EngineError, match="refuses the engine: ") as caught:
-        load_library("tensorrt-rtx").load_engine(plan)
+        load_library(RTX).load_engine(plan)
     assert "no reason was given" not in caught.value.text
 
 
@@ -205,7 +211,7 @@ class FakeRtxEngine:
 
 
 def test_configures_a_context_of_tensorrt_rtx() -> None:
-    library, fake = load_library("tensorrt-rtx"), FakeRtxEngine()
+    library, fake = load_library(RTX), FakeRtxEngine()
     calls = calls_of("tensorrt-rtx", library.version)
     assert calls is not None
     engine = TensorRTEngine(library, tensorrt_rtx, calls, fake)

@@ -15,7 +15,7 @@ from trtbuild.core.model.state import StateTensor
 from trtbuild.core.packages.package_index import PackageIndex, PackedDim, PackedTarget, PackedTensor, size_text
 from trtbuild.core.packages.provenance import Provenance, Summary, summary
 from trtbuild.core.values.expressions import Expression
-from trtbuild.driver.inspection.documents import DeviceMemory, InspectedEngine, Inspection, Inspections
+from trtbuild.driver.inspection.documents import DeviceMemory, InspectedEngine, Inspection, Inspections, TargetLibrary
 
 #: The largest number of operators that are named for the layers of a module.
 MOST_OPERATORS = 6
@@ -67,7 +67,8 @@ def _index(document: Inspection) -> list[str]:
     lines += _section("profiles", [*_profiles(index)])
     lines += _section("operators from outside PyTorch", [_custom_operator(operator) for operator in index.operators])
     for target in index.targets.values():
-        lines += _target(target, index)
+        library = next((entry for entry in document.libraries if entry.target == target.name), None)
+        lines += _target(target, index, library)
     lines += _memory(document.memory, [profile.name for profile in index.profiles])
     return [*lines, *_provenance_lines(document.provenance, _ADVICE_TO_VERIFY.get(document.source, "trtbuild verify"))]
 
@@ -111,7 +112,7 @@ def _range(dim: PackedDim) -> str:
     return f"{dim.min} to {dim.max}{steps}"
 
 
-def _target(target: PackedTarget, index: PackageIndex) -> list[str]:
+def _target(target: PackedTarget, index: PackageIndex, library: TargetLibrary | None) -> list[str]:
     partitions = target.partitions.partitions
     sizes = {
         partition.name: index.files[target.engines[partition.name]].size
@@ -119,6 +120,8 @@ def _target(target: PackedTarget, index: PackageIndex) -> list[str]:
         if partition.kind == "tensorrt"
     }
     head = f"target {terminal.bold(target.name)}: SM {target.sm}, {target.toolchain} {target.version}"
+    if target.version_compatible:
+        head += ", version-compatible" + (" without the lean runtime" if target.exclude_lean_runtime else "")
     rows = [
         (f"  {partition.name}", "engine", size(sizes[partition.name]))
         if partition.name in sizes
@@ -127,7 +130,17 @@ def _target(target: PackedTarget, index: PackageIndex) -> list[str]:
     ]
     if len(sizes) > 1:
         rows.append(("  total", count(len(sizes), "engine"), size(sum(sizes.values()))))
-    return [f"{head}, {target.platform}", *align_rows(rows)]
+    return [f"{head}, {target.platform}", *_library(target, library), *align_rows(rows)]
+
+
+def _library(target: PackedTarget, library: TargetLibrary | None) -> Iterator[str]:
+    """A line about the library that runs the engines here, if it is not the one that built them."""
+    if library is None or (library.library, library.version) == (target.toolchain, target.version):
+        return
+    if library.library is None:
+        yield f"  no library here runs these engines: {library.because}"
+    else:
+        yield f"  runs here with {library.library} {library.version}"
 
 
 def _reasons(reasons: Mapping[str, str]) -> str:

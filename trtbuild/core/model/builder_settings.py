@@ -174,14 +174,17 @@ class BuilderSettings:
         first_releases={"tensorrt": "10.0"},
     )
     version_compatible: bool = setting(
-        False, "Whether later TensorRT versions may run the engine.", Flag("VERSION_COMPATIBLE"), "--versionCompatible"
+        False,
+        "Whether later TensorRT versions, and the lean and dispatch runtimes, may run the engine.",
+        Flag("VERSION_COMPATIBLE"),
+        "--versionCompatible",
     )
     # This field follows `version_compatible`, because TensorRT accepts this flag only after VERSION_COMPATIBLE.
     exclude_lean_runtime: bool = setting(
         False,
         "Whether a version-compatible plan leaves the lean runtime out. "
-        "`trtbuild.load` then runs the plan only with the version that built it. Another program can run it with a later "
-        "version, if it loads the lean runtime of the version that built it (`IRuntime.load_runtime`).",
+        "`trtbuild.load` then runs the plan only with TensorRT or the lean runtime of the version that built it. Another "
+        "program can run it with a later version, if it loads that lean runtime (`IRuntime.load_runtime`).",
         Flag("EXCLUDE_LEAN_RUNTIME"),
         "--excludeLeanRuntime",
     )

@@ -130,8 +130,7 @@ class PackedTarget:
     def runs_on_later_versions(self) -> bool:
         """Whether later versions of its toolchain can run the plans.
 
-        A version-compatible plan without the lean runtime needs the lean runtime of the version that built it
-        (``IRuntime.load_runtime``). trtbuild does not load that runtime, so the answer is False for such a plan."""
+        The answer is False for a version-compatible plan without the lean runtime (`engine_libraries`, rule 3)."""
         return self.version_compatible and not self.exclude_lean_runtime
 
 

@@ -13,10 +13,12 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import metadata
+from importlib.util import find_spec
 
 from trtbuild.driver.doctor.finding import Finding, ok, problem, warning
 from trtbuild.driver.project.environment import TORCH_DISTRIBUTIONS
-from trtbuild.toolchain.libraries import table
+from trtbuild.toolchain.libraries import runtimes, table
+from trtbuild.toolchain.libraries.releases import version_numbers
 
 #: The time limit of an import.
 IMPORT_LIMIT_S = 120.0
@@ -95,7 +97,18 @@ def check_torch_libraries() -> list[Finding]:
 
 
 def check_toolchains() -> list[Finding]:
-    """Check the installed toolchains, which compile engines."""
+    """Check the toolchains, which compile engines, and the small runtimes, which run version-compatible engines only."""
+    toolchains, small_runtimes = _check_installed_toolchains(), _check_installed_runtimes()
+    if toolchains:
+        return [*toolchains, *small_runtimes]
+    text = "no toolchain is installed: engines cannot be built here, only downloaded for targets that pin a version"
+    install = "pip install 'trtbuild[rtx]'"
+    if small_runtimes:
+        return [ok("toolchain", text, f"{install}  to build here"), *small_runtimes]
+    return [warning("toolchain", text, install)]
+
+
+def _check_installed_toolchains() -> list[Finding]:
     findings = []
     for flavour in table.FLAVOURS.values():
         version = _installed_version(flavour.distribution)
@@ -112,9 +125,23 @@ def check_toolchains() -> list[Finding]:
             )
         findings.append(finding)
         findings += _check_mixed_versions(flavour.distribution, version)
-    if not findings:
-        text = "no toolchain is installed: engines cannot be built here, only downloaded for targets that pin a version"
-        return [warning("toolchain", text, "pip install 'trtbuild[rtx]'")]
+    return findings
+
+
+def _check_installed_runtimes() -> list[Finding]:
+    """Check the lean and the dispatch runtime of TensorRT."""
+    findings = []
+    for runtime in runtimes.RUNTIMES.values():
+        version = runtimes.installed_runtime(runtime.name)
+        if version is None:
+            continue
+        imported = import_in_child(next((name for name in runtime.modules if find_spec(name)), runtime.modules[0]))
+        same = version_numbers(imported.version) == version_numbers(version)  # "10.7.0.post2" is 10.7.0
+        finding = compare_versions(runtime.distribution, version, imported, imported.version if same else version)
+        if finding.status == "ok":
+            finding = ok(runtime.distribution, f"{version}: runs version-compatible engines of {runtime.toolchain}")
+        findings.append(finding)
+        findings += _check_mixed_versions(runtime.distribution, version)
     return findings
 
 

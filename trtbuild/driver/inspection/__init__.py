@@ -3,6 +3,7 @@
 A package always has its index. These other facts may be missing:
 
 * layers and their places in the user's module, from the package, and the types of layers and weights, from its plans
+* the library of this machine that runs its engines
 * provenance, from a file beside the package
 * the trtexec command, from the recipes of its engines in the cache
 * device memory, from a GPU of this machine
@@ -22,6 +23,7 @@ from trtbuild.driver.inspection.documents import InspectedEngine, Inspection, Tr
 from trtbuild.driver.inspection.memory import device_memory
 from trtbuild.driver.inspection.onnx_files import write_onnx
 from trtbuild.driver.inspection.source_form import source_form
+from trtbuild.driver.inspection.target_libraries import target_libraries
 from trtbuild.driver.inspection.trtexec import trtexec_command
 from trtbuild.driver.packages.lookup import package_of
 from trtbuild.driver.project.workspace import Request
@@ -71,6 +73,7 @@ def inspect_directory(
         source=source_form(layer_names),
         index=json.loads(package.index_bytes),
         engines=engines,
+        libraries=target_libraries(package.index),
         memory=device_memory(package.path) if memory else None,
         provenance=provenance.parse(package.read_unlisted(provenance.PROVENANCE_FILE), package.digest),
     )

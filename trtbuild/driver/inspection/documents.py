@@ -65,8 +65,23 @@ class DeviceMemory:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TargetLibrary:
+    """The library of this machine that runs the engines of `target`: its name, such as ``tensorrt_lean``, and its version.
+
+    If no installed library runs them, `library` and `version` are null, and `because` is the reason. The GPU is not
+    compared with the target.
+    """
+
+    target: str
+    library: str | None
+    version: str | None
+    because: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Inspection:
-    """The contents of a package. `source` is the kind of graph of its model, null if it is not clear.
+    """The contents of a package. `source` is the kind of graph of its model, null if it is not clear. `libraries` has an
+    entry for each target with engines.
 
     `index` is the JSON of the package's ``index.json`` (``trtbuild.package/1``). It is printed without changes, because
     another version of trtbuild may have written the package.
@@ -77,6 +92,7 @@ class Inspection:
     source: GraphKindName | None
     index: Mapping[str, Any]
     engines: Sequence[InspectedEngine]
+    libraries: Sequence[TargetLibrary]
     memory: DeviceMemory | None
     provenance: Provenance
 

@@ -14,7 +14,7 @@ def device_memory(path: Path) -> DeviceMemory:
     If there is no result, `because` is the reason. Examples are a machine without a suitable GPU, a missing toolchain, a
     damaged package, and an engine that TensorRT cannot load.
     """
-    from trtbuild.driver.packages.machine import this_machine
+    from trtbuild.driver.packages.machine import library_for, this_machine
     from trtbuild.runtime.packages.choice import choose_target
     from trtbuild.runtime.packages.package import open_package
     from trtbuild.toolchain.libraries import devices
@@ -30,8 +30,7 @@ def device_memory(path: Path) -> DeviceMemory:
         if device is None:
             return _unknown_memory("the GPU cannot be used")
         files = package.read(target.engines.values())
-        version = None if target.runs_on_later_versions else target.version  # None accepts any version
-        library = load_library(target.toolchain, version)  # type: ignore[arg-type]  # `choose_target` has checked it
+        library = load_library(library_for(target))
         bytes_by_partition = {}
         for partition, plan in target.engines.items():
             engine = library.load_engine(files[plan])

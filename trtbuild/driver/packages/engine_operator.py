@@ -21,11 +21,12 @@ from trtbuild.runtime.calls.torch_part import define_quantizers
 if TYPE_CHECKING:
     import torch
 
+    from trtbuild.core.packages.engine_libraries import EngineLibrary
     from trtbuild.core.partition.engine_text import EngineText
     from trtbuild.runtime.engines.engine_set import EngineSet
 
-#: (toolchain, version, number of the GPU) → the open engines, which share activation memory.
-_engine_sets: dict[tuple[str, str, int], EngineSet] = {}
+#: (library, number of the GPU) → the open engines, which share activation memory.
+_engine_sets: dict[tuple[EngineLibrary, int], EngineSet] = {}
 
 
 def register() -> None:
@@ -52,10 +53,10 @@ def open_engine(text: EngineText, plan: memoryview, device: torch.device) -> Par
 
     ordinal = torch.cuda.current_device() if device.index is None else device.index
     sms = devices.device_sms()
-    choose_target(
+    target = choose_target(
         _index_of_target(text), this_machine(sms[ordinal] if ordinal < len(sms) else None, ordinal), text.target
     )
-    engine_set = _engine_set(text, ordinal)
+    engine_set = _engine_set(target, ordinal)
     inputs = tuple((f"input:{number}", tensor_type) for number, tensor_type in enumerate(text.inputs))
     name = f"{text.model}/{text.partition}@{text.plan[:12]}"  # several files may have the same partition
     partition = Partition(name, "tensorrt", "", (), inputs, text.outputs, ())
@@ -72,18 +73,16 @@ def open_engine(text: EngineText, plan: memoryview, device: torch.device) -> Par
     return run
 
 
-def _engine_set(text: EngineText, ordinal: int) -> EngineSet:
+def _engine_set(target: PackedTarget, ordinal: int) -> EngineSet:
+    from trtbuild.driver.packages.machine import library_for
     from trtbuild.runtime.engines.engine_set import EngineSet
     from trtbuild.runtime.memory.choosing import choose_memory
-    from trtbuild.toolchain.libraries import table
     from trtbuild.toolchain.running.execution import load_library
 
-    key = (text.toolchain, text.version, ordinal)
-    if key not in _engine_sets:
-        toolchain = next(name for name in table.FLAVOURS if name == text.toolchain)  # `choose_target` checked it
-        library = load_library(toolchain, None if text.version_compatible else text.version)
-        _engine_sets[key] = EngineSet(library, choose_memory(ordinal))
-    return _engine_sets[key]
+    library = library_for(target)
+    if (library, ordinal) not in _engine_sets:
+        _engine_sets[library, ordinal] = EngineSet(load_library(library), choose_memory(ordinal))
+    return _engine_sets[library, ordinal]
 
 
 def _index_of_target(text: EngineText) -> PackageIndex:

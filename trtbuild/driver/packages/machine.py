@@ -1,19 +1,30 @@
-"""The machine that runs packages: its installed toolchains, and the number of the GPU that a program chooses."""
+"""The machine that runs packages: its installed libraries, and the number of the GPU that a program chooses."""
 
 from __future__ import annotations
 
 import sys
 from typing import Any
 
-from trtbuild.errors import UsageError
+from trtbuild.core.packages.engine_libraries import EngineLibrary, choose_library, library_problem
+from trtbuild.core.packages.package_index import PackedTarget
+from trtbuild.errors import NoFittingTarget, UsageError
 from trtbuild.runtime.packages.choice import Machine
-from trtbuild.toolchain.libraries import table
+from trtbuild.toolchain.libraries import runtimes, table
 
 
 def this_machine(sm: int | None, ordinal: int = 0) -> Machine:
     """Return the description of this machine for `choose_target`. `sm` and `ordinal` are the SM and number of the GPU."""
-    installed: dict[str, str | None] = {name: table.installed_version(name) for name in table.FLAVOURS}
-    return Machine(table.host_platform(), sm, f"GPU {ordinal}", installed)
+    return Machine(table.host_platform(), sm, f"GPU {ordinal}", runtimes.installed_libraries())
+
+
+def library_for(target: PackedTarget) -> EngineLibrary:
+    """Return the installed library that runs the engines of `target`. Raises NoFittingTarget if no library runs them."""
+    installed = runtimes.installed_libraries()
+    library = choose_library(target, installed)
+    if library is None:
+        reason, hint = library_problem(target, installed)
+        raise NoFittingTarget(f"no installed library runs the engines of target {target.name!r}: {reason}", hint=hint)
+    return library
 
 
 def gpu_number(device: Any) -> int | None:

@@ -1,12 +1,11 @@
 """Choose the target of a package for this machine, and the profile for a call. The functions of this module are pure.
 
 Rules
-1. A target fits when its platform is this machine's, its toolchain is installed in a version that runs its plans, and
-   its plans are for this GPU. The error lists the reason for every target.
+1. A target fits when its platform is this machine's, a library is installed that runs its plans, and its plans are for
+   this GPU. The error lists the reason for every target.
 2. Plans run on the GPUs whose SM is in `PackedTarget.sms`. With TensorRT's ``ampere_plus`` they run on every SM from 80 on
    (``HardwareCompatibilityLevel.AMPERE_PLUS``), which a list cannot express.
-3. A plan runs on the version that built it. A version-compatible plan also runs on later versions of its flavour
-   (TensorRT developer guide, "Version Compatibility").
+3. `trtbuild.core.packages.engine_libraries` has the table of the libraries that run plans.
 4. If several targets fit, a target for exactly this SM is preferred, then the target for the fewest SMs, then the first.
 5. A profile fits a call if every size of every input is in its range. If several profiles fit, the profile with the nearest
    opt is chosen, then the first. The nearest opt has the smallest sum over all axes of |ln(size / opt)|, because kernels
@@ -19,6 +18,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from trtbuild.core.packages.engine_libraries import choose_library, library_problem
 from trtbuild.core.packages.package_index import PackageIndex, PackedProfile, PackedTarget
 from trtbuild.core.values.nearest import suggestion
 from trtbuild.errors import NoFittingTarget
@@ -29,13 +29,13 @@ _AMPERE_SM = 80
 
 @dataclass(frozen=True)
 class Machine:
-    """This machine: its platform, its GPU (`sm` is None without a GPU), and the versions of installed toolchains. The
-    version is None for a toolchain that is not installed."""
+    """This machine: its platform, its GPU (`sm` is None without a GPU), and the versions of its libraries that run engines
+    (`engine_libraries.LibraryName`). The version is None for a library that is not installed."""
 
     platform: str
     sm: int | None
     gpu: str
-    toolchains: Mapping[str, str | None]
+    libraries: Mapping[str, str | None]
 
 
 def choose_target(index: PackageIndex, machine: Machine, name: str | None = None) -> PackedTarget:
@@ -79,30 +79,9 @@ def _misfit_reason(target: PackedTarget, machine: Machine) -> tuple[str, str] | 
     if machine.sm is not None and not runs_on_sm(target, machine.sm):
         listed = ", ".join(map(str, target.sms))
         return f"it is for SM {listed}", f"add a target with sm: {machine.sm} to the manifest and build"
-    installed = machine.toolchains.get(target.toolchain)
-    install = f"pip install '{target.toolchain}=={target.version}'"
-    if installed is None:
-        return f"it needs {target.toolchain} {target.version}, which is not installed", install
-    if installed != target.version and not (target.runs_on_later_versions and _is_at_least(installed, target.version)):
-        if target.version_compatible and target.exclude_lean_runtime and _is_at_least(installed, target.version):
-            return (
-                f"its plans leave the lean runtime of {target.toolchain} {target.version} out "
-                f"(builder.exclude_lean_runtime), and without it {installed} does not run them",
-                f"{install}, or build the package without exclude_lean_runtime, or with {installed}",
-            )
-        return (
-            f"it was built by {target.toolchain} {target.version}, but {installed} is installed",
-            f"{install}, or build the package with {installed}",
-        )
+    if choose_library(target, machine.libraries) is None:
+        return library_problem(target, machine.libraries)
     return None
-
-
-def _is_at_least(version: str, other: str) -> bool:
-    return _numbers(version) >= _numbers(other)
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
 def _target_list(targets: Iterable[PackedTarget]) -> str:

@@ -30,6 +30,7 @@ from trtbuild.toolchain.compiling import timing_cache
 from trtbuild.toolchain.compiling.configuration import configure
 from trtbuild.toolchain.compiling.declared import interface_differences
 from trtbuild.toolchain.compiling.foreign_types import foreign_nodes
+from trtbuild.toolchain.compiling.lean_library import open_lean_library
 from trtbuild.toolchain.compiling.plan_reading import read_plan
 from trtbuild.toolchain.compiling.preparing import prepare_model
 from trtbuild.toolchain.compiling.quantized_types import refuse_types
@@ -61,12 +62,13 @@ def compile_engine(job: EngineJob, read: Callable[[str], Bytes], timings: Path |
     """Compile `job`. `read` returns a blob's bytes by its SHA-256. `read` is not called for weights that the model does not
     read. `timings` is the directory for timing caches. A toolchain without timing caches ignores it.
 
-    Raises EnvironmentFault if the library is missing or has another version, or if it needs a GPU and there is no such
-    GPU. Raises ToolchainError if the library refuses the model. Raises InconsistentShapes if the network differs from the
-    partition (rule 3).
+    Raises EnvironmentFault if the library is missing or has another version, if the lean runtime is missing that the plan
+    must contain, or if the library needs a GPU and there is no such GPU. Raises ToolchainError if the library refuses the
+    model. Raises InconsistentShapes if the network differs from the partition (rule 3).
     """
     clock = _Clock()
     trt = load(job.target.toolchain, job.toolchain_version)
+    open_lean_library(job)
     clock.phase("load_s")
     model = bytes(read(job.onnx))
     blobs: dict[str, Bytes] = {}
@@ -110,8 +112,8 @@ def compile_engine(job: EngineJob, read: Callable[[str], Bytes], timings: Path |
             del config
             del cache
         del builder
-    if plan is None:
-        raise _refusal(job, log)
+    if plan is None or not memoryview(plan).nbytes:
+        raise _refusal(job, log, is_empty=plan is not None)
     view = memoryview(plan)
     statistics: dict[str, object] = {
         **clock.seconds,
@@ -188,9 +190,9 @@ def largest_sizes(job: EngineJob) -> dict[str, int]:
     }
 
 
-def _refusal(job: EngineJob, log: Log) -> ToolchainError:
+def _refusal(job: EngineJob, log: Log, *, is_empty: bool) -> ToolchainError:
     errors = log.errors()
-    text = errors[0] if errors else "no reason was given"
+    text = errors[0] if errors else "the plan is empty" if is_empty else "no reason was given"
     hint = None
     if "for Turing (SM75)" in text:
         hint = "Turing (SM 75) computes matrix products in half precision only: set precision: float16"

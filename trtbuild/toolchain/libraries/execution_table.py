@@ -4,13 +4,16 @@ Rules
 1. The row of a version is the newest row that is not newer than the version (`calls_of`).
 2. Each row cites its source. 8.6.0 was run on an H200. The names of TensorRT-RTX 1.7.1 were read from the library, without
    a run on a GPU. The other rows are from NVIDIA's API references and the open bindings (pyEngine.cpp).
+3. A version-compatible plan may run with a later version than the one that built it. Then only the calls that both versions
+   have are supported (documentation of 10.16.1, "Version Compatibility"). So the row of the older version is used if the
+   later version still has its calls. Profiles are shared as in the older version in any case.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from trtbuild.core.model.spec import ToolchainName
 
@@ -85,3 +88,24 @@ def calls_of(toolchain: ToolchainName, version: str) -> ExecutionCalls | None:
     """Return the row of `version`, which a library has reported, or None if the version is older than all rows."""
     numbers = tuple(int(part) for part in version.split(".") if part.isdigit())
     return next((calls for first, calls in _TABLE[toolchain] if numbers >= first), None)
+
+
+def calls_for_plans(trt: Any, toolchain: ToolchainName, version: str, plan_version: str) -> ExecutionCalls | None:
+    """Return the calls with which library `trt`, of `version`, runs plans of `plan_version` (rule 3). None if it is too
+    old."""
+    calls, plan_calls = calls_of(toolchain, version), calls_of(toolchain, plan_version)
+    if calls is None or plan_calls is None or calls == plan_calls:
+        return calls
+    if _has_calls(trt, plan_calls):
+        return plan_calls
+    return replace(calls, shared_profiles=plan_calls.shared_profiles)
+
+
+def _has_calls(trt: Any, calls: ExecutionCalls) -> bool:
+    engine_names = [calls.memory_size]
+    if calls.memory_size_of_profile is not None:
+        engine_names.append(calls.memory_size_of_profile)
+    if calls.context == "method":
+        engine_names.append("create_execution_context_without_device_memory")
+    context_name = "device_memory" if calls.memory == "property" else "set_device_memory"
+    return all(hasattr(trt.ICudaEngine, name) for name in engine_names) and hasattr(trt.IExecutionContext, context_name)

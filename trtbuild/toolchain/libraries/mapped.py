@@ -17,7 +17,6 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from collections.abc import Iterable
 from pathlib import Path
 
 from trtbuild.errors import EnvironmentFault
@@ -31,21 +30,20 @@ _DELETED_SUFFIX = " (deleted)"
 
 def check_mapped_versions(flavour: Flavour, version: str) -> None:
     """Raise EnvironmentFault if a loaded library of `flavour` does not have the distribution's `version`."""
-    files = mapped_files()
-    libraries = _library_files(files, flavour.library)
-    planned = {version_numbers(name) for name in (version, flavour.library_versions.get(version, version))}
+    libraries = library_files(flavour.library)
+    planned = planned_versions(flavour, version)
     for library in libraries:
         found = library_version(library)
-        if found is not None and not any(_versions_agree(found, wanted) for wanted in planned):
+        if found is not None and not any(versions_agree(found, wanted) for wanted in planned):
             version_text = ".".join(map(str, found))
             raise EnvironmentFault(
                 f"{flavour.name} {version} was planned, but {library} is loaded, which is {version_text}",
                 hint=f"{_remedy_hint(library)}, or install the toolchain of that version: "
                 f"pip install '{flavour.distribution}=={'.'.join(map(str, found[:3]))}.*'",
             )
-    for parser in _library_files(files, flavour.parser_library):
+    for parser in library_files(flavour.parser_library):
         numbers = _version_in_name(parser)
-        if len(numbers) > 1 and any(_versions_agree(numbers, wanted) for wanted in planned):
+        if len(numbers) > 1 and any(versions_agree(numbers, wanted) for wanted in planned):
             continue
         if len(numbers) > 1 or (libraries and parser.parent not in {library.parent for library in libraries}):
             problem = (
@@ -85,8 +83,14 @@ def library_version(library: Path) -> tuple[int, ...] | None:
         return version
 
 
-def _library_files(files: Iterable[Path], stem: str) -> list[Path]:
-    return [file for file in files if file.name == stem or file.name.startswith(f"{stem}.")]
+def library_files(stem: str) -> list[Path]:
+    """Return the mapped files of a library. `stem` is the file name without the version: ``libnvinfer.so``."""
+    return [file for file in mapped_files() if file.name == stem or file.name.startswith(f"{stem}.")]
+
+
+def planned_versions(flavour: Flavour, version: str) -> set[tuple[int, ...]]:
+    """Return the versions that the libraries of the distribution `version` may report."""
+    return {version_numbers(name) for name in (version, flavour.library_versions.get(version, version))}
 
 
 def _version_in_name(file: Path) -> tuple[int, ...]:
@@ -95,7 +99,8 @@ def _version_in_name(file: Path) -> tuple[int, ...]:
     return version_numbers(match[1]) if match else ()
 
 
-def _versions_agree(found: tuple[int, ...], planned: tuple[int, ...]) -> bool:
+def versions_agree(found: tuple[int, ...], planned: tuple[int, ...]) -> bool:
+    """Whether two versions agree in the numbers that both have (rule 3)."""
     shared = min(len(found), len(planned))
     return found[:shared] == planned[:shared]
 

@@ -41,6 +41,8 @@ class Flavour:
     library: str = field(kw_only=True)
     #: The prefix of the ONNX parser's file name on Linux.
     parser_library: str = field(kw_only=True)
+    #: The prefix of the file name of the lean runtime's library on Linux. None if the flavour has no lean runtime.
+    lean_library: str | None = field(kw_only=True, default=None)
     #: Other distributions that contain the same library.
     other_distributions: tuple[str, ...] = field(kw_only=True, default=())
     #: The SMs that it builds for. None means the SMs of this machine's GPUs.
@@ -87,6 +89,7 @@ FLAVOURS: Mapping[ToolchainName, Flavour] = {
         distribution="tensorrt",
         library="libnvinfer.so",
         parser_library="libnvonnxparser.so",
+        lean_library="libnvinfer_lean.so",
         # https://pypi.org/project/tensorrt-cu12: one for each major version of CUDA. `tensorrt` requires one of them.
         other_distributions=("tensorrt-cu13", "tensorrt-cu12", "tensorrt-cu11"),
         sms=None,

@@ -13,6 +13,12 @@ Rules
    these calls fails, SIGSEGV ends the process (seen with 8.6; the open bindings had this fault until some release of 10).
    So ``infer_shapes`` is never called: shapes come from ``get_tensor_shape``. ``set_optimization_profile_async`` is called
    only if TensorRT cannot refuse the profile (`profile_sharing`).
+6. A version-compatible plan contains its lean runtime, which is host code. TensorRT loads it only if
+   ``engine_host_code_allowed`` is set. This property belongs to a runtime object. So there is a separate object for plans
+   with host code, and all other plans are refused if they contain host code.
+7. Without a driver, or with one that is too old, the constructor of ``Runtime`` logs an error and returns an object without
+   a runtime. A call of it, or the end of its life, ends the process (seen with the lean and dispatch runtimes 10.16 and
+   11.4). So such an object is neither used nor freed.
 """
 
 from __future__ import annotations
@@ -23,50 +29,55 @@ from contextlib import suppress
 from typing import Any
 
 from trtbuild.core.engines.execution import Binding, ContextOptions, KernelCache, OutputMemory
-from trtbuild.core.model.spec import ToolchainName
+from trtbuild.core.packages.engine_libraries import EngineLibrary, LibraryName
 from trtbuild.core.values.element_types import BY_TENSORRT
 from trtbuild.errors import EngineError, ToolchainMissing
-from trtbuild.toolchain.libraries.execution_table import ExecutionCalls, calls_of
+from trtbuild.toolchain.libraries.execution_table import ExecutionCalls, calls_for_plans
 from trtbuild.toolchain.libraries.library import capture_log, last_errors, load
+from trtbuild.toolchain.libraries.releases import version_numbers
+from trtbuild.toolchain.libraries.runtimes import RUNTIMES, load_runtime
 from trtbuild.toolchain.libraries.table import FLAVOURS
 from trtbuild.toolchain.running.profile_sharing import ProfileUse
 
+#: The function that an error about a missing runtime names, and the objects without a runtime (rule 7).
+_CREATE_RUNTIME = "createInferRuntime"
+_OBJECTS_WITHOUT_RUNTIME: list[Any] = []
 
-def load_library(toolchain: ToolchainName, version: str | None = None) -> TensorRT:
-    """Load the installed library of `toolchain`, once per process.
 
-    `version` is the version of the distribution that built the plans. None allows any version, for version-compatible
-    plans. Such a plan contains a runtime as host code, which must be allowed (developer guide, "Version
-    Compatibility"). Raises ToolchainMissing if the library is not installed, has another version, or is too old to run
-    engines by tensor names.
+def load_library(library: EngineLibrary) -> TensorRT:
+    """Load a library that runs engines, once per process for the same plans and the same `host_code`.
+
+    Raises ToolchainMissing if the library is not installed, if its module has another version than its distribution, or if
+    it is too old to run engines by tensor names. Raises EngineError if it cannot run engines here.
     """
-    flavour, trt = FLAVOURS[toolchain], load(toolchain)
-    if version is not None and str(trt.__version__) not in (version, flavour.library_versions.get(version)):
+    runtime = RUNTIMES.get(library.name)
+    toolchain = runtime.toolchain if runtime is not None else next(name for name in FLAVOURS if name == library.name)
+    trt = load(toolchain) if runtime is None else load_runtime(library.name, library.version)
+    distribution = FLAVOURS[toolchain].distribution if runtime is None else runtime.distribution
+    loaded = str(trt.__version__)
+    expected = (library.version, FLAVOURS[toolchain].library_versions.get(library.version, library.version))
+    if version_numbers(loaded) not in [version_numbers(version) for version in expected]:
         raise ToolchainMissing(
-            f"the engines were built by {toolchain} {version} and run only with it; {trt.__version__} is installed",
-            hint=f"pip install '{flavour.distribution}=={version}', or build for {trt.__version__}",
+            f"{library} is installed, but its module {trt.__name__} is {loaded}",
+            hint=f"pip install --force-reinstall '{distribution}=={library.version}'",
         )
-    library = _library(toolchain, trt)
-    if version is None:
-        library.allow_host_code()
-    return library
+    calls = calls_for_plans(trt, toolchain, loaded, library.plan_version)
+    if calls is None:
+        raise ToolchainMissing(
+            f"{library.name} {loaded} cannot run engines by tensor names", hint=f"pip install -U '{distribution}>=8.6'"
+        )
+    return _library(library.name, trt, calls, library.host_code)
 
 
 @functools.lru_cache(maxsize=8)
-def _library(toolchain: ToolchainName, trt: Any) -> TensorRT:
-    calls = calls_of(toolchain, str(trt.__version__))
-    if calls is None:
-        raise ToolchainMissing(
-            f"{toolchain} {trt.__version__} cannot run engines by tensor names",
-            hint=f"pip install -U '{FLAVOURS[toolchain].distribution}>=8.6'",
-        )
-    return TensorRT(toolchain, trt, calls)
+def _library(name: LibraryName, trt: Any, calls: ExecutionCalls, host_code: bool) -> TensorRT:
+    return TensorRT(name, trt, calls, host_code=host_code)
 
 
 class TensorRT:
     """A `trtbuild.core.engines.execution.Library`."""
 
-    def __init__(self, name: ToolchainName, trt: Any, calls: ExecutionCalls) -> None:
+    def __init__(self, name: LibraryName, trt: Any, calls: ExecutionCalls, *, host_code: bool = False) -> None:
         self.name: str = name
         self.version = str(trt.__version__)
         self.captures_graphs = calls.runtime_compiler
@@ -74,13 +85,15 @@ class TensorRT:
         self._calls = calls
         with capture_log(trt) as (logger, log):
             self._runtime = trt.Runtime(logger)
-            if self._runtime is None:
-                raise EngineError(f"{name} cannot create a runtime here: {_joined_errors(log.errors())}")
-
-    def allow_host_code(self) -> None:
-        """Accept plans with host code from now on. Versions before 8.6 do not have plans with host code."""
-        if hasattr(self._runtime, "engine_host_code_allowed"):
-            self._runtime.engine_host_code_allowed = True
+        failures = [text for severity, text in log.lines if severity != "warning" and _CREATE_RUNTIME in text]
+        if failures:
+            _OBJECTS_WITHOUT_RUNTIME.append(self._runtime)
+            raise EngineError(
+                f"{name} cannot run engines here: {_joined_errors(failures)}",
+                hint="a GPU is needed, and a driver that is new enough for this library; nvidia-smi shows both",
+            )
+        if host_code:
+            self._runtime.engine_host_code_allowed = True  # rule 6
 
     def load_engine(self, plan: bytes | memoryview) -> TensorRTEngine:
         with capture_log(self._trt) as (_, log):

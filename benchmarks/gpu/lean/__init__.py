@@ -1,0 +1,1 @@
+"""Version-compatible engines with the lean and the dispatch runtime of other versions."""

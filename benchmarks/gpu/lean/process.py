@@ -1,0 +1,193 @@
+"""The processes of `benchmarks.gpu.lean`. Each process has one library that runs engines.
+
+It prints JSON, one value for each line. So the lines before a crash are not lost.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+#: The inputs: batch, height and width. They are the ends of both profiles, and other shapes inside them.
+POINTS = ((1, 16, 16), (2, 32, 32), (3, 48, 64), (4, 64, 64), (8, 128, 128), (11, 80, 240), (16, 256, 256))
+
+#: The point at which a call is timed, and the number of timed calls.
+_TIMED_POINT, _TIMED_CALLS = (8, 128, 128), 200
+
+
+#: Objects that must not be freed: TensorRT needs them, or ends the process with them.
+_KEPT: list[Any] = []
+
+
+def run(packages: Path, results: Path, *, writes: bool = False, any_version: bool = False) -> Iterator[dict[str, Any]]:
+    """Load each package, run it at all points, and compare the outputs with the files in `results`.
+
+    With `writes`, the package `exact` writes these files. With `any_version`, trtbuild also tries runtimes whose versions
+    NVIDIA's documentation does not name for these plans. Each value has the library that ran the engines, the worst error
+    and the time of a call in seconds, or trtbuild's error.
+    """
+    import trtbuild
+    from benchmarks.gpu.lean.project import MODELS
+    from trtbuild.driver.packages.machine import library_for
+    from trtbuild.errors import TrtbuildError
+
+    if any_version:
+        from trtbuild.core.packages import engine_libraries
+
+        engine_libraries._oldest_plan = lambda version: (8, 6)
+    for name in MODELS:
+        try:
+            loaded = trtbuild.load(packages / name)
+            module = loaded.module()
+            library = str(library_for(loaded.target))
+            if writes and name == "exact":
+                _write_results(module, results)
+            errors = [(_error_at(module, results, point), point) for point in POINTS]
+            worst, where = max(errors)
+            yield {"model": name, "library": library, "worst": worst, "where": where, "call_s": _call_s(module)}
+        except TrtbuildError as error:
+            yield {"model": name, "error": type(error).__name__, "text": error.text, "hint": error.hint}
+    yield {"modules": sorted(name for name in sys.modules if name.startswith("tensorrt") and "." not in name)}
+
+
+def _input(point: tuple[int, int, int]) -> Any:
+    import numpy as np
+
+    batch, height, width = point
+    return np.random.default_rng(point).standard_normal((batch, 3, height, width)).astype(np.float32)
+
+
+def _outputs(module: Any, point: tuple[int, int, int]) -> list[Any]:
+    from trtbuild.runtime.memory.choosing import choose_memory
+
+    memory = choose_memory(0)
+    return [output.numpy() for output in module(memory.upload(_input(point), "float32", memory.stream()))]
+
+
+def _file(results: Path, point: tuple[int, int, int]) -> Path:
+    return results / f"{'x'.join(map(str, point))}.npz"
+
+
+def _write_results(module: Any, results: Path) -> None:
+    import numpy as np
+
+    for point in POINTS:
+        np.savez(_file(results, point), *_outputs(module, point))
+
+
+def _error_at(module: Any, results: Path, point: tuple[int, int, int]) -> float:
+    """The largest max|a-b| / max|b| of all outputs."""
+    import numpy as np
+
+    from benchmarks.gpu.without_torch import relative_error
+
+    stored = np.load(_file(results, point))
+    outputs = _outputs(module, point)
+    if len(outputs) != len(stored.files):
+        return float("inf")
+    return max(relative_error(ours, stored[name]) for ours, name in zip(outputs, stored.files, strict=True))
+
+
+def _call_s(module: Any) -> float:
+    """The median time of a call and the wait for its end."""
+    from trtbuild.runtime.memory.choosing import choose_memory
+
+    memory = choose_memory(0)
+    stream = memory.stream()
+    value = memory.upload(_input(_TIMED_POINT), "float32", stream)
+    times = []
+    for _ in range(_TIMED_CALLS + 20):
+        started = time.perf_counter()
+        module(value)
+        memory.synchronize(stream)
+        times.append(time.perf_counter() - started)
+    return sorted(times[20:])[_TIMED_CALLS // 2]
+
+
+def answers(module: str, plan: Path, *, host_code: bool) -> Iterator[dict[str, Any]]:
+    """Ask a library's bindings about a plan, without trtbuild: whether they deserialize it, and what each call returns."""
+    trt = importlib.import_module(module)
+    log: list[str] = []
+
+    class Logger(trt.ILogger):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            trt.ILogger.__init__(self)
+
+        def log(self, severity: Any, text: str) -> None:
+            log.append(f"{str(severity).rpartition('.')[2]}: {text}")
+
+    logger = Logger()
+    runtime = trt.Runtime(logger)
+    _KEPT.extend((logger, runtime))
+    yield {"call": "Runtime", "value": trt.__version__, "log": list(log)}
+    if any("createInferRuntime" in line for line in log):
+        return  # the object has no runtime, and every use of it ends the process
+    if host_code:
+        runtime.engine_host_code_allowed = True
+    log.clear()
+    engine = runtime.deserialize_cuda_engine(plan.read_bytes())
+    yield {"call": "deserialize_cuda_engine", "value": engine is not None, "log": list(log)}
+    if engine is None:
+        return
+    for name, call in _calls(trt, engine):
+        log.clear()
+        yield {"call": name, "value": "is called next"}
+        try:
+            value = repr(call())
+        except Exception as error:
+            value = f"{type(error).__name__}: {error}"
+        yield {"call": name, "value": value, "log": list(log)}
+
+
+def _calls(trt: Any, engine: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """The calls with which trtbuild runs engines, in all versions."""
+    names = ("num_io_tensors", "num_optimization_profiles", "device_memory_size", "device_memory_size_v2")
+    for name in names:
+        yield name, lambda name=name: getattr(engine, name)  # type: ignore[misc]
+    for name in ("get_device_memory_size_for_profile", "get_device_memory_size_for_profile_v2"):
+        yield f"{name}(0)", lambda name=name: getattr(engine, name)(0)  # type: ignore[misc]
+    for name in ("i0", "o0"):
+        for method in ("get_tensor_dtype", "get_tensor_location", "get_tensor_mode", "is_shape_inference_io"):
+            yield f"{method}({name})", lambda method=method, name=name: getattr(engine, method)(name)  # type: ignore[misc]
+    yield "get_tensor_profile_shape(i0, 1)", lambda: engine.get_tensor_profile_shape("i0", 1)
+
+    def context(make: Callable[[], Any]) -> Any:
+        made = make()
+        _KEPT.append(made)
+        return None if made is None else f"a context with profile {made.active_optimization_profile}"
+
+    for number in (1, 2):
+        yield (
+            f"create_execution_context_without_device_memory, context {number}",
+            lambda: context(lambda: engine.create_execution_context_without_device_memory()),
+        )
+        yield (
+            f"create_execution_context(USER_MANAGED), context {number}",
+            lambda: context(
+                lambda: engine.create_execution_context(trt.ExecutionContextAllocationStrategy.USER_MANAGED)
+            ),
+        )
+
+
+def main(arguments: list[str]) -> None:
+    """Print the values of one process."""
+    command, *rest = arguments
+    if command == "answers":
+        module, plan, host_code = rest
+        values = answers(module, Path(plan), host_code=host_code == "host_code")
+    else:
+        packages, results = map(Path, rest)
+        values = run(packages, results, writes=command == "write", any_version=command == "run_any_version")
+    for value in values:
+        print(json.dumps(value), flush=True)
+    os._exit(0)  # the order in which the libraries end is not a subject of this measurement
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

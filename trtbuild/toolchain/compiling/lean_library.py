@@ -1,0 +1,81 @@
+"""The library with the lean runtime, which the builder copies into a version-compatible plan.
+
+Rules
+1. The builder opens the library by its name (``libnvinfer_lean.so.8``) and copies the file that it gets. Without the file,
+   the plan of 8.6.0 is empty.
+2. trtbuild opens the file before the build, from the first of these places: the folder of TensorRT's own library (NVIDIA's
+   archives and packages), the wheel of the lean runtime, and the places where the loader looks. The loader then gives the
+   builder the same file, because a library of this name is open already (tried with TensorRT-RTX 1.7.1).
+3. The library must have the version of the toolchain. Its bytes become a part of the engine, and the key of the engine has
+   only the toolchain's version.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from trtbuild.core.engines.engine_job import EngineJob
+from trtbuild.errors import EnvironmentFault, ToolchainMissing
+from trtbuild.toolchain.libraries.mapped import library_files, library_version, planned_versions, versions_agree
+from trtbuild.toolchain.libraries.releases import version_numbers
+from trtbuild.toolchain.libraries.table import FLAVOURS, Flavour
+
+#: The folders with the library in the wheels of the lean runtime: from 8.6.1 on, and of 8.6.0.
+_WHEEL_FOLDERS = ("tensorrt_lean_libs", "tensorrt_lean")
+
+
+def open_lean_library(job: EngineJob) -> None:
+    """Open the lean runtime's library if the builder needs it for `job`.
+
+    Raises ToolchainMissing if there is no such library, and EnvironmentFault if it has another version than the
+    toolchain (rule 3).
+    """
+    flavour = FLAVOURS[job.target.toolchain]
+    if flavour.lean_library is None or not job.settings.version_compatible or job.settings.exclude_lean_runtime:
+        return
+    name = f"{flavour.lean_library}.{version_numbers(job.toolchain_version)[0]}"
+    found = next((str(file) for file in _places(flavour, name) if file.is_file()), None)
+    try:
+        ctypes.CDLL(found or name)
+    except OSError as error:
+        problem = f"{name} was not found" if found is None else f"{found} cannot be opened: {error}"
+        raise ToolchainMissing(
+            f"builder.version_compatible puts the lean runtime of {_toolchain(job)} into the engine, and {problem}",
+            hint=f"{_install_command(job)}, or add the folder of {name} to LD_LIBRARY_PATH, or set exclude_lean_runtime: "
+            "true",
+        ) from error
+    _check_version(flavour, job)
+
+
+def _places(flavour: Flavour, name: str) -> Iterator[Path]:
+    """Yield the files that may be the library (rule 2)."""
+    for library in library_files(flavour.library):
+        yield library.parent / name
+    for entry in sys.path:
+        for folder in _WHEEL_FOLDERS:
+            yield Path(entry or os.curdir) / folder / name
+
+
+def _check_version(flavour: Flavour, job: EngineJob) -> None:
+    assert flavour.lean_library is not None
+    planned = planned_versions(flavour, job.toolchain_version)
+    for library in library_files(flavour.lean_library):
+        version = library_version(library)
+        if version is not None and not any(versions_agree(version, wanted) for wanted in planned):
+            version_text = ".".join(map(str, version))
+            raise EnvironmentFault(
+                f"the engine must contain the lean runtime of {_toolchain(job)}, but {library} is {version_text}",
+                hint=_install_command(job),
+            )
+
+
+def _toolchain(job: EngineJob) -> str:
+    return f"{job.target.toolchain} {job.toolchain_version}"
+
+
+def _install_command(job: EngineJob) -> str:
+    return f"pip install 'tensorrt-lean=={job.toolchain_version}'"

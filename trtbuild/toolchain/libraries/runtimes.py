@@ -1,0 +1,82 @@
+"""The lean and the dispatch runtime of TensorRT: their modules and distributions. The versions of all libraries that run
+engines.
+
+Both have the runtime's part of TensorRT's Python API, with the same names. They have no builder and no parser. The modules
+can be imported without a driver (10.16 and 11.4).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trtbuild.core.model.spec import ToolchainName
+from trtbuild.core.packages.engine_libraries import LibraryName
+from trtbuild.errors import ToolchainMissing
+from trtbuild.toolchain.libraries import distributions, table
+
+
+@dataclass(frozen=True)
+class RuntimeLibrary:
+    """A library that runs the version-compatible plans of `toolchain`, and builds nothing."""
+
+    name: LibraryName
+    toolchain: ToolchainName
+    #: The distribution that a user installs.
+    distribution: str
+    #: The Python modules with its API. The first that is installed is used. Only 8.6.0 has no module of bindings. The other
+    #: module imports the bindings, in some releases those of the full TensorRT
+    #: (https://github.com/NVIDIA/TensorRT/issues/4520).
+    modules: tuple[str, ...]
+
+    @property
+    def version_distributions(self) -> tuple[str, ...]:
+        """The distributions whose version is the version of the library. From 8.6.1 on the bindings are a separate
+        distribution, from 10 on one for each major version of CUDA."""
+        stem = self.distribution
+        return (*(f"{stem}{cuda}-bindings" for cuda in ("-cu13", "-cu12", "-cu11", "")), stem)
+
+
+RUNTIMES: Mapping[LibraryName, RuntimeLibrary] = {
+    "tensorrt_lean": RuntimeLibrary(
+        "tensorrt_lean", "tensorrt", "tensorrt-lean", ("tensorrt_lean_bindings", "tensorrt_lean")
+    ),
+    "tensorrt_dispatch": RuntimeLibrary(
+        "tensorrt_dispatch", "tensorrt", "tensorrt-dispatch", ("tensorrt_dispatch_bindings", "tensorrt_dispatch")
+    ),
+}
+
+
+def installed_runtime(name: LibraryName) -> str | None:
+    """Return the installed version of the lean or dispatch runtime, or None. This reads only metadata."""
+    versions = (distributions.installed_version(each) for each in RUNTIMES[name].version_distributions)
+    return next((version for version in versions if version is not None), None)
+
+
+def installed_libraries() -> dict[str, str | None]:
+    """Return the version of every library that runs engines, or None if it is not installed. This reads only metadata."""
+    full: dict[str, str | None] = {name: table.installed_version(name) for name in table.FLAVOURS}
+    return {**full, **{name: installed_runtime(name) for name in RUNTIMES}}
+
+
+def load_runtime(name: LibraryName, version: str) -> Any:
+    """Import the Python module of the lean or dispatch runtime. Raises ToolchainMissing if it cannot be imported."""
+    runtime = RUNTIMES[name]
+    for module in runtime.modules:
+        try:
+            return importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name != module:
+                raise _import_error(runtime, version, error) from error
+        except (ImportError, OSError) as error:
+            raise _import_error(runtime, version, error) from error
+    raise _import_error(runtime, version, f"there is no module {' or '.join(runtime.modules)}")
+
+
+def _import_error(runtime: RuntimeLibrary, version: str, reason: object) -> ToolchainMissing:
+    return ToolchainMissing(
+        f"{runtime.name} {version} cannot be loaded: {reason}",
+        hint=f"pip install --force-reinstall '{runtime.distribution}=={version}'",
+    )

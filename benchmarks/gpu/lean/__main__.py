@@ -100,6 +100,9 @@ class Lean:
         self.project = project
         self.results = work / "results"
         self.results.mkdir(parents=True, exist_ok=True)
+        #: A folder with the lean library under the names by which builders open it.
+        self.lean_library = work / "lean-library"
+        self.lean_library.mkdir(exist_ok=True)
         self.runtimes = unpack(wheels, work)
         self.site = link_site(work / "site-without-tensorrt")
         #: The output of each process.
@@ -131,7 +134,11 @@ class Lean:
         yield Check(
             "without the lean library, the build names its wheel", f"tensorrt-lean=={version}" in text, text[:500]
         )
-        done = self._trtbuild(["build", "--json"], library.parent)
+        for name in (library.name, f"libnvinfer_lean.so.{version}"):
+            link = self.lean_library / name
+            link.unlink(missing_ok=True)
+            link.symlink_to(library)
+        done = self._trtbuild(["build", "--json"], self.lean_library)
         self.details["build"] = {"stdout": done.stdout[-20000:], "stderr": done.stderr[-5000:]}
         failures = "; ".join(str(error.get("text")) for error in _errors(done.stdout))
         yield Check("with the lean library, all packages are built", done.returncode == 0, failures or "no errors")

@@ -6,7 +6,9 @@ Rules
 2. trtbuild opens the file before the build, from the first of these places: the folder of TensorRT's own library (NVIDIA's
    archives and packages), the wheel of the lean runtime, and the places where the loader looks. The loader then gives the
    builder the same file, because a library of this name is open already (tried with TensorRT-RTX 1.7.1).
-3. The library must have the version of the toolchain. Its bytes become a part of the engine, and the key of the engine has
+3. The builder of 8.6.0 opens ``libnvinfer_lean.so.8.6.0``, and the wheel's file has the name ``libnvinfer_lean.so.8``. A
+   file that is open under another name does not count (tried on an H100), so the user has to make a link.
+4. The library must have the version of the toolchain. Its bytes become a part of the engine, and the key of the engine has
    only the toolchain's version.
 """
 
@@ -26,35 +28,47 @@ from trtbuild.toolchain.libraries.table import FLAVOURS, Flavour
 
 #: The folders with the library in the wheels of the lean runtime: from 8.6.1 on, and of 8.6.0.
 _WHEEL_FOLDERS = ("tensorrt_lean_libs", "tensorrt_lean")
+#: The versions whose builder opens the library by its full version (rule 3).
+_VERSIONS_WITH_FULL_NAMES = ("8.6.0",)
 
 
 def open_lean_library(job: EngineJob) -> None:
     """Open the lean runtime's library if the builder needs it for `job`.
 
     Raises ToolchainMissing if there is no such library, and EnvironmentFault if it has another version than the
-    toolchain (rule 3).
+    toolchain (rule 4).
     """
     flavour = FLAVOURS[job.target.toolchain]
     if flavour.lean_library is None or not job.settings.version_compatible or job.settings.exclude_lean_runtime:
         return
-    name = f"{flavour.lean_library}.{version_numbers(job.toolchain_version)[0]}"
-    found = next((str(file) for file in _places(flavour, name) if file.is_file()), None)
+    needs_link = job.toolchain_version in _VERSIONS_WITH_FULL_NAMES
+    soname = f"{flavour.lean_library}.{version_numbers(job.toolchain_version)[0]}"
+    name = f"{flavour.lean_library}.{job.toolchain_version}" if needs_link else soname
+    places = _tensorrt_places(flavour, name) if needs_link else _places(flavour, name)
+    found = next((str(file) for file in places if file.is_file()), None)
     try:
         ctypes.CDLL(found or name)
     except OSError as error:
         problem = f"{name} was not found" if found is None else f"{found} cannot be opened: {error}"
+        link = f", link {soname} of the wheel to {name} in a folder" if needs_link else ""
+        folder = "that folder" if needs_link else f"the folder of {name}"
+        joint = " and" if needs_link else ", or"
         raise ToolchainMissing(
             f"builder.version_compatible puts the lean runtime of {_toolchain(job)} into the engine, and {problem}",
-            hint=f"{_install_command(job)}, or add the folder of {name} to LD_LIBRARY_PATH, or set exclude_lean_runtime: "
-            "true",
+            hint=f"{_install_command(job)}{link}{joint} add {folder} to LD_LIBRARY_PATH, or set exclude_lean_runtime: true",
         ) from error
     _check_version(flavour, job)
 
 
-def _places(flavour: Flavour, name: str) -> Iterator[Path]:
-    """Yield the files that may be the library (rule 2)."""
+def _tensorrt_places(flavour: Flavour, name: str) -> Iterator[Path]:
+    """Yield the files beside TensorRT's own library, where its builder looks too."""
     for library in library_files(flavour.library):
         yield library.parent / name
+
+
+def _places(flavour: Flavour, name: str) -> Iterator[Path]:
+    """Yield the files that may be the library (rule 2)."""
+    yield from _tensorrt_places(flavour, name)
     for entry in sys.path:
         for folder in _WHEEL_FOLDERS:
             yield Path(entry or os.curdir) / folder / name

@@ -67,7 +67,9 @@ def _outputs(module: Any, point: tuple[int, int, int]) -> list[Any]:
     from trtbuild.runtime.memory.choosing import choose_memory
 
     memory = choose_memory(0)
-    return [output.numpy() for output in module(memory.upload(_input(point), "float32", memory.stream()))]
+    outputs = module(memory.upload(_input(point), "float32", memory.stream()))
+    # Where torch is installed, the outputs are tensors on the GPU.
+    return [(output.cpu() if hasattr(output, "cpu") else output).numpy() for output in outputs]
 
 
 def _file(results: Path, point: tuple[int, int, int]) -> Path:

@@ -252,13 +252,12 @@ def export_pt2_with_operators(job: PT2Job, context: Context) -> Result:
 def engine(job: EngineJob, context: Context) -> Result:
     """Compile an engine, with the timing caches of the context. Does not import torch."""
     from trtbuild.toolchain.compiling import allocator
-    from trtbuild.toolchain.compiling.compiler import compile_engine
+    from trtbuild.toolchain.compiling.compiler import compile_to
 
     store = context.store
     allocator.return_large_buffers()
-    compiled = compile_engine(job, store.get_bytes, context.timings)
-    outputs = {"plan": store.put_bytes(compiled.plan), "layers": store.put_bytes(compiled.layers)}
-    statistics = compiled.statistics
-    del compiled
+    with store.open_writer() as plan:  # the plan is written while the library makes it: it is as large as the weights
+        compiled = compile_to(plan.write, job, store.get_bytes, context.timings)
+        outputs = {"plan": plan.finish(), "layers": store.put_bytes(compiled.layers)}
     allocator.release_free_memory()  # an idle worker must not keep memory that other steps need
-    return Result(outputs, statistics=statistics)
+    return Result(outputs, statistics=compiled.statistics)

@@ -39,3 +39,14 @@ def test_leaves_no_blob_after_an_error(tmp_path: Path) -> None:
         raise ZeroDivisionError
     assert not store.has(output.sha256)
     assert [*(tmp_path / "tmp").iterdir()] == []
+
+
+def test_counts_the_bytes_that_are_missing(tmp_path: Path) -> None:
+    known, fresh = random.Random(0).randbytes(5 * MIB), random.Random(1).randbytes(3 * MIB)
+    store = LocalStore(tmp_path)
+    store.put_bytes(known)
+    blobs = [memoryview(known), memoryview(fresh), memoryview(fresh), memoryview(bytes(4 * MIB)), memoryview(b"small")]
+    stored = sorted(path for path in tmp_path.glob("cas/*/*"))
+    # equal chunks count once, and the zeros have one chunk of the largest size
+    assert store.missing_bytes(blobs) == 3 * MIB + chunking.MAX_SIZE + len(b"small")
+    assert sorted(path for path in tmp_path.glob("cas/*/*")) == stored, "counting must not write"

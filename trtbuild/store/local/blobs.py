@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -17,7 +17,7 @@ from trtbuild.store.local.chunking import MAX_SIZE, windows_of_bytes, windows_of
 from trtbuild.store.local.entries import Entries
 from trtbuild.store.local.publication import copy_atomically
 from trtbuild.store.local.receiving import FileReceiver, open_receiver
-from trtbuild.store.local.writing import BlobWriter, put_small, put_windows
+from trtbuild.store.local.writing import BlobWriter, missing_bytes, put_small, put_windows
 from trtbuild.store.trust import action_result
 
 # A blob is read, hashed and yielded in pieces of this many bytes, which are called stretches. A stretch fits into a
@@ -59,6 +59,11 @@ class LocalBlobs:
         """A writer of a blob whose bytes arrive in pieces."""
         self.entries.is_read_only = False
         return BlobWriter(self.entries, self._write_list)
+
+    def missing_bytes(self, blobs: Iterable[memoryview]) -> int:
+        """The bytes that the store's files would grow by, if all `blobs` were stored. The blobs are read, and nothing is
+        written. Raises StoreUnavailable."""
+        return missing_bytes(self.entries, blobs)
 
     def get_bytes(self, sha256: str) -> bytes:
         """The bytes, verified. Raises BlobMissing, EntryCorrupt or StoreUnavailable."""

@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 
 from trtbuild.core.recipes.record import Output
-from trtbuild.store.local.chunking import MAX_SIZE, Window, WindowCutter
+from trtbuild.store.local.chunking import MAX_SIZE, Window, WindowCutter, chunk_bounds
 from trtbuild.store.local.entries import Entries
 from trtbuild.store.local.publication import Publication
 
@@ -37,6 +37,21 @@ def put_windows(entries: Entries, windows: Iterable[Window], write_list: WriteLi
         for window in windows:
             chunks.add(window)
         return chunks.finish()
+
+
+def missing_bytes(entries: Entries, blobs: Iterable[memoryview]) -> int:
+    """The bytes of the CAS files that the store does not have yet and needs for `blobs`. Reads and hashes all blobs. Raises
+    StoreUnavailable."""
+    seen: set[str] = set()
+    total = 0
+    for view in blobs:
+        for start, length in [(0, len(view))] if len(view) <= MAX_SIZE else chunk_bounds(view):
+            sha256 = hashlib.sha256(view[start : start + length]).hexdigest()
+            if sha256 not in seen:
+                seen.add(sha256)
+                with entries.lookup_lock():
+                    total += length if entries.find("cas", sha256) != length else 0
+    return total
 
 
 def _put_cas_file(

@@ -47,7 +47,7 @@ def refuse_small_cache_disk(
     needed_bytes = size_bytes if missing is None else missing()
     if needed_bytes > free_bytes:
         raise InsufficientResources(
-            f"the cache {root} needs {gib(needed_bytes)} more for {subject}, and its disk has {gib(free_bytes)} left",
+            f"the cache {root} needs {size_text(needed_bytes)} more for {subject}, and its disk has {size_text(free_bytes)} left",
             hint=_CACHE_HINT,
         )
 
@@ -66,8 +66,8 @@ def refuse_small_output_disk(
     free_bytes = free_disk_bytes(project / root)
     if free_bytes is not None and needed_bytes > free_bytes:
         raise InsufficientResources(
-            f"the outputs of model {model!r} need {gib(needed_bytes)} more in {root}, and its disk has "
-            f"{gib(free_bytes)} left",
+            f"the outputs of model {model!r} need {size_text(needed_bytes)} more in {root}, and its disk has "
+            f"{size_text(free_bytes)} left",
             hint=_OUTPUTS_HINT,
         )
 
@@ -77,16 +77,17 @@ def refuse_small_memory(subject: str, weights_bytes: int, needed_bytes: int, fre
     need of a step that reads weights of `weights_bytes`. `free_bytes` includes swap."""
     if free_bytes is not None and needed_bytes > free_bytes:
         raise InsufficientResources(
-            f"{subject} needs at least {gib(needed_bytes)} of memory for its weights of {gib(weights_bytes)}, and "
-            f"{gib(free_bytes)} are free",
+            f"{subject} needs at least {size_text(needed_bytes)} of memory for its weights of {size_text(weights_bytes)}, and "
+            f"{size_text(free_bytes)} are free",
             hint="end other programs, run fewer steps at once (-j 1), raise the memory limit of the container, or build on "
             "a machine with more memory; `partition: {granularity: …}` makes engines with fewer weights",
         )
 
 
-def gib(size_bytes: int) -> str:
-    """``3.0 GiB``; smaller sizes in MiB."""
-    return f"{size_bytes / 2**30:,.1f} GiB" if size_bytes >= 1 << 30 else f"{size_bytes / 2**20:,.1f} MiB"
+def size_text(size_bytes: int) -> str:
+    """``3.0 GiB``; smaller sizes in MiB or KiB."""
+    unit, shift = ("GiB", 30) if size_bytes >= 1 << 30 else ("MiB", 20) if size_bytes >= 1 << 20 else ("KiB", 10)
+    return f"{size_bytes / (1 << shift):,.1f} {unit}"
 
 
 def _file_bytes(path: Path) -> int:

@@ -47,7 +47,8 @@ def refuse_small_cache_disk(
     needed_bytes = size_bytes if missing is None else missing()
     if needed_bytes > free_bytes:
         raise InsufficientResources(
-            f"the cache {root} needs {size_text(needed_bytes)} more for {subject}, and its disk has {size_text(free_bytes)} left",
+            f"the cache {root} needs {size_text(needed_bytes)} more for {subject}, and its disk has "
+            f"{size_text(free_bytes)} left",
             hint=_CACHE_HINT,
         )
 
@@ -77,8 +78,8 @@ def refuse_small_memory(subject: str, weights_bytes: int, needed_bytes: int, fre
     need of a step that reads weights of `weights_bytes`. `free_bytes` includes swap."""
     if free_bytes is not None and needed_bytes > free_bytes:
         raise InsufficientResources(
-            f"{subject} needs at least {size_text(needed_bytes)} of memory for its weights of {size_text(weights_bytes)}, and "
-            f"{size_text(free_bytes)} are free",
+            f"{subject} needs at least {size_text(needed_bytes)} of memory for its weights of "
+            f"{size_text(weights_bytes)}, and {size_text(free_bytes)} are free",
             hint="end other programs, run fewer steps at once (-j 1), raise the memory limit of the container, or build on "
             "a machine with more memory; `partition: {granularity: …}` makes engines with fewer weights",
         )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,35 @@ from trtbuild.store.local import chunking
 from trtbuild.store.local.local import LocalStore
 
 MIB = 1 << 20
+
+#: Prints the growth of the peak in bytes while a blob is read, and while it is written in pieces.
+_PEAKS_PROGRAM = """
+import sys
+from pathlib import Path
+from trtbuild.driver.workers.worker import _reset_peak_rss, peak_rss_bytes
+from trtbuild.store.local.local import LocalStore
+
+def pieces():
+    for number in range(192):
+        yield number.to_bytes(4, "big") * (1 << 18)
+
+def write(store):
+    with store.open_writer() as writer:
+        for piece in pieces():
+            writer.write(piece)
+        return writer.finish()
+
+store = LocalStore(Path(sys.argv[1]) / "store")
+write(LocalStore(Path(sys.argv[1]) / "first"))
+_reset_peak_rss()
+before = peak_rss_bytes()
+output = write(store)
+written = peak_rss_bytes() - before
+_reset_peak_rss()
+before = peak_rss_bytes()
+data = store.get_bytes(output.sha256)
+print(peak_rss_bytes() - before, written)
+"""
 
 
 @pytest.mark.parametrize("size", [0, 1, MIB, MIB + 1, 5 * MIB + 3, chunking.WINDOW_SIZE, 2 * chunking.WINDOW_SIZE + 7])
@@ -39,6 +70,14 @@ def test_leaves_no_blob_after_an_error(tmp_path: Path) -> None:
         raise ZeroDivisionError
     assert not store.has(output.sha256)
     assert [*(tmp_path / "tmp").iterdir()] == []
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's record of the memory peak")
+def test_reading_and_writing_hold_a_blob_once(tmp_path: Path, child: Callable[..., Any]) -> None:
+    """A blob of 192 MiB. The peaks allow 64 MiB for the windows, the threads and the allocator."""
+    read_bytes, written_bytes = map(int, child(_PEAKS_PROGRAM, tmp_path).finish().split())
+    assert 192 * MIB <= read_bytes < (192 + 64) * MIB
+    assert written_bytes < (64 + 64) * MIB, "the writer holds more than a few windows"
 
 
 def test_counts_the_bytes_that_are_missing(tmp_path: Path) -> None:

@@ -78,9 +78,10 @@ class LocalBlobs:
             buffer.seek(size - 1)
             buffer.write(b"\0")
         with buffer.getbuffer() as view:
-            for _ in self._read_verified(sha256, files, _consecutive_buffers(view)):
-                pass
-        return buffer.getvalue()  # no copy is made, because the buffer has exactly the blob's size
+            deque(self._read_verified(sha256, files, _consecutive_buffers(view)), maxlen=0)
+        # Not copied, because the buffer has exactly the blob's size, and because no slice of it exists any more. (The
+        # variable of a `for` loop would keep the last slice.)
+        return buffer.getvalue()
 
     def copy_to(self, sha256: str, path: str) -> FileStamp | None:
         """Write the verified bytes to `path`, atomically. Returns the file's stamp (publication.py, rule 4).

@@ -17,7 +17,7 @@ from trtbuild.driver.project import wiring
 from trtbuild.driver.project.workspace import Request
 from trtbuild.errors import BlobMissing, EnvironmentFault, UsageError
 
-#: Larger weights are in a file of their own. The limit of protobuf is 2 GiB for a whole message.
+#: Larger weights are in a file beside the model. The limit of protobuf is 2 GiB for a whole message.
 MAX_INLINE_BYTES = 1 << 30
 _PIECE_BYTES = 1 << 20
 

@@ -3,7 +3,7 @@
 Rules
 1. Work is refused only if it would fail. So each need is the least number of bytes. A step may need more, and then it fails
    later with another error.
-2. A size that the system does not report is no reason to refuse.
+2. If the system does not report a size, the work is not refused.
 """
 
 from __future__ import annotations

@@ -92,8 +92,8 @@ class Discovery:
 
     @contextmanager
     def own_work(self) -> Iterator[None]:
-        """Enter a block, during the recording, in which trtbuild works for itself: its files and modules are no
-        dependencies."""
+        """Enter a block, during the recording, in which trtbuild works for itself: its files and modules do not
+        become dependencies."""
         if self._import_rules is None:
             raise AssertionError("nothing is recorded now")
         mapped = mapped_files()

@@ -22,6 +22,7 @@ from benchmarks.measurements import (
     cold_build,
     crowd,
     digests,
+    large,
     load,
     null_build,
     one_layer,
@@ -43,6 +44,7 @@ BENCHMARKS: dict[str, Callable[[Session], Iterator[Row]]] = {
     "crowd": crowd.rows,
     "transfer": transfer.rows,
     "load": load.rows,
+    "large": large.rows,
     "null": null_build.rows,
     "plan": plan_speed.rows,
 }

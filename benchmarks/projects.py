@@ -106,6 +106,51 @@ _VIT_ENTRY = """\
     targets: [{names}]
 {partition}"""
 
+_WIDE_MODEL = '''\
+"""A chain of wide layers without biases. All weights are different, seeded, and made in place."""
+
+import torch
+
+
+class Wide(torch.nn.Module):
+    """Layers of `width` x `width` weights, with residual connections."""
+
+    def __init__(self, layers: int, width: int) -> None:
+        super().__init__()
+        parts = (torch.nn.Linear(width, width, bias=False, device="meta") for _ in range(layers))
+        self.layers = torch.nn.ModuleList(parts)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = x + torch.tanh(layer(x))
+        return x
+
+
+def build(layers: int, width: int) -> torch.nn.Module:
+    model = Wide(layers, width).to_empty(device="cpu")
+    with torch.no_grad():
+        for number, layer in enumerate(model.layers):
+            layer.weight.uniform_(-0.02, 0.02, generator=torch.Generator().manual_seed(number))
+    return model.eval()
+'''
+
+_WIDE_MANIFEST = """\
+version: 1
+targets:
+  sm89: {{sm: 89}}
+profiles:
+  rows:
+    x: {{min: [1, {width}], opt: [2, {width}], max: [4, {width}]}}
+models:
+  wide:
+    source: {{python: "models.wide:build", kwargs: {{layers: {layers}, width: {width}}}}}
+    inputs: {{x: {{}}}}
+    dims: {{batch: x.0}}
+    profiles: [rows]
+    targets: [sm89]
+    reference: true
+"""
+
 _SAVE_WEIGHTS = """\
 import json, sys
 from safetensors.torch import save_file
@@ -168,6 +213,14 @@ def write_vit(
     _write(folder / "models" / "vit.py", _VIT_MODEL)
     if weights:
         _save_weights(folder, sizes)
+    return folder
+
+
+def write_wide(folder: Path, layers: int, width: int) -> Path:
+    """Write the project of a model whose weights are large: `layers` float32 matrices of `width` x `width`."""
+    _write(folder / "trtbuild.yaml", _WIDE_MANIFEST.format(layers=layers, width=width))
+    _write(folder / "models" / "__init__.py", "")
+    _write(folder / "models" / "wide.py", _WIDE_MODEL)
     return folder
 
 

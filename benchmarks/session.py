@@ -47,6 +47,8 @@ class Sizes:
     pull_mb: int = 350
     pull_repeats: int = 3
     hit_mb: int = 100
+    #: The weights of the large model.
+    large_gb: float = 3.0
     #: Processes that share one store.
     crowd: int = 24
     #: Runs of a null build, and of a command that takes longer.

@@ -24,6 +24,7 @@
     * NoFittingTarget: the package is for other GPUs, TensorRT versions or platforms, or has no reference program
     * CallRefused: the arguments of a call do not fit a loaded package (also a ValueError)
     * EngineError: TensorRT or CUDA refuses to load or run an engine; the text has the library's message
+  * InsufficientResources, exit 1: the disk or the memory is too small for the weights of a model
   * InternalError, exit 1: a bug of trtbuild
     * InconsistentShapes: the output of a step has other sizes or types than the traced program; it is not kept
   * StoreError, exit 1; some of these errors are handled as a miss
@@ -243,6 +244,10 @@ class EngineError(PackageError):
 
 class OperatorMismatch(TrtbuildError):
     """An operator from outside PyTorch returns another type or other sizes than its fake implementation declares."""
+
+
+class InsufficientResources(TrtbuildError):
+    """The disk or the memory of this machine is too small for the weights of a model. The work was not started."""
 
 
 class VerificationFailed(TrtbuildError):

@@ -124,7 +124,20 @@ def only_error(completed: subprocess.CompletedProcess[str], code: int) -> Any:
 
 
 @pytest.mark.parametrize("room_kib", [8, 300, 1500])
+def test_a_disk_that_is_too_small_for_the_weights(copied: CommandLine, mounts: Mounts, room_kib: int) -> None:
+    mounts.full(copied.cache, used_kib(copied.cache) + room_kib)
+    error = only_error(copied.run("build", "--json"), 1)
+    assert error["type"] == "InsufficientResources"
+    assert f"the cache {copied.cache} needs 3.1 MiB more for weights of net.safetensors" in error["text"]
+    assert "trtbuild cache gc" in error["hint"]
+    assert copied("cache", "verify")["damage"] == []
+    mounts.grow(copied.cache)
+    assert ran(copied("build"))["engine"] == 1
+
+
+@pytest.mark.parametrize("room_kib", [3240, 3270, 3300])
 def test_a_full_disk_under_the_cache(copied: CommandLine, mounts: Mounts, room_kib: int) -> None:
+    """The disk has room for the weights, and not for the other files of the build."""
     mounts.full(copied.cache, used_kib(copied.cache) + room_kib)
     error = only_error(copied.run("build", "--json"), 1)
     assert error["type"] == "StoreUnavailable"
@@ -142,9 +155,9 @@ def test_a_full_disk_under_the_outputs(copied: CommandLine, mounts: Mounts) -> N
     mounts.full(copied.project / "dist", used_kib(copied.project / "dist") + 16)
     assert is_full(copied.project / "dist")
     error = only_error(copied.run("build", "--json"), 1)
-    assert "the outputs of model 'net' cannot be written" in error["text"]
-    assert "No space left on device" in error["text"]
-    assert error["hint"] == "free some space; then build again: the built engines are in the cache"
+    assert error["type"] == "InsufficientResources"
+    assert "the outputs of model 'net' need 3.1 MiB more in dist/net, and its disk has " in error["text"]
+    assert "then build again: the built engines are in the cache" in error["hint"]
     assert (copied.project / "dist" / "net" / "index.json").read_bytes() == before, "the old package is untouched"
     assert not list((copied.project / "dist").rglob("*.tmp"))
     mounts.grow(copied.project / "dist")

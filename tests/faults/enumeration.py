@@ -29,7 +29,12 @@ from trtbuild.store.local import leases
 ERRORS = ("ENOSPC", "EROFS", "EIO", "EDQUOT", "EACCES")
 
 #: Modules whose thread pools are replaced by one thread, so that the order of the calls is fixed.
-_THREADED = ("trtbuild.store.local.blobs", "trtbuild.store.layers.fetching", "trtbuild.store.remote.files")
+_THREADED = (
+    "trtbuild.store.local.blobs",
+    "trtbuild.store.local.writing",
+    "trtbuild.store.layers.fetching",
+    "trtbuild.store.remote.files",
+)
 
 ALL = {**OPERATIONS, **REMOTE_OPERATIONS}
 

@@ -20,6 +20,26 @@ from trtbuild.errors import BlobMissing, EntryCorrupt, RecordUntrusted
 from trtbuild.store.local.publication import copy_atomically
 
 
+class _Writer:
+    """`BlobWriter` of the local store, in memory."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self._data = bytearray()
+
+    def write(self, data: bytes | memoryview) -> None:
+        self._data += data
+
+    def finish(self) -> Output:
+        return self._store.put_bytes(memoryview(self._data))
+
+    def __enter__(self) -> _Writer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
 class MemoryStore:
     """A `Store` (core/recipes/ports.py) in the memory of this process."""
 
@@ -46,6 +66,10 @@ class MemoryStore:
     def put_file(self, path: str) -> Output:
         """Store a file's bytes. Raises OSError when `path` cannot be read."""
         return self.put_bytes(Path(path).read_bytes())
+
+    def open_writer(self) -> _Writer:
+        """A writer of a blob whose bytes arrive in pieces."""
+        return _Writer(self)
 
     def get_bytes(self, sha256: str) -> bytes:
         """The bytes, verified. Raises BlobMissing or EntryCorrupt."""

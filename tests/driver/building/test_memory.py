@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from trtbuild.core.planning.graph import Reason, Step
+from trtbuild.driver.building import memory
 from trtbuild.driver.building.memory import (
     BASE_BYTES,
     BYTES_PER_WEIGHT_BYTE,
@@ -122,3 +123,10 @@ def test_the_limit_counts_the_memory_of_running_steps() -> None:
     limit.acquire(c)
     limit.release(a)
     assert limit.allows(b)
+
+
+def test_only_an_engine_has_a_least_memory_and_swap_counts() -> None:
+    assert memory.least_bytes("engine", 1000) == 1500
+    assert memory.least_bytes("trace", 1000) == 0
+    free, with_swap = memory.free_bytes(), memory.free_with_swap_bytes()
+    assert (free is None) == (with_swap is None)

@@ -14,7 +14,7 @@ import pytest
 
 from tests.driver.conftest import Small
 from trtbuild.core.packages.provenance import Provenance
-from trtbuild.driver.inspection import inspect
+from trtbuild.driver.inspection import inspect, onnx_files
 from trtbuild.driver.project.workspace import Request
 from trtbuild.errors import UsageError
 from trtbuild.toolchain.libraries.releases import Release
@@ -54,6 +54,34 @@ def test_onnx_models_are_written_with_their_weights(small: Small, tmp_path: Path
     assert len(session.run(None, feeds)) == 3
     command = document.engines[0].trtexec
     assert command is not None and f"--onnx={path}" in command.arguments
+
+
+def test_large_weights_are_written_beside_the_onnx_model(
+    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inspect(Request(small.project), "ranker", onnx=str(tmp_path / "inline"))
+    monkeypatch.setattr(onnx_files, "MAX_INLINE_BYTES", 0)  # as for a model with gigabytes of weights
+    document = inspect(Request(small.project), "ranker", onnx=str(tmp_path / "beside"))
+    (path,) = {Path(engine.onnx or "") for engine in document.engines if engine.target == "ada"}
+    data_file = path.with_name(path.name + ".data")
+    assert data_file.stat().st_size > path.stat().st_size
+    inline = tmp_path / "inline" / path.relative_to(tmp_path / "beside")
+    feeds = {
+        entry.name: np.ones([2 if isinstance(size, str) else size for size in entry.shape], dtype=np.float32)
+        for entry in onnxruntime.InferenceSession(path).get_inputs()
+    }
+    for result, expected in zip(
+        onnxruntime.InferenceSession(path).run(None, feeds),
+        onnxruntime.InferenceSession(inline).run(None, feeds),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(result, expected)
+    written = data_file.stat()
+    inspect(Request(small.project), "ranker", onnx=str(tmp_path / "beside"))
+    assert data_file.stat().st_ino == written.st_ino, "equal weights are not written again"
+    data_file.write_bytes(bytes(written.st_size))
+    inspect(Request(small.project), "ranker", onnx=str(tmp_path / "beside"))
+    assert data_file.read_bytes() != bytes(written.st_size)
 
 
 def test_the_written_onnx_model_is_the_prepared_model(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import mmap
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
-from trtbuild.stages.convert.weights import materialize
+from trtbuild.stages.convert.weights import materialize, with_data_file
 
 
 def test_weights_are_inserted_by_name_as_arrays_or_bytes(lowered_case: Any, converted: Any) -> None:
@@ -39,3 +41,41 @@ def test_rejects_missing_weights_and_wrong_sizes(lowered_case: Any, converted: A
         materialize(converted("linear").model, {"w0": weights["w0"]})
     with pytest.raises(ValueError, match="w0 has 128 bytes; 4 were given"):
         materialize(converted("linear").model, {**weights, "w0": b"abcd"})
+
+
+def test_a_data_file_has_the_weights_at_the_offsets_in_the_model(
+    lowered_case: Any, converted: Any, tmp_path: Path
+) -> None:
+    model = converted("linear").model
+    weights = {name: value.tobytes() for name, value in lowered_case("linear").weights().items()}
+    data, contents = with_data_file(model, weights, "linear.onnx.data")
+    (tmp_path / "linear.onnx").write_bytes(data)
+    with open(tmp_path / "linear.onnx.data", "wb") as file:
+        for offset, piece in contents:
+            file.seek(offset)
+            file.write(piece)
+    assert [offset % 4096 for offset, _ in contents] == [0] * len(weights) and len(weights) > 1
+    onnx.checker.check_model(str(tmp_path / "linear.onnx"), full_check=True)
+    read = onnx.load(tmp_path / "linear.onnx")  # with the data
+    arrays = {tensor.name: onnx.numpy_helper.to_array(tensor).tobytes() for tensor in read.graph.initializer}
+    assert {name: arrays[name] for name in weights} == weights
+    with pytest.raises(ValueError, match="w0 has 128 bytes; 4 were given"):
+        with_data_file(model, {**weights, "w0": b"abcd"}, "linear.onnx.data")
+
+
+def test_a_data_file_may_have_more_than_2_gib(lowered_case: Any, converted: Any) -> None:
+    """The weights are of a sparse mapping: they take no memory."""
+    proto = onnx.ModelProto.FromString(converted("linear").model)
+    for tensor in proto.graph.initializer:
+        tensor.ClearField("dims")
+        tensor.dims.extend([3 << 28])
+    weight = mmap.mmap(-1, 3 << 30)
+    names = [tensor.name for tensor in proto.graph.initializer]
+    data, contents = with_data_file(proto.SerializeToString(), dict.fromkeys(names, memoryview(weight)), "data")
+    offsets = [
+        entry.value
+        for tensor in onnx.ModelProto.FromString(data).graph.initializer
+        for entry in tensor.external_data
+        if entry.key == "offset"
+    ]
+    assert offsets == [str(offset) for offset, _ in contents] == ["0", str(3 << 30)]

@@ -19,6 +19,13 @@ class PackageFiles:
     data: bytes = field(repr=False)
 
 
+def file_sizes(data: bytes) -> dict[str, int]:
+    """The sizes in bytes of the files that an index names, by SHA-256. Files without a valid size are left out. Raises
+    ValueError, KeyError, TypeError, AttributeError or RecursionError if `data` is not an index."""
+    entries = json.loads(data)["files"].values()
+    return {entry["sha256"]: entry["size"] for entry in entries if isinstance(entry.get("size"), int)}
+
+
 def read_files(data: bytes) -> PackageFiles:
     """Read the files that an index names. The index may come from a remote.
 

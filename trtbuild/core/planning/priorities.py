@@ -11,9 +11,9 @@ Rules
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
-from trtbuild.core.engines.engine_job import EngineJob
+from trtbuild.core.engines.engine_job import EngineJob, Weight
 from trtbuild.core.planning.graph import STAGES, ModelPlan, Stage, Step
 from trtbuild.core.values.element_types import ELEMENT_TYPES
 
@@ -39,13 +39,18 @@ def weights_bytes(step: Step) -> int:
     """The size in bytes of an engine step's weights, each distinct weight counted once; 0 for other steps."""
     if not isinstance(step.job, EngineJob):
         return 0
-    weights = step.job.weights
-    sizes = {
-        weight.sha256: ELEMENT_TYPES[weight.dtype].itemsize * math.prod(weight.shape)
-        for weight in weights
-        if weight.dtype in ELEMENT_TYPES
-    }
-    return sum(sizes.values())
+    return total_bytes(step.job.weights)
+
+
+def total_bytes(weights: Iterable[Weight]) -> int:
+    """The size in bytes of `weights`, each distinct weight counted once."""
+    return sum({weight.sha256: size_bytes(weight) for weight in weights}.values())
+
+
+def size_bytes(weight: Weight) -> int:
+    """The size of a weight in bytes; 0 if its dtype is not known."""
+    known = ELEMENT_TYPES.get(weight.dtype)
+    return known.itemsize * math.prod(weight.shape) if known is not None else 0
 
 
 def ranks(plan: ModelPlan, last_duration_s: Callable[[str], float | None]) -> dict[str, float]:

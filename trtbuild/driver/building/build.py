@@ -12,8 +12,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from trtbuild.core.planning.graph import STAGES, ModelPlan, Reason, Step, stages_until
+from trtbuild.core.planning.priorities import weights_bytes
 from trtbuild.driver.answers.report import BuildResult
-from trtbuild.driver.building import exported_files, refused_nodes
+from trtbuild.driver.building import exported_files, memory, refused_nodes
 from trtbuild.driver.building.estimates import Estimates
 from trtbuild.driver.building.events import Watcher
 from trtbuild.driver.building.executor import Callbacks, execute
@@ -27,6 +28,7 @@ from trtbuild.driver.project.blame import place_in_manifest
 from trtbuild.driver.project.history import LastRun
 from trtbuild.driver.project.locked import differing_engines
 from trtbuild.driver.project.outcome import Outcome, StepRun, WrittenOutput
+from trtbuild.driver.project.shortage import refuse_small_memory
 from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.driver.workers import logs
 from trtbuild.driver.workers.pool import WorkerPool
@@ -194,7 +196,14 @@ def _run_step(step: Step, plan: ModelPlan, workspace: Workspace, pool: WorkerPoo
 
 
 def _run_with_typed_errors(step: Step, plan: ModelPlan, workspace: Workspace, pool: WorkerPool) -> StepRun:
+    weights = weights_bytes(step)
     try:
+        refuse_small_memory(
+            step.id,
+            weights,
+            memory.least_bytes(step.stage, weights),
+            memory.free_with_swap_bytes() if weights else None,
+        )
         return run_step(step, plan, workspace.facts[plan.model.name], workspace.lookups, workspace.store, pool)
     except TrtbuildError:
         raise

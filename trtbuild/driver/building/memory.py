@@ -55,6 +55,15 @@ def estimate_bytes(stage: Stage, weights_bytes: int, last_peak_bytes: int | None
     return BASE_BYTES[stage] + int(BYTES_PER_WEIGHT_BYTE[stage] * weights_bytes)
 
 
+def least_bytes(stage: Stage, weights_bytes: int) -> int:
+    """The memory in bytes without which a step certainly fails; 0 if that is not known.
+
+    An engine step has the weights once, and TensorRT's own buffers. TensorRT-RTX 1.7.1 needed 2.1 bytes for each byte of
+    float32 weights (3.2 GB), and 2.2 if it computed in float16 (1.1 GB).
+    """
+    return int(1.5 * weights_bytes) if stage == "engine" else 0
+
+
 def may_start(
     estimate_bytes: int, running_estimates: Collection[int], free_at_rest_bytes: int | None, free_now_bytes: int | None
 ) -> bool:
@@ -67,6 +76,13 @@ def may_start(
     if free_now_bytes is not None and estimate_bytes > free_now_bytes:
         return False
     return free_at_rest_bytes is None or sum(running_estimates) + estimate_bytes <= free_at_rest_bytes
+
+
+def free_with_swap_bytes() -> int | None:
+    """Like `free_bytes`, and the free swap: a step that needs swap is slow, but it may succeed."""
+    free = free_bytes()
+    swap = (int(line.split()[1]) * 1024 for line in _read_lines(Path("/proc/meminfo")) if line.startswith("SwapFree:"))
+    return None if free is None else free + sum(swap)
 
 
 def free_bytes(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int | None:

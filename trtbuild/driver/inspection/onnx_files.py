@@ -3,32 +3,40 @@
 from __future__ import annotations
 
 import hashlib
+import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trtbuild.atomic import replace_file
+from trtbuild.atomic import replace_file, replacing, write_all
 from trtbuild.core.packages.package_index import PackageIndex
 from trtbuild.core.partition.network_document import is_document
 from trtbuild.driver.answers.subjects import Subject
 from trtbuild.driver.project import wiring
 from trtbuild.driver.project.workspace import Request
-from trtbuild.errors import BlobMissing, EnvironmentFault, TrtbuildError, UsageError
+from trtbuild.errors import BlobMissing, EnvironmentFault, UsageError
+
+#: Larger weights are in a file beside the model. The limit of protobuf is 2 GiB for a whole message.
+MAX_INLINE_BYTES = 1 << 30
+_PIECE_BYTES = 1 << 20
+
+Bytes = bytes | bytearray | memoryview
 
 
 def write_onnx(request: Request, index: PackageIndex, subject: Subject, folder: str) -> dict[tuple[str, str], str]:
-    """Write ``<folder>/<target>/<partition>.onnx`` for each engine.
+    """Write ``<folder>/<target>/<partition>.onnx`` for each engine. Weights of more than `MAX_INLINE_BYTES` are beside it,
+    in ``<partition>.onnx.data``, because protobuf cannot read messages of 2 GiB.
 
     Return (target, partition) → path relative to the project. Raises
 
     * UsageError if the recipe of an engine is not in the cache, if the engine was compiled from a TensorRT network, or if a
       file cannot be written
     * BlobMissing or EntryCorrupt if a model or weight is missing or damaged
-    * EnvironmentFault if onnx is not installed
-    * TrtbuildError if a model is too large for one ONNX file.
+    * EnvironmentFault if onnx is not installed.
     """
     try:
-        from trtbuild.stages.convert.weights import materialize
+        from trtbuild.stages.convert.weights import materialize, with_data_file
         from trtbuild.toolchain.compiling.preparing import prepare_model
     except ImportError as error:
         raise EnvironmentFault(
@@ -58,12 +66,16 @@ def write_onnx(request: Request, index: PackageIndex, subject: Subject, folder: 
                     hint="leave --onnx out",
                 )
             path = f"{folder}/{target}/{partition}.onnx"
-            try:
-                weights = dict(zip(parts["weights"], weight_bytes, strict=True))
-                data = materialize(*prepare_model(model, weights, release(*parts["toolchain"])))
-            except ValueError as error:
-                raise TrtbuildError(f"{partition}@{target} does not fit into one ONNX file: {error}") from error
-            _write_if_changed(project / path, data)
+            weights = dict(zip(parts["weights"], weight_bytes, strict=True))
+            model, prepared = prepare_model(model, weights, release(*parts["toolchain"]))
+            data_file = Path(f"{project / path}.data")
+            if sum(memoryview(data).nbytes for data in prepared.values()) <= MAX_INLINE_BYTES:
+                _write_if_changed(project / path, materialize(model, prepared))
+                data_file.unlink(missing_ok=True)  # of an earlier, larger model
+            else:
+                model, contents = with_data_file(model, prepared, data_file.name)
+                _write_data_file(data_file, contents)
+                _write_if_changed(project / path, model)
             paths[target, partition] = path
     return paths
 
@@ -76,6 +88,34 @@ def _recipe_parts(subject: Subject, target: str, partition: str) -> dict[str, An
             hint="inspect the package where it was built, or set TRTBUILD_CACHE_DIR to that cache",
         )
     return dict(recipe.parts)
+
+
+def _write_data_file(path: Path, contents: Sequence[tuple[int, Bytes]]) -> None:
+    """Write the bytes at their offsets, unless the file has these bytes already."""
+    try:
+        if _has_contents(path, contents):
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path, durable=True) as descriptor:
+            for offset, data in contents:
+                os.lseek(descriptor, offset, os.SEEK_SET)
+                write_all(descriptor, memoryview(data))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror or error}") from None
+
+
+def _has_contents(path: Path, contents: Sequence[tuple[int, Bytes]]) -> bool:
+    offset, data = contents[-1]
+    if not path.is_file() or path.stat().st_size != offset + len(data):
+        return False
+    with open(path, "rb") as file:
+        for offset, data in contents:
+            file.seek(offset)
+            for start in range(0, len(data), _PIECE_BYTES):
+                piece = memoryview(data)[start : start + _PIECE_BYTES]
+                if file.read(len(piece)) != piece:
+                    return False
+    return True
 
 
 def _write_if_changed(path: Path, data: bytes) -> None:

@@ -6,7 +6,7 @@ This package imports no other package of `driver`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from trtbuild.core.packages.package_files import PackageFiles
@@ -45,14 +45,17 @@ def write_output(
     digests: Digests,
     learn: Learn,
     last_recipe: Recipe | None = None,
+    refuse: Callable[[Sequence[OutputFile]], None] = lambda changed: None,
 ) -> bool:
     """Bring one output up to date. Return whether a file was written.
 
     `learn` receives the digest and the stamp of each file that is written. `last_recipe` is the recipe of
-    the package in the previous build. Raises BlobMissing, EntryCorrupt, StoreUnavailable, or OSError.
+    the package in the previous build. `refuse` receives the files that will be written, and may raise an error.
+    Raises BlobMissing, EntryCorrupt, StoreUnavailable, or OSError.
     """
     old_paths = KINDS[kind].previous_files(project / root, files, last_recipe)
     outdated = changed_files(project, files, digests)
+    refuse(outdated)
     for turn in sorted({file.turn for file in outdated}):
         write(project, [file for file in outdated if file.turn == turn], store, learn)
     new_paths = {project / file.path for file in files}

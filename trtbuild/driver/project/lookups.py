@@ -14,12 +14,14 @@ from trtbuild.core.engines.engine_job import Weight
 from trtbuild.core.model.spec import Model
 from trtbuild.core.planning.graph import USER_CODE_STAGES, Reason, Step
 from trtbuild.core.planning.model_plan import ModelPlan
+from trtbuild.core.planning.priorities import size_bytes
 from trtbuild.core.recipes import chain, keys
 from trtbuild.core.recipes.chain import link_bytes, parse_link
 from trtbuild.core.recipes.dependency import Dependency, Observation
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
 from trtbuild.driver.project.history import History
+from trtbuild.driver.project.shortage import refuse_small_cache_disk
 from trtbuild.driver.project.trail import Trail
 from trtbuild.driver.project.weights_file import WeightsFile
 from trtbuild.errors import BlobMissing, EntryCorrupt, ManifestErrors, Problem, RecordUntrusted, SourceError
@@ -254,12 +256,15 @@ class StoreLookups:
     def keep_file_weights(self, model: Model, digests: Sequence[str]) -> None:
         """Put the tensors with these digests from the weights file into the local store.
 
-        Raises SourceError if the file has changed.
+        Raises SourceError if the file has changed, and InsufficientResources.
         """
         table = self.weights_table(model) if digests else None
         # Reading the file is faster than fetching from a remote, so it does not matter whether a remote has the tensors.
         missing = [sha256 for sha256 in digests if not self._store.local.has(sha256)]
         if model.weights is not None and table is not None and missing:
+            sizes = {weight.sha256: size_bytes(weight) for weight in table.values()}
+            subject = f"weights of {model.weights}"
+            refuse_small_cache_disk(self._store.local.root, subject, sum(sizes[sha256] for sha256 in missing))
             WeightsFile(model.weights, self._project / model.weights).keep(table, missing, self._store)
 
     def _weights_digest(self, model: Model, file: WeightsFile) -> str:

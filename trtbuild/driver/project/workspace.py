@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from trtbuild import manifest
 from trtbuild.core.model.declared_shapes import derive
 from trtbuild.core.model.shapes import ShapePlan
 from trtbuild.core.model.spec import Model, Target
-from trtbuild.core.packages.package_files import read_files
+from trtbuild.core.packages.package_files import file_sizes, read_files
 from trtbuild.core.planning.graph import stages_until
 from trtbuild.core.planning.jobs import PartitionJob
 from trtbuild.core.planning.model_plan import Facts, ModelPlan, plan_model
@@ -22,6 +23,7 @@ from trtbuild.driver.project.history import History
 from trtbuild.driver.project.locked import LockFile, LockGuard
 from trtbuild.driver.project.lookups import StoreLookups
 from trtbuild.driver.project.outcome import WrittenOutput
+from trtbuild.driver.project.shortage import refuse_small_output_disk
 from trtbuild.errors import (
     BlobMissing,
     EntryCorrupt,
@@ -177,7 +179,8 @@ class Workspace:
     def write_outputs(self, plan: ModelPlan) -> list[WrittenOutput]:
         """Write the outputs of a finished model that are not up to date.
 
-        Raises BlobMissing, EntryCorrupt, StoreUnavailable, SourceError (the weights file has changed), and OSError.
+        Raises InsufficientResources, BlobMissing, EntryCorrupt, StoreUnavailable, SourceError (the weights file has
+        changed), and OSError.
         """
         package = plan.package
         if package is None or package.record is None:
@@ -185,7 +188,9 @@ class Workspace:
         needed = plan.contents.blobs() if plan.contents is not None else {}
         self.lookups.keep_file_weights(plan.model, [sha256 for sha256 in needed if sha256 in plan.file_weights])
         written = []
-        for kind, path, files in self.files_of(plan.model, package.record):
+        all_files = self.files_of(plan.model, package.record)
+        sizes = file_sizes(self.lookups.blob(package.record.outputs["index"].sha256))
+        for kind, path, files in all_files:
             changed = outputs.write_output(
                 self.project,
                 kind,
@@ -195,6 +200,7 @@ class Workspace:
                 self.digests.sha256_many,
                 self.digests.learn,
                 self.history.recipe(package.id),
+                partial(refuse_small_output_disk, self.project, path, plan.model.name, sizes=sizes),
             )
             written.append(WrittenOutput(plan.model.name, kind, path, changed))
         return written

@@ -16,6 +16,7 @@ from trtbuild.core.planning.comparison import Comparison
 from trtbuild.core.planning.jobs import ConvertJob, LowerJob, PartitionJob
 from trtbuild.core.recipes.ports import Store
 from trtbuild.core.recipes.record import Output
+from trtbuild.driver.project.shortage import refuse_small_cache_disk
 from trtbuild.driver.workers import graph_steps
 from trtbuild.driver.workers.results import Context, PT2Job, Result
 from trtbuild.driver.workers.validator import Validator, conversion_outputs
@@ -81,8 +82,14 @@ def trace(job: TraceJob, context: Context) -> Result:
             stored.append([slot, dtype, list(shape), store.put_bytes(data).to_json()])
         return stored
 
+    def refuse_small_disk(weights: list[tuple[int, Any]]) -> None:
+        """Raise InsufficientResources if the store has no room for the weights of the model."""
+        views = [tensor_bytes(tensor)[2] for _, tensor in weights]
+        subject, size = "the weights of the model", sum(view.nbytes for view in views)
+        refuse_small_cache_disk(store.root, subject, size, lambda: store.missing_bytes(views))
+
     quantizers = None if job.quantizers is None else store.get_bytes(job.quantizers)
-    traced = run.trace(job, context.project, store_weights, graph_steps.makers(), quantizers)
+    traced = run.trace(job, context.project, store_weights, graph_steps.makers(), quantizers, refuse_small_disk)
     outputs = {
         "program": store.put_bytes(traced.program),
         "graph": store.put_bytes(traced.graph.encode()),
@@ -90,6 +97,8 @@ def trace(job: TraceJob, context: Context) -> Result:
         "interface": store.put_bytes(json.dumps(traced.interface).encode()),
     }
     weights_by_slot: dict[str, Weight] = {}
+    if traced.kept is None:
+        refuse_small_disk(traced.weights)
     for slot, dtype, shape, stored in store_weights(traced.weights) if traced.kept is None else traced.kept:
         output = Output(stored["sha256"], stored["size"])
         outputs[f"weight:{slot}"] = output
@@ -252,13 +261,12 @@ def export_pt2_with_operators(job: PT2Job, context: Context) -> Result:
 def engine(job: EngineJob, context: Context) -> Result:
     """Compile an engine, with the timing caches of the context. Does not import torch."""
     from trtbuild.toolchain.compiling import allocator
-    from trtbuild.toolchain.compiling.compiler import compile_engine
+    from trtbuild.toolchain.compiling.compiler import compile_to
 
     store = context.store
     allocator.return_large_buffers()
-    compiled = compile_engine(job, store.get_bytes, context.timings)
-    outputs = {"plan": store.put_bytes(compiled.plan), "layers": store.put_bytes(compiled.layers)}
-    statistics = compiled.statistics
-    del compiled
+    with store.open_writer() as plan:  # the plan is written while the library makes it: it is as large as the weights
+        compiled = compile_to(plan.write, job, store.get_bytes, context.timings)
+        outputs = {"plan": plan.finish(), "layers": store.put_bytes(compiled.layers)}
     allocator.release_free_memory()  # an idle worker must not keep memory that other steps need
-    return Result(outputs, statistics=statistics)
+    return Result(outputs, statistics=compiled.statistics)

@@ -1,4 +1,4 @@
-"""Write weights into an ONNX model, for onnxruntime and for people. Engines get weights by pointer instead."""
+"""Write weights into an ONNX model or beside it, for onnxruntime and for people. Engines get weights by pointer instead."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import numpy as np
 import onnx
 
 Bytes = bytes | bytearray | memoryview
+
+#: Weights begin at multiples of this number in a data file, so that they can be memory-mapped (onnx.external_data_helper).
+_ALIGNMENT = 4096
 
 _FOUR_BITS = (onnx.TensorProto.INT4, onnx.TensorProto.FLOAT4E2M1)
 
@@ -30,6 +33,30 @@ def materialize(model: bytes, weights: Mapping[str, np.ndarray | Bytes]) -> byte
         tensor.ClearField("external_data")
         tensor.raw_data = raw
     return bytes(proto.SerializeToString(deterministic=True))
+
+
+def with_data_file(model: bytes, weights: Mapping[str, Bytes], location: str) -> tuple[bytes, list[tuple[int, Bytes]]]:
+    """Return `model` (a result of `convert`) for weights in the file `location` beside it, and the contents of this file:
+    the offset in bytes and the bytes of each weight, in order. There is no limit of size.
+
+    Raises KeyError for a missing weight that the model reads, and ValueError for a wrong size.
+    """
+    proto = onnx.ModelProto.FromString(model)
+    contents: list[tuple[int, Bytes]] = []
+    end = 0
+    for tensor in proto.graph.initializer:
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            continue
+        data = memoryview(weights[tensor.name]).cast("B")
+        if data.nbytes != size_bytes(tensor):
+            raise ValueError(f"{tensor.name} has {size_bytes(tensor)} bytes; {data.nbytes} were given")
+        offset = -(-end // _ALIGNMENT) * _ALIGNMENT
+        del tensor.external_data[:]
+        for key, value in (("location", location), ("offset", offset), ("length", data.nbytes)):
+            tensor.external_data.add(key=key, value=str(value))
+        contents.append((offset, data))
+        end = offset + data.nbytes
+    return bytes(proto.SerializeToString(deterministic=True)), contents
 
 
 def size_bytes(tensor: onnx.TensorProto) -> int:

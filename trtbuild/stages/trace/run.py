@@ -62,6 +62,9 @@ class TraceResult:
 #: during the proof.
 StoreWeights = Callable[["list[tuple[int, torch.Tensor]]"], Any]
 
+#: A function that raises an error if weights (slot number, value) cannot be stored.
+RefuseWeights = Callable[["list[tuple[int, torch.Tensor]]"], None]
+
 #: If the forked copy has not stored the weights after this many seconds, the caller of the trace stores them.
 _STORING_PATIENCE_S = 3600.0
 
@@ -103,12 +106,13 @@ def trace(
     store_weights: StoreWeights | None = None,
     makers: Makers | None = None,
     quantizers: bytes | None = None,
+    refuse_weights: RefuseWeights = lambda weights: None,
 ) -> TraceResult:
     """Trace the model of `job`, prove the result, and record its dependencies. Raises SourceError.
 
-    `makers` has the functions for sources that are graphs already (``onnx:``, ``network:``). `quantizers` are the result of
-    a calibration. If an error is raised,
-    `store_weights` may already have stored weights; then no record refers to them.
+    `refuse_weights` receives the weights to store, before the proof. It may raise an error. `makers` has the functions for
+    sources that are graphs already (``onnx:``, ``network:``). `quantizers` are the result of a calibration. If an error is
+    raised, `store_weights` may already have stored weights; then no record refers to them.
     """
     process_state = prepare()
     import torch
@@ -121,6 +125,11 @@ def trace(
     from trtbuild.stages.trace.user_code.frames import Frames
 
     project = project.resolve()
+
+    def refuse_unrecorded(weights: list[tuple[int, torch.Tensor]]) -> None:
+        with discovery.own_work():
+            refuse_weights(weights)
+
     discovery = Discovery(project, job.source, process_state.environment, process_state.modules)
     frames = Frames(discovery.places, project)
     seed_everything()
@@ -133,7 +142,13 @@ def trace(
                 if quantizers is not None:
                     attach_quantizers(source, quantizers, job)
                 traced = trace_module(
-                    source, job, frames, discovery.implementation_digest, discovery.dependency_state, store_weights
+                    source,
+                    job,
+                    frames,
+                    discovery.implementation_digest,
+                    discovery.dependency_state,
+                    store_weights,
+                    refuse_unrecorded,
                 )
         traced.interface["operators"] = discovery.operators
         if discovery.operators:
@@ -164,6 +179,7 @@ def trace_module(
     implementation: Callable[[str], str] | None = None,
     dependency_state: Callable[[], object] = lambda: None,
     store_weights: StoreWeights | None = None,
+    refuse_weights: RefuseWeights = lambda weights: None,
 ) -> TraceResult:
     """Trace a loaded module. `implementation` returns the digest of a custom operator's implementation by the operator's
     name. `dependency_state` returns a value that changes with each new dependency. Raises SourceError."""
@@ -207,6 +223,7 @@ def trace_module(
     arguments = arguments_as_input_numbers(inspect.signature(module.forward), job.inputs)
     failures = guard_failures(exported.guards, arguments, job.shapes, job.inputs, job.points, exported.assumptions)
     program, values = arranged.program, _weights_to_store(arranged, state, job)
+    refuse_weights(values)
 
     def store_in_copy() -> Any:
         hooks.set_recorder(None)  # the store's files are not dependencies

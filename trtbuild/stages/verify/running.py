@@ -5,6 +5,7 @@ A value is deleted after its last use. So the memory contains the values of one 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -51,10 +52,18 @@ class Weights:
         weight = self._weights[slot]
         if weight not in self._tensors:
             dtype: torch.dtype = getattr(torch, weight.dtype)
-            raw = bytearray(self._read(weight.sha256))
-            flat = torch.frombuffer(raw, dtype=dtype) if raw else torch.empty(0, dtype=dtype)
-            self._tensors[weight] = flat.reshape(weight.shape)
+            self._tensors[weight] = _tensor_of(self._read(weight.sha256), dtype).reshape(weight.shape)
         return self._tensors[weight]
+
+
+def _tensor_of(data: bytes, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor in the memory of `data`. A copy would need the memory of a large weight twice. No program writes to it: the
+    programs of all steps are functional."""
+    if not data:
+        return torch.empty(0, dtype=dtype)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given buffer is not writable", category=UserWarning)
+        return torch.frombuffer(data, dtype=dtype)
 
 
 def placeholder_values(

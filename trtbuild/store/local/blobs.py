@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,14 +13,12 @@ from pathlib import Path
 from trtbuild.core.recipes.ports import FileStamp
 from trtbuild.core.recipes.record import Output
 from trtbuild.errors import BlobMissing, EntryCorrupt
-from trtbuild.store.local.chunking import MAX_SIZE, Window, windows_of_bytes, windows_of_file
+from trtbuild.store.local.chunking import MAX_SIZE, windows_of_bytes, windows_of_file
 from trtbuild.store.local.entries import Entries
-from trtbuild.store.local.publication import Publication, copy_atomically
+from trtbuild.store.local.publication import copy_atomically
 from trtbuild.store.local.receiving import FileReceiver, open_receiver
+from trtbuild.store.local.writing import BlobWriter, missing_bytes, put_small, put_windows
 from trtbuild.store.trust import action_result
-
-# Threads that hash and write chunks: SHA-256 runs without the GIL, and fsync waits. More threads are not faster.
-_WRITER_COUNT = min(8, (os.cpu_count() or 1) + 2)
 
 # A blob is read, hashed and yielded in pieces of this many bytes, which are called stretches. A stretch fits into a
 # second-level cache. With stretches of 2 MiB the kernel takes twice the time.
@@ -43,7 +40,9 @@ class LocalBlobs:
         """Write `data`, atomically. The blob is durable when this method returns. Raises StoreUnavailable."""
         self.entries.is_read_only = False
         view = memoryview(data).cast("B")
-        return self._put_small(view) if len(view) <= MAX_SIZE else self._put_large(windows_of_bytes(view))
+        if len(view) <= MAX_SIZE:
+            return put_small(self.entries, view)
+        return put_windows(self.entries, windows_of_bytes(view), self._write_list)
 
     def put_file(self, path: str) -> Output:
         """Write the bytes of a file, which is read once. Raises StoreUnavailable, or OSError when `path` cannot be read."""
@@ -53,8 +52,18 @@ class LocalBlobs:
             while len(head) <= MAX_SIZE and (more := file.read(MAX_SIZE + 1 - len(head))):
                 head += more
             if len(head) <= MAX_SIZE:
-                return self._put_small(memoryview(head))
-            return self._put_large(windows_of_file(head, file))
+                return put_small(self.entries, memoryview(head))
+            return put_windows(self.entries, windows_of_file(head, file), self._write_list)
+
+    def open_writer(self) -> BlobWriter:
+        """A writer of a blob whose bytes arrive in pieces."""
+        self.entries.is_read_only = False
+        return BlobWriter(self.entries, self._write_list)
+
+    def missing_bytes(self, blobs: Iterable[memoryview]) -> int:
+        """The bytes that the store's files would grow by, if all `blobs` were stored. The blobs are read, and nothing is
+        written. Raises StoreUnavailable."""
+        return missing_bytes(self.entries, blobs)
 
     def get_bytes(self, sha256: str) -> bytes:
         """The bytes, verified. Raises BlobMissing, EntryCorrupt or StoreUnavailable."""
@@ -69,9 +78,10 @@ class LocalBlobs:
             buffer.seek(size - 1)
             buffer.write(b"\0")
         with buffer.getbuffer() as view:
-            for _ in self._read_verified(sha256, files, _consecutive_buffers(view)):
-                pass
-        return buffer.getvalue()  # no copy is made, because the buffer has exactly the blob's size
+            deque(self._read_verified(sha256, files, _consecutive_buffers(view)), maxlen=0)
+        # Not copied, because the buffer has exactly the blob's size, and because no slice of it exists any more. (The
+        # variable of a `for` loop would keep the last slice.)
+        return buffer.getvalue()
 
     def copy_to(self, sha256: str, path: str) -> FileStamp | None:
         """Write the verified bytes to `path`, atomically. Returns the file's stamp (publication.py, rule 4).
@@ -156,64 +166,13 @@ class LocalBlobs:
             self.entries.quarantine("ac", key, f"chunk list of {sha256}: {error}")
             return None
 
-    def _put_small(self, view: memoryview) -> Output:
-        output = Output(hashlib.sha256(view).hexdigest(), len(view))
-        publication = Publication(self.entries.layout)
-        self._put_cas_file(publication, output, publication.write, view)
-        publication.make_durable()
-        return output
-
-    def _put_cas_file(
-        self, publication: Publication, file: Output, write: Callable[[str, memoryview], None], view: memoryview
-    ) -> None:
-        path = self.entries.layout.entry_path("cas", file.sha256)
+    def _write_list(self, sha256: str, chunks: Sequence[Output]) -> None:
+        """Write the chunk list of a blob, unless the store has this list."""
         with self.entries.lock.shared():
-            found = self.entries.find("cas", file.sha256) == file.size
-        if found:
-            publication.add_folder(os.path.dirname(path))
-        else:
-            self.entries.prepare()
-            write(path, view)
-
-    def _put_large(self, windows: Iterable[Window]) -> Output:
-        content_hash, size = hashlib.sha256(), 0
-        publication = Publication(self.entries.layout)
-        chunks: list[Output] = []
-
-        def put_chunk(chunk: memoryview) -> Output:
-            file = Output(hashlib.sha256(chunk).hexdigest(), len(chunk))
-            self._put_cas_file(publication, file, publication.write_in_batch, chunk)
-            return file
-
-        with ThreadPoolExecutor(_WRITER_COUNT) as writers, ThreadPoolExecutor(1) as hasher:
-            waiting: deque[tuple[Future[None], list[Future[Output]]]] = deque()
-
-            def finish_oldest_window() -> None:
-                hashed, written = waiting.popleft()
-                chunks.extend(future.result() for future in written)
-                hashed.result()
-
-            try:
-                for window in windows:
-                    size += len(window.data)
-                    hashed = hasher.submit(content_hash.update, window.data)
-                    waiting.append((hashed, [writers.submit(put_chunk, chunk) for chunk in window.chunks]))
-                    if len(waiting) > 2:  # so that only a few windows are in memory
-                        finish_oldest_window()
-                while waiting:
-                    finish_oldest_window()
-            except BaseException:
-                writers.shutdown(cancel_futures=True)
-                publication.abandon()
-                raise
-            publication.make_durable(writers)
-        output = Output(content_hash.hexdigest(), size)
-        with self.entries.lock.shared():
-            listed_chunks = self._read_chunk_list(output.sha256)
-        if listed_chunks != tuple(chunks):
-            entry = action_result.list_entry(output.sha256, chunks)
-            self.entries.write("ac", action_result.list_key(output.sha256), entry.to_bytes())
-        return output
+            is_listed = self._read_chunk_list(sha256) == tuple(chunks)
+        if not is_listed:
+            entry = action_result.list_entry(sha256, chunks)
+            self.entries.write("ac", action_result.list_key(sha256), entry.to_bytes())
 
     def _read_verified(
         self, sha256: str, files: Sequence[Output], next_buffer: Callable[[int], memoryview]

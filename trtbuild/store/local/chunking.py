@@ -71,24 +71,55 @@ def windows_of_bytes(data: memoryview) -> Iterator[Window]:
         yield Window(data[start:], tuple(chunks))
 
 
-def windows_of_file(head: bytes | bytearray, rest: BinaryIO) -> Iterator[Window]:
-    """Yield `head`, and then the rest of the file `rest`, in windows that own their memory. Raises OSError."""
-    remainder: bytes | bytearray | memoryview = head
-    at_end = False
-    while not at_end or remainder:
-        buffer = memoryview(bytearray(WINDOW_SIZE))
-        buffer[: len(remainder)] = remainder
-        filled = len(remainder)
-        while filled < WINDOW_SIZE and not at_end:
-            count = rest.readinto(buffer[filled:])  # type: ignore[attr-defined]
-            filled += count
-            at_end = count == 0
+class WindowCutter:
+    """Cuts bytes that arrive in pieces into windows that own their memory.
+
+    The caller writes bytes to the start of `room`, and then calls `advance` with their number.
+    """
+
+    def __init__(self) -> None:
+        self._buffer = memoryview(bytearray(WINDOW_SIZE))
+        self._filled = 0
+
+    @property
+    def room(self) -> memoryview:
+        """The memory for the next bytes. It has at least one byte."""
+        return self._buffer[self._filled :]
+
+    def advance(self, count: int) -> Window | None:
+        """Note that `room` has `count` more bytes. Returns a window if the buffer is full."""
+        self._filled += count
+        return self._cut(at_end=False) if self._filled == WINDOW_SIZE else None
+
+    def finish(self) -> Window | None:
+        """The last window; None if all bytes are in earlier windows."""
+        return self._cut(at_end=True)
+
+    def _cut(self, *, at_end: bool) -> Window | None:
         done, chunks = 0, []
-        for offset, length in chunk_bounds(buffer[:filled]):
-            if not at_end and filled - offset < MAX_SIZE:
+        for offset, length in chunk_bounds(self._buffer[: self._filled]):
+            if not at_end and self._filled - offset < MAX_SIZE:
                 break
             done = offset + length
-            chunks.append(buffer[offset:done])
-        remainder = buffer[done:filled]
-        if chunks:
-            yield Window(buffer[:done], tuple(chunks))
+            chunks.append(self._buffer[offset:done])
+        window = Window(self._buffer[:done], tuple(chunks)) if chunks else None
+        remainder = self._buffer[done : self._filled]
+        self._buffer = memoryview(bytearray(0 if at_end else WINDOW_SIZE))
+        self._buffer[: len(remainder)] = remainder
+        self._filled = len(remainder)
+        return window
+
+
+def windows_of_file(head: bytes | bytearray, rest: BinaryIO) -> Iterator[Window]:
+    """Yield `head`, and then the rest of the file `rest`, in windows that own their memory. `head` is shorter than a
+    window. Raises OSError."""
+    cutter = WindowCutter()
+    cutter.room[: len(head)] = head
+    window = cutter.advance(len(head))
+    while count := rest.readinto(cutter.room):  # type: ignore[attr-defined]
+        window = cutter.advance(count)
+        if window is not None:
+            yield window
+    window = cutter.finish()
+    if window is not None:
+        yield window

@@ -52,6 +52,7 @@ from trtbuild.core.recipes.trust import Signature, Trust, TrustAll, domain_key, 
 from trtbuild.errors import EntryCorrupt, RecordUntrusted, StoreUnavailable
 from trtbuild.store.local import leases
 from trtbuild.store.local.blobs import LocalBlobs
+from trtbuild.store.local.writing import put_small
 from trtbuild.store.trust import action_result
 from trtbuild.store.trust.action_result import ActionResult, record_document
 
@@ -227,7 +228,9 @@ class LocalStore(LocalBlobs):
             if winner is not None:
                 return winner
             blobs = {output.sha256: self.files_of(output.sha256) for output in record.outputs.values()}
-            written = self._put_small(memoryview(document))  # one file, not chunks: the entry names one document
+            written = put_small(
+                self.entries, memoryview(document)
+            )  # one file, not chunks: the entry names one document
             entry = action_result.record_entry(written, blobs, signatures)
             name = self._entry_name_for(key, written, signatures)
             if name is not None:

@@ -34,8 +34,9 @@ from trtbuild.store.remote.files import MAX_FILE_SIZE, PRESENCE_S, ReadFile, Rem
 from trtbuild.store.trust import action_result
 from trtbuild.store.trust.action_result import ActionResult
 
-#: The maximum size of an entry in bytes. The chunk list is its largest part: this limit is enough for blobs of 20 GB.
-MAX_ENTRY_SIZE = 16 << 20
+#: The maximum size of an entry in bytes. The list of all chunks of a record is its largest part: 0.7 MB for each GB. This
+#: limit is enough for records of 80 GB.
+MAX_ENTRY_SIZE = 64 << 20
 
 #: Seconds after a write in which another machine's simultaneous write may still replace the entry (rule 6).
 SETTLE_S = 0.25

@@ -34,6 +34,7 @@ from trtbuild.toolchain.compiling.lean_library import open_lean_library
 from trtbuild.toolchain.compiling.plan_reading import read_plan
 from trtbuild.toolchain.compiling.preparing import prepare_model
 from trtbuild.toolchain.compiling.quantized_types import refuse_types
+from trtbuild.toolchain.compiling.serializing import WritePlan, serialize_network
 from trtbuild.toolchain.libraries.devices import Device, use_device
 from trtbuild.toolchain.libraries.library import Log, capture_log, keep_kernels_loaded, load
 from trtbuild.toolchain.libraries.releases import release
@@ -46,20 +47,37 @@ from trtbuild.toolchain.tensorrt8.precision import constrain_layers
 
 
 @dataclass(frozen=True)
-class CompiledEngine:
-    """An engine.
+class EngineDescription:
+    """An engine without its plan.
 
-    `plan` is the serialized engine. `layers` is JSON: the network's layers before TensorRT fuses them, and its inputs
-    and outputs, with names, types and shapes (-1 is dynamic). `statistics` are seconds by phase, bytes and warnings.
+    `layers` is JSON: the network's layers before TensorRT fuses them, and its inputs and outputs, with names, types and
+    shapes (-1 is dynamic). `statistics` are seconds by phase, bytes and warnings.
     """
 
-    plan: memoryview
     layers: bytes
     statistics: dict[str, object]
 
 
+@dataclass(frozen=True)
+class CompiledEngine(EngineDescription):
+    """An engine. `plan` is the serialized engine."""
+
+    plan: memoryview
+
+
 def compile_engine(job: EngineJob, read: Callable[[str], Bytes], timings: Path | None = None) -> CompiledEngine:
-    """Compile `job`. `read` returns a blob's bytes by its SHA-256. `read` is not called for weights that the model does not
+    """Compile `job` to a plan in memory. Otherwise like `compile_to`."""
+    plan = bytearray()
+    compiled = compile_to(plan.extend, job, read, timings)
+    return CompiledEngine(compiled.layers, compiled.statistics, memoryview(plan))
+
+
+def compile_to(
+    write: WritePlan, job: EngineJob, read: Callable[[str], Bytes], timings: Path | None = None
+) -> EngineDescription:
+    """Compile `job`, and call `write` with the pieces of the plan, in order. An error may come after some pieces.
+
+    `read` returns a blob's bytes by its SHA-256. `read` is not called for weights that the model does not
     read. `timings` is the directory for timing caches. A toolchain without timing caches ignores it.
 
     Raises EnvironmentFault if the library is missing or has another version, if the lean runtime is missing that the plan
@@ -105,28 +123,41 @@ def compile_engine(job: EngineJob, read: Callable[[str], Bytes], timings: Path |
             if not properties.strongly_typed and not is_recorded:
                 constrain_layers(trt, parsed.network, config, read_outline(model))
             cache = timing_cache.attach_cache(config, timing_path) if timing_path is not None else None
-            plan = builder.build_serialized_network(parsed.network, config)
+            parts = QuantizedParts(0, 0) if is_recorded else quantized_parts(read_outline(model))
+            kept = bytearray()
+            if parts:
+                write = _writing_to_both(write, kept)
+            plan_bytes = serialize_network(trt, builder, parsed.network, config, write)
             clock.phase("build_s")
-            if timing_path is not None and plan is not None:
+            if timing_path is not None and plan_bytes is not None:
                 timing_cache.save_cache(config, timing_path)
             del config
             del cache
         del builder
-    if plan is None or not memoryview(plan).nbytes:
-        raise _refusal(job, log, is_empty=plan is not None)
-    view = memoryview(plan)
+    if not plan_bytes:
+        raise _refusal(job, log, is_empty=plan_bytes is not None)
     statistics: dict[str, object] = {
         **clock.seconds,
-        "plan_bytes": view.nbytes,
+        "plan_bytes": plan_bytes,
         "weights_bytes": sum(memoryview(blob).nbytes for blob in blobs.values()),
         "peak_rss_bytes": _peak_rss_bytes(),
         "warnings": log.warnings(),
     }
     if not is_recorded:
-        statistics["quantized"] = _quantization(quantized_parts(read_outline(model)), view)
+        statistics["quantized"] = _quantization(parts, memoryview(kept))
     if device is not None:
         statistics["device"] = {"name": device.name, "memory_bytes": device.memory_bytes, "driver": device.driver}
-    return CompiledEngine(view, json.dumps(layers, separators=(",", ":")).encode(), statistics)
+    return EngineDescription(json.dumps(layers, separators=(",", ":")).encode(), statistics)
+
+
+def _writing_to_both(write: WritePlan, kept: bytearray) -> WritePlan:
+    """A function that passes pieces to `write`, and adds them to `kept`."""
+
+    def write_both(piece: bytes | memoryview) -> None:
+        kept.extend(piece)
+        write(piece)
+
+    return write_both
 
 
 def _quantization(parts: QuantizedParts, plan: memoryview) -> dict[str, object] | None:

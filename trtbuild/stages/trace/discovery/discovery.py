@@ -84,15 +84,22 @@ class Discovery:
     def import_library(self, name: str, distributions: Iterable[str]) -> ModuleType:
         """Import a library that trtbuild itself uses, during the recording. Only `distributions` become dependencies, and
         not the modules that the library loads: they are dependencies if user code imports them. Raises ImportError."""
-        if self._import_rules is None:
-            raise AssertionError("a library is imported during the recording")
-        with self._recorder.dropping_records(), self._import_rules.suspended():
-            mapped = mapped_files()
+        with self.own_work():
             module = importlib.import_module(name)
-        self._mapped_before |= mapped_files() - mapped
         for distribution in distributions:
             self._recorder.record_distribution(distribution)
         return module
+
+    @contextmanager
+    def own_work(self) -> Iterator[None]:
+        """Enter a block, during the recording, in which trtbuild works for itself: its files and modules do not
+        become dependencies."""
+        if self._import_rules is None:
+            raise AssertionError("nothing is recorded now")
+        mapped = mapped_files()
+        with self._recorder.dropping_records(), self._import_rules.suspended():
+            yield
+        self._mapped_before |= mapped_files() - mapped
 
     def implementation_digest(self, name: str) -> str:
         """The digest of a custom operator's implementation. `program_text` writes it into the canonical text."""

@@ -27,6 +27,9 @@ from trtbuild.stages.trace.job import TraceJob
 #: A message lists at most this many names.
 _MAX_LISTED = 8
 
+#: Weights are examined in pieces of this many elements.
+_PIECE_ELEMENTS = 1 << 24
+
 #: A key that identifies a tensor: (address, dtype, shape, stride), or its object if it has no memory.
 Identity = tuple[Any, ...]
 
@@ -162,7 +165,10 @@ def fill_unset_weights(weights: ModuleWeights) -> None:
         value = weight.value
         if not (weight.persistent and value.is_floating_point() and value.numel()):
             continue
-        if not bool(torch.isfinite(value).all()) or not bool(value.any()):
+        # in pieces: the results of isfinite would be as large as the weight
+        pieces = value.reshape(-1).split(_PIECE_ELEMENTS) if value.is_contiguous() else (value,)
+        is_finite = all(bool(torch.isfinite(piece).all()) for piece in pieces)
+        if not is_finite or not any(bool(piece.any()) for piece in pieces):
             value.copy_(torch.randn(value.shape, generator=generator) * 0.02)
 
 

@@ -6,6 +6,7 @@ graph. There all numbers are stored in the same way, as raw data.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -112,10 +113,11 @@ def _weight_value(tensor: onnx.TensorProto, folder: Path, job: TraceJob) -> torc
     raw = _checked_bytes(tensor, folder, job)
     if not len(raw):
         return torch.empty(list(tensor.dims), dtype=dtype)
-    return torch.frombuffer(bytearray(raw), dtype=dtype).reshape(list(tensor.dims))
+    writable = raw if isinstance(raw, bytearray) else bytearray(raw)  # not copied if it is from an external file
+    return torch.frombuffer(writable, dtype=dtype).reshape(list(tensor.dims))
 
 
-def _checked_bytes(tensor: onnx.TensorProto, folder: Path, job: TraceJob) -> bytes:
+def _checked_bytes(tensor: onnx.TensorProto, folder: Path, job: TraceJob) -> bytes | bytearray:
     """The row-major little-endian bytes of a tensor, from the model or its external file. Raises SourceError if the
     number of bytes does not fit the tensor's type and shape."""
     raw = _read_bytes(tensor, folder)
@@ -129,13 +131,18 @@ def _checked_bytes(tensor: onnx.TensorProto, folder: Path, job: TraceJob) -> byt
     return raw
 
 
-def _read_bytes(tensor: onnx.TensorProto, folder: Path) -> bytes:
+def _read_bytes(tensor: onnx.TensorProto, folder: Path) -> bytes | bytearray:
     location = location_of(tensor)
     if location is not None:
         info = onnx.external_data_helper.ExternalDataInfo(tensor)
-        with (folder / location).open("rb") as file:
-            file.seek(info.offset or 0)
-            return file.read(_size_bytes(tensor) if info.length is None else info.length)
+        with (folder / location).open("rb", buffering=0) as file:
+            start, wanted = info.offset or 0, _size_bytes(tensor) if info.length is None else info.length
+            data = bytearray(max(0, min(wanted, os.fstat(file.fileno()).st_size - start)))
+            file.seek(start)
+            filled = 0
+            while count := file.readinto(memoryview(data)[filled:]):  # one call reads at most 2 GiB
+                filled += count
+            return data[:filled] if filled < len(data) else data
     if tensor.HasField("raw_data"):
         return bytes(tensor.raw_data)
     return bytes(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor)).raw_data)
@@ -146,7 +153,7 @@ def _with_raw_data(tensor: onnx.TensorProto, folder: Path, job: TraceJob) -> onn
     if tensor.data_type == onnx.TensorProto.STRING:
         return tensor
     copy = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=list(tensor.dims))
-    copy.raw_data = _checked_bytes(tensor, folder, job)
+    copy.raw_data = bytes(_checked_bytes(tensor, folder, job))
     return copy
 
 

@@ -1,0 +1,163 @@
+"""A model with large weights (``--large-gb``): build, push, pull and load it, with the memory peak of each process.
+
+The model is a chain of float32 layers of 8192 x 8192 weights, all different, in one engine. The package also has the
+reference program, so it has the weights twice: in the engine's plan and for PyTorch.
+
+Rules
+1. The peak of a process is its VmHWM: the resident memory, with the pages that it shares with other processes. Workers
+   reset it before each step. So a worker's peak is that of one step.
+2. The peer of the engine step is the compile part of a straight script, in a separate process. The peer of the whole
+   build is the larger of the script's two processes, because they run one after the other.
+3. Everything is removed at the end. The disk needs about eight times the weights.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks import projects
+from benchmarks.figure import Check, Limit, Ratio, Row, Value
+from benchmarks.measure import Run, run
+from benchmarks.nginx import run_nginx
+from benchmarks.session import Session, run_counts
+
+_WIDTH = 8192
+_LAYER_BYTES = 4 * _WIDTH * _WIDTH
+_SCRIPT = Path(__file__).with_name("straight_large.py")
+
+#: Prints the memory peak after loading and calling a package on the CPU. The results go to a file.
+_LOAD = """\
+import json, sys
+import torch, trtbuild
+model = trtbuild.load(sys.argv[1], device="cpu").module()
+x = torch.linspace(-1, 1, 2 * int(sys.argv[2])).reshape(2, -1)
+torch.save(model(x), sys.argv[3])
+status = open("/proc/self/status").read().splitlines()
+print(next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM:")))
+"""
+
+_EAGER = """\
+import sys
+import torch
+sys.path.insert(0, "")
+from models.wide import build
+x = torch.linspace(-1, 1, 2 * int(sys.argv[2])).reshape(2, -1)
+with torch.no_grad():
+    expected = build(int(sys.argv[1]), int(sys.argv[2]))(x)
+actual = torch.load(sys.argv[3])
+print(float((actual - expected).abs().max() / expected.abs().max()))
+"""
+
+
+def rows(session: Session) -> Iterator[Row]:
+    """The build, the peers, the ways of the package, and loading."""
+    layers = math.ceil(session.sizes.large_gb * 1e9 / _LAYER_BYTES)
+    project = projects.write_wide(session.empty_folder("large"), layers, _WIDTH)
+    try:
+        yield from _measure(session, project, layers)
+    finally:
+        shutil.rmtree(project, ignore_errors=True)
+
+
+def _measure(session: Session, project: Path, layers: int) -> Iterator[Row]:
+    weights = Value("weights", layers * _LAYER_BYTES, "B")
+    session.say(f"  building with {weights}")
+    done, document = session.document(project, "build", "--trace", "build.json", memory=True)
+    peaks, plan = _peaks(project), _plan(document)
+    yield Check("large: the plan has the weights", plan["size"] >= weights.number, f"{plan['size'] / 1e9:.2f} GB")
+    for stage in ("trace", "lower", "partition"):
+        yield Ratio(f"large: peak of the {stage} step", Value("process", peaks[stage], "B"), weights, 1.5)
+    yield Limit("large: the build", Value("wall", done.wall_s), note=f"cache {_size(project / 'cache') / 1e9:.2f} GB")
+    exported = _script(session, project, layers, "export")
+    compiled = _script(session, project, layers, "compile")
+    shutil.rmtree(project / "straight")
+    yield Ratio("large: peak of the engine step", Value("process", peaks["engine"], "B"), compiled, 1.1)
+    yield Ratio("large: peak of the engine step, to the weights", Value("process", peaks["engine"], "B"), weights)
+    straight = Value("larger part of the script", max(exported.number, compiled.number), "B")
+    yield Ratio("large: all processes of the build at once", Value("PSS", done.peak_bytes, "B"), straight)
+    yield from _moves(session, project, weights, plan)
+    yield from _loads(session, project, layers, weights)
+
+
+def _moves(session: Session, project: Path, weights: Value, plan: dict[str, Any]) -> Iterator[Row]:
+    """Push the cache to nginx. Restore the package from there with an empty cache."""
+    with run_nginx(session.empty_folder("nginx-large")) as server:
+        environment = {**session.environment(), "TRTBUILD_REMOTES": f"team=rw:{server.url}"}
+
+        def call(*arguments: str) -> tuple[Run, Any]:
+            done = run([session.trtbuild, *arguments, "--json"], project, environment=environment, memory=True)
+            return done, json.loads(done.stdout)
+
+        session.say("  pushing and pulling")
+        pushed, _ = call("cache", "push")
+        for name in ("cache", "dist", ".trtbuild"):
+            shutil.rmtree(project / name)
+        pulled, document = call("build")
+        largest = max(line.received for line in server.requests() if line.method == "PUT")
+    shutil.rmtree(session.work / "nginx-large")
+    ran = run_counts(document)
+    yield Check("large: pulled into an empty cache, runs nothing", not ran, f"ran: {ran or 'nothing'}")
+    digest = _sha256(project / "dist" / "wide" / "engines" / "sm89" / "model.plan")
+    yield Check("large: the pulled plan is the built one", digest == plan["sha256"], f"sha256 {digest[:16]}…")
+    # chunks have at most 1 MiB; the largest request is the entry that lists all chunks of the trace or the package
+    yield Limit("large: largest request of the push", Value("", largest, "B"), 16e6)
+    for name, done in (("push", pushed), ("pull and write the package", pulled)):
+        memory = Value("PSS", done.peak_bytes, "B")
+        yield Ratio(f"large: {name}", memory, weights, 0.5, note=f"{done.wall_s:.1f} s")
+
+
+def _loads(session: Session, project: Path, layers: int, weights: Value) -> Iterator[Row]:
+    session.say("  loading on the CPU")
+    environment = session.environment()
+    command = [sys.executable, "-c", _LOAD, "dist/wide", str(_WIDTH), "results.pt"]
+    done = run(command, project, environment=environment)
+    peak = Value("process", float(done.stdout.split()[-1]), "B")
+    yield Ratio("large: peak of load and a call, on a CPU", peak, weights, 1.5, note=f"{done.wall_s:.1f} s")
+    command = [sys.executable, "-c", _EAGER, str(layers), str(_WIDTH), "results.pt"]
+    error = float(run(command, project, environment=environment).stdout.split()[-1])
+    yield Check(
+        "large: the loaded package computes what PyTorch does", error < 1e-5, f"relative difference {error:.1e}"
+    )
+
+
+def _script(session: Session, project: Path, layers: int, part: str) -> Value:
+    """Run a part of the script. Returns the memory peak of its process."""
+    session.say(f"  the script: {part}")
+    (project / "straight").mkdir(exist_ok=True)
+    command: list[str | Path] = [sys.executable, _SCRIPT, part, "straight", str(layers), str(_WIDTH)]
+    done = run(command, project, environment=session.environment())
+    return Value(f"script, {part}", float(done.stdout.split()[-1]), "B")
+
+
+def _peaks(project: Path) -> dict[str, float]:
+    """The memory peak of each step in bytes, by stage, from the timeline of the build."""
+    document = json.loads((project / "build.json").read_text())
+    events = document["traceEvents"] if isinstance(document, dict) else document
+    return {
+        event["cat"]: event["args"]["peak_rss_bytes"] for event in events if "peak_rss_bytes" in event.get("args", {})
+    }
+
+
+def _plan(document: Any) -> dict[str, Any]:
+    (step,) = [step for step in document["steps"] if step["stage"] == "engine"]
+    plan: dict[str, Any] = step["outputs"]["plan"]
+    return plan
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb", buffering=0) as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

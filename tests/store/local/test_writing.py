@@ -1,0 +1,91 @@
+"""Tests of blobs whose bytes arrive in pieces."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trtbuild.store.local import chunking
+from trtbuild.store.local.local import LocalStore
+
+MIB = 1 << 20
+
+#: Prints the growth of the peak in bytes while a blob is read, and while it is written in pieces.
+_PEAKS_PROGRAM = """
+import sys
+from pathlib import Path
+from trtbuild.driver.workers.worker import _reset_peak_rss, peak_rss_bytes
+from trtbuild.store.local.local import LocalStore
+
+def pieces():
+    for number in range(192):
+        yield number.to_bytes(4, "big") * (1 << 18)
+
+def write(store):
+    with store.open_writer() as writer:
+        for piece in pieces():
+            writer.write(piece)
+        return writer.finish()
+
+store = LocalStore(Path(sys.argv[1]) / "store")
+write(LocalStore(Path(sys.argv[1]) / "first"))
+_reset_peak_rss()
+before = peak_rss_bytes()
+output = write(store)
+written = peak_rss_bytes() - before
+_reset_peak_rss()
+before = peak_rss_bytes()
+data = store.get_bytes(output.sha256)
+print(peak_rss_bytes() - before, written)
+"""
+
+
+@pytest.mark.parametrize("size", [0, 1, MIB, MIB + 1, 5 * MIB + 3, chunking.WINDOW_SIZE, 2 * chunking.WINDOW_SIZE + 7])
+def test_writes_the_chunks_of_put_bytes(tmp_path: Path, size: int) -> None:
+    data = random.Random(size).randbytes(size)
+    expected = LocalStore(tmp_path / "whole").put_bytes(data)
+    store = LocalStore(tmp_path / "pieces")
+    cuts = sorted(random.Random(1).choices(range(size + 1), k=5))
+    with store.open_writer() as writer:
+        for start, end in zip([0, *cuts], [*cuts, size], strict=True):
+            piece = bytearray(data[start:end])
+            writer.write(memoryview(piece))
+            piece[:] = bytes(len(piece))  # the caller may use the memory again
+        assert writer.size == size
+        assert writer.finish() == expected
+    assert store.get_bytes(expected.sha256) == data
+    assert store.files_of(expected.sha256) == LocalStore(tmp_path / "whole").files_of(expected.sha256)
+
+
+def test_leaves_no_blob_after_an_error(tmp_path: Path) -> None:
+    data = random.Random(0).randbytes(20 * MIB)
+    store = LocalStore(tmp_path)
+    output = LocalStore(tmp_path / "other").put_bytes(data)
+    with pytest.raises(ZeroDivisionError), store.open_writer() as writer:
+        writer.write(data)
+        raise ZeroDivisionError
+    assert not store.has(output.sha256)
+    assert [*(tmp_path / "tmp").iterdir()] == []
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's record of the memory peak")
+def test_reading_and_writing_hold_a_blob_once(tmp_path: Path, child: Callable[..., Any]) -> None:
+    """A blob of 192 MiB. The peaks allow 64 MiB for the windows, the threads and the allocator."""
+    read_bytes, written_bytes = map(int, child(_PEAKS_PROGRAM, tmp_path).finish().split())
+    assert 192 * MIB <= read_bytes < (192 + 64) * MIB
+    assert written_bytes < (64 + 64) * MIB, "the writer holds more than a few windows"
+
+
+def test_counts_the_bytes_that_are_missing(tmp_path: Path) -> None:
+    known, fresh = random.Random(0).randbytes(5 * MIB), random.Random(1).randbytes(3 * MIB)
+    store = LocalStore(tmp_path)
+    store.put_bytes(known)
+    blobs = [memoryview(known), memoryview(fresh), memoryview(fresh), memoryview(bytes(4 * MIB)), memoryview(b"small")]
+    stored = sorted(path for path in tmp_path.glob("cas/*/*"))
+    # equal chunks count once, and the zeros have one chunk of the largest size
+    assert store.missing_bytes(blobs) == 3 * MIB + chunking.MAX_SIZE + len(b"small")
+    assert sorted(path for path in tmp_path.glob("cas/*/*")) == stored, "counting must not write"

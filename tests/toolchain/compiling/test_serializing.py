@@ -1,0 +1,47 @@
+"""Tests of the plan that is passed on in pieces, with the real library."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tensorrt_rtx
+
+from trtbuild.errors import StoreUnavailable
+from trtbuild.toolchain.compiling.compiler import compile_engine, compile_to
+from trtbuild.toolchain.compiling.serializing import serialize_network
+
+
+def test_gives_the_bytes_of_a_plan_that_is_built_in_memory(mlp_job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces: list[bytes] = []
+    with monkeypatch.context() as patch:
+        patch.delattr(tensorrt_rtx.Builder, "build_serialized_network")
+        compiled = compile_to(lambda piece: pieces.append(bytes(piece)), mlp_job.job, mlp_job.read)
+    assert compiled.statistics["plan_bytes"] == sum(map(len, pieces))
+    monkeypatch.delattr(tensorrt_rtx, "IStreamWriter")  # as in a library without streams
+    assert bytes(compile_engine(mlp_job.job, mlp_job.read).plan) == b"".join(pieces)
+
+
+def test_raises_the_error_of_the_writer_and_writes_no_more(mlp_job: Any) -> None:
+    written: list[int] = []
+
+    def fail(piece: bytes | memoryview) -> None:
+        written.append(len(piece))
+        raise StoreUnavailable("the cache cannot be used: No space left on device")
+
+    with pytest.raises(StoreUnavailable, match="No space left"):
+        compile_to(fail, mlp_job.job, mlp_job.read)
+    assert len(written) == 1
+
+
+class _Refusing:
+    """A builder without streams that refuses each network."""
+
+    def build_serialized_network(self, *_: Any) -> None:
+        return None
+
+
+def test_returns_none_for_a_refused_network() -> None:
+    pieces: list[Any] = []
+    assert serialize_network(tensorrt_rtx, _Refusing(), None, None, pieces.append) is None
+    assert pieces == []

@@ -1,0 +1,98 @@
+"""Refuse work that cannot fit on a disk or into memory, before the work starts.
+
+Rules
+1. Work is refused only if it would fail. So each need is the least number of bytes. A step may need more, and then it fails
+   later with another error.
+2. If the system does not report a size, the work is not refused.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from trtbuild.driver.outputs import OutputFile
+from trtbuild.errors import InsufficientResources
+
+_CACHE_HINT = "free some space, run `trtbuild cache gc`, or set TRTBUILD_CACHE_DIR to a directory on a larger disk"
+_OUTPUTS_HINT = (
+    "free some space, or choose other `outputs` in the manifest; then build again: the built engines are in the cache"
+)
+
+
+def free_disk_bytes(folder: Path) -> int | None:
+    """The bytes that this user can still write to the disk of `folder`, which need not exist; None if unknown."""
+    for place in (folder, *folder.parents):
+        try:
+            return shutil.disk_usage(place).free
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return None
+    return None
+
+
+def refuse_small_cache_disk(
+    root: Path, subject: str, size_bytes: int, missing: Callable[[], int] | None = None
+) -> None:
+    """Raise InsufficientResources if the cache in `root` has no room for `size_bytes`. `subject` names the bytes.
+
+    `missing` returns how many of the bytes the cache does not have yet. It reads all of them, so it is called only if the
+    disk has less than `size_bytes`.
+    """
+    free_bytes = free_disk_bytes(root)
+    if free_bytes is None or size_bytes <= free_bytes:
+        return
+    needed_bytes = size_bytes if missing is None else missing()
+    if needed_bytes > free_bytes:
+        raise InsufficientResources(
+            f"the cache {root} needs {size_text(needed_bytes)} more for {subject}, and its disk has "
+            f"{size_text(free_bytes)} left",
+            hint=_CACHE_HINT,
+        )
+
+
+def refuse_small_output_disk(
+    project: Path, root: str, model: str, changed: Sequence[OutputFile], sizes: Mapping[str, int]
+) -> None:
+    """Raise InsufficientResources if the disk of the output `root` has no room for the `changed` files.
+
+    `sizes` maps digests to bytes. Each file is complete before the old one is removed. So the disk needs room for the
+    largest new file, and for the growth of all files.
+    """
+    new = [sizes.get(file.sha256, len(file.data or b"")) for file in changed]
+    old_bytes = sum(_file_bytes(project / file.path) for file in changed)
+    needed_bytes = max([0, *new, sum(new) - old_bytes])
+    free_bytes = free_disk_bytes(project / root)
+    if free_bytes is not None and needed_bytes > free_bytes:
+        raise InsufficientResources(
+            f"the outputs of model {model!r} need {size_text(needed_bytes)} more in {root}, and its disk has "
+            f"{size_text(free_bytes)} left",
+            hint=_OUTPUTS_HINT,
+        )
+
+
+def refuse_small_memory(subject: str, weights_bytes: int, needed_bytes: int, free_bytes: int | None) -> None:
+    """Raise InsufficientResources if a step, called `subject`, needs more memory than there is. `needed_bytes` is the least
+    need of a step that reads weights of `weights_bytes`. `free_bytes` includes swap."""
+    if free_bytes is not None and needed_bytes > free_bytes:
+        raise InsufficientResources(
+            f"{subject} needs at least {size_text(needed_bytes)} of memory for its weights of "
+            f"{size_text(weights_bytes)}, and {size_text(free_bytes)} are free",
+            hint="end other programs, run fewer steps at once (-j 1), raise the memory limit of the container, or build on "
+            "a machine with more memory; `partition: {granularity: …}` makes engines with fewer weights",
+        )
+
+
+def size_text(size_bytes: int) -> str:
+    """``3.0 GiB``; smaller sizes in MiB or KiB."""
+    unit, shift = ("GiB", 30) if size_bytes >= 1 << 30 else ("MiB", 20) if size_bytes >= 1 << 20 else ("KiB", 10)
+    return f"{size_bytes / (1 << shift):,.1f} {unit}"
+
+
+def _file_bytes(path: Path) -> int:
+    try:
+        return path.lstat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,163 @@
+"""Writes the CAS files of blobs: of a blob in memory, in a file, or one whose bytes arrive in pieces. The rules are in
+local.py."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+
+from trtbuild.core.recipes.record import Output
+from trtbuild.store.local.chunking import MAX_SIZE, Window, WindowCutter, chunk_bounds
+from trtbuild.store.local.entries import Entries
+from trtbuild.store.local.publication import Publication
+
+# Threads that hash and write chunks: SHA-256 runs without the GIL, and fsync waits. More threads are not faster.
+_WRITER_COUNT = min(8, (os.cpu_count() or 1) + 2)
+
+#: Writes the chunk list of a blob, unless it exists.
+WriteList = Callable[[str, Sequence[Output]], None]
+
+
+def put_small(entries: Entries, view: memoryview) -> Output:
+    """Write a blob that is one CAS file. Raises StoreUnavailable."""
+    output = Output(hashlib.sha256(view).hexdigest(), len(view))
+    publication = Publication(entries.layout)
+    _put_cas_file(entries, publication, output, publication.write, view)
+    publication.make_durable()
+    return output
+
+
+def put_windows(entries: Entries, windows: Iterable[Window], write_list: WriteList) -> Output:
+    """Write a blob that has several chunks. Raises StoreUnavailable."""
+    with _ChunkWriter(entries, write_list) as chunks:
+        for window in windows:
+            chunks.add(window)
+        return chunks.finish()
+
+
+def missing_bytes(entries: Entries, blobs: Iterable[memoryview]) -> int:
+    """The bytes of the CAS files that the store does not have yet and needs for `blobs`. Reads and hashes all blobs. Raises
+    StoreUnavailable."""
+    seen: set[str] = set()
+    total = 0
+    for view in blobs:
+        for start, length in [(0, len(view))] if len(view) <= MAX_SIZE else chunk_bounds(view):
+            sha256 = hashlib.sha256(view[start : start + length]).hexdigest()
+            if sha256 not in seen:
+                seen.add(sha256)
+                with entries.lookup_lock():
+                    total += length if entries.find("cas", sha256) != length else 0
+    return total
+
+
+def _put_cas_file(
+    entries: Entries, publication: Publication, file: Output, write: Callable[[str, memoryview], None], view: memoryview
+) -> None:
+    path = entries.layout.entry_path("cas", file.sha256)
+    with entries.lock.shared():
+        found = entries.find("cas", file.sha256) == file.size
+    if found:
+        publication.add_folder(os.path.dirname(path))
+    else:
+        entries.prepare()
+        write(path, view)
+
+
+class _ChunkWriter:
+    """Writes the chunks of one blob in several threads. Only a few windows are in memory at any time.
+
+    If the block ends without `finish`, there is no blob. Chunks that were published before the end stay in the store.
+    """
+
+    def __init__(self, entries: Entries, write_list: WriteList) -> None:
+        self._entries = entries
+        self._write_list = write_list
+        self._publication = Publication(entries.layout)
+        self._content_hash, self._size = hashlib.sha256(), 0
+        self._chunks: list[Output] = []
+        self._waiting: deque[tuple[Future[None], list[Future[Output]]]] = deque()
+        self._writers, self._hasher = ThreadPoolExecutor(_WRITER_COUNT), ThreadPoolExecutor(1)
+        self._is_finished = False
+
+    def add(self, window: Window) -> None:
+        """Write the next window. Its memory must not change afterwards. Raises StoreUnavailable."""
+        self._size += len(window.data)
+        hashed = self._hasher.submit(self._content_hash.update, window.data)
+        self._waiting.append((hashed, [self._writers.submit(self._put_chunk, chunk) for chunk in window.chunks]))
+        if len(self._waiting) > 2:
+            self._finish_oldest_window()
+
+    def finish(self) -> Output:
+        """Publish the blob, durably. Raises StoreUnavailable."""
+        while self._waiting:
+            self._finish_oldest_window()
+        self._is_finished = True
+        self._publication.make_durable(self._writers)
+        output = Output(self._content_hash.hexdigest(), self._size)
+        self._write_list(output.sha256, self._chunks)
+        return output
+
+    def _put_chunk(self, chunk: memoryview) -> Output:
+        file = Output(hashlib.sha256(chunk).hexdigest(), len(chunk))
+        _put_cas_file(self._entries, self._publication, file, self._publication.write_in_batch, chunk)
+        return file
+
+    def _finish_oldest_window(self) -> None:
+        hashed, written = self._waiting.popleft()
+        self._chunks.extend(future.result() for future in written)
+        hashed.result()
+
+    def __enter__(self) -> _ChunkWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._writers.shutdown(cancel_futures=True)
+        self._hasher.shutdown(cancel_futures=True)
+        if not self._is_finished:
+            self._publication.abandon()
+
+
+class BlobWriter:
+    """Writes one blob whose bytes arrive in pieces: ``with store.open_writer() as writer: …; writer.finish()``.
+
+    A few windows of the blob are in memory, never the whole blob. The result is equal to that of `put_bytes`. If the block
+    ends without `finish`, the store has no new blob. One thread at a time may use a writer.
+    """
+
+    def __init__(self, entries: Entries, write_list: WriteList) -> None:
+        self._entries = entries
+        self._chunks = _ChunkWriter(entries, write_list)
+        self._cutter = WindowCutter()
+        self.size = 0
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Add `data` to the blob. The memory of `data` may change after the call. Raises StoreUnavailable."""
+        view = memoryview(data).cast("B")
+        while view:
+            room = self._cutter.room
+            count = min(len(view), len(room))
+            room[:count] = view[:count]
+            view = view[count:]
+            self.size += count
+            window = self._cutter.advance(count)
+            if window is not None:
+                self._chunks.add(window)
+
+    def finish(self) -> Output:
+        """Publish the blob, durably. Raises StoreUnavailable."""
+        window = self._cutter.finish()
+        if self.size <= MAX_SIZE:
+            return put_small(self._entries, memoryview(b"") if window is None else window.data)
+        if window is not None:
+            self._chunks.add(window)
+        return self._chunks.finish()
+
+    def __enter__(self) -> BlobWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._chunks.__exit__(kind, error, tb)

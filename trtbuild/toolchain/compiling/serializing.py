@@ -1,0 +1,53 @@
+"""Build a network, and pass the plan on in pieces, so that the plan is never in memory as a whole.
+
+TensorRT-RTX 1.7 gives pieces of at most 64 MiB (IBuilder::buildSerializedNetworkToStream). Their bytes are those of
+build_serialized_network. A library without streams gives the plan in one piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+#: Receives the pieces of a plan, in order. The memory of a piece may be freed after the call.
+WritePlan = Callable[[bytes | memoryview], None]
+
+
+def serialize_network(trt: Any, builder: Any, network: Any, config: Any, write: WritePlan) -> int | None:
+    """Build the plan, and call `write` with its pieces. Returns the number of bytes, or None if the library refuses the
+    network. Raises the errors of `write`."""
+    if not hasattr(builder, "build_serialized_network_to_stream") or not hasattr(trt, "IStreamWriter"):
+        plan = builder.build_serialized_network(network, config)
+        if plan is None:
+            return None
+        view = memoryview(plan)
+        write(view)
+        return view.nbytes
+    writer = _stream_writer(trt, write)
+    is_built = builder.build_serialized_network_to_stream(network, config, writer)
+    if writer.error is not None:
+        raise writer.error
+    size: int = writer.size
+    return size if is_built else None
+
+
+def _stream_writer(trt: Any, write: WritePlan) -> Any:
+    class Writer(trt.IStreamWriter):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.IStreamWriter.__init__(self)
+            self.size = 0
+            self.error: BaseException | None = None
+
+        def write(self, data: bytes) -> int:
+            """Returns the number of bytes that were written; the library stops when it is too small."""
+            if self.error is not None:
+                return 0
+            try:
+                write(data)
+            except BaseException as error:  # an exception must not pass through the library; the caller raises it
+                self.error = error
+                return 0
+            self.size += len(data)
+            return len(data)
+
+    return Writer()

@@ -205,6 +205,10 @@ class ToolchainError(TrtbuildError):
         self.nodes: tuple[str, ...] = ()
 
 
+class PluginError(ToolchainError):
+    """The library of a model's plugins cannot be used, or it lacks a plugin."""
+
+
 class PackageError(TrtbuildError):
     """A package cannot be loaded, or was called with wrong tensors."""
 
@@ -223,6 +227,10 @@ class LinkRefused(PackageError):
 
 class PackageTooNew(PackageError):
     """A package has a newer format than this version of trtbuild can read."""
+
+
+class PluginsNotLoaded(PackageError):
+    """A package has a library of TensorRT plugins, and the caller has not allowed to load it."""
 
 
 class OperatorMissing(PackageError):

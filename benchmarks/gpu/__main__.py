@@ -17,7 +17,15 @@ from pathlib import Path
 from benchmarks.figure import Row, line, table, to_json
 from benchmarks.gpu.host import Host
 from benchmarks.gpu.lean.project import write_lean
-from benchmarks.gpu.project import Hardware, write_decoders, write_examples, write_quantized, write_resnet, write_vit
+from benchmarks.gpu.project import (
+    Hardware,
+    write_decoders,
+    write_examples,
+    write_plugins,
+    write_quantized,
+    write_resnet,
+    write_vit,
+)
 
 #: The name of a measurement → its module, in the order in which they run.
 SUBJECTS = {
@@ -33,6 +41,7 @@ SUBJECTS = {
     "verify": "numerics",
     "quantized": "quantized",
     "decoders": "decoders",
+    "plugins": "plugins",
 }
 
 
@@ -49,9 +58,10 @@ def main(arguments: list[str] | None = None) -> int:
         resnet = write_resnet(options.folder / "resnet", hardware)
         write_quantized(quantized, hardware)
         write_decoders(decoders, hardware)
+        plugins = write_plugins(options.folder / "plugins", hardware)
         lean = write_lean(options.folder / "lean", hardware)
         print(
-            f"wrote {examples}, {vit}, {resnet}, {quantized}, {decoders} and {lean}; "
+            f"wrote {examples}, {vit}, {resnet}, {quantized}, {decoders}, {plugins} and {lean}; "
             "next: (cd DIR && trtbuild build --until convert)"
         )
         return 0

@@ -33,6 +33,11 @@ class Host:
     #: ``cuda`` or ``cpu``. With ``cpu``, reference programs run in place of engines, to test the measurements themselves.
     device: str = "cuda"
 
+    @property
+    def plugins(self) -> Path:
+        """The project of a model with a plugin, beside the other projects."""
+        return self.decoders.with_name("plugins")
+
     def synchronize(self) -> None:
         """Wait until the device has finished all work."""
         if self.device == "cuda":

@@ -139,6 +139,33 @@ _INT8 = """\
       method: {method}
       calibration: {{python: "models.samples:{samples}", kwargs: {{count: {count}, batch: 4}}}}
 """
+#: A model whose engine calls a plugin of TensorRT's own library.
+_PLUGINS = """\
+version: 1
+include: [targets.yaml]
+defaults: {{{defaults}}}
+profiles:
+  regions:
+    pictures: {{shape: [2, 3, 64, 64]}}
+    corners: {{min: [1, 4], opt: [32, 4], max: [128, 4]}}
+    images: {{min: [1], opt: [32], max: [128]}}
+models:
+  regions:
+    source: {{python: "models.regions:build"}}
+    inputs:
+      pictures: {{}}
+      corners: {{range: [0, 32]}}
+      images: {{dtype: int32, range: [0, 1]}}
+    dims: {{regions: {{at: [corners.0, images.0]}}}}
+    profiles: [regions]
+    plugins:
+      operators:
+        "regions::align":
+          plugin: ROIAlign_TRT
+          version: "{version}"
+          arguments: {{height: output_height, width: output_width, scale: spatial_scale, samples: sampling_ratio}}
+          attributes: {{mode: 1, coordinate_transformation_mode: 1}}
+"""
 #: Decoders with a cache: as state, and as an input and output that grows.
 _DECODERS = """\
 version: 1
@@ -301,4 +328,14 @@ def write_decoders(folder: Path, hardware: Hardware, *, layers: int = 8, hidden:
         last=8 * hidden - 1,
     )
     _write(folder / "trtbuild.yaml", text)
+    return folder
+
+
+def write_plugins(folder: Path, hardware: Hardware) -> Path:
+    """Write a model with TensorRT's plugin ROIAlign_TRT. TensorRT-RTX has version 2 of it, TensorRT 8.6 version 1."""
+    _write(folder / "targets.yaml", hardware.manifest())
+    _write(folder / "models" / "__init__.py", "")
+    _write(folder / "models" / "regions.py", Path(__file__).with_name("regions.py").read_text())
+    version = "2" if hardware.toolchain == "tensorrt-rtx" else "1"
+    _write(folder / "trtbuild.yaml", _PLUGINS.format(defaults=hardware.defaults(), version=version))
     return folder

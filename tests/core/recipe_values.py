@@ -9,6 +9,7 @@ from trtbuild.core.engines.binding import Interface, WeightSlot
 from trtbuild.core.engines.engine_job import EngineJob, Weight
 from trtbuild.core.model.builder_settings import BuilderSettings
 from trtbuild.core.model.declared_shapes import derive
+from trtbuild.core.model.plugins import Plugin, Plugins, plugins_of
 from trtbuild.core.model.quantization import Calibration, Quantization
 from trtbuild.core.model.shapes import ShapePlan
 from trtbuild.core.model.spec import (
@@ -103,6 +104,9 @@ def shapes_of(model: Model) -> ShapePlan:
 #: A quantization, which `MODEL` does not have.
 QUANTIZATION = Quantization("int8", "entropy", Calibration("data:batches", kwargs={"n": 8}, samples=4), ("head",))
 
+#: Plugins, which `MODEL` does not have.
+PLUGINS = Plugins((Plugin("mylib::roi", "RoiPlugin", arguments={"height": "h"}, attributes={"mode": 1}),), "libroi.so")
+
 #: Fixed points of a verification. In a build, `core.model.verification.points` chooses them.
 POINTS = (Point(0, "min", (1,), 7), Point(0, "random 2", (3,), 8, zeros=True))
 
@@ -117,6 +121,17 @@ class Build:
     shapes: ShapePlan | None = None
     #: If None, the job follows from the model.
     job: EngineJob | None = None
+    #: The digest of the library of plugins.
+    library: str = D
+
+    @property
+    def partitions(self) -> Partitions:
+        """The first partition calls all plugins."""
+        if self.model.plugins is None:
+            return PARTITIONS
+        first, *others = PARTITIONS.partitions
+        called = tuple(plugin.operator for plugin in self.model.plugins.operators)
+        return replace(PARTITIONS, partitions=(replace(first, plugins=called), *others))
 
     def plan(self) -> ShapePlan:
         return self.shapes if self.shapes is not None else shapes_of(self.model)
@@ -137,13 +152,14 @@ class Build:
     def engine_job(self) -> EngineJob:
         model, target = self.model, self.model.targets[0]
         part = PARTITIONS.partitions[0]
-        return self.job or engine_job(
+        job = self.job or engine_job(
             model, self.plan(), part, A, self.weights, model.builder, target, TOOLCHAIN_VERSION
         )
+        return job if model.plugins is None else replace(job, plugin_library=self.library)
 
     def contents(self) -> PackageContents:
         targets = [target.name for target in self.model.targets]
-        cut = ToolchainPartitions(PARTITIONS, {B: Output(D, 100)})
+        cut = ToolchainPartitions(self.partitions, {B: Output(D, 100)})
         return PackageContents(
             model=self.model,
             shapes=self.plan(),
@@ -154,18 +170,23 @@ class Build:
             engines=[PackageEngine("encoder.0", target, A, Output(B, 1000), Output(C, 20)) for target in targets],
             toolchains=dict.fromkeys(targets, TOOLCHAIN_VERSION),
             origins={A: C},
+            plugin_library=None if self.model.plugins is None else Output(self.library, 10),
             sms={target.name: (target.sm,) for target in self.model.targets},
         )
 
     def recipes(self) -> dict[str, Recipe]:
         """Stage → its recipe."""
         model, toolchain = self.model, self.model.targets[0].toolchain
+        plugins = () if model.plugins is None else model.plugins.operators
+        called = plugins_of(model.plugins, self.partitions.partitions[0].plugins)
         return {
             **({"calibrate": self.calibrate()} if model.quantization is not None else {}),
             "trace": self.trace(),
             "lower": keys.lower(A, B, model.precisions, VERSIONS, truncates_double=model.partition.truncate_double),
-            "partition": keys.partition(A, B, model.partition, toolchain, TOOLCHAIN_VERSION, 22, VERSIONS),
-            "convert": keys.convert(A, 22, VERSIONS),
+            "partition": keys.partition(
+                A, B, model.partition, toolchain, TOOLCHAIN_VERSION, 22, VERSIONS, plugins=plugins
+            ),
+            "convert": keys.convert(A, 22, VERSIONS, called),
             "engine": keys.engine(self.engine_job(), ENVIRONMENT),
             "package": self.contents().recipe(),
             "weights": keys.weights_file(A, "safetensors"),

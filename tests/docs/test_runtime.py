@@ -28,11 +28,12 @@ def test_attributes_of_a_loaded_package_are_listed() -> None:
     listed = re.findall(r"`(\w+)(?:\([^)]*\))?`", "".join(re.findall(r"^\| (`.*?) \|", section(LOADING), re.MULTILINE)))
     public = {name for name in vars(Loaded) if not name.startswith("_")} - {"runner"}
     set_in_init = {"inputs", "outputs", "dims", "profiles", "targets", "target", "device"}
-    assert public | set_in_init == set(listed) - {"path", "verify", "follow_links", "import_operators"}
+    assert public | set_in_init == set(listed) - {"path", "verify", "follow_links", "import_operators", "load_plugins"}
 
 
 LOADING = (
-    "## `trtbuild.load(path, *, device=None, target=None, verify=True, follow_links=False, import_operators=False)`"
+    "## `trtbuild.load(path, *, device=None, target=None, verify=True, follow_links=False, import_operators=False, "
+    + "load_plugins=False)`"
 )
 
 

@@ -43,6 +43,8 @@ def _files_read(manifests: Sequence[str], models: Sequence[Model]) -> dict[str, 
     for model in models:
         if model.weights:
             read[model.weights] = "weights"
+        if model.plugins is not None and model.plugins.library is not None:
+            read[model.plugins.library] = "a library of plugins"
         if model.source.file is not None:
             read[model.source.file] = "a source"
     return read

@@ -115,6 +115,11 @@ _QUANTIZE = """\
 formats, the methods and the calibration data.
 """
 
+_PLUGINS = """\
+`plugins` puts calls of operators from outside PyTorch into engines.
+[TensorRT plugins](custom-operators.md#tensorrt-plugins) explains the fields and the library.
+"""
+
 #: heading, fields, prose above the table
 _SECTIONS: tuple[tuple[str, type[fields.Fields], str], ...] = (
     ("Top level", fields.ManifestFields, "`version` is the only required field of a manifest.\n"),
@@ -129,6 +134,8 @@ _SECTIONS: tuple[tuple[str, type[fields.Fields], str], ...] = (
     ("`partition`", fields.PartitionFields, ""),
     ("`quantize`", fields.QuantizeFields, _QUANTIZE),
     ("`quantize.calibration`", fields.CalibrationFields, ""),
+    ("`plugins`", fields.PluginsFields, _PLUGINS),
+    ("`plugins.operators.<name>`", fields.PluginFields, ""),
     ("`builder`", fields.BuilderFields, ""),
     ("`outputs`", fields.OutputFields, _OUTPUTS),
 )  # fmt: skip

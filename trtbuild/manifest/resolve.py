@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from trtbuild.core.model.builder_settings import BuilderSettings
+from trtbuild.core.model.plugins import Plugins
 from trtbuild.core.model.precisions import Precisions, module_precisions
 from trtbuild.core.model.quantization import Quantization
 from trtbuild.core.model.spec import Model, Origin, PartitionSettings, Profile, Source, Target
@@ -22,6 +23,7 @@ from trtbuild.manifest.format.fields import ModelFields, PrecisionFields, Target
 from trtbuild.manifest.namespace import Namespace
 from trtbuild.manifest.outputs import OutputPath, resolve_outputs
 from trtbuild.manifest.paths import ProjectPaths, check_readable, folder_of
+from trtbuild.manifest.plugins import resolve_plugins
 from trtbuild.manifest.quantization import check_targets, resolve_quantization
 from trtbuild.manifest.shapes import Shapes, check_shapes, resolve_dims, resolve_inputs, resolve_profile
 from trtbuild.manifest.source import kinds_of_source, resolve_source
@@ -101,12 +103,14 @@ class _Resolver:
         if quantization is not None and targets is not None:
             place = self._places.get("quantize.format", self._declared.name_origin)
             check_targets(quantization, targets, self._name, place, self._problems)
+        plugins = self._plugins(source)
         if source is not None:
             self._check_graph(source)
         model_outputs = resolve_outputs(self._declared, self._fields.get("outputs"), self._problems)
         outputs += model_outputs
         self._places.update({f"outputs.{output.kind}": output.origin for output in model_outputs})
         self._check_state(model_outputs)
+        self._check_plugins(plugins, model_outputs)
         precision = self._precision()
         has_invalid_field = any(located.value is INVALID for located in self._fields.values())
         if has_invalid_field or source is None or shapes is None or targets is None or precision is None:
@@ -125,6 +129,7 @@ class _Resolver:
             reference=self._value("reference"),
             quantization=quantization,
             state=tuple(self._value("state")),
+            plugins=plugins,
             partition=self._settings(PartitionSettings(), "partition"),
             builder=self._settings(BuilderSettings(), "builder"),
             outputs=tuple((output.kind, output.path) for output in model_outputs),
@@ -219,6 +224,26 @@ class _Resolver:
                 "load them in the function that builds the model, and remove `weights`",
             )
         return resolve_quantization(located, self._name, source, self._paths, self._problems)
+
+    def _plugins(self, source: Source | None) -> Plugins | None:
+        located = self._fields.get("plugins")
+        if located is None or located.value is INVALID or located.value is None:
+            return None
+        self._places["plugins"] = located.name_origin
+        self._places.update({f"plugins.{name}": key for name, key in located.node.keys.items()})
+        if (operators := located.node.items.get("operators")) is not None:
+            self._places.update({f"plugins.operators.{name}": key for name, key in operators.keys.items()})
+        return resolve_plugins(located, self._name, source, self._paths, self._problems)
+
+    def _check_plugins(self, plugins: Plugins | None, outputs: Sequence[OutputPath]) -> None:
+        """Add a problem for a ``.pt2`` file: the program in it cannot load plugins."""
+        for output in outputs if plugins is not None else ():
+            if output.kind == "pt2":
+                self._problems.add(
+                    output.origin,
+                    f"model {self._name!r} has `plugins`, and a program of torch.export loads no library of plugins",
+                    "write a package",
+                )
 
     def _shapes(self) -> Shapes | None:
         located = self._required("inputs")

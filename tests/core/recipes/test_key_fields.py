@@ -14,18 +14,27 @@ import pytest
 
 import trtbuild.core
 from tests.core.builder_values import other_value
-from tests.core.recipe_values import MODEL, QUANTIZATION, WEIGHTS, Build, shapes_of
+from tests.core.recipe_values import MODEL, PLUGINS, QUANTIZATION, WEIGHTS, A, Build, shapes_of
 from trtbuild.core.engines import engine_job
 from trtbuild.core.engines.engine_job import EngineJob, Weight
-from trtbuild.core.model import quantization, shapes, spec
+from trtbuild.core.model import plugins, quantization, shapes, spec
 from trtbuild.core.model.builder_settings import SETTINGS, SETTINGS_IN_EVERY_KEY, BuilderSettings
+from trtbuild.core.model.plugins import Plugin, Plugins
 from trtbuild.core.model.precisions import ModulePrecision
 from trtbuild.core.model.quantization import Calibration, Quantization
 from trtbuild.core.model.shapes import Symbol
 from trtbuild.core.model.spec import Input, Model, NamedDim, PartitionSettings, Profile, ShapeRange, Source, Target
 from trtbuild.core.recipes import key_fields
 
-CALIBRATE, TRACE, LOWER, PARTITION, ENGINE, PACKAGE = "calibrate", "trace", "lower", "partition", "engine", "package"
+CALIBRATE, TRACE, LOWER, PARTITION, CONVERT, ENGINE, PACKAGE = (
+    "calibrate",
+    "trace",
+    "lower",
+    "partition",
+    "convert",
+    "engine",
+    "package",
+)
 
 #: Type → field → the stages whose keys change if only that field changes, and earlier steps have the same results.
 #: `test_rule_4_2_every_field_is_accounted_for` fails for a new field until it has an entry here.
@@ -45,12 +54,22 @@ CHANGED_KEYS: Mapping[type, Mapping[str, Set[str]]] = {
         "partition": {PARTITION},
         "quantization": {CALIBRATE},
         "state": {TRACE},
+        "plugins": {PARTITION, CONVERT, PACKAGE},  # the library of the changed model is the same
         "builder": {ENGINE},
         "outputs": set(),
         "places": set(),
     },
     Quantization: dict.fromkeys(("format", "method", "calibration", "exclude"), frozenset({CALIBRATE})),
     Calibration: dict.fromkeys(("python", "safetensors", "kwargs", "samples"), frozenset({CALIBRATE})),
+    Plugins: {"operators": {PARTITION, CONVERT, PACKAGE}, "library": {PACKAGE}},  # the index has the library's name
+    Plugin: {
+        "operator": {PARTITION, CONVERT, PACKAGE},  # the package has the partitions, which name it
+        "name": {PARTITION, CONVERT, PACKAGE},
+        "version": {PARTITION, CONVERT, PACKAGE},
+        "namespace": {PARTITION, CONVERT, PACKAGE},
+        "arguments": {PARTITION, CONVERT},
+        "attributes": {PARTITION, CONVERT},
+    },
     Source: dict.fromkeys(("kind", "target", "kwargs", "deps", "env", "cacheable", "roots"), frozenset({TRACE})),
     Input: {"name": {TRACE, PACKAGE}, "dtype": {TRACE}, "keyword": {TRACE, PACKAGE}, "range": {TRACE, PACKAGE}},
     NamedDim: {"name": {PACKAGE}, "at": {TRACE, PACKAGE}, "multiple_of": {TRACE, ENGINE, PACKAGE}},
@@ -78,7 +97,8 @@ CHANGED_KEYS: Mapping[type, Mapping[str, Set[str]]] = {
     Weight: dict.fromkeys(("dtype", "shape", "sha256"), frozenset({ENGINE, PACKAGE})),
     EngineJob: {
         **dict.fromkeys(
-            ("onnx", "weights", "profiles", "settings", "target", "toolchain_version"), frozenset({ENGINE})
+            ("onnx", "weights", "profiles", "settings", "target", "toolchain_version", "plugin_library"),
+            frozenset({ENGINE}),
         ),
         "inputs": set(),  # they only check the compiled network
         "outputs": set(),
@@ -187,6 +207,15 @@ def mutations(kind: type, field: str) -> tuple[Build, Build]:
             Build(replace(MODEL, quantization=QUANTIZATION)),
             Build(replace(MODEL, quantization=after_quantization)),
         )
+    if kind in (Plugins, Plugin) or (kind, field) == (Model, "plugins"):
+        after_plugins = (
+            changed(PLUGINS)
+            if kind is Plugins and field == "library"
+            else replace(PLUGINS, operators=(changed(PLUGINS.operators[0]),))
+            if kind is Plugin
+            else replace(PLUGINS, operators=(replace(PLUGINS.operators[0], name="Other"),))
+        )
+        return Build(replace(MODEL, plugins=PLUGINS)), Build(replace(MODEL, plugins=after_plugins))
     if kind is EngineJob:
         return before, replace(before, job=changed(before.engine_job()))
     if kind is Weight:
@@ -238,7 +267,7 @@ def changed_stages(before: Build, after: Build) -> set[str]:
 
 
 def types_of_settings() -> list[type]:
-    values = [value for module in (spec, quantization, engine_job, shapes) for value in vars(module).values()]
+    values = [value for module in (spec, plugins, quantization, engine_job, shapes) for value in vars(module).values()]
     return list(dict.fromkeys(t for t in values if isinstance(t, type) and dataclasses.is_dataclass(t)))
 
 
@@ -335,3 +364,9 @@ def test_a_setting_that_has_no_encoding_is_refused() -> None:
         _ = Build(replace(MODEL, source=replace(MODEL.source, kwargs={"x": {1: 2}}))).trace().key  # type: ignore[dict-item]
     with pytest.raises(TypeError):
         _ = Build(replace(MODEL, source=replace(MODEL.source, kwargs={"x": object()}))).trace().key  # type: ignore[dict-item]
+
+
+def test_the_bytes_of_a_library_are_in_the_keys_of_the_engine_and_the_package_only() -> None:
+    model = replace(MODEL, plugins=PLUGINS)
+    assert changed_stages(Build(model), Build(model, library=A)) == {ENGINE, PACKAGE}
+    assert "plugin library" not in dict(Build().recipes()[ENGINE].parts)

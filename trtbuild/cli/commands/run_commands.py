@@ -23,6 +23,11 @@ _IMPORT_OPERATORS = click.option(
     is_flag=True,
     help="Import the modules of operators from outside PyTorch that the package calls. This runs their code.",
 )
+_LOAD_PLUGINS = click.option(
+    "--load-plugins",
+    is_flag=True,
+    help="Load the library of TensorRT plugins in the package. This runs its code.",
+)
 _PROFILE = click.option("--profile", metavar="NAME", help="Use the shapes of this profile.")
 
 
@@ -61,6 +66,7 @@ _PROFILE = click.option("--profile", metavar="NAME", help="Use the shapes of thi
     shell_complete=completing.file,
 )
 @_IMPORT_OPERATORS
+@_LOAD_PLUGINS
 @common
 def run(
     package: str,
@@ -71,6 +77,7 @@ def run(
     seed: int,
     output: str | None,
     import_operators: bool,
+    load_plugins: bool,
     flags: Flags,
 ) -> int:
     """Run a package once.
@@ -90,6 +97,7 @@ def run(
         output=output,
         seed=seed,
         import_operators=import_operators,
+        load_plugins=load_plugins,
     )
     show.document(flags, document, runs.run_lines)
     return 0
@@ -130,6 +138,7 @@ def run(
 )
 @click.option("--plot", metavar="FILE", help="Draw the latencies, as SVG.", shell_complete=completing.file)
 @_IMPORT_OPERATORS
+@_LOAD_PLUGINS
 @common
 def bench(
     package: str,
@@ -142,6 +151,7 @@ def bench(
     warmup_s: float,
     plot: str | None,
     import_operators: bool,
+    load_plugins: bool,
     flags: Flags,
 ) -> int:
     """Measure the latency of a package by shape.
@@ -166,6 +176,7 @@ def bench(
             budget=Budget(warmup_s, duration_s),
             watcher=watcher,
             import_operators=import_operators,
+            load_plugins=load_plugins,
         )
     if plot is not None:
         _write_plot(Path(flags.get("directory") or ".") / plot, latency_plot.latency_svg(document))

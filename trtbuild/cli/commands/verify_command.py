@@ -62,6 +62,11 @@ from trtbuild.errors import UsageError
     is_flag=True,
     help="Import the modules of operators from outside PyTorch that a PACKAGE calls. This runs their code.",
 )
+@click.option(
+    "--load-plugins",
+    is_flag=True,
+    help="Load the library of TensorRT plugins in a PACKAGE. This runs its code.",
+)
 @common
 def verify(
     models: tuple[str, ...],
@@ -71,6 +76,7 @@ def verify(
     max_error: float | None,
     replay: str | None,
     import_operators: bool,
+    load_plugins: bool,
     flags: dict[str, Any],
 ) -> int:
     """Compare the built models with PyTorch.
@@ -86,7 +92,7 @@ def verify(
     from trtbuild.driver.verification import packages as package_verification
     from trtbuild.driver.verification.document import Options
 
-    options = Options(points, seed, tolerance, replay, max_error, import_operators)
+    options = Options(points, seed, tolerance, replay, max_error, import_operators, load_plugins)
     requested = request(flags, models)
     packages = [path for path in (directory_of(requested.project, name) for name in models) if path is not None]
     if packages and len(packages) < len(models):

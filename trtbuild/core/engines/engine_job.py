@@ -34,6 +34,9 @@ class EngineJob:
 
     `inputs` and `outputs` are the types that the partition declares, or None if they are not known. The types of the
     compiled network are compared with them.
+
+    `plugin_library` is the SHA-256 of the library with the plugins that the model calls. It is None if the model calls no
+    plugin, or plugins of TensorRT's own library only.
     """
 
     onnx: str
@@ -44,3 +47,4 @@ class EngineJob:
     toolchain_version: str
     inputs: tuple[DeclaredType, ...] | None = None
     outputs: tuple[DeclaredType, ...] | None = None
+    plugin_library: str | None = None

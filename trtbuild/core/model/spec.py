@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from trtbuild.core.model.builder_settings import BuilderSettings
 from trtbuild.core.model.graph_kinds import GraphKind
+from trtbuild.core.model.plugins import Plugins
 from trtbuild.core.model.precisions import ModulePrecision, Precisions
 from trtbuild.core.model.precisions import Precision as Precision
 from trtbuild.core.model.quantization import Quantization
@@ -162,6 +163,8 @@ class Model:
     quantization: Quantization | None = None
     #: Patterns of the names of buffers that a call reads and writes.
     state: tuple[str, ...] = ()
+    #: The operators that become TensorRT plugins.
+    plugins: Plugins | None = None
     builder: BuilderSettings = field(default_factory=BuilderSettings)
     #: kind (package, plans, …) → path relative to the project.
     outputs: tuple[tuple[str, str], ...] = ()

@@ -37,6 +37,28 @@ def weight_path(sha256: str) -> str:
     return f"weights/{sha256[:32]}"
 
 
+def plugin_library_path(sha256: str) -> str:
+    """The path of the library of plugins in a package."""
+    return f"plugins/{sha256[:32]}.so"
+
+
+@dataclass(frozen=True)
+class PackedPlugins:
+    """The TensorRT plugins that the engines call: name, version and namespace of each.
+
+    `library` is the path of their library in the package, and `name` its name for people. `library` is None if TensorRT's
+    own library has the plugins."""
+
+    plugins: tuple[tuple[str, str, str], ...]
+    library: str | None = None
+    name: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON of the value."""
+        document: dict[str, Any] = {"plugins": [list(plugin) for plugin in self.plugins]}
+        return document if self.library is None else {**document, "library": self.library, "name": self.name}
+
+
 @dataclass(frozen=True)
 class PackedTensor:
     """An input or output of the model.
@@ -161,6 +183,15 @@ class PackageIndex:
     #: The buffers that a call reads and writes. The engines and programs take them as inputs after `inputs`. `weights` has
     #: their first values.
     state: tuple[StateTensor, ...] = ()
+    #: The plugins that its engines call; None without plugins.
+    plugins: PackedPlugins | None = None
+
+    def operators_for(self, target: PackedTarget) -> tuple[CustomOperator, ...]:
+        """The operators from outside PyTorch that the Torch partitions of `target` call. Engines run all others."""
+        if self.plugins is None:
+            return self.operators
+        called = {name for partition in target.partitions.partitions for name in partition.reasons}
+        return tuple(operator for operator in self.operators if operator.name in called)
 
     @property
     def schema(self) -> str:

@@ -26,6 +26,7 @@ from trtbuild.core.packages.package_index import (
     SCHEMAS,
     PackageIndex,
     PackedDim,
+    PackedPlugins,
     PackedProfile,
     PackedTarget,
     PackedTensor,
@@ -125,7 +126,7 @@ def _index(document: Mapping[str, Any]) -> PackageIndex:
     _expect(all(name and isinstance(name, str) for name in others), "other_precisions has a name that is not text")
     operators = tuple(map(CustomOperator.from_json, _list(document, "operators") if "operators" in document else []))
     parts = (model, inputs, outputs, tree, dims, profiles, precision, targets, reference, weights, files)
-    return PackageIndex(*parts, truncates, tuple(quantized), tuple(others), operators, state)
+    return PackageIndex(*parts, truncates, tuple(quantized), tuple(others), operators, state, _plugins(document, files))
 
 
 def _count_outputs(state: Sequence[StateTensor], outputs: int, weights: Mapping[int, PackedWeight]) -> int:
@@ -138,6 +139,22 @@ def _count_outputs(state: Sequence[StateTensor], outputs: int, weights: Mapping[
 
 
 # -- the parts of an index
+
+
+def _plugins(document: Mapping[str, Any], files: Mapping[str, Output]) -> PackedPlugins | None:
+    if "plugins" not in document:
+        return None
+    entry = _mapping(document, "plugins")
+    plugins = [tuple(plugin) for plugin in _list(entry, "plugins")]
+    _expect(
+        bool(plugins) and all(len(plugin) == 3 and all(isinstance(text, str) for text in plugin) for plugin in plugins),
+        "a plugin has no name, version or namespace",
+    )
+    if "library" not in entry:
+        return PackedPlugins(tuple(plugins))
+    library = _text(entry, "library")
+    _expect(library in files, "the library of plugins is not a file of the package")
+    return PackedPlugins(tuple(plugins), library, _text(entry, "name"))
 
 
 def _file(entry: Mapping[str, Any]) -> Output:

@@ -44,6 +44,7 @@ def index_to_json(index: PackageIndex) -> dict[str, Any]:
         **({"quantized": list(index.quantized)} if index.quantized else {}),
         **({"operators": [operator.to_json() for operator in index.operators]} if index.operators else {}),
         **({"state": [entry.to_json() for entry in index.state]} if index.state else {}),
+        **({"plugins": index.plugins.to_json()} if index.plugins is not None else {}),
         "targets": {name: _target(target, index) for name, target in index.targets.items()},
         "reference": index.reference,
         "weights": {str(slot): _weight(weight, index) for slot, weight in index.weights.items()},

@@ -16,16 +16,19 @@ from typing import Any
 
 from trtbuild.core.engines.binding import Interface
 from trtbuild.core.engines.engine_job import Weight
+from trtbuild.core.model.plugins import Plugin, plugins_of
 from trtbuild.core.model.shapes import ShapePlan
 from trtbuild.core.model.spec import Model, Profile, Target
 from trtbuild.core.packages.package_index import (
     SCHEMA,
     PackageIndex,
     PackedDim,
+    PackedPlugins,
     PackedProfile,
     PackedTarget,
     PackedTensor,
     PackedWeight,
+    plugin_library_path,
     schema_for,
     weight_path,
 )
@@ -82,6 +85,8 @@ class PackageContents:
     #: Graph digest → digest of the conversion's origins, which are the calls that its ONNX nodes come from.
     origins: Mapping[str, str]
     sms: Mapping[str, Sequence[int]]  # target name → the SMs for which its plans have code
+    #: The library of the model's plugins, whether an engine calls one or not.
+    plugin_library: Output | None = None
 
     def recipe(self) -> Recipe:
         """The package step's recipe."""
@@ -103,6 +108,7 @@ class PackageContents:
             *self._other_precisions_part(),
             *self._operators_part(),
             *self._state_part(),
+            *self._plugins_part(),
             *truncated_part(self.model.partition.truncate_double),
         ]
         schema = schema_for(self.interface.output_tree, has_state=bool(self.interface.state))
@@ -119,7 +125,37 @@ class PackageContents:
         }
         for entry in self._needed_weights().values():
             kinds[entry["sha256"]] = "weight"
+        if self.packed_library is not None:
+            kinds[self.packed_library.sha256] = "library"
         return kinds
+
+    @property
+    def packed_library(self) -> Output | None:
+        """The library of plugins, if an engine calls a plugin."""
+        return self.plugin_library if self._plugins() else None
+
+    def _plugins(self) -> tuple[Plugin, ...]:
+        """The plugins that engines call."""
+        partitions = (p for each in self.partitions_by_target.values() for p in each.partitions.partitions)
+        return plugins_of(self.model.plugins, (name for partition in partitions for name in partition.plugins))
+
+    def _packed_plugins(self) -> PackedPlugins | None:
+        plugins = self._plugins()
+        if not plugins:
+            return None
+        names = tuple(sorted({(plugin.name, plugin.version, plugin.namespace) for plugin in plugins}))
+        library = self.model.plugins.library if self.model.plugins is not None else None
+        if library is None or self.plugin_library is None:
+            return PackedPlugins(names)
+        return PackedPlugins(names, plugin_library_path(self.plugin_library.sha256), library.rpartition("/")[2])
+
+    def _plugins_part(self) -> list[tuple[str, Value]]:
+        """The plugins that the index has, and the digest of their library; empty for a model without plugins."""
+        packed = self._packed_plugins()
+        if packed is None:
+            return []
+        library = None if self.packed_library is None else self.packed_library.sha256
+        return [("plugins", {**packed.to_json(), "sha256": library})]
 
     def index(self, names: Output, quantized: Sequence[str] = ()) -> PackageIndex:
         """The package's index. All engines must be built; `names` is the file with the table of names of all targets.
@@ -138,6 +174,9 @@ class PackageContents:
         for toolchain_partitions in self.partitions_by_target.values():
             files |= {self._program_path(output): output for output in toolchain_partitions.programs.values()}
         weights = {slot: self._weight(slot) for slot in self._needed_slots()}
+        plugins = self._packed_plugins()
+        if plugins is not None and plugins.library is not None and self.plugin_library is not None:
+            files[plugins.library] = self.plugin_library
         for slot, weight in weights.items():
             files[weight.path] = Output(self.weights[slot].sha256, _size_bytes(weight))
         return PackageIndex(
@@ -160,6 +199,7 @@ class PackageContents:
             other_precisions=self.model.precisions.names[1:],
             operators=self.interface.operators,
             state=self.interface.state,
+            plugins=plugins,
         )
 
     def _inputs(self) -> list[dict[str, Any]]:

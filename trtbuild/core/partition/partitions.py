@@ -40,6 +40,8 @@ class Partition:
     calls: tuple[int, ...]
     #: Operator → the reason why it stays in PyTorch; for Torch partitions only.
     reasons: Mapping[str, str] = field(default_factory=dict)
+    #: The operators that are plugins in its engine (``mylib::roi``), in the order of their names. Left out if it is empty.
+    plugins: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Partitions:
         """The document."""
         partitions = [
             {
-                **vars(partition),
+                **{name: value for name, value in vars(partition).items() if name != "plugins" or value},
                 "inputs": [[source, vars(tensor_type)] for source, tensor_type in partition.inputs],
                 "outputs": [vars(tensor_type) for tensor_type in partition.outputs],
                 "reasons": dict(partition.reasons),
@@ -90,6 +92,7 @@ class Partitions:
                     outputs=tuple(_tensor_type(tensor_type) for tensor_type in entry["outputs"]),
                     calls=tuple(entry["calls"]),
                     reasons=dict(entry["reasons"]),
+                    plugins=tuple(entry.get("plugins", ())),
                 )
                 for entry in document["partitions"]
             ),

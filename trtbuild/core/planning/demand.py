@@ -63,6 +63,8 @@ def blobs_read_by(step: Step) -> Iterator[Needed]:
     if isinstance(step.job, EngineJob):
         yield step.producers[0], step.job.onnx
         yield from ((step.producers[1], sha256) for sha256 in weights_of(step))
+        if step.job.plugin_library is not None:
+            yield step.producers[1], step.job.plugin_library  # it is a file of the project, which is always available
 
 
 def weights_of(step: Step) -> list[str]:

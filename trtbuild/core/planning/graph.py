@@ -14,7 +14,7 @@ from trtbuild.core.planning.jobs import StepJob
 from trtbuild.core.recipes.dependency import Observation
 from trtbuild.core.recipes.keys import Declared, UserCodeStage
 from trtbuild.core.recipes.recipe import Change, Recipe
-from trtbuild.core.recipes.record import Record
+from trtbuild.core.recipes.record import Output, Record
 
 Stage = Literal["calibrate", "trace", "lower", "partition", "convert", "engine", "package"]
 STAGES: tuple[Stage, ...] = ("calibrate", "trace", "lower", "partition", "convert", "engine", "package")
@@ -93,8 +93,10 @@ class ModelPlan:
     user_code: dict[UserCodeStage, UserCode] = field(default_factory=dict)
     #: The contents of the package. None until all engines have keys.
     contents: PackageContents | None = None
-    #: Digests of blobs that a weights file provides.
+    #: Digests of blobs that a weights file or the library of plugins provides.
     file_weights: frozenset[str] = frozenset()
+    #: The digest and the size of the library of the model's plugins; None if the model has no such library.
+    plugin_library: Output | None = None
     #: Pairs of declared symbols that the trace found to be always equal.
     ties: Ties = ()
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from trtbuild.core.engines.engine_job import EngineJob
 from trtbuild.core.model.graph_kinds import GraphKindName
+from trtbuild.core.model.plugins import Plugin
 from trtbuild.core.model.precisions import Precisions
 from trtbuild.core.model.spec import PartitionSettings, ToolchainName
 from trtbuild.core.planning.comparison import Comparison
@@ -55,7 +56,7 @@ class PartitionJob:
     """Divide `program`, a lowered model, into partitions for a toolchain.
 
     `stand_in` are the fields of a `StandIn`, or None to use the toolchain's parser. `trust` is the policy for records of
-    conversions. None means that all records are trusted.
+    conversions. None means that all records are trusted. `plugins` are those of the model.
     """
 
     program: str
@@ -68,15 +69,17 @@ class PartitionJob:
     points: tuple[tuple[int, ...], ...] = ()
     stand_in: Mapping[str, Any] | None = None
     trust: Mapping[str, Any] | None = None
+    plugins: tuple[Plugin, ...] = ()
 
 
 @dataclass(frozen=True)
 class ConvertJob:
-    """Convert `program`, a partition, to ONNX in `opset`."""
+    """Convert `program`, a partition, to ONNX in `opset`. The calls of the operators of `plugins` become plugins."""
 
     program: str
     graph_kind: GraphKindName
     opset: int
+    plugins: tuple[Plugin, ...] = ()
 
 
 #: The job of a step. The package step has no job.

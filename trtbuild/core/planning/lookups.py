@@ -13,7 +13,7 @@ from trtbuild.core.planning.graph import Reason
 from trtbuild.core.recipes.dependency import Dependency
 from trtbuild.core.recipes.keys import UserCodeStage
 from trtbuild.core.recipes.recipe import Recipe
-from trtbuild.core.recipes.record import Record
+from trtbuild.core.recipes.record import Output, Record
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,12 @@ class Lookups(Protocol):
 
     def weights_table(self, model: Model) -> Mapping[str, Weight] | None:
         """Name → weight of the model's weights file; None if the model has no weights file."""
+
+    def plugin_library(self, model: Model, versions: Mapping[Target, str]) -> Output | None:
+        """The library of the model's plugins; None if the model has no such library. `versions` are those of the
+        toolchains.
+
+        Raises ManifestErrors for a file that cannot be the library for the model's targets."""
 
     def why_forced_to_run(self, step: str, key: str) -> Reason | None:
         """The reason why the step runs even if it has a record (``--force``, not cacheable), or None."""

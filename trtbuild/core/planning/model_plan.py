@@ -22,6 +22,7 @@ from dataclasses import replace
 
 from trtbuild.core.engines.binding import Interface, bind_weights, weights_from_json
 from trtbuild.core.engines.engine_job import EngineJob, Weight
+from trtbuild.core.model.plugins import Plugin, has_library, plugins_of
 from trtbuild.core.model.shapes import ShapePlan, symbol_values
 from trtbuild.core.model.spec import Model, Target, ToolchainName
 from trtbuild.core.packages.packaging import ToolchainPartitions
@@ -37,7 +38,8 @@ from trtbuild.core.planning.planned_package import InterfaceAndWeights, Partitio
 from trtbuild.core.planning.planned_user_code import UserCodePlanner
 from trtbuild.core.planning.verdicts import RECORDED, Verdicts
 from trtbuild.core.recipes import keys
-from trtbuild.core.recipes.record import Record
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.recipes.record import Output, Record
 
 __all__ = ["Facts", "Lookups", "ModelPlan", "ToolchainFacts", "plan_model"]
 
@@ -69,6 +71,9 @@ class _ForwardPass:
         """Add every step whose recipe is known, and unknown steps for the later stages."""
         table = self._lookups.weights_table(self._model)
         self.plan.file_weights = frozenset(weight.sha256 for weight in (table or {}).values())
+        library = self.plan.plugin_library = self._plugin_library()
+        if library is not None:
+            self.plan.file_weights |= {library.sha256}
         user_code = UserCodePlanner(self.plan, self._verdicts, self._facts, self._lookups)
         calibration = user_code.calibrate() if self._model.quantization is not None else None
         if calibration is not None and calibration.record is None:
@@ -198,6 +203,7 @@ class _ForwardPass:
             facts.stand_in,
             changes_opset=self._model.source.graph.changes_opset,
             narrows_int64=facts.narrows_int64,
+            plugins=self._plugins,
         )
         hit_reason = RECORDED
         if facts.parsers_differ:
@@ -214,6 +220,7 @@ class _ForwardPass:
             versions=dict(self._versions),
             points=self._points(),
             stand_in=keys.stand_in_of(recipe),  # an accepted recipe may name another parser than `facts`
+            plugins=self._plugins,
         )
         suffix = "" if first else f"{toolchain}-{facts.version}"
         lower = step_id(self._model.name, "lower")
@@ -235,6 +242,20 @@ class _ForwardPass:
         }
         return step, ToolchainPartitions(partitions, programs)
 
+    def _plugin_library(self) -> Output | None:
+        if self._model.plugins is None:
+            return None
+        versions = {target: self._facts.toolchains[target].version for target in self._model.targets}
+        return self._lookups.plugin_library(self._model, versions)
+
+    @property
+    def _plugins(self) -> tuple[Plugin, ...]:
+        return () if self._model.plugins is None else self._model.plugins.operators
+
+    def _conversion(self, partition: Partition, facts: ToolchainFacts) -> Recipe:
+        plugins = plugins_of(self._model.plugins, partition.plugins)
+        return keys.convert(partition.graph, facts.opset, self._versions, plugins)
+
     def _convert(self, partition_step: Step, partition: Partition, facts: ToolchainFacts) -> Step:
         suffix = _suffix(partition_step)
         existing_step = self.plan.steps.get(step_id(self._model.name, "convert", partition.name, suffix))
@@ -243,8 +264,9 @@ class _ForwardPass:
         if partition_step.record is None:
             raise AssertionError("a convert step needs the record of its partition step")
         program = partition_step.record.outputs[f"program:{partition.graph}"].sha256
-        job = ConvertJob(program, self._model.source.graph.name, facts.opset)
-        recipe = keys.convert(partition.graph, facts.opset, self._versions)
+        plugins = plugins_of(self._model.plugins, partition.plugins)
+        job = ConvertJob(program, self._model.source.graph.name, facts.opset, plugins)
+        recipe = self._conversion(partition, facts)
         producers = (partition_step.id,)
         return self._verdicts.add_step(
             "convert", recipe, job, partition=partition.name, suffix=suffix, producers=producers
@@ -261,9 +283,7 @@ class _ForwardPass:
         """Add the convert and engine steps for one target. Returns the engine steps, by partition and target."""
         all_partitions = toolchain_partitions.partitions.partitions
         tensorrt_partitions = [partition for partition in all_partitions if partition.kind == "tensorrt"]
-        self._lookups.expect(
-            lambda: [keys.convert(partition.graph, facts.opset, self._versions) for partition in tensorrt_partitions]
-        )
+        self._lookups.expect(lambda: [self._conversion(partition, facts) for partition in tensorrt_partitions])
         converted = [(partition, self._convert(step, partition, facts)) for partition in tensorrt_partitions]
         environment = self._facts.environment
         self._lookups.expect(
@@ -320,6 +340,8 @@ class _ForwardPass:
         job = engine_job(
             self._model, self.plan.shapes, partition, onnx, interface_and_weights[1], settings, target, facts.version
         )
+        if has_library(self._model.plugins, partition.plugins) and self.plan.plugin_library is not None:
+            job = replace(job, plugin_library=self.plan.plugin_library.sha256)
         self._jobs[id(partition)] = job
         return job
 

@@ -85,6 +85,7 @@ def _package_contents(
         engines=_package_engines(engines),
         toolchains={target.name: facts.toolchains[target].version for target in plan.model.targets},
         origins=origins,
+        plugin_library=plan.plugin_library,
         sms={target.name: facts.sms.get(target, (target.sm,)) for target in plan.model.targets},
     )
 

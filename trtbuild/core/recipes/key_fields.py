@@ -28,6 +28,10 @@ EXCLUDED: Mapping[tuple[str, str], str] = {
         "quantization",
     ): "in another form: it is in the key of the calibration, whose result is in the key of the trace",
     ("Model", "state"): "in another form: its patterns are in the key of the trace",
+    (
+        "Model",
+        "plugins",
+    ): "in another form: the operators are in the keys of the partitions, the library is in the keys of engines",
     ("Profile", "name"): "a label; its number and its shapes are in the key",
     ("Target", "name"): "a label; the other fields of the target are in the key",
     ("Target", "version"): "in another form: a pin; the toolchain's resolved version is in the key",

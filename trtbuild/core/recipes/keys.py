@@ -27,6 +27,7 @@ from functools import lru_cache
 from typing import Literal
 
 from trtbuild.core.engines.engine_job import EngineJob, Weight
+from trtbuild.core.model.plugins import Plugin
 from trtbuild.core.model.precisions import Precisions
 from trtbuild.core.model.shapes import ShapePlan, pairs_not_to_tie, symbol_values
 from trtbuild.core.model.spec import Model, PartitionSettings, ShapeRange
@@ -197,13 +198,14 @@ def partition(
     *,
     changes_opset: bool = False,
     narrows_int64: bool = False,
+    plugins: Sequence[Plugin] = (),
 ) -> Recipe:
     """The recipe of a partition step. `graph` is the digest of the lowered program's canonical text.
 
     `modules` is the digest of the module paths, which is a part only if `granularity` uses these paths. `stand_in` is the
     parser that replaces the toolchain's parser, or None; its fields are in the recipe. `changes_opset` is whether this step
     converts the model to `opset` (for an ONNX source). `narrows_int64` is whether the toolchain computes int64 values in 32
-    bits."""
+    bits. `plugins` are those of the model."""
     parser: list[Value] = [toolchain, toolchain_version]
     return _step(
         "partition",
@@ -215,16 +217,28 @@ def partition(
         ("versions", dict(versions)),
         *(_opset_downgrade_part(opset) if changes_opset else ()),
         *((("narrowed", INT64_RULES_VERSION),) if narrows_int64 else ()),
+        *_plugins_part(plugins),
     )
 
 
-def convert(graph: str, opset: int, versions: Mapping[str, str]) -> Recipe:
-    """The recipe of a convert step. `graph` is the digest of one partition's canonical text.
+def convert(graph: str, opset: int, versions: Mapping[str, str], plugins: Sequence[Plugin] = ()) -> Recipe:
+    """The recipe of a convert step. `graph` is the digest of one partition's canonical text. `plugins` are those of the
+    operators that the partition calls.
 
     Weights, names and the toolchain are not parts, so equal partitions are converted once."""
     return _step(
-        "convert", ("graph", graph), ("opset", opset), ("versions", dict(versions)), *_opset_downgrade_part(opset)
+        "convert",
+        ("graph", graph),
+        ("opset", opset),
+        ("versions", dict(versions)),
+        *_opset_downgrade_part(opset),
+        *_plugins_part(plugins),
     )
+
+
+def _plugins_part(plugins: Sequence[Plugin]) -> tuple[tuple[str, Value], ...]:
+    """The part with the plugins of operators; empty without plugins, so that other models keep their keys."""
+    return (("plugins", {plugin.operator: fields_of(plugin) for plugin in plugins}),) if plugins else ()
 
 
 def _opset_downgrade_part(opset: int) -> tuple[tuple[str, Value], ...]:
@@ -243,6 +257,7 @@ def engine(job: EngineJob, environment: Mapping[str, str]) -> Recipe:
         ("toolchain", [job.target.toolchain, job.toolchain_version]),
         ("environment", environment if isinstance(environment, Shared) else dict(environment)),
         *_layer_types_part(job),
+        *((("plugin library", job.plugin_library),) if job.plugin_library is not None else ()),
     )
 
 

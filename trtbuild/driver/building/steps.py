@@ -13,7 +13,7 @@ from trtbuild.core.model.quantized_types import QUANTIZED_TYPES
 from trtbuild.core.model.shapes import pairs_not_to_tie
 from trtbuild.core.packages.package_writing import index_to_bytes
 from trtbuild.core.packages.packaging import PackageContents, name_table
-from trtbuild.core.planning.demand import blobs_read_by, weights_of
+from trtbuild.core.planning.demand import blobs_read_by
 from trtbuild.core.planning.graph import USER_CODE_STAGES, Step
 from trtbuild.core.planning.jobs import PartitionJob, WeightTypes
 from trtbuild.core.planning.model_plan import Facts, ModelPlan
@@ -51,8 +51,8 @@ def run_step(
     if step.stage in USER_CODE_STAGES:
         return _run_user_code(step, plan, lookups, store, pool)
     if step.stage in ("lower", "engine"):
-        weights = weights_of(step)
-        lookups.keep_file_weights(plan.model, [sha256 for sha256 in weights if sha256 in plan.file_weights])
+        read = (sha256 for _, sha256 in blobs_read_by(step))
+        lookups.keep_file_weights(plan.model, [sha256 for sha256 in read if sha256 in plan.file_weights])
     store.fetch(sha256 for _, sha256 in blobs_read_by(step))
     job = step.job
     if isinstance(job, PartitionJob):
@@ -200,6 +200,8 @@ def publish_package(recipe: Recipe, plan: ModelPlan, store: LayeredStore, lookup
     if plan.contents is not None:  # the engines may all be in a remote cache
         engines = plan.contents.engines
         store.fetch(blob.sha256 for engine in engines for blob in (engine.plan, engine.layers) if blob is not None)
+        if plan.contents.packed_library is not None:
+            lookups.keep_file_weights(plan.model, [plan.contents.packed_library.sha256])
     return store.put_record(_create_package_record(recipe, plan, store, lookups), replace=True)
 
 
@@ -219,6 +221,8 @@ def _create_package_record(recipe: Recipe, plan: ModelPlan, store: LayeredStore,
         if engine.plan is not None and engine.layers is not None:
             outputs[f"plan:{engine.partition}@{engine.target}"] = engine.plan
             outputs[f"layers:{engine.partition}@{engine.target}"] = engine.layers
+    if contents.packed_library is not None:
+        outputs["plugin library"] = contents.packed_library
     return Record(recipe, outputs, {"plans": plans})
 
 

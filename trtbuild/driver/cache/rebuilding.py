@@ -175,7 +175,8 @@ def _copy_inputs(workspace: Workspace, candidate: _Candidate, temporary: LocalSt
     """Copy the inputs of an engine step into a temporary store: from the cache, or weights from the weights file."""
     job, model = _engine_job(candidate.step), candidate.plan.model
     missing_inputs = []
-    for sha256 in dict.fromkeys([job.onnx, *(weight.sha256 for weight in job.weights)]):
+    libraries = [] if job.plugin_library is None else [job.plugin_library]
+    for sha256 in dict.fromkeys([job.onnx, *libraries, *(weight.sha256 for weight in job.weights)]):
         try:
             temporary.put_bytes(workspace.store.get_bytes(sha256))
         except StoreError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trtbuild.core.packages.package_index import PackedTarget
+from trtbuild.driver.packages.custom_plugins import load_plugins
 from trtbuild.driver.packages.machine import library_for
 from trtbuild.runtime.engines.engine_set import EngineSet
 from trtbuild.runtime.engines.runtime_cache import KernelFile, find_gpu, kernel_file_paths
@@ -13,10 +14,11 @@ from trtbuild.toolchain.running.execution import load_library
 
 class Engines(EngineSet):
     """Implements `trtbuild.runtime.calls.loaded.Engines` for a package. Raises NoFittingTarget, ToolchainMissing and
-    EngineError."""
+    EngineError. Loads the plugins of the package, so `custom_plugins.require_permission` has been called."""
 
-    def __init__(self, package: Package, target: PackedTarget, ordinal: int) -> None:
+    def __init__(self, package: Package, target: PackedTarget, ordinal: int, *, verify: bool = True) -> None:
         library = load_library(library_for(target))
+        load_plugins(package, library, verify=verify)
         device = find_gpu(ordinal)
         kernels = None
         if device is not None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trtbuild.driver.packages.custom_operators import require_cpu_kernels, require_operators
+from trtbuild.driver.packages.custom_plugins import require_permission
 from trtbuild.driver.packages.machine import gpu_number, this_machine
 from trtbuild.errors import NoFittingTarget, UsageError
 from trtbuild.runtime.calls.loaded import Loaded, needed_files
@@ -26,6 +27,7 @@ def load(
     verify: bool = True,
     follow_links: bool = False,
     import_operators: bool = False,
+    load_plugins: bool = False,
 ) -> Any:
     """Open the package in directory `path`, and verify the files that will run.
 
@@ -41,16 +43,25 @@ def load(
       directory itself may always be a link.
     * `import_operators`: whether to import the modules of operators from outside PyTorch that the package calls. This runs
       their code. Otherwise the caller has imported them.
+    * `load_plugins`: whether to load the library of TensorRT plugins that the package has. This runs the code of the
+      library. Without it, a package with such a library is an error.
 
-    Raises PackageMissing, PackageDamaged, PackageTooNew, LinkRefused, NoFittingTarget, OperatorMissing, and UsageError for
-    an unknown device, and for a ``.pt2`` file that trtbuild did not write.
+    Raises PackageMissing, PackageDamaged, PackageTooNew, LinkRefused, NoFittingTarget, OperatorMissing, PluginsNotLoaded,
+    PluginError, and UsageError for an unknown device, and for a ``.pt2`` file that trtbuild did not write.
     """
     if _is_pt2_file(path):
         from trtbuild.driver.packages.exported_file import load_file
 
         return load_file(path, device=device, target=target)
     package = open_package(path, follow_links=follow_links)
-    return load_package(package, device=device, target=target, verify=verify, import_operators=import_operators)
+    return load_package(
+        package,
+        device=device,
+        target=target,
+        verify=verify,
+        import_operators=import_operators,
+        load_plugins=load_plugins,
+    )
 
 
 def _is_pt2_file(path: Any) -> bool:
@@ -66,13 +77,14 @@ def load_package(
     target: str | None = None,
     verify: bool = True,
     import_operators: bool = False,
+    load_plugins: bool = False,
 ) -> Loaded:
     """Load a package that is already open, as `load` does."""
     ordinal = gpu_number(device)
-    require_operators(package.index.operators, package.index.model, import_modules=import_operators)
     if ordinal is None:
+        require_operators(package.index.operators, package.index.model, import_modules=import_operators)
         return _load_on_cpu(package, target, verify)
-    return _load_on_gpu(package, ordinal, target, verify)
+    return _load_on_gpu(package, ordinal, target, verify, import_operators, load_plugins)
 
 
 def _load_on_cpu(package: Package, target: str | None, verify: bool) -> Loaded:
@@ -85,18 +97,26 @@ def _load_on_cpu(package: Package, target: str | None, verify: bool) -> Loaded:
     return Loaded(package, None, files, None, "cpu")
 
 
-def _load_on_gpu(package: Package, ordinal: int, target: str | None, verify: bool) -> Loaded:
+def _load_on_gpu(
+    package: Package, ordinal: int, target: str | None, verify: bool, import_operators: bool, load_plugins: bool
+) -> Loaded:
+    require_permission(package.index, load_plugins=load_plugins)
+    if package.index.plugins is None:
+        require_operators(package.index.operators, package.index.model, import_modules=import_operators)
     sms = devices.device_sms()
     if sms and ordinal >= len(sms):
         raise NoFittingTarget(
             f"there is no GPU {ordinal}: this machine has {len(sms)}", hint=f"devices are cuda:0 to cuda:{len(sms) - 1}"
         )
     chosen_target = choose_target(package.index, this_machine(sms[ordinal] if sms else None, ordinal), target)
+    if package.index.plugins is not None:
+        operators = package.index.operators_for(chosen_target)
+        require_operators(operators, package.index.model, import_modules=import_operators)
     files = package.read(needed_files(package, chosen_target), verify=verify)
 
     def engines() -> Any:
         from trtbuild.driver.packages.engines import Engines
 
-        return Engines(package, chosen_target, ordinal)
+        return Engines(package, chosen_target, ordinal, verify=verify)
 
     return Loaded(package, chosen_target, files, engines, f"cuda:{ordinal}")

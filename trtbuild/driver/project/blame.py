@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from trtbuild.core.model.spec import Model, Origin, Target
 from trtbuild.core.planning.graph import Step
-from trtbuild.errors import ConversionRefused, SourceError, ToolchainError, TrtbuildError
+from trtbuild.errors import ConversionRefused, PluginError, SourceError, ToolchainError, TrtbuildError
 
 #: `SourceError.code` → the field of the manifest that causes the error.
 _FIELD_OF_ERROR = {
@@ -26,6 +26,8 @@ def place_in_manifest(error: TrtbuildError, model: Model, step: Step) -> None:
         origin = _origin(model, error.field)
     elif isinstance(error, SourceError) and error.code in _FIELD_OF_ERROR:
         origin = _origin(model, _FIELD_OF_ERROR[error.code])
+    elif isinstance(error, PluginError):
+        origin = _origin(model, "plugins.library", "plugins")
     elif isinstance(error, ConversionRefused) and step.stage == "partition":
         origin = _origin(model, "partition.require_full_compilation")
     elif step.target is not None:

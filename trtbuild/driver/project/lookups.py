@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from trtbuild.core.engines.engine_job import Weight
-from trtbuild.core.model.spec import Model
+from trtbuild.core.model.spec import Model, Target
 from trtbuild.core.planning.graph import USER_CODE_STAGES, Reason, Step
 from trtbuild.core.planning.model_plan import ModelPlan
 from trtbuild.core.planning.priorities import size_bytes
@@ -19,8 +19,9 @@ from trtbuild.core.recipes import chain, keys
 from trtbuild.core.recipes.chain import link_bytes, parse_link
 from trtbuild.core.recipes.dependency import Dependency, Observation
 from trtbuild.core.recipes.recipe import Recipe
-from trtbuild.core.recipes.record import Record
+from trtbuild.core.recipes.record import Output, Record
 from trtbuild.driver.project.history import History
+from trtbuild.driver.project.plugin_library import read_plugin_library
 from trtbuild.driver.project.shortage import refuse_small_cache_disk
 from trtbuild.driver.project.trail import Trail
 from trtbuild.driver.project.weights_file import WeightsFile
@@ -58,6 +59,8 @@ class StoreLookups:
         self._blobs: dict[str, bytes] = {}
         self._observed: dict[Dependency, str] = {}
         self._weights_tables: dict[str, Mapping[str, Weight]] = {}
+        #: Name of a model → the library of its plugins.
+        self._plugin_libraries: dict[str, Output | None] = {}
         #: Weights file → the digest of its content, which this command has read once.
         self.weights_digests: dict[str, str] = {}
         #: The ids and the keys of the steps that this command has run.
@@ -162,6 +165,12 @@ class StoreLookups:
                 raise _weights_problem(model, error.text, error.hint) from error
         return self._weights_tables[model.weights]
 
+    def plugin_library(self, model: Model, versions: Mapping[Target, str]) -> Output | None:
+        if model.name not in self._plugin_libraries:
+            library = read_plugin_library(self._project, model, versions, self._digests)
+            self._plugin_libraries[model.name] = library
+        return self._plugin_libraries[model.name]
+
     def why_forced_to_run(self, step: str, key: str) -> Reason | None:
         if step in self._run_steps_and_keys or key in self._run_steps_and_keys:
             return None
@@ -254,10 +263,15 @@ class StoreLookups:
         return record
 
     def keep_file_weights(self, model: Model, digests: Sequence[str]) -> None:
-        """Put the tensors with these digests from the weights file into the local store.
+        """Put the tensors with these digests from the weights file into the local store, and the library of plugins if its
+        digest is one of them.
 
-        Raises SourceError if the file has changed, and InsufficientResources.
+        Raises SourceError if a file has changed, and InsufficientResources.
         """
+        library = self._plugin_libraries.get(model.name)
+        if library is not None and library.sha256 in digests:
+            self._keep_plugin_library(model, library)
+            digests = [sha256 for sha256 in digests if sha256 != library.sha256]
         table = self.weights_table(model) if digests else None
         # Reading the file is faster than fetching from a remote, so it does not matter whether a remote has the tensors.
         missing = [sha256 for sha256 in digests if not self._store.local.has(sha256)]
@@ -266,6 +280,17 @@ class StoreLookups:
             subject = f"weights of {model.weights}"
             refuse_small_cache_disk(self._store.local.root, subject, sum(sizes[sha256] for sha256 in missing))
             WeightsFile(model.weights, self._project / model.weights).keep(table, missing, self._store)
+
+    def _keep_plugin_library(self, model: Model, library: Output) -> None:
+        if self._store.local.has(library.sha256) or model.plugins is None or model.plugins.library is None:
+            return
+        stored = self._store.put_file(str(self._project / model.plugins.library))
+        if stored != library:
+            raise SourceError(
+                f"the library {model.plugins.library} of plugins changed while model {model.name!r} was built",
+                code="changed-plugins",
+                hint="run the build again",
+            )
 
     def _weights_digest(self, model: Model, file: WeightsFile) -> str:
         try:

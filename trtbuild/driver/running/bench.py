@@ -50,12 +50,14 @@ def bench(
     budget: Budget,
     watcher: Watcher | None = None,
     import_operators: bool = False,
+    load_plugins: bool = False,
 ) -> Bench:
     """Measure the package `name` (a directory or a model), and its original module with each of the runners `originals`.
 
     The runners take turns. `originals` are members of `ORIGINAL_RUNNERS`. The measured shapes are min, opt and max of all
     profiles (or of one `profile`), and the given `shapes` (``x=2x64,mask=2``). With `import_operators`, the modules of
-    operators from outside PyTorch are imported. Raises UsageError and PackageError.
+    operators from outside PyTorch are imported. With `load_plugins`, the library of plugins in the package is loaded.
+    Raises UsageError and PackageError.
     """
     package = open_package(package_of(request, name))
     index, started = package.index, time.perf_counter()
@@ -66,7 +68,11 @@ def bench(
         import_from(request.project)
     with (
         PackageOnDevice(
-            package, device=device, target=requested_target(request), import_operators=import_operators
+            package,
+            device=device,
+            target=requested_target(request),
+            import_operators=import_operators,
+            load_plugins=load_plugins,
         ) as on_device,
         contextlib.ExitStack() as stack,
     ):

@@ -7,9 +7,10 @@ from types import TracebackType
 from typing import Any
 
 from trtbuild.core.model.custom_operators import IMPORT_ADVICE
+from trtbuild.driver.packages.custom_plugins import PLUGINS_ADVICE
 from trtbuild.driver.packages.loading import load_package
 from trtbuild.driver.running.host_tensors import HostTensor, require_numpy
-from trtbuild.errors import NoFittingTarget, OperatorMissing, UsageError
+from trtbuild.errors import NoFittingTarget, OperatorMissing, PluginsNotLoaded, UsageError
 from trtbuild.runtime.memory.device_memory import Memory
 from trtbuild.runtime.packages.package import Package
 
@@ -18,14 +19,30 @@ class PackageOnDevice:
     """A package that is loaded on a device. As a context manager, it unloads the package at the end of the block."""
 
     def __init__(
-        self, package: Package, *, device: str | None, target: str | None, import_operators: bool = False
+        self,
+        package: Package,
+        *,
+        device: str | None,
+        target: str | None,
+        import_operators: bool = False,
+        load_plugins: bool = False,
     ) -> None:
         try:
-            self.loaded = load_package(package, device=device, target=target, import_operators=import_operators)
-        except (NoFittingTarget, OperatorMissing) as error:  # hints are for programs, not for the command line
+            self.loaded = load_package(
+                package,
+                device=device,
+                target=target,
+                import_operators=import_operators,
+                load_plugins=load_plugins,
+            )
+        except (
+            NoFittingTarget,
+            OperatorMissing,
+            PluginsNotLoaded,
+        ) as error:  # hints are for programs, not for the command line
             error.hint = error.hint and error.hint.replace('pass device="cpu"', "use --device cpu").replace(
                 'device="cpu"', "--device cpu"
-            ).replace(IMPORT_ADVICE, "use --import-operators")
+            ).replace(IMPORT_ADVICE, "use --import-operators").replace(PLUGINS_ADVICE, "use --load-plugins")
             raise
         self._runner = self.loaded.runner()
         if package.index.state:

@@ -30,13 +30,14 @@ def run(
     output: str | None = None,
     seed: int = 0,
     import_operators: bool = False,
+    load_plugins: bool = False,
 ) -> Run:
     """Call the package `name` (a directory or a model) once.
 
     `inputs` have the format of `trtbuild.driver.running.inputs`. Other inputs get their sizes from the min, opt or max
     (`which`) of `profile`. The outputs are written to the file `output`. With `import_operators`, the modules of operators
-    from outside PyTorch are imported. Raises UsageError, PackageError, and the errors of
-    the call.
+    from outside PyTorch are imported. With `load_plugins`, the library of plugins in the package is loaded. Raises
+    UsageError, PackageError, and the errors of the call.
     """
     package = open_package(package_of(request, name))
     index, project = package.index, Path(request.project)
@@ -45,7 +46,11 @@ def run(
     if import_operators:
         import_from(project)
     with PackageOnDevice(
-        package, device=device, target=requested_target(request), import_operators=import_operators
+        package,
+        device=device,
+        target=requested_target(request),
+        import_operators=import_operators,
+        load_plugins=load_plugins,
     ) as on_device:
         arrays = {name: on_device.put(value.tensor) for name, value in values.items()}
         started = time.perf_counter()

@@ -35,8 +35,8 @@ class TritonPythonModel:
         folder = Path(args["model_repository"]) / args["model_version"]
         on_gpu = args["model_instance_kind"] == "GPU"
         device = f"cuda:{args['model_instance_device_id']}" if on_gpu else "cpu"
-        # the files of a model repository are programs, so importing the modules of operators adds no risk
-        self._loaded = load(folder / Path(PACKAGE).name, device=device, import_operators=True)
+        # the files of a model repository are programs, so the code of operators and plugins adds no risk
+        self._loaded = load(folder / Path(PACKAGE).name, device=device, import_operators=True, load_plugins=True)
         self._runner = self._loaded.runner()
         self._memory = self._runner.memory
         self._loaded.warmup()

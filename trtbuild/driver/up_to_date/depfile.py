@@ -121,6 +121,8 @@ def _prerequisites(plan: ModelPlan, workspace: Workspace, result: BuildResult) -
     model = plan.model
     if model.weights is not None:
         yield model.weights
+    if model.plugins is not None and model.plugins.library is not None:
+        yield model.plugins.library
     if model.source.file is not None:
         yield model.source.file
     ran = [result.outcome.ran.get(step_id(model.name, stage)) for stage in USER_CODE_STAGES]

@@ -221,6 +221,8 @@ class _SnapshotRows:
         weights = plan.model.weights
         if weights is not None:
             self._add_file(weights, self._workspace.lookups.weights_digests[weights])
+        if plan.plugin_library is not None and plan.model.plugins is not None:
+            self._add_file(str(plan.model.plugins.library), plan.plugin_library.sha256)
         package = plan.package
         if package is None or package.record is None:
             raise Unsettled

@@ -25,7 +25,8 @@ class Options:
 
     `tolerance` replaces the tolerances that depend on the precision. `replay` is a file of inputs, which replace the inputs
     of all points. `max_error` is the largest allowed error against the float model, for quantized models.
-    `import_operators` is whether to import the modules of operators that a package calls.
+    `import_operators` is whether to import the modules of operators that a package calls,
+    and `load_plugins` whether to load its library of plugins.
     """
 
     points: int = verification.DEFAULT_RANDOM_POINTS
@@ -34,6 +35,7 @@ class Options:
     replay: str | None = None
     max_error: float | None = None
     import_operators: bool = False
+    load_plugins: bool = False
 
     def excess(self, cuts: Sequence[CutEntry], advice: str, *, quantized: bool) -> str | None:
         """The reason why the cuts of a model are not known to have at most `max_error`; None if they are.

@@ -31,6 +31,7 @@ from trtbuild.driver.answers.documents import Verification
 from trtbuild.driver.building.events import Watcher
 from trtbuild.driver.packages import provenance_file
 from trtbuild.driver.packages.custom_operators import require_operators
+from trtbuild.driver.packages.custom_plugins import require_permission
 from trtbuild.driver.verification import engines as engines_here
 from trtbuild.driver.verification import records
 from trtbuild.driver.verification.document import (
@@ -154,6 +155,7 @@ class _PackageVerification:
 
         blobs = _PackageBlobs(self._package, target)
         index = self._package.index
+        require_permission(index, load_plugins=self._options.load_plugins)
         require_operators(index.operators, index.model, import_modules=self._options.import_operators)
         with registered(index.operators, []), engines_here.OpenEngines(self._package, gpu) as engines:
             runner = engines_here.EngineRunner(engines, self._shapes)

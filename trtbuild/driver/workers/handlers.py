@@ -198,7 +198,7 @@ def partition(job: PartitionJob, context: Context) -> Result:
     store = context.store
     program = guard.read_program(store.get_bytes(job.program))
     validator = Validator(store if job.trust is None else LocalStore(store.root, trust_policy(job.trust)), job)
-    result = run.partition(program, job.settings, validator, job.points)
+    result = run.partition(program, job.settings, validator, job.points, job.plugins)
     outputs = {"partitions": store.put_bytes(result.document.to_bytes())}
     for graph, part_program in result.programs.items():
         outputs[f"program:{graph}"] = store.put_bytes(part_program.to_bytes())
@@ -210,7 +210,7 @@ def convert(job: ConvertJob, context: Context) -> Result:
     from trtbuild.stages.convert import conversion
     from trtbuild.stages.program import guard
 
-    converted = conversion.convert(guard.read_program(context.store.get_bytes(job.program)), job.opset)
+    converted = conversion.convert(guard.read_program(context.store.get_bytes(job.program)), job.opset, job.plugins)
     return Result(conversion_outputs(converted, context.store))
 
 

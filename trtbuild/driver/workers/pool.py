@@ -2,7 +2,8 @@
 
 Rules
 1. One model's code must not affect the next model. So a trace worker does each job in a forked child. Where it cannot fork,
-   it does only one job. An ``original`` worker also serves one module only. Other workers are reused. The first torch
+   it does only one job. An ``original`` worker also serves one module only. An engine worker that loads a library of
+   plugins compiles one engine only, because a library cannot be unloaded. Other workers are reused. The first torch
    worker is started together with the first trace.
 2. Environment:
    * A trace worker inherits the user's environment, with hidden GPUs and a fixed hash seed.
@@ -208,20 +209,23 @@ class WorkerPool:
         self._lock = threading.Lock()
         self._closed = False
 
-    def call(self, kind: WorkerKind, job: Mapping[str, Any]) -> dict[str, Any]:
-        """Do one job in a worker of `kind`, and return its reply. Raises TrtbuildError."""
-        worker = self._take(kind)
+    def call(self, kind: WorkerKind, job: Mapping[str, Any], *, alone: bool = False) -> dict[str, Any]:
+        """Do one job in a worker of `kind`, and return its reply. With `alone`, the worker does no other job.
+
+        Raises TrtbuildError."""
+        worker = self._take(kind, new=alone)
+        is_reused = _IS_REUSED[kind] and not alone
         if kind == "trace":
             self._prepare("torch")
         try:
             reply = worker.call(job)
         except TrtbuildError:
-            self._give_back(worker, reusable=_IS_REUSED[kind] and worker.is_alive)
+            self._give_back(worker, reusable=is_reused and worker.is_alive)
             raise
         except BaseException:
             self._give_back(worker, reusable=False)
             raise
-        self._give_back(worker, reusable=_IS_REUSED[kind])
+        self._give_back(worker, reusable=is_reused)
         return reply
 
     def close(self, *, kill: bool = False) -> None:
@@ -237,11 +241,11 @@ class WorkerPool:
             worker.kill()
             worker.end()
 
-    def _take(self, kind: WorkerKind) -> Worker:
+    def _take(self, kind: WorkerKind, *, new: bool) -> Worker:
         with self._lock:
             if self._closed:
                 raise WorkerDied("the build was interrupted")
-            worker = self._idle[kind].pop() if self._idle[kind] else None
+            worker = self._idle[kind].pop() if self._idle[kind] and not new else None
             if worker is None or not worker.is_alive:
                 worker = Worker(kind, self._store_root, self._project)
             self._busy.add(worker)

@@ -64,7 +64,11 @@ TASKS: Mapping[str, Task] = {
 
 def call(pool: WorkerPool, task: str, job: Any) -> Reply:
     """Do `task` in a worker of `pool`. Raises the error that the worker reports, or WorkerDied."""
-    answer = pool.call(TASKS[task].worker, {"task": task, "job": encode(job)})
+    message = {"task": task, "job": encode(job)}
+    if isinstance(job, EngineJob) and job.plugin_library is not None:
+        answer = pool.call(TASKS[task].worker, message, alone=True)
+    else:
+        answer = pool.call(TASKS[task].worker, message)
     return Reply(
         **vars(decode(Result, answer["result"])),
         duration_s=float(answer["duration_s"]),

@@ -31,6 +31,7 @@ class Validator:
         self._store = store
         self._opset = job.opset
         self._versions = job.versions
+        self._plugins = job.plugins
         self._parser = Parser(
             job.toolchain, job.toolchain_version, job.stand_in, truncates_double=job.settings.truncate_double
         )
@@ -48,9 +49,12 @@ class Validator:
     def untranslatable_calls(self, program: Any) -> dict[int, str]:
         from trtbuild.stages.convert.conversion import untranslatable_calls
 
-        return {index: f"{name} has no ONNX translation" for index, name in untranslatable_calls(program)}
+        return {
+            index: f"{name} has no ONNX translation" for index, name in untranslatable_calls(program, self._plugins)
+        }
 
     def refusal(self, program: Any, text: str) -> Any:
+        from trtbuild.stages.convert.plugins import without_plugins
         from trtbuild.stages.partition.run import Refusal
         from trtbuild.stages.program.symbols import declared_types, largest_sizes
 
@@ -59,7 +63,9 @@ class Validator:
         except ConversionRefused as refused:
             return Refusal(refused.text, dict.fromkeys(refused.nodes, refused.text))
         largest = {f"i{number}": size for number, size in enumerate(largest_sizes(program))}
-        answer = self._parser.find_refusal(model, largest, declared_types(program))
+        asked = without_plugins(model) if self._plugins else model
+        # a model with other inputs is compared with its partition in the engine step only
+        answer = self._parser.find_refusal(asked, largest, declared_types(program) if asked == model else None)
         if answer is None:
             return None
         call_numbers = dict(origins)
@@ -73,8 +79,10 @@ class Validator:
         import hashlib
 
         from trtbuild.stages.convert.conversion import convert
+        from trtbuild.stages.program.plugins import plugins_called
 
-        recipe = keys.convert(hashlib.sha256(text.encode()).hexdigest(), self._opset, self._versions)
+        plugins = plugins_called(program.graph, self._plugins)
+        recipe = keys.convert(hashlib.sha256(text.encode()).hexdigest(), self._opset, self._versions, plugins)
         unusable = (BlobMissing, EntryCorrupt, RecordUntrusted, KeyError, ValueError)
         with contextlib.suppress(*unusable):  # an unusable conversion is made again
             record = self._new_records.get(recipe.key) or self._store.get_record(recipe.key)
@@ -82,7 +90,7 @@ class Validator:
                 origins = json.loads(self._store.get_bytes(record.outputs["origins"].sha256))
                 return self._store.get_bytes(record.outputs["onnx"].sha256), [(name, call) for name, call in origins]
         started = time.monotonic()
-        converted = convert(program, self._opset)
+        converted = convert(program, self._opset, plugins)
         outputs = conversion_outputs(converted, self._store)
         self._durations_s[recipe.key] = time.monotonic() - started
         self._new_records[recipe.key] = Record(recipe, outputs, {"duration_s": self._durations_s[recipe.key]})

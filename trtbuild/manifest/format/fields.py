@@ -267,6 +267,37 @@ class QuantizeFields(Fields):
     )
 
 
+class PluginFields(Fields):
+    """A TensorRT plugin, by its name in TensorRT's registry. `RoiPlugin` alone is short for `{plugin: RoiPlugin}`."""
+
+    plugin: kinds.PluginName = Field(description="The name of the plugin.", examples=["RoiPlugin"])
+    version: kinds.PluginText = Field("1", description="The version of the plugin, in quotes.")
+    namespace: kinds.PluginText = Field("", description="The namespace of the plugin.")
+    arguments: dict[str, str | None] = Field(
+        {},
+        description="Arguments of the operator whose field of the plugin has another name, or null if the plugin has no "
+        "such field.",
+        examples=[{"pooled_height": "output_height"}],
+    )
+    attributes: dict[str, Any] = Field(
+        {}, description="Fields of the plugin with fixed values.", examples=[{"mode": 1}]
+    )
+
+
+class PluginsFields(Fields):
+    """Operators from outside PyTorch that become TensorRT plugins inside engines."""
+
+    library: PathText | None = Field(
+        None,
+        description="The shared library with the plugins, relative to this file. It is left out for plugins that "
+        "TensorRT's own library has.",
+        examples=["plugins/libroi.so"],
+    )
+    operators: dict[str, kinds.PluginName | PluginFields] = Field(
+        description="The plugin of each operator, by the name of the operator.", examples=[{"mylib::roi": "RoiPlugin"}]
+    )
+
+
 _BuilderFields: Any = create_model("_BuilderFields", __base__=Fields, **builder_fields())
 
 
@@ -321,6 +352,9 @@ class DefaultsFields(Fields):
         [],
         description="Buffers that a call reads and writes; `*` matches any characters, also dots.",
         examples=[["cache.*"]],
+    )
+    plugins: PluginsFields | None = Field(
+        None, description="Operators from outside PyTorch that become TensorRT plugins inside engines."
     )
     reference: bool = Field(
         False,

@@ -256,6 +256,12 @@ ModulePatterns = Annotated[
     _one_or_more_schema({"type": "string"}, [["head", "*.norm*"]]),
 ]
 
+#: The name of a TensorRT plugin. It is the name of an ONNX node's operator.
+PluginName = Annotated[str, Field(min_length=1), Allowed("the name of a plugin, such as RoiPlugin")]
+
+#: A version or a namespace of a plugin.
+PluginText = Annotated[str, Allowed('text in quotes, such as "1"')]
+
 BufferPatterns = Annotated[
     list[str],
     BeforeValidator(_as_list),

@@ -8,7 +8,8 @@ Rules
    and then the outputs' axes.
 3. Weights are initializers without data: dtype, dims, and an external location. The location is a file with the weight's
    name beside the model. So any tool can read the model with a folder of raw weights. Constants are inline.
-4. The model contains nothing else: no producer, documentation, metadata, value information or tensor names. Model and
+4. The model contains nothing else: no producer, documentation, metadata or tensor names, and value information only for
+   the results of plugins, because nothing else has their types. Model and
    graph names are fixed. Attributes are sorted by name. The IR version follows from the opset.
 5. Each output of the model is the result of a node of the outer graph, and no two outputs are the same value. An Identity
    is inserted for an input, weight or constant that is returned, and for a value that is returned twice.
@@ -20,6 +21,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import onnx
+
+from trtbuild.core.model.plugins import ONNX_DOMAIN
 
 #: The key of a node's metadata property. Its value is the index of the call_function node that the node came from.
 ORIGIN_KEY = "trtbuild.origin"
@@ -54,6 +57,8 @@ def canonical_model(model: onnx.ModelProto, weight_count: int, opset: int) -> tu
 
     result = onnx.ModelProto(ir_version=_ir_version(opset))
     result.opset_import.add(domain="", version=opset)
+    if any(node.domain == ONNX_DOMAIN for node in source.node):
+        result.opset_import.add(domain=ONNX_DOMAIN, version=1)
     graph = result.graph
     graph.name = "partition"
     _copy_nodes(source, graph, names)
@@ -62,6 +67,10 @@ def canonical_model(model: onnx.ModelProto, weight_count: int, opset: int) -> tu
         _copy_value(value, graph.input.add(), names, size_names)
     for value in source.output:
         _copy_value(value, graph.output.add(), names, size_names)
+    results = {name for node in source.node if node.domain == ONNX_DOMAIN for name in node.output}
+    for value in sorted(source.value_info, key=lambda value: names.values.get(value.name, "")):
+        if value.name in results:
+            _copy_value(value, graph.value_info.add(), names, size_names)
     read_names = set(reads)
     for value in source.input[:weight_count]:
         if value.name in read_names:

@@ -20,12 +20,13 @@ Rules
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir
 from torch.export import ExportedProgram
 
+from trtbuild.core.model.plugins import ONNX_DOMAIN, Plugin
 from trtbuild.errors import ConversionRefused
 from trtbuild.stages.convert.canonical import ORIGIN_KEY, canonical_model
 from trtbuild.stages.convert.mistranslated import is_mistranslated
@@ -35,6 +36,7 @@ from trtbuild.stages.convert.structure import copy_for_exporter, size_names
 from trtbuild.stages.convert.types import refuse_other_types
 from trtbuild.stages.program.fixed_symbols import suppress_new_guards
 from trtbuild.stages.program.functional import Program
+from trtbuild.stages.program.plugins import by_operator, checked_plugin, forget_shapes, is_plugin, write_nodes
 from trtbuild.stages.program.quantized_onnx import OPSET_OF_NEW_READERS, quantizers_in, required_opset
 from trtbuild.stages.program.text import target_name
 from trtbuild.stages.program.translations import (
@@ -63,13 +65,14 @@ class Conversion:
     origins: tuple[tuple[str, int], ...]
 
 
-def convert(program: Program, opset: int) -> Conversion:
-    """Convert `program` to an ONNX model in ONNX operator set `opset`.
+def convert(program: Program, opset: int, plugins: Sequence[Plugin] = ()) -> Conversion:
+    """Convert `program` to an ONNX model in ONNX operator set `opset`. Calls of the operators of `plugins` become nodes
+    with the names of the plugins.
 
     Raises ConversionRefused. If the call_function nodes that cannot be converted are known, their indices are in the
     error's `nodes`.
     """
-    untranslatable = untranslatable_calls(program)
+    untranslatable = untranslatable_calls(program, plugins)
     if untranslatable:
         names = ", ".join(sorted({name for _, name in untranslatable}))
         raise ConversionRefused(
@@ -80,6 +83,7 @@ def convert(program: Program, opset: int) -> Conversion:
     _refuse_complex_boundaries(program)
     opset = _raise_for_quantizers(program, opset)
     exported = copy_for_exporter(program)
+    write_nodes(exported.graph, by_operator(plugins))
     try:
         with suppress_new_guards():
             model = _translate_program(program, exported, opset)
@@ -96,7 +100,7 @@ def convert(program: Program, opset: int) -> Conversion:
         lines = str(error).strip().splitlines() or [""]
         reason = _ADDRESS.sub("", lines[0])  # the reason is stored: it must not differ from process to process
         raise ConversionRefused(f"the PyTorch exporter failed: {type(error).__name__}: {reason}") from error
-    foreign_domains = sorted({entry.domain for entry in proto.opset_import if entry.domain})
+    foreign_domains = sorted({entry.domain for entry in proto.opset_import} - {"", ONNX_DOMAIN})
     if foreign_domains or proto.functions:
         raise ConversionRefused(f"the translation uses operators that are not ONNX's own: {', '.join(foreign_domains)}")
     result, origins = canonical_model(proto, program.weights, opset)
@@ -138,10 +142,17 @@ def _refuse_complex_boundaries(program: Program) -> None:
     )
 
 
-def untranslatable_calls(program: Program) -> list[tuple[int, str]]:
+def untranslatable_calls(program: Program, plugins: Sequence[Plugin] = ()) -> list[tuple[int, str]]:
     """List the call_function nodes without a correct translation: (index, name of the operator)."""
+    found = by_operator(plugins)
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
-    indices = (index for index, node in enumerate(calls) if not has_translation(node) or is_mistranslated(node))
+    indices = (
+        index
+        for index, node in enumerate(calls)
+        if not is_plugin(node, found)
+        and (found.keys() == set() or checked_plugin(node, found) is None)
+        and (not has_translation(node) or is_mistranslated(node))
+    )
     return [(index, target_name(calls[index].target)) for index in indices]
 
 
@@ -149,6 +160,7 @@ def _translate_program(program: Program, exported: ExportedProgram, opset: int) 
     try:
         promote_types(exported.graph_module)
         _name_outputs(exported)
+        forget_shapes(exported.graph)
         remove_assertions(exported.graph_module)
         model = translate(exported, opset)
     except TranslationFailed as error:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from trtbuild.core.model.plugins import Plugin
 from trtbuild.core.partition.partitions import Partition, Partitions, TensorType
 from trtbuild.errors import SourceError
 from trtbuild.stages.partition.naming import partition_names
@@ -15,6 +16,7 @@ from trtbuild.stages.partition.pieces import Piece
 from trtbuild.stages.partition.regions import Region
 from trtbuild.stages.partition.split import PieceProgram
 from trtbuild.stages.program.functional import Program
+from trtbuild.stages.program.plugins import plugins_called
 from trtbuild.stages.program.symbols import Symbols
 from trtbuild.stages.program.text import target_name
 
@@ -38,10 +40,15 @@ class PartitionResult:
 
 
 def make_result(
-    program: Program, symbols: Symbols, candidates: Sequence[Candidate], reasons: Mapping[int, str]
+    program: Program,
+    symbols: Symbols,
+    candidates: Sequence[Candidate],
+    reasons: Mapping[int, str],
+    plugins: Sequence[Plugin] = (),
 ) -> PartitionResult:
     """Make partitions of the candidates. `candidates` is in an order in which they can run. `reasons` maps the call numbers
-    of units that stay in PyTorch to the reasons. Raises SourceError if an output of the model is a constant."""
+    of units that stay in PyTorch to the reasons.
+    `plugins` are those of the model. Raises SourceError if an output of the model is a constant."""
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
     numbers = {node: number for number, node in enumerate(calls)}
     slots = {node: slot for slot, node in enumerate(program.weight_nodes)}
@@ -64,6 +71,7 @@ def make_result(
                 outputs=tuple(_tensor_type(node, symbols) for node in piece.outputs),
                 calls=tuple(-1 if node is None else numbers[node] for node in piece_program.origins),
                 reasons=_reasons(piece, reasons) if candidate.region is None else {},
+                plugins=() if candidate.region is None else _operators(piece_program.program, plugins),
             )
         )
         sources |= {node: f"{name}:{number}" for number, node in enumerate(piece.outputs)}
@@ -72,6 +80,10 @@ def make_result(
             raise SourceError("an output of the model is a constant", code="constant-output")
     outputs = tuple(sources[node] for node in program.output_nodes)
     return PartitionResult(Partitions(tuple(partitions), outputs), programs)
+
+
+def _operators(program: Program, plugins: Sequence[Plugin]) -> tuple[str, ...]:
+    return tuple(sorted(plugin.operator for plugin in plugins_called(program.graph, plugins)))
 
 
 def _reasons(piece: Piece, reasons: Mapping[int, str]) -> dict[str, str]:

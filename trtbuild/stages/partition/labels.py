@@ -6,7 +6,8 @@ partition.
 Rules
 1. Some units stay in PyTorch: operators in `torch_executed_ops`, calls that the ONNX exporter cannot translate or the
    toolchain's parser rejects, calls that compute values from empty tensors, and calls with sizes or arguments that depend
-   on data. Operators from outside PyTorch and the checks of their results stay in PyTorch, too.
+   on data. Operators from outside PyTorch and the checks of their results stay in PyTorch, too, except
+   operators that are plugins. The check of a plugin's result has the label of the plugin.
 2. If `granularity` has module paths, each call of a matching module is a separate region. All other units together are
    one region.
 3. The label of a unit that stays in PyTorch has the reason for it.
@@ -23,6 +24,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from trtbuild import declared_sizes
+from trtbuild.core.model.plugins import Plugin
 from trtbuild.core.model.spec import PartitionSettings
 from trtbuild.core.values.nearest import nearest
 from trtbuild.errors import SourceError
@@ -30,6 +32,7 @@ from trtbuild.stages.partition.regions import Region, region_of
 from trtbuild.stages.partition.units import Unit, is_size, tensors_in
 from trtbuild.stages.program.custom_operators import TORCH_NAMESPACES, is_custom
 from trtbuild.stages.program.functional import Program
+from trtbuild.stages.program.plugins import checked_plugin, is_plugin
 from trtbuild.stages.program.text import target_name
 
 #: The reason of a cast between float64 and float32 (rule 4).
@@ -94,16 +97,34 @@ def find_border_casts(program: Program, units: Sequence[Unit]) -> dict[int, str]
     return reasons
 
 
-def label_units(units: Sequence[Unit], settings: PartitionSettings, refusals: Mapping[int, str]) -> list[Label]:
-    """Return one label per unit. `refusals` maps the number of each call that TensorRT cannot run to the reason."""
+def label_units(
+    units: Sequence[Unit],
+    settings: PartitionSettings,
+    refusals: Mapping[int, str],
+    plugins: Mapping[str, Plugin] | None = None,
+) -> list[Label]:
+    """Return one label per unit. `refusals` maps the number of each call that TensorRT cannot run to the reason. `plugins`
+    are the model's plugins by operator."""
     patterns = settings.granularity if settings.divides_by_module else ()
-    return [_label(unit, settings, patterns, refusals) for unit in units]
+    found = plugins or {}
+    labels = {unit.call: _label(unit, settings, patterns, refusals, found) for unit in units}
+    for unit in units:
+        call = checked_plugin(unit.call, found) if found else None
+        if call is not None and labels[call].region is not None:
+            labels[unit.call] = labels[call]
+    return list(labels.values())
 
 
-def _label(unit: Unit, settings: PartitionSettings, patterns: Sequence[str], refusals: Mapping[int, str]) -> Label:
+def _label(
+    unit: Unit,
+    settings: PartitionSettings,
+    patterns: Sequence[str],
+    refusals: Mapping[int, str],
+    plugins: Mapping[str, Plugin],
+) -> Label:
     if matches_any(target_name(unit.call.target), settings.torch_executed_ops):
         return Label(None, "in torch_executed_ops")
-    if is_custom(unit.call.target):
+    if is_custom(unit.call.target) and not is_plugin(unit.call, plugins):
         return Label(None, CUSTOM_OPERATOR_REASON)
     if declared_sizes.is_check(unit.call.target):
         return Label(None, "checks the sizes that such an operator returns")

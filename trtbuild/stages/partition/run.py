@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from trtbuild.core.model.plugins import Plugin
 from trtbuild.core.model.spec import PartitionSettings
 from trtbuild.core.partition.partitioning import divide
 from trtbuild.errors import ConversionRefused
@@ -34,6 +35,7 @@ from trtbuild.stages.partition.units import Unit, affected_calls, call_numbers_b
 from trtbuild.stages.program.fixed_symbols import suppress_new_guards
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.guard import refuse_inconsistency
+from trtbuild.stages.program.plugins import by_operator, check_plugins
 from trtbuild.stages.program.sizes import points_of
 from trtbuild.stages.program.symbols import Symbols
 from trtbuild.stages.program.text import program_text, target_name
@@ -67,15 +69,20 @@ class CandidateValidator(Protocol):
 
 
 def partition(
-    program: Program, settings: PartitionSettings, validator: CandidateValidator, points: Sequence[Sequence[int]] = ()
+    program: Program,
+    settings: PartitionSettings,
+    validator: CandidateValidator,
+    points: Sequence[Sequence[int]] = (),
+    plugins: Sequence[Plugin] = (),
 ) -> PartitionResult:
-    """Split a lowered program. `points` are additional values of the symbols at which sizes are compared.
+    """Split a lowered program. `points` are additional values of the symbols at which sizes are compared. `plugins` are
+    those of the model.
 
     Raises ConversionRefused under rule 4, SourceError for a pattern of `granularity` that matches nothing,
     InconsistentShapes if a piece has other sizes than the whole program, and the errors of `validator`.
     """
     with suppress_new_guards():
-        return _Partitioner(program, settings, validator, points).run()
+        return _Partitioner(program, settings, validator, points, plugins).run()
 
 
 class _Partitioner:
@@ -85,8 +92,10 @@ class _Partitioner:
         settings: PartitionSettings,
         validator: CandidateValidator,
         points: Sequence[Sequence[int]],
+        plugins: Sequence[Plugin],
     ) -> None:
         self._program = program
+        self._plugins = plugins
         self._points = points_of(program, points)
         self._settings = settings
         self._validator = validator
@@ -100,12 +109,14 @@ class _Partitioner:
         if settings.divides_by_module:
             check_patterns(self._units, settings.granularity)
         check_operators_exist(settings.torch_executed_ops)
+        check_plugins(self._program.graph, self._plugins)
+        found = by_operator(self._plugins)
         refused = _untranslatable(self._program, self._units, self._validator)
         refused = find_calls_on_empty_tensors(self._units, self._points) | refused
         if settings.truncate_double:
             refused |= find_border_casts(self._program, self._units)
         while True:
-            labels = label_units(self._units, settings, refused)
+            labels = label_units(self._units, settings, refused, found)
             final_labels, groups = group_units(self._units, labels, settings)
             pieces = make_pieces(self._program, groups, self._symbols)
             newly_refused: dict[int, str] = {}
@@ -121,7 +132,7 @@ class _Partitioner:
             Candidate(piece, final_labels[piece.units[0].index].region, *self._build(piece)) for piece in pieces
         ]
         reasons = {number: label.reason for number, label in final_labels.items()}
-        return make_result(self._program, self._symbols, candidates, reasons)
+        return make_result(self._program, self._symbols, candidates, reasons, self._plugins)
 
     def _build(self, piece: Piece) -> tuple[PieceProgram, str]:
         """The piece's program and its text. They are computed once, even if the graph is split again."""

@@ -6,8 +6,8 @@ Rules
 2. Weights do not pass through protobuf, and are in memory once: onnxruntime gets pointers to them.
 3. Sessions are cached while their weights have at most `_MAX_CACHED_BYTES` in total. The oldest session is deleted first.
 4. Weights of 4 bits become int8 (`four_bits`).
-5. If onnxruntime has no kernel for a partition, the partition is not checked (`NotRunnable`). If the partition fails
-   (`PartFailed`), its conversion counts as wrong.
+5. If onnxruntime has no kernel for a partition, or if its engine calls plugins, the partition is not checked
+   (`NotRunnable`). If the partition fails (`PartFailed`), its conversion counts as wrong.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ class OnnxRuntime:
 
     def __call__(self, part: Partition, inputs: Sequence[torch.Tensor], point: Point) -> list[torch.Tensor]:
         """The results of `part`. Raises NotRunnable, PartFailed."""
+        if part.plugins:
+            raise NotRunnable(f"onnxruntime has no plugins ({', '.join(part.plugins)}); compare its engine on a GPU")
         return self._session(part).run(inputs, [f"o{k}" for k in range(len(part.outputs))])
 
     def values(self, part: Partition, inputs: Sequence[torch.Tensor], names: Sequence[str]) -> list[torch.Tensor]:

@@ -32,16 +32,19 @@ from trtbuild.toolchain.compiling.declared import interface_differences
 from trtbuild.toolchain.compiling.foreign_types import foreign_nodes
 from trtbuild.toolchain.compiling.lean_library import open_lean_library
 from trtbuild.toolchain.compiling.plan_reading import read_plan
+from trtbuild.toolchain.compiling.plugin_types import refuse_other_results
 from trtbuild.toolchain.compiling.preparing import prepare_model
 from trtbuild.toolchain.compiling.quantized_types import refuse_types
 from trtbuild.toolchain.compiling.serializing import WritePlan, serialize_network
 from trtbuild.toolchain.libraries.devices import Device, use_device
 from trtbuild.toolchain.libraries.library import Log, capture_log, keep_kernels_loaded, load
+from trtbuild.toolchain.libraries.plugins import require_plugins
 from trtbuild.toolchain.libraries.releases import release
 from trtbuild.toolchain.libraries.table import FLAVOURS
 from trtbuild.toolchain.networks.network import NodeError, ParsedNetwork, create_network
 from trtbuild.toolchain.networks.replaying import ReplayedNetwork, weight_names
 from trtbuild.toolchain.onnx_files.onnx_outline import Bytes, read_outline
+from trtbuild.toolchain.onnx_files.plugin_nodes import read_plugins
 from trtbuild.toolchain.onnx_files.quantized_parts import quantized_parts
 from trtbuild.toolchain.tensorrt8.precision import constrain_layers
 
@@ -104,6 +107,10 @@ def compile_to(
         model, weights = prepare_model(model, weights, properties)
     timing_path = _timing_path(job, device, timings)
     with capture_log(trt) as (logger, log):
+        plugins = () if is_recorded else read_plugins(model)
+        if plugins:
+            library = None if job.plugin_library is None else bytes(read(job.plugin_library))
+            require_plugins(trt, logger, (node.identity for node in plugins), library, "the library of plugins")
         if device is not None:
             keep_kernels_loaded(trt, logger, device.ordinal)
         builder = trt.Builder(logger)
@@ -117,6 +124,7 @@ def compile_to(
             else:
                 _parse(parsed, model, weights, job, log)
             _check_interface(parsed.network, job)
+            refuse_other_results(parsed.network, plugins)
             clock.phase("parse_s")
             layers = _layer_document(parsed.network)
             config = configure(trt, builder, parsed.network, job)

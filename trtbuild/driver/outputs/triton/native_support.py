@@ -26,6 +26,8 @@ def unsupported_reason(index: PackageIndex) -> str | None:
 
 
 def _reasons(index: PackageIndex) -> Iterator[str]:
+    if index.plugins is not None:
+        yield "its engines call plugins, whose library the server would have to load"
     targets = index.targets
     for name, target in targets.items():
         if target.toolchain != "tensorrt":

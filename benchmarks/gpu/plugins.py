@@ -1,0 +1,93 @@
+"""A TensorRT plugin inside an engine, compared with the operator that it replaces: its numbers and its time.
+
+The engine was converted on a machine without a GPU, and is built here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from benchmarks.figure import Check, Limit, Ratio, Row, Value
+from benchmarks.gpu.host import Host
+
+#: Numbers of regions: those of the profile, and one between.
+_REGIONS = (1, 7, 32, 128)
+#: The largest error, relative to the largest number. TensorRT computes convolutions in TF32.
+_TOLERANCE = 5e-3
+
+
+def rows(host: Host) -> Iterator[Row]:
+    """Build the model, compare it with eager PyTorch at each number of regions, and measure both."""
+    project = host.plugins
+    done = host.trtbuild(project, "build", "--json", "--keep-going")
+    (host.work / "build-plugins.json").write_text(done.stdout)
+    (host.work / "build-plugins.stderr").write_text(done.stderr)
+    document = json.loads(done.stdout)
+    ran = {stage: count["run"] for stage, count in document["totals"].items() if count["run"]}
+    yield Check("plugins: only engine and package steps ran", set(ran) <= {"engine", "package"}, f"ran {ran}")
+    for step in document["steps"]:
+        if step["verdict"] == "failed":
+            yield Check(f"{step['id']}: built", False, step["error"]["text"])
+    package = project / "dist" / "regions"
+    if not (package / "index.json").exists():
+        return
+    index = json.loads((package / "index.json").read_text())
+    (target,) = index["targets"].values()
+    kinds = [partition["kind"] for partition in target["partitions"]["partitions"]]
+    yield Limit("regions: partitions", Value(" and ".join(kinds), len(kinds), ""))
+    yield Check("regions: the engine calls the plugin", "plugins" in index, json.dumps(index.get("plugins")))
+    yield from _compare(host)
+
+
+def _compare(host: Host) -> Iterator[Row]:
+    import torch
+
+    import trtbuild
+
+    loaded = trtbuild.load(host.plugins / "dist" / "regions", device=host.device)  # the operator is not registered yet
+    sys.path.insert(0, str(host.plugins))
+    eager = importlib.import_module("models.regions").build().to(host.device)
+    module = loaded.module()
+    for count in _REGIONS:
+        inputs = _inputs(count, host.device)
+        with torch.inference_mode():
+            expected, actual = eager(*inputs), module(*inputs)
+        error = float((actual - expected).abs().max() / expected.abs().max())
+        yield Check(f"regions: {count} regions equal eager's", error <= _TOLERANCE, f"relative error {error:.1e}")
+    inputs = _inputs(_REGIONS[-1], host.device)
+    times = {name: _milliseconds(call, inputs, host) for name, call in (("trtbuild", module), ("eager", eager))}
+    yield Ratio(
+        f"regions: {_REGIONS[-1]} regions, compared with eager",
+        Value("trtbuild", round(times["trtbuild"], 3), "ms"),
+        Value("eager", round(times["eager"], 3), "ms"),
+    )
+
+
+def _inputs(count: int, device: str) -> tuple[Any, ...]:
+    import torch
+
+    generator = torch.Generator().manual_seed(count)
+    pictures = torch.randn(2, 3, 64, 64, generator=generator)
+    corners = torch.rand(count, 4, generator=generator) * 32
+    images = torch.randint(0, 2, (count,), generator=generator, dtype=torch.int32)
+    return tuple(value.to(device) for value in (pictures, corners, images))
+
+
+def _milliseconds(call: Callable[..., Any], inputs: tuple[Any, ...], host: Host) -> float:
+    import torch
+
+    times = []
+    with torch.inference_mode():
+        for _ in range(host.repeats):
+            host.synchronize()
+            started = time.perf_counter()
+            call(*inputs)
+            host.synchronize()
+            times.append(1000 * (time.perf_counter() - started))
+    return statistics.median(times)

@@ -1,0 +1,51 @@
+"""The reader of shared libraries, with a library that the compiler of this machine writes."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.programs import program
+from trtbuild.core.values.elf import SharedLibrary, read_shared_library
+
+
+def read(data: bytes) -> SharedLibrary | None:
+    return read_shared_library(lambda offset, size: data[offset : offset + size])
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    folder: Path = tmp_path_factory.mktemp("elf")
+    (folder / "code.c").write_text("int nothing(void) { return 1; }\n")
+    (folder / "main.c").write_text("extern int nothing(void); int more(void) { return nothing(); }\n")
+    common = [program("g++"), "-shared", "-fPIC", "-xc"]
+    subprocess.run([*common, "code.c", "-Wl,-soname,libnvinfer.so.8", "-o", "libnvinfer.so.8"], cwd=folder, check=True)
+    subprocess.run([*common, "main.c", "-xnone", "libnvinfer.so.8", "-o", "libmain.so"], cwd=folder, check=True)
+    return (folder / "libmain.so").read_bytes()
+
+
+def test_the_processor_and_the_needed_libraries_are_read(library: bytes) -> None:
+    found = read(library)
+    assert found is not None
+    assert found.processor == platform.machine()
+    assert "libnvinfer.so.8" in found.needed
+
+
+def test_another_processor_is_read(library: bytes) -> None:
+    found = read(library[:18] + (183).to_bytes(2, "little") + library[20:])
+    assert found is not None and found.processor == "aarch64"
+
+
+@pytest.mark.parametrize("size", [0, 3, 63, 64, 100, 300])
+def test_a_truncated_library_is_no_library(library: bytes, size: int) -> None:
+    found = read(library[:size])
+    assert found is None or found.needed == ()
+
+
+def test_other_files_are_no_library(library: bytes) -> None:
+    assert read(b"#!/bin/sh\n" * 20) is None
+    assert read(library[:4] + b"\x01" + library[5:]) is None  # 32 bits
+    assert read(library[:16] + b"\x02" + library[17:]) is None  # a program

@@ -1,0 +1,62 @@
+"""Packages with plugins: what their index says, and the permission to load a library."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.core.recipe_values import MODEL, PLUGINS, Build, D
+from trtbuild.core.model.custom_operators import CustomOperator
+from trtbuild.core.packages.package_index import PackageIndex
+from trtbuild.core.packages.package_reading import read_index
+from trtbuild.core.packages.package_writing import index_to_bytes
+from trtbuild.core.recipes.record import Output
+from trtbuild.driver.packages.custom_plugins import require_permission
+from trtbuild.errors import PackageDamaged, PluginsNotLoaded
+
+
+def index_of(build: Build) -> PackageIndex:
+    return read_index(index_to_bytes(build.contents().index(Output(D, 10))))
+
+
+@pytest.fixture
+def index() -> PackageIndex:
+    return index_of(Build(replace(MODEL, plugins=PLUGINS)))
+
+
+def test_the_library_is_a_file_of_the_package(index: PackageIndex) -> None:
+    assert index.plugins is not None and index.plugins.library is not None
+    assert index.plugins.plugins == (("RoiPlugin", "1", ""),)
+    assert index.files[index.plugins.library] == Output(D, 10)
+
+
+def test_a_library_is_loaded_with_permission_only(index: PackageIndex) -> None:
+    with pytest.raises(PluginsNotLoaded, match=r"TensorRT plugins of the library libroi\.so in the package") as raised:
+        require_permission(index, load_plugins=False)
+    assert "load with `load_plugins=True`" in (raised.value.hint or "")
+    require_permission(index, load_plugins=True)
+
+
+def test_plugins_of_tensorrt_need_no_permission() -> None:
+    index = index_of(Build(replace(MODEL, plugins=replace(PLUGINS, library=None))))
+    assert index.plugins is not None and index.plugins.library is None
+    require_permission(index, load_plugins=False)
+    assert index_of(Build()).plugins is None
+
+
+def test_a_library_that_is_not_in_the_package_is_damage(index: PackageIndex) -> None:
+    assert index.plugins is not None and index.plugins.library is not None
+    data = index_to_bytes(index).replace(f'"library": "{index.plugins.library}"'.encode(), b'"library": "plugins/x.so"')
+    with pytest.raises(PackageDamaged, match="library of plugins is not a file"):
+        read_index(data)
+
+
+def test_engines_need_only_the_operators_of_torch_partitions(index: PackageIndex) -> None:
+    inside, outside = (CustomOperator(f"mylib.{name}.default", "s") for name in ("roi", "other"))
+    target = next(iter(index.targets.values()))
+    first, last = target.partitions.partitions
+    partitions = replace(target.partitions, partitions=(first, replace(last, reasons={outside.name: "so"})))
+    target = replace(target, partitions=partitions)
+    assert replace(index, operators=(inside, outside)).operators_for(target) == (outside,)
+    assert replace(index, operators=(inside,), plugins=None).operators_for(target) == (inside,)

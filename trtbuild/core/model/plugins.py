@@ -1,0 +1,78 @@
+"""The field ``plugins:`` of a model: operators from outside PyTorch that become TensorRT plugins inside engines.
+
+The mapping of operators decides how a model is divided and converted. Only the engine steps, the package and the process
+that runs the engines use the library of the plugins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from trtbuild.core.values.encoding import Value
+
+#: The domain of the nodes in ONNX models. TensorRT's parser finds a plugin by the node's operator, in any domain.
+ONNX_DOMAIN = "trt.plugins"
+
+#: Attributes of an ONNX node that TensorRT's parser reads itself (onnx-tensorrt, ``FallbackPluginImporter``).
+VERSION_ATTRIBUTE, NAMESPACE_ATTRIBUTE = "plugin_version", "plugin_namespace"
+
+#: Namespaces of operators that are not from outside PyTorch.
+TORCH_NAMESPACES = frozenset(("aten", "prim", "prims", "quantized", "quantized_decomposed", "torch", "higher_order"))
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """The plugin for the operator `operator` (``mylib::roi``), by its name, version and namespace in TensorRT's registry.
+
+    An argument of the operator that is not a tensor becomes the plugin's field of the same name. `arguments` has other
+    names for fields, or None if the plugin has no such field. `attributes` are fields with fixed values.
+    """
+
+    operator: str
+    name: str
+    version: str = "1"
+    namespace: str = ""
+    arguments: Mapping[str, str | None] = field(default_factory=dict)
+    attributes: Mapping[str, Value] = field(default_factory=dict)
+
+    @property
+    def described(self) -> str:
+        """The plugin for people: ``RoiPlugin, version 1``."""
+        return described(self.name, self.version, self.namespace)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Plugin:
+        """The value whose fields are `data`."""
+        return cls(**data)
+
+
+@dataclass(frozen=True)
+class Plugins:
+    """The fields of ``plugins:``. `library` is a path relative to the project. It is None if TensorRT's own library has
+    the plugins."""
+
+    operators: tuple[Plugin, ...]
+    library: str | None = None
+
+
+def described(name: str, version: str, namespace: str) -> str:
+    """A plugin for people: ``RoiPlugin, version 1``."""
+    return f"{name}, version {version}" + (f", namespace {namespace}" if namespace else "")
+
+
+def operator_name(namespace: str, operator: str, overload: str) -> str:
+    """The name of an operator in a manifest: ``mylib::roi``, or ``mylib::roi.other`` for another overload."""
+    return f"{namespace}::{operator}" + ("" if overload in ("", "default") else f".{overload}")
+
+
+def plugins_of(plugins: Plugins | None, operators: Iterable[str]) -> tuple[Plugin, ...]:
+    """The plugins for `operators`, in the order of the manifest."""
+    names = frozenset(operators)
+    return () if plugins is None else tuple(plugin for plugin in plugins.operators if plugin.operator in names)
+
+
+def has_library(plugins: Plugins | None, operators: Sequence[str]) -> bool:
+    """Whether the plugins for `operators` come from a library of the project."""
+    return plugins is not None and plugins.library is not None and bool(operators)

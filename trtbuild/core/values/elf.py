@@ -1,0 +1,74 @@
+"""Read the header of a shared library in ELF format: its processor and the libraries that it needs.
+
+The layout is that of the System V ABI, chapters 4 and 5 (https://refspecs.linuxfoundation.org/elf/gabi4+/contents.html).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+#: Read `size` bytes of a file from `offset` on. The result is shorter at the end of the file.
+Read = Callable[[int, int], bytes]
+
+#: ``e_machine`` → the processor in ``<os>-<cpu>``.
+_PROCESSORS = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
+_SHARED_OBJECT = 3
+_LOAD, _DYNAMIC = 1, 2
+_NEEDED, _STRING_TABLE, _STRING_TABLE_SIZE = 1, 5, 10
+#: No library has more entries, or longer tables of names. The limits keep a damaged file from filling the memory.
+_MAX_HEADERS, _MAX_BYTES = 4096, 1 << 24
+
+
+@dataclass(frozen=True)
+class SharedLibrary:
+    """A shared library. `needed` are the names of the libraries that it loads: ``libnvinfer.so.10``."""
+
+    processor: str
+    needed: tuple[str, ...]
+
+
+def read_shared_library(read: Read) -> SharedLibrary | None:
+    """The shared library that `read` reads; None if the file is not one, or has another byte order or 32 bits."""
+    header = read(0, 64)
+    if len(header) < 64 or header[:4] != b"\x7fELF" or header[4:6] != b"\x02\x01":
+        return None
+    kind, machine = struct.unpack_from("<HH", header, 16)
+    (table,) = struct.unpack_from("<Q", header, 32)
+    size, count = struct.unpack_from("<HH", header, 54)
+    if kind != _SHARED_OBJECT or size < 56 or count > _MAX_HEADERS:
+        return None
+    segments = []
+    for number in range(count):
+        entry = read(table + number * size, 56)
+        if len(entry) < 56:
+            return None
+        type_, _, offset, address, _, length = struct.unpack_from("<IIQQQQ", entry)
+        segments.append((type_, offset, address, length))
+    processor = _PROCESSORS.get(machine, f"machine {machine}")
+    return SharedLibrary(processor, tuple(_needed(read, segments)))
+
+
+def _needed(read: Read, segments: list[tuple[int, int, int, int]]) -> Iterator[str]:
+    """The names of the entries ``DT_NEEDED``."""
+    for type_, offset, _, length in segments:
+        if type_ != _DYNAMIC:
+            continue
+        data = read(offset, min(length, _MAX_BYTES))
+        entries = [struct.unpack_from("<QQ", data, start) for start in range(0, len(data) - 15, 16)]
+        values = dict(entries)
+        names = read(
+            _file_offset(values.get(_STRING_TABLE, 0), segments), min(values.get(_STRING_TABLE_SIZE, 0), _MAX_BYTES)
+        )
+        for tag, value in entries:
+            if tag == _NEEDED:
+                yield names[value:].partition(b"\0")[0].decode("utf-8", "replace")
+
+
+def _file_offset(address: int, segments: list[tuple[int, int, int, int]]) -> int:
+    """The place in the file of an address in memory."""
+    for type_, offset, start, length in segments:
+        if type_ == _LOAD and start <= address < start + length:
+            return offset + address - start
+    return address

@@ -1,0 +1,38 @@
+"""Load the library of TensorRT plugins that a package has, before its engines are loaded.
+
+The library is code of the package, which may come from another person. So nothing is loaded unless the caller passes
+``load_plugins=True``.
+"""
+
+from __future__ import annotations
+
+from trtbuild.core.packages.package_index import PackageIndex
+from trtbuild.errors import PluginsNotLoaded
+from trtbuild.runtime.packages.package import Package
+from trtbuild.toolchain.running.execution import TensorRT
+
+#: The advice to let a package load its library of plugins, for programs.
+PLUGINS_ADVICE = "load with `load_plugins=True`"
+
+
+def require_permission(index: PackageIndex, *, load_plugins: bool) -> None:
+    """Raise PluginsNotLoaded if a package has a library of plugins that may not be loaded."""
+    plugins = index.plugins
+    if plugins is not None and plugins.library is not None and not load_plugins:
+        raise PluginsNotLoaded(
+            f"the engines of {index.model!r} call TensorRT plugins of the library {plugins.name} in the package, and a "
+            "package may come from another person",
+            hint=f"{PLUGINS_ADVICE} if you trust the package: it runs the code of {plugins.library}",
+        )
+
+
+def load_plugins(package: Package, library: TensorRT, *, verify: bool) -> None:
+    """Load the plugins of a package into this process for the engines that `library` runs. `require_permission` has been
+    called. Raises PluginError, PackageDamaged or PackageMissing."""
+    plugins = package.index.plugins
+    if plugins is None:
+        return
+    data = None
+    if plugins.library is not None:
+        data = bytes(package.read([plugins.library], verify=verify)[plugins.library])
+    library.require_plugins(plugins.plugins, data, f"the library {plugins.name} of the package")

@@ -1,0 +1,207 @@
+"""Calls of operators that become TensorRT plugins (the field ``plugins:``).
+
+Rules
+1. Tensors that a call reads are the plugin's inputs, in the order of the operator's arguments. All other arguments are
+   fields of the plugin: int, float, bool (0 or 1) and text, and lists of these. An argument that is None is left out.
+2. A field is a constant. An argument that depends on a size or on data cannot be one.
+3. The types and shapes of the results are those of the operator's fake implementation. So no check of sizes follows the
+   call: the compiler compares the network with them.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx.defs
+import torch
+from onnx_ir.tensor_adapters import from_torch_dtype
+
+from trtbuild import declared_sizes
+from trtbuild.core.model.plugins import (
+    NAMESPACE_ATTRIBUTE,
+    ONNX_DOMAIN,
+    VERSION_ATTRIBUTE,
+    Plugin,
+    operator_name,
+)
+from trtbuild.core.values.nearest import suggestion
+from trtbuild.errors import SourceError
+from trtbuild.stages.program.custom_operators import is_custom
+
+_SCALARS = (bool, int, float, str)
+
+
+@dataclass(frozen=True)
+class PluginCall:
+    """The inputs of a plugin, and its fields."""
+
+    inputs: tuple[torch.fx.Node, ...]
+    fields: Mapping[str, Any]
+
+
+def name_of(target: Any) -> str | None:
+    """The name of an operator from outside PyTorch in a manifest, such as ``mylib::roi``; None for other operators."""
+    return operator_name(target.namespace, target._opname, target._overloadname) if is_custom(target) else None
+
+
+def is_plugin(node: Any, plugins: Mapping[str, Plugin]) -> bool:
+    """Whether a node is a call that becomes one of `plugins`, which are by operator."""
+    return isinstance(node, torch.fx.Node) and node.op == "call_function" and name_of(node.target) in plugins
+
+
+def checked_plugin(node: torch.fx.Node, plugins: Mapping[str, Plugin]) -> torch.fx.Node | None:
+    """The call of a plugin whose result a check reads; None for other nodes (rule 3)."""
+    if not declared_sizes.is_check(node.target):
+        return None
+    source: Any = node.args[0]
+    call = source.args[0] if getattr(source, "target", None) is operator.getitem else source
+    return call if is_plugin(call, plugins) else None
+
+
+def by_operator(plugins: Iterable[Plugin]) -> dict[str, Plugin]:
+    """Plugins by their operators."""
+    return {plugin.operator: plugin for plugin in plugins}
+
+
+def plugins_called(graph: torch.fx.Graph, plugins: Iterable[Plugin]) -> tuple[Plugin, ...]:
+    """The plugins that a graph calls."""
+    names = {name_of(node.target) for node in graph.nodes if node.op == "call_function"}
+    return tuple(plugin for plugin in plugins if plugin.operator in names)
+
+
+def check_plugins(graph: torch.fx.Graph, plugins: Sequence[Plugin]) -> None:
+    """Raise SourceError for a plugin whose operator the graph never calls, or whose calls cannot be plugins."""
+    calls = [node for node in graph.nodes if node.op == "call_function" and is_custom(node.target)]
+    names = {str(name_of(node.target)) for node in calls}
+    for plugin in plugins:
+        if plugin.operator not in names:
+            raise _error(
+                plugin,
+                f"the model never calls the operator {plugin.operator}",
+                suggestion(plugin.operator, sorted(names), "operators from outside PyTorch that it calls")
+                if names
+                else "remove the operator: the model calls no operator from outside PyTorch",
+            )
+        if onnx.defs.has(plugin.name):
+            raise _error(
+                plugin,
+                f"{plugin.name} is an operator of ONNX, so TensorRT's parser would not look for a plugin",
+                "give the plugin another name",
+            )
+    found = by_operator(plugins)
+    for node in calls:
+        if is_plugin(node, found):
+            plugin_call(node, found[str(name_of(node.target))])
+
+
+def plugin_call(node: torch.fx.Node, plugin: Plugin) -> PluginCall:
+    """The inputs and fields of a call (rules 1 and 2). Raises SourceError."""
+    arguments = node.target._schema.arguments
+    unknown = [name for name in plugin.arguments if name not in {argument.name for argument in arguments}]
+    if unknown:
+        raise _error(
+            plugin,
+            f"the operator {plugin.operator} has no argument {unknown[0]!r}",
+            suggestion(unknown[0], [argument.name for argument in arguments], "arguments"),
+        )
+    inputs: list[torch.fx.Node | None] = []
+    fields: dict[str, Any] = {}
+    for position, argument in enumerate(arguments):
+        value = node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
+        if position >= len(node.args) and argument.name not in node.kwargs:
+            value = argument.default_value
+        if "Tensor" in str(argument.type):
+            inputs += value if isinstance(value, list | tuple) else [value]
+            continue
+        field = plugin.arguments.get(argument.name, argument.name)
+        if value is not None and field is not None:
+            fields[field] = _constant(value, argument.name, plugin)
+    while inputs and inputs[-1] is None:
+        inputs.pop()
+    if None in inputs:
+        raise _error(plugin, f"{plugin.operator} is called with None before a tensor", "pass a tensor")
+    fixed = {VERSION_ATTRIBUTE: plugin.version, NAMESPACE_ATTRIBUTE: plugin.namespace}
+    return PluginCall(tuple(entry for entry in inputs if entry is not None), {**fields, **plugin.attributes, **fixed})
+
+
+def write_nodes(graph: torch.fx.Graph, plugins: Mapping[str, Plugin]) -> None:
+    """Replace calls by torch's symbolic operator for a node of ONNX, and checks by the checked values, in place."""
+    from torch.onnx.ops import _symbolic_impl
+
+    for node in list(graph.nodes):
+        if declared_sizes.is_check(node.target):
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+        elif is_plugin(node, plugins):
+            plugin = plugins[str(name_of(node.target))]
+            call = plugin_call(node, plugin)
+            value = node.meta["val"]
+            results = value if isinstance(value, list | tuple) else [value]
+            encoded = vars(_symbolic_impl.EncodedAttrs.from_dict(dict(call.fields)))
+            options: dict[str, Any] = {
+                **encoded,
+                "metadata_props_keys": [],
+                "metadata_props_values": [],
+                "domain": ONNX_DOMAIN,
+                "version": 1,
+            }
+            types = [int(from_torch_dtype(result.dtype)) for result in results]
+            shapes = [list(result.shape) for result in results]
+            symbolic = torch.ops.onnx_symbolic
+            with graph.inserting_before(node):
+                if isinstance(value, torch.Tensor):
+                    arguments: tuple[Any, ...] = (list(call.inputs), plugin.name, types[0])
+                    new = graph.call_function(symbolic._symbolic.default, arguments, {**options, "shape": shapes[0]})
+                else:
+                    arguments = (list(call.inputs), plugin.name, types)
+                    new = graph.call_function(
+                        symbolic._symbolic_multi_out.default, arguments, {**options, "shapes": shapes}
+                    )
+            name = node.name
+            node.replace_all_uses_with(new)
+            new.meta = dict(node.meta)
+            graph.erase_node(node)
+            new.name = name  # the exporter names values by their nodes
+    for node in reversed(graph.nodes):  # sizes that only checks read
+        if node.op == "call_function" and isinstance(node.meta.get("val"), torch.SymInt) and not node.users:
+            graph.erase_node(node)
+
+
+def forget_shapes(graph: torch.fx.Graph) -> None:
+    """Remove the shapes from symbolic operators, in place. The exporter takes them from ``val``, and reads no SymInt."""
+    for node in graph.nodes:
+        for name in ("shape", "shapes"):
+            if getattr(node.target, "namespace", "") == "onnx_symbolic" and name in node.kwargs:
+                node.update_kwarg(name, [])
+
+
+def _constant(value: Any, argument: str, plugin: Plugin) -> Any:
+    if isinstance(value, list | tuple) and all(isinstance(entry, _SCALARS) for entry in value):
+        kinds = {float if isinstance(entry, float) else str if isinstance(entry, str) else int for entry in value}
+        if len(kinds) == 1:
+            (kind,) = kinds
+            return [kind(entry) for entry in value]
+    elif isinstance(value, bool):
+        return int(value)
+    elif isinstance(value, int | float | str):
+        return value
+    if isinstance(value, torch.fx.Node | torch.SymInt | torch.SymFloat) or (
+        isinstance(value, list | tuple) and any(isinstance(entry, torch.fx.Node | torch.SymInt) for entry in value)
+    ):
+        text, hint = "depends on the sizes of inputs, and fields of plugins are constants", "pass a tensor instead"
+    else:
+        text, hint = f"is {value!r:.40}, which no field of a plugin can be", "leave it out"
+    raise _error(
+        plugin,
+        f"the argument {argument!r} of {plugin.operator} {text}",
+        f"{hint}, or write `arguments: {{{argument}: null}}` for the operator",
+    )
+
+
+def _error(plugin: Plugin, text: str, hint: str | None) -> SourceError:
+    error = SourceError(text, code="plugins", hint=hint)
+    error.field = f"plugins.operators.{plugin.operator}"
+    return error

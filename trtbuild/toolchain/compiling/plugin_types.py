@@ -1,0 +1,58 @@
+"""Compare the results of plugins in a network with the results that the operators' fake implementations declare."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from trtbuild.core.values.element_types import BY_ONNX
+from trtbuild.errors import PluginError
+from trtbuild.toolchain.onnx_files.plugin_nodes import PluginNode
+
+
+def refuse_other_results(network: Any, plugins: Sequence[PluginNode]) -> None:
+    """Raise PluginError if a plugin has a result of another type, rank or size than its operator declares.
+
+    The operators after it are converted for the declared sizes. The network knows only some of the sizes; a size that one
+    of both does not know is not compared."""
+    if not plugins:
+        return
+    tensors = {}
+    for index in range(network.num_layers):
+        layer = network.get_layer(index)
+        for number in range(layer.num_outputs):
+            tensor = layer.get_output(number)
+            tensors[tensor.name] = tensor
+    for plugin in plugins:
+        for number, (name, element, declared) in enumerate(plugin.results):
+            tensor = tensors.get(name)
+            if tensor is None:
+                continue
+            kind = str(tensor.dtype).rpartition(".")[2]
+            sizes = _sizes(tensor)
+            wanted = BY_ONNX[element].tensorrt if element in BY_ONNX else kind
+            agrees = sizes is None or (
+                len(sizes) == len(declared)
+                and all(
+                    size == -1 or other is None or size == other for size, other in zip(sizes, declared, strict=True)
+                )
+            )
+            if kind != wanted or not agrees:
+                raise PluginError(
+                    f"result {number} of the plugin {plugin.described} is {_text(kind, sizes)} in the network, but the "
+                    f"fake implementation of its operator declares {_text(str(wanted), declared)}",
+                    hint="correct the plugin, or the function that torch.library.register_fake registers",
+                )
+
+
+def _sizes(tensor: Any) -> tuple[int, ...] | None:
+    try:
+        return tuple(tensor.shape)
+    except ValueError:  # the rank is not known before the build
+        return None
+
+
+def _text(kind: str, sizes: Sequence[int | None] | None) -> str:
+    if sizes is None:
+        return kind
+    return f"{kind.lower()}[{', '.join('?' if size in (None, -1) else str(size) for size in sizes)}]"

@@ -1,0 +1,106 @@
+"""Load libraries of TensorRT plugins into this process, and look for plugins in TensorRT's registry.
+
+Rules
+1. A library registers its plugins when it is loaded (``REGISTER_TENSORRT_PLUGIN``). If it registers nothing and has the
+   function ``getCreators`` or ``getPluginCreators``, TensorRT loads it (``IPluginRegistry::loadLibrary``, since 8.6).
+2. A library stays loaded until the process ends, because engines may use it. TensorRT keeps the first plugin of a name. So
+   a library is refused if another one has registered a plugin that it should provide: the engine would run other code.
+3. The library is loaded from a private copy of verified bytes. So no other process can replace the file in between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import os
+import tempfile
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+from trtbuild.core.model.plugins import described
+from trtbuild.errors import PluginError
+
+#: Name, version and namespace of a plugin.
+Identity = tuple[str, str, str]
+
+_ENTRY_POINTS = ("getCreators", "getPluginCreators")
+
+#: SHA-256 of a library that this process has loaded → the plugins that it has registered.
+_LOADED: dict[str, frozenset[Identity]] = {}
+_LOCK = threading.Lock()
+
+
+def require_plugins(trt: Any, logger: Any, wanted: Iterable[Identity], library: bytes | None, name: str) -> None:
+    """Make the plugins `wanted` available in this process.
+
+    `library` are the bytes of the library with them, and `name` is its name for people. Without a library, TensorRT's own
+    libraries have the plugins. Raises PluginError."""
+    plugins = frozenset(wanted)
+    with _LOCK:
+        if library is None:
+            trt.init_libnvinfer_plugins(logger, "")
+            hint = "correct its name or version in the manifest, or write `library:`, the library that has it"
+            _refuse_missing(plugins, _registered(trt), "TensorRT has", hint)
+            return
+        digest = hashlib.sha256(library).hexdigest()
+        if digest not in _LOADED:
+            before = _registered(trt)
+            _refuse_known(plugins & before, name)
+            _load(trt, library, name, before)
+            _LOADED[digest] = _registered(trt) - before
+        _refuse_known((plugins & _registered(trt)) - _LOADED[digest], name)
+        _refuse_missing(
+            plugins,
+            _LOADED[digest],
+            f"{name} registers",
+            "correct the name, the version or the namespace of the plugin in the manifest",
+        )
+
+
+def _load(trt: Any, data: bytes, name: str, before: frozenset[Identity]) -> None:
+    descriptor, path = tempfile.mkstemp(prefix="trtbuild-plugins-", suffix=".so")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        try:
+            handle = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+        except OSError as error:
+            text = str(error).replace(path, name)
+            raise PluginError(
+                f"{name} cannot be loaded: {text}",
+                hint="install the libraries that it needs, or build it for this machine",
+            ) from error
+        if _registered(trt) == before and any(hasattr(handle, entry) for entry in _ENTRY_POINTS):
+            load_library = getattr(trt.get_plugin_registry(), "load_library", None)
+            if load_library is not None:
+                load_library(path)
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(path)  # noqa: PTH108
+
+
+def _registered(trt: Any) -> frozenset[Identity]:
+    registry = trt.get_plugin_registry()
+    creators = [*getattr(registry, "plugin_creator_list", ()), *getattr(registry, "all_creators", ())]
+    return frozenset((creator.name, creator.plugin_version, creator.plugin_namespace) for creator in creators)
+
+
+def _refuse_known(plugins: frozenset[Identity], name: str) -> None:
+    if plugins:
+        raise PluginError(
+            f"another library has registered the plugin {described(*min(plugins))} in this process, so TensorRT would not "
+            f"use the one of {name}",
+            hint="give the plugin another name or version, or use the libraries in separate processes",
+        )
+
+
+def _refuse_missing(plugins: frozenset[Identity], available: frozenset[Identity], subject: str, hint: str) -> None:
+    missing = plugins - available
+    if missing:
+        names = "; ".join(described(*plugin) for plugin in sorted(available)) or "no plugin"
+        raise PluginError(
+            f"there is no plugin {described(*min(missing))}: {subject} {names}",
+            hint=hint,
+        )

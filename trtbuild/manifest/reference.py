@@ -117,7 +117,7 @@ formats, the methods and the calibration data.
 
 _PLUGINS = """\
 `plugins` puts calls of operators from outside PyTorch into engines.
-[TensorRT plugins](custom-operators.md#tensorrt-plugins) explains the fields and the library.
+[TensorRT plugins](operators.md#tensorrt-plugins) explains the fields and the library.
 """
 
 #: heading, fields, prose above the table

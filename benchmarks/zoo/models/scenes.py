@@ -74,7 +74,8 @@ class Regions(Boxes):
         best, places = scores[0].amax(1).topk(200)
         kept = boxes[0, places]
         kept = kept[ops.nms(kept, best, 0.5)]
-        regions = torch.cat([torch.zeros_like(kept[:, :1]), kept], 1)
+        # Features of random layers change much between two pixels. Whole pixels keep small errors of the boxes small.
+        regions = torch.cat([torch.zeros_like(kept[:, :1]), kept.floor()], 1)
         (features, *_) = self.detector.backbone(image).values()
         return kept, ops.roi_align(features, regions, (7, 7), 1 / 8, 2, True).mean((2, 3))
 

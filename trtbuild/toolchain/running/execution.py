@@ -10,7 +10,7 @@ Rules
    run return the library's result without a check, to save time. If the result is False, the caller reads the errors with
    `take_errors`.
 5. The bindings raise Python errors in ``infer_shapes`` and ``set_optimization_profile_async`` without the GIL. If one of
-   these calls fails, SIGSEGV ends the process (seen with 8.6; the open bindings had this fault until some release of 10).
+   these calls fails, SIGSEGV ends the process (seen with 8.6; the published bindings of early releases of 10 have it, too).
    So ``infer_shapes`` is never called: shapes come from ``get_tensor_shape``. ``set_optimization_profile_async`` is called
    only if TensorRT cannot refuse the profile (`profile_sharing`).
 6. A version-compatible plan contains its lean runtime, which is host code. TensorRT loads it only if

@@ -7,11 +7,10 @@ memory: loading TensorRT 8.6 takes 8 s and 4 GB.
 Rules
 1. An engine step whose toolchain needs a GPU gets one GPU with the SM of its target. No other step of this build gets this
    GPU at the same time. Other steps are not limited.
-2. Of the GPUs that are idle in this build, the step gets the one with the most free memory. So it avoids a GPU that
-   another program uses.
+2. The step gets the idle GPU with the most free memory. So it avoids a GPU that another program uses.
 3. While such steps run on other GPUs, a step waits if no idle GPU has enough free memory (`least_gpu_bytes`). If no such
    step runs, it starts anyway: a build makes progress, and TensorRT itself reports a lack of memory.
-4. If no GPU with the SM is found, one step at a time runs without a chosen GPU. Its worker reports the error.
+4. If there is no GPU with the SM, one step at a time runs without a chosen GPU. Its worker reports the error.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ class GpuLimit:
         self._gpus.pop(step.id, None)
 
     def gpu_of(self, step: Step) -> int | None:
-        """The number of the GPU that a running step got; None if no GPU was chosen for it."""
+        """The number of the GPU that a running step got; None if no GPU was chosen."""
         return self._gpus.get(step.id)
 
     def _has_gpu_for(self, step: Step) -> bool:

@@ -94,7 +94,7 @@ def gpus_for_targets(
 
 
 def usable_gpus(device: str | None) -> Sequence[tuple[int, int]] | str:
-    """Return (ordinal, SM) of the GPUs that may run engines, or the reason why there is none. Raises UsageError."""
+    """Return (ordinal, SM) of the GPUs that may run engines, or the reason why no GPU may. Raises UsageError."""
     sms = devices.device_sms()
     if device is None:
         return list(enumerate(sms)) or "no GPU was found"

@@ -59,7 +59,9 @@ def test_a_built_project_has_no_job_and_a_new_one_has_a_job_for_each_target() ->
 
 
 def test_jobs_are_balanced_by_duration_and_name_models_in_the_order_of_the_project() -> None:
-    plans = [a_plan(name, ADA, keys={"ada": [f"{name}-{s}"]}) for name, s in zip("abcde", (90, 10, 100, 80, 20), strict=True)]
+    plans = [
+        a_plan(name, ADA, keys={"ada": [f"{name}-{s}"]}) for name, s in zip("abcde", (90, 10, 100, 80, 20), strict=True)
+    ]
     assert _jobs(*plans, job_duration_s=300) == ["ada: a b c d e"]
     assert _jobs(*plans, job_duration_s=299) == ["ada: b c e (1/2)", "ada: a d (2/2)"]
     assert [job.duration_s for job in engine_jobs(plans, _seconds, 150)] == [130.0, 170.0]
@@ -106,9 +108,7 @@ def test_every_engine_is_in_exactly_one_job(models: list[tuple[set[int], bool]],
         known = {"ada": [f"k{key}-{key}" for key in sorted(keys)]}
         plans.append(a_plan(f"m{number}", ADA, keys=known if is_known else None))
     jobs = engine_jobs(plans, _seconds, job_duration_s)
-    assert _engines(jobs, plans) == sorted(
-        {step.key or step.id for plan in plans for step in plan.steps.values()}
-    )
+    assert _engines(jobs, plans) == sorted({step.key or step.id for plan in plans for step in plan.steps.values()})
     named = [model for job in jobs for model in job.models]
     assert sorted(named) == sorted({plan.model.name for plan in plans if plan.steps})
     assert all(job.models for job in jobs)

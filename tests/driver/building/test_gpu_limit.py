@@ -111,8 +111,8 @@ def test_several_gpus_build_engines_at_once_and_never_two_on_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Real executor, real worker pool, real processes (`engine_worker`). The user gave three of the host's GPUs."""
-    worker = str(Path(__file__).with_name("engine_worker.py"))
-    monkeypatch.setattr(pool_module, "command", lambda *_: [sys.executable, "-I", worker, str(tmp_path), "3"])
+    arguments = [str(Path(__file__).with_name("engine_worker.py")), str(tmp_path), "3"]
+    monkeypatch.setattr(pool_module, "command", lambda kind, store, project: [sys.executable, *arguments, str(store)])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-8932f937,2")
     steps = [_engine(f"e{number}") for number in range(9)]
     limit, pool = _limit((90, 90, 90)), WorkerPool(tmp_path / "store", tmp_path)

@@ -59,7 +59,7 @@ def test_a_device_that_does_not_exist_is_a_usage_error(package: Any, monkeypatch
     assert usable_gpus("cuda:4") == usable_gpus(None) == NO_GPU
 
 
-def test_a_wrong_device_is_reported_before_any_work(trtbuild: CommandLine) -> None:
-    copy_project("mlp", trtbuild.project)
-    failure = trtbuild("verify", "--device", "tpu", expect=2)
+def test_a_wrong_device_is_reported_before_any_work(command_line: CommandLine) -> None:
+    copy_project("mlp", command_line.project)
+    failure = command_line("verify", "--device", "tpu", expect=2)
     assert "'tpu' is not a device" in failure["errors"][0]["text"]

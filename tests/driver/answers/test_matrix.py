@@ -100,6 +100,9 @@ def test_a_damaged_history_is_ignored(project: Path) -> None:
     (project / ".trtbuild").mkdir(exist_ok=True)
     (project / ".trtbuild" / "history.json").write_text('{\n"first/engine/model@ada":{"ran":{"duration_s":"x"}}\n}')
     assert len(_all(project)) == 2
+    entry = '{"recipe":[],"ran":{"reason":{"code":"new","text":"","changed":[]},"duration_s":1e999}}'
+    (project / ".trtbuild" / "history.json").write_text(f'{{\n"first/engine/model@ada":{entry}\n}}')
+    assert len(_all(project)) == 2
 
 
 def test_every_target_without_a_label_is_an_error(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,13 +9,14 @@ Rules
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from trtbuild.core.model.spec import Target
-from trtbuild.core.planning.graph import Step
+from trtbuild.core.planning.graph import Step, step_id
 from trtbuild.core.planning.matrix import MatrixJob, engine_jobs
 from trtbuild.core.planning.priorities import estimated_duration_s
 from trtbuild.driver.configuration.runners import VARIABLE
@@ -66,21 +67,22 @@ def matrix(request: Request, job_duration_s: float = DEFAULT_JOB_DURATION_S) -> 
 def _estimates(history: History) -> Callable[[Step], float]:
     """Return the function that estimates an engine step: its last duration, or an estimate from the size of its weights.
 
-    A step with the verdict ``unknown`` stands for all engines of its model and target. Their last durations are added.
+    A step without a partition stands for all engines of its model and target. Their last durations are added.
     """
     last_s: dict[str, float] = {}
     total_s: dict[tuple[str, str], float] = {}
     for name in history.steps():
         last = history.last_run(name) if "/engine/" in name else None
-        if last is not None and last.duration_s > 0:
+        if last is not None and 0 < last.duration_s < math.inf:
             last_s[name] = last.duration_s
             model, _, rest = name.partition("/engine/")
             key = model, rest.rpartition("@")[2]
             total_s[key] = total_s.get(key, 0.0) + last.duration_s
 
     def estimate_s(step: Step) -> float:
-        if step.verdict == "unknown" and step.id not in last_s and (step.model, step.target or "") in total_s:
-            return total_s[step.model, step.target or ""]
+        target = step.target or ""
+        if step.id == step_id(step.model, "engine", target=target) and (step.model, target) in total_s:
+            return total_s[step.model, target]
         return estimated_duration_s(step, last_s.get)
 
     return estimate_s

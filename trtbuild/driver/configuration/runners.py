@@ -11,7 +11,7 @@ from trtbuild.driver.configuration.sources import Sources
 
 VARIABLE = "TRTBUILD_MATRIX"
 
-_KEY = re.compile(r"sm_([0-9]{2,3})")
+_KEY = re.compile(r"sm_([1-9][0-9]{1,2})")
 #: A label of GitHub Actions or a tag of GitLab. Other characters have a meaning in YAML or in expressions.
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.:/-]{0,99}")
 

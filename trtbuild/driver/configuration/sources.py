@@ -140,7 +140,7 @@ class Sources:
                     )
             elif not isinstance(value, dict):
                 self.add_problem(file.place(name), f"{name!r} is not a table", f"write [{name}]")
-            elif name != "matrix":  # its keys contain numbers: `matrix` checks them
+            elif name != "matrix":  # its keys contain numbers: `runners` checks them
                 for key in value:
                     if key not in FIELDS[name]:
                         self.add_unknown_key(file.place(name, key), key, FIELDS[name], f"fields of [{name}]")

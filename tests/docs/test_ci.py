@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import yaml
 
 from tests.docs.pipelines import ACTION, ROOT, THIS_ACTION, Pipeline
+from tests.docs.test_github_actions import path_without_torch
 from tests.projects import copy_project
 from trtbuild.toolchain.libraries import table
 
@@ -66,7 +68,24 @@ def test_the_jobs_of_the_workflow_build_every_step_once(pipeline: Pipeline) -> N
             "blackwell",
         }
 
-    assert pipeline.run_github_job(jobs["plan"], {})["matrix"] == EMPTY
+    without_libraries = path_without_torch(pipeline.root, "tensorrt")
+    for cache, count in ((pipeline.cache, 0), (pipeline.root / "empty", 2)):
+        assert len(_plan_in_new_process(pipeline, cache, without_libraries)["include"]) == count
+
+
+def _plan_in_new_process(pipeline: Pipeline, cache: Path, python_path: str) -> Any:
+    """Return the matrix that a machine with this ``PYTHONPATH`` prints in a fresh clone, with `cache` as the team cache."""
+    process = subprocess.run(
+        [sys.executable, "-m", "trtbuild", "plan", "--matrix", "github"],
+        cwd=pipeline.clone(),
+        env={**os.environ, "PYTHONPATH": python_path, "TRTBUILD_REMOTES": f"team=r:file://{cache}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout)
 
 
 def test_the_workflow_skips_jobs_of_an_empty_matrix() -> None:

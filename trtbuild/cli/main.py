@@ -18,6 +18,7 @@ import click
 from trtbuild.cli.commands import completing, show
 from trtbuild.cli.commands.cache_commands import cache
 from trtbuild.cli.commands.options import common, depfile, request
+from trtbuild.cli.commands.plan_command import plan
 from trtbuild.cli.commands.run_commands import bench
 from trtbuild.cli.commands.run_commands import run as run_package
 from trtbuild.cli.commands.sections import Sections, examples
@@ -137,19 +138,6 @@ def build(models: tuple[str, ...], verifies: bool, flags: Flags) -> int:
         answer = partial(show.text, flags, for_people=builds.build_lines)
         snapshot.keep(workspace, verified_build.repeated_result(result), flags["arguments"], answer, other_files)
     return 0 if result.ok else 1
-
-
-@cli.command()
-@click.argument("models", nargs=-1, shell_complete=completing.models)
-@common
-def plan(models: tuple[str, ...], flags: Flags) -> int:
-    """Show what a build would do, and why. Runs nothing, and needs neither torch nor TensorRT."""
-    from trtbuild.cli.screens import plans
-    from trtbuild.driver.answers import inquiries
-
-    document = inquiries.plan(request(flags, models))
-    show.document(flags, document, plans.plan_lines)
-    return 0 if document.ok else 2
 
 
 @cli.command(epilog=examples("trtbuild why vit", "trtbuild why vit/engine", "trtbuild why vit/engine/model@ada"))
@@ -296,6 +284,7 @@ def schema(for_documents: bool, flags: Flags) -> int:
 
 
 cli.add_command(cache)
+cli.add_command(plan)
 cli.add_command(verify)
 cli.add_command(run_package)
 cli.add_command(bench)

@@ -39,6 +39,10 @@ revoked = ["{OTHER}"]
 signing_key_file = "~/.config/trtbuild/ci.key"
 domain = "ci"
 read_domains = ["release", "ci"]
+
+[matrix]
+sm_89 = ["self-hosted", "l4"]
+sm_120 = "gpu rtx"
 """
 
 
@@ -87,6 +91,7 @@ def test_every_entry_of_the_file_is_read(home: Home) -> None:
         domain="ci",
         read_domains=("release", "ci"),
     )
+    assert result.runners == {89: ("self-hosted", "l4"), 120: ("gpu rtx",)}
     assert result.path == str(home.file)
     assert result.sha256 is not None
 
@@ -102,6 +107,7 @@ def test_every_entry_has_a_variable_that_overrides_it(home: Home) -> None:
         "TRTBUILD_SIGNING_KEY": Signer.new("ci").text(),
         "TRTBUILD_DOMAIN": "pr-17",
         "TRTBUILD_READ_DOMAINS": "release pr-17",
+        "TRTBUILD_MATRIX": "sm_90=h100  sm_89=self-hosted,l4",
     }
     assert set(configuration.VARIABLES) - {"TRTBUILD_SIGNING_KEY_FILE"} == {
         name for name in variables if not name.startswith("TRTBUILD_REMOTE_")
@@ -120,6 +126,7 @@ def test_every_entry_has_a_variable_that_overrides_it(home: Home) -> None:
             domain="pr-17",
             read_domains=("release", "pr-17"),
         )
+        assert result.runners == {90: ("h100",), 89: ("self-hosted", "l4")}
 
 
 def test_without_configuration_no_module_is_imported(home: Home) -> None:
@@ -226,6 +233,12 @@ def test_no_file_of_a_project_is_read(home: Home, monkeypatch: pytest.MonkeyPatc
         ("[trust]\nread_domains = ['ci', 'a b']\n", 2, "'a b' is not a domain", "letters"),
         ("[trust]\nrevoked = ['nothing']\n", 2, "32 bytes", "keygen"),
         ("[trust]\nsigning_key_file = 'ci.key'\n", 2, "not an absolute path", "~/"),
+        ("[matrix]\n\nsm89 = ['l4']\n", 3, "'sm89' is not known", "sm_89"),
+        ("[matrix]\nsm_89 = []\n", 2, "sm_89 has no labels", "self-hosted"),
+        ("[matrix]\nsm_89 = {label = 'l4'}\n", 2, "sm_89 has no labels", "self-hosted"),
+        ("[matrix]\nsm_89 = ['l4', 4]\n", 2, "4 is not a label", "letters"),
+        ("[matrix]\nsm_89 = '${{ secrets.KEY }}'\n", 2, "is not a label", "letters"),
+        ("matrix = ['l4']\n", 1, "'matrix' is not a table", "[matrix]"),
         ("[cache\n", 1, "it is not valid TOML", "quotes"),
         ("[cache]\nmax_size = 50GiB\n", 2, "it is not valid TOML", "quotes"),
         ("[cache]\nmax_size = '1B'\nmax_size = '2B'\n", 3, "it is not valid TOML", "quotes"),
@@ -251,6 +264,11 @@ def test_an_error_in_the_file_names_file_and_line(home: Home, text: str, line: i
         ("TRTBUILD_REVOKED_KEYS", "ci", "32 bytes"),
         ("TRTBUILD_DOMAIN", "local-x", "no domain"),
         ("TRTBUILD_READ_DOMAINS", "release,ci", "not a domain"),
+        ("TRTBUILD_MATRIX", "sm_89", "has no labels"),
+        ("TRTBUILD_MATRIX", "89=l4", "'89' is not known"),
+        ("TRTBUILD_MATRIX", "sm_89=l4, sm_90=h100", "'' is not a label"),
+        ("TRTBUILD_MATRIX", "sm_89=l4 sm_89=l40", "sm_89 is set twice"),
+        ("TRTBUILD_MATRIX", '{"sm_89": ["l4"]}', "has no labels"),
     ],
 )
 def test_an_error_in_a_variable_names_the_variable(home: Home, name: str, value: str, message: str) -> None:

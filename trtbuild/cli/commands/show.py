@@ -67,7 +67,7 @@ def error(problem: TrtbuildError, *, as_json: bool, command: str) -> None:
             with contextlib.suppress(TrtbuildError):  # the error may be about standard output
                 terminal.answer(json.dumps(encode(failure)) + "\n")
     for text in problem.warnings if isinstance(problem, FrozenError) else ():
-        _warn(text)
+        warn(text)
     for each_problem in problem.problems if isinstance(problem, (ConfigurationErrors, ManifestErrors)) else (problem,):
         terminal.say(f"{terminal.red('error')}: {each_problem}")
 
@@ -103,11 +103,12 @@ def watching(flags: Flags) -> Watcher:
     if flags.get("trace_file"):
         from trtbuild.driver.building.timeline import Timeline
 
-        watchers.append(Timeline(flags["trace_file"], _warn))
+        watchers.append(Timeline(flags["trace_file"], warn))
     return Watchers(watchers)
 
 
-def _warn(text: str) -> None:
+def warn(text: str) -> None:
+    """Write a warning to standard error, also with `--quiet` and with `--json`."""
     problems([f"{terminal.yellow('warning')}: {text}"])
 
 

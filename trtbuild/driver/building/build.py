@@ -145,6 +145,7 @@ def _execute_steps(workspace: Workspace, outcome: Outcome, watcher: Watcher) -> 
     jobs = request.jobs or os.cpu_count() or 1
     estimates = Estimates(workspace.history, workspace.project, workspace.models)
     pool = WorkerPool(workspace.store.local.root, workspace.project)
+    limit = GpuLimit(MemoryLimit(estimates.estimate_bytes))
 
     def run(step: Step, plan: ModelPlan) -> StepRun:
         with workspace.store.building(step.key or step.id):
@@ -152,7 +153,7 @@ def _execute_steps(workspace: Workspace, outcome: Outcome, watcher: Watcher) -> 
             if record is not None:
                 ran = StepRun(record, 0.0, source=workspace.lookups.source_of(record.recipe.key))
             else:
-                ran = _run_step(step, plan, workspace, pool)
+                ran = _run_step(step, plan, workspace, pool, limit.gpu_of(step))
         workspace.lookups.note_run(step.id, ran.record)
         return ran
 
@@ -172,17 +173,17 @@ def _execute_steps(workspace: Workspace, outcome: Outcome, watcher: Watcher) -> 
             jobs=jobs,
             watcher=watcher,
             keep_going=request.keep_going,
-            limit=GpuLimit(MemoryLimit(estimates.estimate_bytes)),
+            limit=limit,
             rebuild_lost=not request.frozen,
         )
     finally:
         pool.close(kill=True)
 
 
-def _run_step(step: Step, plan: ModelPlan, workspace: Workspace, pool: WorkerPool) -> StepRun:
+def _run_step(step: Step, plan: ModelPlan, workspace: Workspace, pool: WorkerPool, gpu: int | None) -> StepRun:
     folder = workspace.project / wiring.LOG_FOLDER
     try:
-        ran = _run_with_typed_errors(step, plan, workspace, pool)
+        ran = _run_with_typed_errors(step, plan, workspace, pool, gpu)
     except TrtbuildError as error:
         if isinstance(error, ToolchainError) and error.nodes:
             refused_nodes.name_operators(error, plan, step, workspace.lookups)
@@ -195,7 +196,9 @@ def _run_step(step: Step, plan: ModelPlan, workspace: Workspace, pool: WorkerPoo
     return ran
 
 
-def _run_with_typed_errors(step: Step, plan: ModelPlan, workspace: Workspace, pool: WorkerPool) -> StepRun:
+def _run_with_typed_errors(
+    step: Step, plan: ModelPlan, workspace: Workspace, pool: WorkerPool, gpu: int | None
+) -> StepRun:
     weights = weights_bytes(step)
     try:
         refuse_small_memory(
@@ -204,7 +207,8 @@ def _run_with_typed_errors(step: Step, plan: ModelPlan, workspace: Workspace, po
             memory.least_bytes(step.stage, weights),
             memory.free_with_swap_bytes() if weights else None,
         )
-        return run_step(step, plan, workspace.facts[plan.model.name], workspace.lookups, workspace.store, pool)
+        facts = workspace.facts[plan.model.name]
+        return run_step(step, plan, facts, workspace.lookups, workspace.store, pool, gpu)
     except TrtbuildError:
         raise
     except OSError as error:

@@ -40,9 +40,18 @@ _REPLACING_REASONS = ("forced", "evicted", "corrupt", "untrusted")
 
 
 def run_step(
-    step: Step, plan: ModelPlan, facts: Facts, lookups: StoreLookups, store: LayeredStore, pool: WorkerPool
+    step: Step,
+    plan: ModelPlan,
+    facts: Facts,
+    lookups: StoreLookups,
+    store: LayeredStore,
+    pool: WorkerPool,
+    gpu: int | None = None,
 ) -> StepRun:
-    """Run one step whose inputs are in the store. Raises TrtbuildError, OSError, or any error of the step."""
+    """Run one step whose inputs are in the store. `gpu` is the only GPU that its worker sees; None: no such limit.
+
+    Raises TrtbuildError, OSError, or any error of the step.
+    """
     if step.recipe is None:
         raise AssertionError("a step runs when its recipe is known")
     start_s = time.monotonic()
@@ -57,7 +66,7 @@ def run_step(
     job = step.job
     if isinstance(job, PartitionJob):
         job = replace(job, trust=store.local.trust.to_json())
-    reply = call(pool, step.stage, job)
+    reply = call(pool, step.stage, job, gpu)
     record = Record(step.recipe, reply.outputs, _provenance(reply))
     conversions = _publish_conversions(reply, store)
     record = store.put_record(record, replace=step.reason.code in _REPLACING_REASONS)

@@ -1,8 +1,8 @@
-"""The configuration of a user or of CI: remotes, trusted keys, and the size limit of the cache (docs/configuration.md).
+"""The configuration of a user or of CI: remotes, trusted keys, the limit of the cache, and runners (docs/configuration.md).
 
 Input: the environment and one TOML file. Output: a `Configuration`. `file` reads the file and finds line numbers. `sources`
-combines the file and the variables. `remotes` and `trust` interpret the entries. `settings` has the dataclasses and rules.
-This package imports no other package of `driver`.
+combines the file and the variables. `remotes`, `trust` and `runners` interpret the entries. `settings` has the dataclasses
+and rules. This package imports no other package of `driver`.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ VARIABLES = (
     "TRTBUILD_SIGNING_KEY",
     "TRTBUILD_DOMAIN",
     "TRTBUILD_READ_DOMAINS",
+    "TRTBUILD_MATRIX",
 )
 
 
@@ -45,7 +46,7 @@ def load(environ: Mapping[str, str], project: Path) -> Configuration:
         file = _read(path, None if from_variable else project)
     if file is None and not any(name in environ for name in VARIABLES):
         return Configuration(path=path)
-    from trtbuild.driver.configuration import remotes, trust
+    from trtbuild.driver.configuration import remotes, runners, trust
     from trtbuild.driver.configuration.sources import Sources
 
     sources = Sources(environ, file)
@@ -55,6 +56,7 @@ def load(environ: Mapping[str, str], project: Path) -> Configuration:
         trust.read_trust(sources),
         path,
         None if file is None else file.sha256,
+        runners.read_runners(sources),
     )
     sources.raise_problems()
     return loaded

@@ -52,6 +52,8 @@ class Configuration:
     #: The file's expected path (None: there is no home directory), and the SHA-256 of its bytes (None: no file was read).
     path: str | None = None
     sha256: str | None = None
+    #: SM → the labels of CI's runners that have a GPU of this SM.
+    runners: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
 
 def expand_home(path: str, environ: Mapping[str, str]) -> str:

@@ -9,6 +9,7 @@ import gc
 import json
 import signal
 import sys
+import time
 import traceback
 from functools import partial
 from typing import Any
@@ -146,9 +147,14 @@ def plan(models: tuple[str, ...], flags: Flags) -> int:
     """Show what a build would do, and why. Runs nothing, and needs neither torch nor TensorRT."""
     from trtbuild.cli.screens import plans
     from trtbuild.driver.answers import inquiries
+    from trtbuild.driver.up_to_date import snapshot
 
-    document = inquiries.plan(request(flags, models))
+    start_s = time.monotonic()
+    workspace = inquiries.read_only_workspace(request(flags, models))
+    document, model_plans = inquiries.plan(workspace, start_s)
     show.document(flags, document, plans.plan_lines)
+    answer = partial(show.text, flags, for_people=plans.plan_lines)
+    snapshot.keep_plan(workspace, model_plans, document, flags["arguments"], answer)
     return 0 if document.ok else 2
 
 
@@ -169,13 +175,15 @@ def why(name: str, flags: Flags) -> int:
 @click.option(
     "--format", "form", type=click.Choice(["text", "dot", "mermaid", "json"]), default="text", help="Default: text."
 )
+@click.option("--deps", metavar="STEP|MODEL", help="Only the steps from which it is made.")
+@click.option("--rdeps", metavar="STEP|MODEL", help="Only the steps that are made from it.")
 @common
-def graph(models: tuple[str, ...], form: str, flags: Flags) -> int:
+def graph(models: tuple[str, ...], form: str, deps: str | None, rdeps: str | None, flags: Flags) -> int:
     """Show the steps and their dependencies."""
     from trtbuild.cli.screens import graphs
     from trtbuild.driver.answers import inquiries
 
-    document = inquiries.graph(request(flags, models))
+    document = inquiries.graph(request(flags, models), deps, rdeps)
     show.document({**flags, "as_json": flags.get("as_json") or form == "json"}, document, graphs.graph_screen(form))
     return 0
 
@@ -188,6 +196,24 @@ def status(flags: Flags) -> int:
     from trtbuild.driver.answers import inquiries
 
     show.document(flags, inquiries.status(request(flags)), plans.status_lines)
+    return 0
+
+
+@cli.command(epilog=examples("trtbuild affected --since origin/main", "trtbuild affected --since HEAD~1 --json"))
+@click.argument("models", nargs=-1, shell_complete=completing.models)
+@click.option("--since", required=True, metavar="REV", help="A commit of git, with which the files are compared.")
+@common
+def affected(models: tuple[str, ...], since: str, flags: Flags) -> int:
+    """Show which models the changes since a commit touch, and why.
+
+    Runs nothing, and needs no torch. A model that was never traced counts as affected.
+    """
+    from trtbuild.cli.screens import plans
+    from trtbuild.driver.answers import affected as answer
+    from trtbuild.driver.answers import inquiries
+
+    document = answer.affected(inquiries.read_only_workspace(request(flags, models)), since)
+    show.document(flags, document, plans.affected_lines)
     return 0
 
 

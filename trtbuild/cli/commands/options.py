@@ -29,6 +29,7 @@ _MANIFEST_COMMANDS = (
     "why",
     "status",
     "graph",
+    "affected",
     "inspect",
     "run",
     "bench",
@@ -37,10 +38,10 @@ _MANIFEST_COMMANDS = (
     "verify",
     *_CACHE_COMMANDS,
 )
-_LOOKUP_COMMANDS = ("build", "plan", "why", "status", "graph", "diff", "verify")
+_LOOKUP_COMMANDS = ("build", "plan", "why", "status", "graph", "affected", "diff", "verify")
 _BUILD_COMMANDS = ("build",)
 #: Commands that plan with the versions of a lock file.
-_LOCKED_VERSION_COMMANDS = ("build", "plan", "why", "status", "graph", "diff", "lock", "verify")
+_LOCKED_VERSION_COMMANDS = ("build", "plan", "why", "status", "graph", "affected", "diff", "lock", "verify")
 
 
 class _Flag(click.Option):

@@ -152,7 +152,7 @@ def plan(models: tuple[str, ...], flags: Flags) -> int:
     start_s = time.monotonic()
     workspace = inquiries.read_only_workspace(request(flags, models))
     document, model_plans = inquiries.plan(workspace, start_s)
-    show.document(flags, document, plans.plan_lines)
+    show.paged(flags, document, plans.plan_lines)
     answer = partial(show.text, flags, for_people=plans.plan_lines)
     snapshot.keep_plan(workspace, model_plans, document, flags["arguments"], answer)
     return 0 if document.ok else 2
@@ -166,7 +166,7 @@ def why(name: str, flags: Flags) -> int:
     from trtbuild.cli.screens import plans
     from trtbuild.driver.answers import inquiries
 
-    show.document(flags, inquiries.why(request(flags), name), plans.why_lines)
+    show.paged(flags, inquiries.why(request(flags), name), plans.why_lines)
     return 0
 
 
@@ -184,7 +184,7 @@ def graph(models: tuple[str, ...], form: str, deps: str | None, rdeps: str | Non
     from trtbuild.driver.answers import inquiries
 
     document = inquiries.graph(request(flags, models), deps, rdeps)
-    show.document({**flags, "as_json": flags.get("as_json") or form == "json"}, document, graphs.graph_screen(form))
+    show.paged({**flags, "as_json": flags.get("as_json") or form == "json"}, document, graphs.graph_screen(form))
     return 0
 
 
@@ -195,7 +195,7 @@ def status(flags: Flags) -> int:
     from trtbuild.cli.screens import plans
     from trtbuild.driver.answers import inquiries
 
-    show.document(flags, inquiries.status(request(flags)), plans.status_lines)
+    show.paged(flags, inquiries.status(request(flags)), plans.status_lines)
     return 0
 
 
@@ -213,7 +213,7 @@ def affected(models: tuple[str, ...], since: str, flags: Flags) -> int:
     from trtbuild.driver.answers import inquiries
 
     document = answer.affected(inquiries.read_only_workspace(request(flags, models)), since)
-    show.document(flags, document, plans.affected_lines)
+    show.paged(flags, document, plans.affected_lines)
     return 0
 
 
@@ -247,14 +247,14 @@ def inspect(
         from trtbuild.cli.screens import precisions
         from trtbuild.driver.inspection.precision import inspect_precision
 
-        show.document(flags, inspect_precision(request(flags), path), precisions.precision_lines)
+        show.paged(flags, inspect_precision(request(flags), path), precisions.precision_lines)
         return 0
     if path is None:
         found = whole_project.inspect_all(request(flags), layers=layers, memory=memory, onnx=onnx)
-        show.document(flags, found, packages.project_screen(layers=layers, trtexec=trtexec))
+        show.paged(flags, found, packages.project_screen(layers=layers, trtexec=trtexec))
         return 0
     document = inspection.inspect(request(flags), path, layers=layers, memory=memory, onnx=onnx)
-    show.document(flags, document, packages.package_screen(layers=layers, trtexec=trtexec))
+    show.paged(flags, document, packages.package_screen(layers=layers, trtexec=trtexec))
     return 0
 
 

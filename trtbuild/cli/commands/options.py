@@ -40,6 +40,8 @@ _MANIFEST_COMMANDS = (
 )
 _LOOKUP_COMMANDS = ("build", "plan", "why", "status", "graph", "affected", "diff", "verify")
 _BUILD_COMMANDS = ("build",)
+#: Commands whose long results are shown in a pager.
+_PAGED_COMMANDS = ("plan", "why", "status", "graph", "affected", "inspect")
 #: Commands that plan with the versions of a lock file.
 _LOCKED_VERSION_COMMANDS = ("build", "plan", "why", "status", "graph", "affected", "diff", "lock", "verify")
 
@@ -174,6 +176,15 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
             "metavar": "FILE",
             "commands": _BUILD_COMMANDS,
             "help": "Write the times of all steps to FILE, for ui.perfetto.dev and chrome://tracing.",
+        },
+    ),
+    (
+        ("--no-pager", "no_pager"),
+        {
+            "is_flag": True,
+            "default": None,
+            "commands": _PAGED_COMMANDS,
+            "help": "Print a long result on a terminal without $PAGER.",
         },
     ),
     (("--json", "as_json"), {"is_flag": True, "default": None, "help": "Print one JSON document on standard output."}),

@@ -9,6 +9,7 @@ import gc
 import json
 import signal
 import sys
+import time
 import traceback
 from functools import partial
 from typing import Any
@@ -148,7 +149,7 @@ def why(name: str, flags: Flags) -> int:
     from trtbuild.cli.screens import plans
     from trtbuild.driver.answers import inquiries
 
-    show.document(flags, inquiries.why(request(flags), name), plans.why_lines)
+    show.paged(flags, inquiries.why(request(flags), name), plans.why_lines)
     return 0
 
 
@@ -157,14 +158,16 @@ def why(name: str, flags: Flags) -> int:
 @click.option(
     "--format", "form", type=click.Choice(["text", "dot", "mermaid", "json"]), default="text", help="Default: text."
 )
+@click.option("--deps", metavar="STEP|MODEL", help="Only the steps from which it is made.")
+@click.option("--rdeps", metavar="STEP|MODEL", help="Only the steps that are made from it.")
 @common
-def graph(models: tuple[str, ...], form: str, flags: Flags) -> int:
+def graph(models: tuple[str, ...], form: str, deps: str | None, rdeps: str | None, flags: Flags) -> int:
     """Show the steps and their dependencies."""
     from trtbuild.cli.screens import graphs
     from trtbuild.driver.answers import inquiries
 
-    document = inquiries.graph(request(flags, models))
-    show.document({**flags, "as_json": flags.get("as_json") or form == "json"}, document, graphs.graph_screen(form))
+    document = inquiries.graph(request(flags, models), deps, rdeps)
+    show.paged({**flags, "as_json": flags.get("as_json") or form == "json"}, document, graphs.graph_screen(form))
     return 0
 
 
@@ -175,7 +178,25 @@ def status(flags: Flags) -> int:
     from trtbuild.cli.screens import plans
     from trtbuild.driver.answers import inquiries
 
-    show.document(flags, inquiries.status(request(flags)), plans.status_lines)
+    show.paged(flags, inquiries.status(request(flags)), plans.status_lines)
+    return 0
+
+
+@cli.command(epilog=examples("trtbuild affected --since origin/main", "trtbuild affected --since HEAD~1 --json"))
+@click.argument("models", nargs=-1, shell_complete=completing.models)
+@click.option("--since", required=True, metavar="REV", help="A commit of git, with which the files are compared.")
+@common
+def affected(models: tuple[str, ...], since: str, flags: Flags) -> int:
+    """Show which models the changes since a commit touch, and why.
+
+    Runs nothing, and needs no torch. A model that was never traced counts as affected.
+    """
+    from trtbuild.cli.screens import plans
+    from trtbuild.driver.answers import affected as answer
+    from trtbuild.driver.answers import inquiries
+
+    document = answer.affected(inquiries.read_only_workspace(request(flags, models)), since)
+    show.paged(flags, document, plans.affected_lines)
     return 0
 
 
@@ -209,14 +230,14 @@ def inspect(
         from trtbuild.cli.screens import precisions
         from trtbuild.driver.inspection.precision import inspect_precision
 
-        show.document(flags, inspect_precision(request(flags), path), precisions.precision_lines)
+        show.paged(flags, inspect_precision(request(flags), path), precisions.precision_lines)
         return 0
     if path is None:
         found = whole_project.inspect_all(request(flags), layers=layers, memory=memory, onnx=onnx)
-        show.document(flags, found, packages.project_screen(layers=layers, trtexec=trtexec))
+        show.paged(flags, found, packages.project_screen(layers=layers, trtexec=trtexec))
         return 0
     document = inspection.inspect(request(flags), path, layers=layers, memory=memory, onnx=onnx)
-    show.document(flags, document, packages.package_screen(layers=layers, trtexec=trtexec))
+    show.paged(flags, document, packages.package_screen(layers=layers, trtexec=trtexec))
     return 0
 
 

@@ -15,6 +15,7 @@ from trtbuild.driver.project.versions import Versions
 from trtbuild.driver.running.documents import Bench, Run
 
 DOCUMENTS = (
+    answers.Affected,
     answers.Build,
     answers.Failure,
     answers.Graph,

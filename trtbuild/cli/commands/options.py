@@ -29,6 +29,7 @@ _MANIFEST_COMMANDS = (
     "why",
     "status",
     "graph",
+    "affected",
     "inspect",
     "run",
     "bench",
@@ -37,10 +38,12 @@ _MANIFEST_COMMANDS = (
     "verify",
     *_CACHE_COMMANDS,
 )
-_LOOKUP_COMMANDS = ("build", "plan", "why", "status", "graph", "diff", "verify")
+_LOOKUP_COMMANDS = ("build", "plan", "why", "status", "graph", "affected", "diff", "verify")
 _BUILD_COMMANDS = ("build",)
+#: Commands whose long results are shown in a pager.
+_PAGED_COMMANDS = ("plan", "why", "status", "graph", "affected", "inspect")
 #: Commands that plan with the versions of a lock file.
-_LOCKED_VERSION_COMMANDS = ("build", "plan", "why", "status", "graph", "diff", "lock", "verify")
+_LOCKED_VERSION_COMMANDS = ("build", "plan", "why", "status", "graph", "affected", "diff", "lock", "verify")
 
 
 class _Flag(click.Option):
@@ -173,6 +176,15 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
             "metavar": "FILE",
             "commands": _BUILD_COMMANDS,
             "help": "Write the times of all steps to FILE, for ui.perfetto.dev and chrome://tracing.",
+        },
+    ),
+    (
+        ("--no-pager", "no_pager"),
+        {
+            "is_flag": True,
+            "default": None,
+            "commands": _PAGED_COMMANDS,
+            "help": "Print a long result on a terminal without $PAGER.",
         },
     ),
     (("--json", "as_json"), {"is_flag": True, "default": None, "help": "Print one JSON document on standard output."}),

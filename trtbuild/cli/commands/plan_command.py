@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from functools import partial
 from typing import Any
 
 import click
@@ -34,15 +36,25 @@ from trtbuild.errors import UsageError
 @common
 def plan(models: tuple[str, ...], matrix_form: str | None, job_duration_s: int | None, flags: dict[str, Any]) -> int:
     """Show what a build would do, and why. Runs nothing, and needs neither torch nor TensorRT."""
-    from trtbuild.cli.screens import plans
-    from trtbuild.driver.answers import inquiries
-
     if matrix_form is not None:
         return _print_matrix(models, job_duration_s, flags)
     if job_duration_s is not None:
         raise UsageError("--job-duration needs --matrix", hint="add --matrix github")
-    document = inquiries.plan(request(flags, models))
-    show.document(flags, document, plans.plan_lines)
+    return _print_plan(models, flags)
+
+
+def _print_plan(models: tuple[str, ...], flags: dict[str, Any]) -> int:
+    """Print the plan, and keep the answer for the next time."""
+    from trtbuild.cli.screens import plans
+    from trtbuild.driver.answers import inquiries
+    from trtbuild.driver.up_to_date import snapshot
+
+    start_s = time.monotonic()
+    workspace = inquiries.read_only_workspace(request(flags, models))
+    document, model_plans = inquiries.plan(workspace, start_s)
+    show.paged(flags, document, plans.plan_lines)
+    answer = partial(show.text, flags, for_people=plans.plan_lines)
+    snapshot.keep_plan(workspace, model_plans, document, flags["arguments"], answer)
     return 0 if document.ok else 2
 
 

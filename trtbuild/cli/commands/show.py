@@ -32,6 +32,16 @@ def document(flags: Flags, result: Document, for_people: Callable[[Document], li
     terminal.answer(text(flags, result, for_people))
 
 
+def paged(flags: Flags, result: Document, for_people: Callable[[Document], list[str]]) -> None:
+    """Write a command's result to standard output, through a pager if it is longer than the terminal."""
+    from trtbuild.cli.terminal import paging
+
+    output = text(flags, result, for_people)
+    pager = None if flags.get("as_json") or flags.get("no_pager") else paging.pager_command(output)
+    if pager is None or not paging.page(output, pager):
+        terminal.answer(output)
+
+
 def text(flags: Flags, result: Document, for_people: Callable[[Document], list[str]]) -> str:
     """A command's result as text for standard output: JSON with `--json`, nothing with `--quiet`, lines otherwise."""
     if flags.get("as_json"):

@@ -9,7 +9,6 @@ import gc
 import json
 import signal
 import sys
-import time
 import traceback
 from functools import partial
 from typing import Any

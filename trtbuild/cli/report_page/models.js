@@ -65,7 +65,8 @@ function partCard(view, cut, part) {
       ["computes in", part.types.join(", ")],
       ["modules", modules.length ? el("div.chips", {}, ...modules.slice(0, MOST_CHIPS).map(([path]) => el("span.chip", {}, path)),
         modules.length > MOST_CHIPS ? el("span.soft", {}, `and ${number(modules.length - MOST_CHIPS)} more`) : null) : null],
-      ...reasons.map(([operator, reason]) => [el("code", {}, operator), reason]),
+      ["in PyTorch because", reasons.length ? el("dl.reasons", {}, ...reasons.map(([operator, reason]) =>
+        [el("dt", {}, el("code", {}, operator)), el("dd", {}, reason)])) : null],
     ]));
 }
 
@@ -74,26 +75,21 @@ function engineName(model, partition, target) { return `${model}/${partition}@${
 function layersView(chosenEngine) {
   const names = data.engines.map((engine) => engineName(engine.model, engine.partition, engine.target));
   if (!data.layers.length) return [section("Layers", el("p.empty", {}, "No package of this build lists the layers of its engines."))];
-  const chosen = names.indexOf(chosenEngine);
-  const rows = chosen < 0 ? data.layers : data.layers.filter((layer) => layer[0] === chosen);
-  const choice = el("select", {"aria-label": "Engine", onchange: () => go("layers", choice.value)},
-    el("option", {value: ""}, `all ${count(names.length, "engine")}`),
-    ...names.map((name, position) => el("option", {value: name, selected: position === chosen}, name)));
   const column = (title, index, kind = "") => ({title, kind, cell: (layer) => layer[index] || "–", order: (layer) => layer[index]});
   const left = data.layers_left_out;
-  return [
-    el("section", {}, el("div.controls", {}, choice,
-      el("span.soft", {}, left ? `${count(left, "layer")} are not in this report: trtbuild inspect MODEL --layers` : ""))),
-    tableSection({
-      title: count(rows.length, "layer"),
-      rows,
-      text: (layer) => `${layer.slice(1).join(" ")} ${names[layer[0]]}`,
-      filters: [{title: "type", value: (layer) => layer[2]}],
-      columns: [
-        column("layer", 1, "text"), column("type", 2), column("module", 3, "text"), column("operator", 4, "text"),
-        column("reads", 5), column("writes", 6),
-        {title: "engine", kind: "text", cell: (layer) => names[layer[0]], order: (layer) => names[layer[0]]},
-      ],
-    }),
-  ];
+  return [tableSection({
+    title: count(data.layers.length, "layer"),
+    note: left ? `${count(left, "more layer")} with trtbuild inspect MODEL --layers` : "",
+    rows: data.layers,
+    text: (layer) => `${layer.slice(1).join(" ")} ${names[layer[0]]}`,
+    filters: [
+      {title: "engine", value: (layer) => names[layer[0]], selected: chosenEngine},
+      {title: "type", value: (layer) => layer[2]},
+    ],
+    columns: [
+      column("layer", 1, "text"), column("type", 2), column("module", 3, "text"), column("operator", 4, "text"),
+      column("reads", 5), column("writes", 6),
+      {title: "engine", kind: "text", cell: (layer) => names[layer[0]], order: (layer) => names[layer[0]]},
+    ],
+  })];
 }

@@ -43,6 +43,7 @@ function targetTable() {
       {title: "target", cell: (row) => row.target, order: (row) => row.target},
       {title: "verdict", cell: (row) => badge(row.verdict), order: (row) => row.verdict},
       {title: "engines", kind: "n", cell: (row) => number(row.engines), order: (row) => row.engines},
+      {title: "run", kind: "n", cell: (row) => number(row.runs), order: (row) => row.runs},
       {title: "size", kind: "n", cell: (row) => bytes(row.output_bytes), order: (row) => row.output_bytes},
       {title: "time", kind: "n", cell: (row) => duration(row.duration_s), order: (row) => row.duration_s},
       {title: "saved", kind: "n", cell: (row) => duration(row.saved_s), order: (row) => row.saved_s},

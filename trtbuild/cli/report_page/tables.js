@@ -5,10 +5,11 @@ const PAGE_ROWS = 50;
 /**
  * A table of `rows`. A column is {title, cell(row), order?(row), kind?: "n" | "name" | "text"}.
  *
- * `text(row)` is the text that a search looks in. `filters` are {title, value(row)}: a list of the distinct values.
- * `details(row)` is shown below a row that was chosen. `chosen(row)`: the row that is shown and open at first.
+ * `text(row)` is the text that a search looks in. `filters` are {title, value(row), selected?}: a list of the distinct
+ * values. `details(row)` is shown below a row that was chosen. `chosen(row)`: the row that is shown and open at first.
+ * `note`: a text beside the title.
  */
-function pagedTable({columns, rows, text, filters = [], details = null, chosen = null, title = ""}) {
+function pagedTable({columns, rows, text, filters = [], details = null, chosen = null, title = "", note = ""}) {
   let page = 0, order = null, down = false, open = chosen ? rows.find(chosen) ?? null : null;
   let found = rows;
   const texts = text ? new Map() : null;
@@ -16,7 +17,7 @@ function pagedTable({columns, rows, text, filters = [], details = null, chosen =
   const selects = filters.map((filter) => {
     const values = [...new Set(rows.map(filter.value))].filter((value) => value).sort();
     return el("select", {"aria-label": filter.title, onchange: refilter},
-      el("option", {value: ""}, `${filter.title}: all`), ...values.map((value) => el("option", {value}, value)));
+      el("option", {value: ""}, `${filter.title}: all`), ...values.map((value) => el("option", {value, selected: value === filter.selected}, value)));
   });
   const head = el("tr"), body = el("tbody"), pager = el("div.pager");
   const usefulSelects = selects.filter((select) => select.options.length > 2);
@@ -87,11 +88,14 @@ function pagedTable({columns, rows, text, filters = [], details = null, chosen =
     return isOpen ? [line, el("tr.detail", {}, el("td", {colspan: columns.length}, details(row)))] : [line];
   }
 
-  if (open) page = Math.floor(found.indexOf(open) / PAGE_ROWS);
-  show();
+  refilter();
+  if (open) {
+    page = Math.floor(found.indexOf(open) / PAGE_ROWS);
+    show();
+  }
   const controls = rows.length > 8 || usefulSelects.length
     ? el("div.controls", {}, text && rows.length > 8 ? search : null, ...usefulSelects) : null;
-  return el("div", {}, title || controls ? el("div.head", {}, el("h2", {}, title), controls) : null,
+  return el("div", {}, title || controls ? el("div.head", {}, el("h2", {}, title), note ? el("span.soft", {}, note) : null, controls) : null,
     el("div.scroll", {}, el("table", {}, el("thead", {}, head), body)), pager);
 }
 

@@ -30,8 +30,8 @@ class Recorder(Watcher):
         self._lanes = Lanes("worker")
         #: Step id → its lane, for the running steps.
         self._lane_of: dict[str, int] = {}
-        #: Step id → the step of the last plan that was passed on.
-        self._planned: dict[str, Step] = {}
+        #: Model → the steps of its last plan, by id.
+        self._planned: dict[str, dict[str, Step]] = {}
         self._ended = False
         started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         self._write(
@@ -44,10 +44,16 @@ class Recorder(Watcher):
 
     def model_planned(self, plan: ModelPlan) -> None:
         with self._lock:
-            changed = [step for step in plan.steps.values() if not _is_same(self._planned.get(step.id), step)]
-            self._planned.update((step.id, step) for step in changed)
-            steps = [_planned_step(step) for step in changed]
-            self._write(events.ModelPlanned(at_s=self._now_s(), model=plan.model.name, steps=steps))
+            before = self._planned.get(plan.model.name, {})
+            now = self._planned[plan.model.name] = dict(plan.steps)
+            self._write(
+                events.ModelPlanned(
+                    at_s=self._now_s(),
+                    model=plan.model.name,
+                    steps=[_planned_step(step) for step in now.values() if not _is_same(before.get(step.id), step)],
+                    removed=[id for id in before if id not in now],
+                )
+            )
 
     def step_started(self, step: Step) -> None:
         with self._lock:

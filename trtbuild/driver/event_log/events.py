@@ -53,12 +53,17 @@ class PlannedStep:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelPlanned:
-    """A model was planned. `steps` are the steps that are new, or that differ from the last plan of this model."""
+    """A model was planned. `steps` are the steps that are new, or that differ from the last plan of this model.
+
+    `removed`: the steps that only the last plan has. Before the partitions are known, a plan has one engine step for each
+    target, in place of the real ones.
+    """
 
     event: Literal["model_planned"] = "model_planned"
     at_s: float
     model: str
     steps: Sequence[PlannedStep]
+    removed: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

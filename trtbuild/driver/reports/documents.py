@@ -60,11 +60,12 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class TargetRow:
-    """The engines of one model for one target, in sum."""
+    """The engines of one model for one target, in sum. `runs`: the number of engines that this build compiled."""
 
     model: str
     target: str
     engines: int
+    runs: int
     output_bytes: int
     duration_s: float
     saved_s: float
@@ -76,7 +77,7 @@ class TargetRow:
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionRow:
-    """A partition of a model. `reads`: inputs and partitions whose values it reads. `modules`: module path → layers.
+    """A partition of a model. `reads`: inputs and partitions whose values it reads. `modules`: module path → calls.
 
     `reasons`: for a Torch partition, operator → why it stays in PyTorch. `types`: the types that its engine computes in.
     """

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from trtbuild.driver.event_log.events import Event
 from trtbuild.driver.project import wiring
+from trtbuild.driver.reports.cached import CachedFacts
 from trtbuild.driver.reports.comparison import compare
 from trtbuild.driver.reports.critical_path import with_waits
 from trtbuild.driver.reports.documents import Report, StepRow
@@ -16,7 +16,6 @@ from trtbuild.driver.reports.packages import view_packages
 from trtbuild.driver.reports.replay import replay
 from trtbuild.driver.reports.targets import target_rows
 from trtbuild.driver.running.kept import kept_benches
-from trtbuild.errors import TrtbuildError
 
 
 def make_report(project: Path, log: Sequence[Event], before: Sequence[Event]) -> Report:
@@ -26,9 +25,11 @@ def make_report(project: Path, log: Sequence[Event], before: Sequence[Event]) ->
     """
     build = replay(log)
     steps, critical_s = with_waits(build.steps, build.producers, build.last_s)
-    rows = _with_signers(project, steps.values())
+    cached = CachedFacts(project)
+    rows = _with_signers(cached, steps.values())
     paths = {output.model: output.path for output in build.outputs if output.kind == "package"}
-    views = view_packages(project, paths)
+    modules = {row.model: cached.call_modules(row.key) for row in rows if row.stage == "lower" and row.model in paths}
+    views = view_packages(project, paths, modules)
     finish, start = build.finish, build.start
     return Report(
         status=build.status,
@@ -57,23 +58,8 @@ def make_report(project: Path, log: Sequence[Event], before: Sequence[Event]) ->
     )
 
 
-def _with_signers(project: Path, rows: Iterable[StepRow]) -> list[StepRow]:
-    """The rows, with the signers of the engines' records in the local cache, if this machine has trusted keys."""
-    keys = [row.key for row in rows if row.stage == "engine" and row.key is not None]
-    signers = _signers(project, keys)
-    return [replace(row, signer=signers.get(row.key or "")) for row in rows]
-
-
-def _signers(project: Path, keys: Iterable[str]) -> Mapping[str, str]:
-    signers = {}
-    with contextlib.suppress(TrtbuildError, OSError):
-        trust = wiring.trust_policy(wiring.load_configuration(project).trust)
-        if not trust.enforced:
-            return {}
-        store = wiring.open_local(project, trust)
-        for key in dict.fromkeys(keys):
-            with contextlib.suppress(TrtbuildError):
-                signer = store.signer(key)
-                if signer is not None:
-                    signers[key] = signer
-    return signers
+def _with_signers(cached: CachedFacts, rows: Iterable[StepRow]) -> list[StepRow]:
+    """The rows, with the signers of the engines."""
+    listed = list(rows)
+    signers = cached.signers(row.key for row in listed if row.stage == "engine" and row.key is not None)
+    return [replace(row, signer=signers.get(row.key or "")) for row in listed]

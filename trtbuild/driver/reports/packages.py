@@ -34,19 +34,21 @@ class PackageViews:
     notes: list[str] = field(default_factory=list)
 
 
-def view_packages(project: Path, paths: Mapping[str, str]) -> PackageViews:
-    """The views of the packages at `paths`, by model. A package that cannot be read becomes a note."""
+def view_packages(project: Path, paths: Mapping[str, str], modules: Mapping[str, Sequence[str]]) -> PackageViews:
+    """The views of the packages at `paths`, by model. A package that cannot be read becomes a note.
+
+    `modules`: model → the module path of each call of its lowered program, empty if it is not known."""
     views = PackageViews()
     for model, path in paths.items():
         try:
             package = open_package(project / path)
-            _add_package(views, model, path, package)
+            _add_package(views, model, path, package, modules.get(model, ()))
         except (TrtbuildError, OSError) as error:
             views.notes.append(f"the package of model {model} cannot be read: {error}")
     return views
 
 
-def _add_package(views: PackageViews, model: str, path: str, package: Package) -> None:
+def _add_package(views: PackageViews, model: str, path: str, package: Package, modules: Sequence[str]) -> None:
     index, names = package.index, read_json(package, NAMES_FILE)
     layers = {
         (target, partition): _layers(package, names, target, partition, plan)
@@ -68,7 +70,7 @@ def _add_package(views: PackageViews, model: str, path: str, package: Package) -
             path=path,
             precision=", ".join((index.precision, *index.other_precisions, *index.quantized)),
             signature=f"{inputs!r} → {outputs!r}",
-            cuts=_cuts(index, layers),
+            cuts=_cuts(index, layers, modules),
             verified=known.verified,
             void=known.void,
         )
@@ -87,7 +89,7 @@ def _layer_row(engine: int, layer: Layer) -> LayerRow:
     return engine, layer.name, layer.type, module, layer.operator or "", reads, writes
 
 
-def _cuts(index: PackageIndex, layers: Mapping[tuple[str, str], Sequence[Layer]]) -> list[Cut]:
+def _cuts(index: PackageIndex, layers: Mapping[tuple[str, str], Sequence[Layer]], modules: Sequence[str]) -> list[Cut]:
     targets: dict[str, list[PackedTarget]] = {}
     for target in index.targets.values():
         targets.setdefault(json.dumps(target.partitions.to_json(), sort_keys=True), []).append(target)
@@ -95,7 +97,7 @@ def _cuts(index: PackageIndex, layers: Mapping[tuple[str, str], Sequence[Layer]]
         Cut(
             targets=[target.name for target in same],
             partitions=[
-                _partition_row(index, partition, layers.get((same[0].name, partition.name), ()))
+                _partition_row(index, partition, layers.get((same[0].name, partition.name), ()), modules)
                 for partition in same[0].partitions.partitions
             ],
         )
@@ -103,8 +105,12 @@ def _cuts(index: PackageIndex, layers: Mapping[tuple[str, str], Sequence[Layer]]
     ]
 
 
-def _partition_row(index: PackageIndex, partition: Partition, layers: Sequence[Layer]) -> PartitionRow:
-    modules = Counter(layer.module or "(model)" for layer in layers if layer.module is not None)
+def _partition_row(
+    index: PackageIndex, partition: Partition, layers: Sequence[Layer], modules: Sequence[str]
+) -> PartitionRow:
+    paths = [modules[call] for call in partition.calls if 0 <= call < len(modules)] or [
+        layer.module for layer in layers if layer.module is not None
+    ]
     return PartitionRow(
         name=partition.name,
         kind=partition.kind,
@@ -114,7 +120,7 @@ def _partition_row(index: PackageIndex, partition: Partition, layers: Sequence[L
             for tensor in partition.outputs
         ],
         calls=sum(1 for call in partition.calls if call >= 0),
-        modules=dict(modules),
+        modules=dict(Counter(path or "(model)" for path in paths)),
         reasons=partition.reasons,
         types=sorted({type_ for layer in layers for type_ in (*(layer.reads or ()), *(layer.writes or ()))}),
     )

@@ -90,6 +90,9 @@ def replay(log: Iterable[events.Event]) -> ReplayedBuild:
 
 
 def _replan(build: ReplayedBuild, event: events.ModelPlanned) -> None:
+    for id in event.removed:
+        if id in build.steps and build.steps[id].start_s is None:
+            del build.steps[id]
     for step in event.steps:
         build.producers[step.id] = tuple(step.producers)
         row = build.steps.get(step.id)

@@ -25,6 +25,7 @@ def _row(model: str, target: str, engines: list[StepRow]) -> TargetRow:
         model=model,
         target=target,
         engines=len(engines),
+        runs=sum(engine.verdict == "run" for engine in engines),
         output_bytes=sum(engine.output_bytes for engine in engines),
         duration_s=round(sum(engine.duration_s for engine in engines), 3),
         saved_s=round(sum(engine.saved_s for engine in engines), 3),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.driver.reports.logs import a_log
+from trtbuild.core.values.codec import encode, members
 from trtbuild.driver.event_log.events import KINDS, BuildStarted, BuildWarning, ModelPlanned
 from trtbuild.driver.event_log.kept import MOST_BUILDS, KeptEvents, kept_builds
 from trtbuild.driver.event_log.lines import EventFile, line_of, read_events
@@ -87,3 +88,8 @@ def test_a_state_directory_that_cannot_be_written_is_ignored(tmp_path: Path) -> 
         kept.write(event)
     kept.close()
     assert kept_builds(tmp_path) == []
+
+
+def test_the_fast_encoding_of_a_planned_step_is_that_of_its_fields() -> None:
+    (step, *_) = next(event for event in a_log() if isinstance(event, ModelPlanned)).steps
+    assert list(encode(step).items()) == list(members(step).items())

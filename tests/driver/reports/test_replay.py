@@ -89,9 +89,12 @@ def test_the_steps_that_differ_from_the_build_before() -> None:
     by_id = {step.id: step for step in comparison.steps}
     assert "m/trace" not in by_id
     assert (by_id["m/partition"].verdict_before, by_id["m/partition"].verdict_now) == ("skipped", "run")
-    assert by_id["m/engine/p0@ada"].verdict_before is None
-    reverse = compare(replay(a_log()), before)
-    assert {step.id: step.verdict_now for step in reverse.steps}["m/engine/p0@ada"] is None
+    assert by_id["m/partition"].change == "same"
+    assert comparison.steps[-1].id == "m/partition", "steps with the same key are at the end"
+    assert (by_id["m/engine/p0@ada"].verdict_before, by_id["m/engine/p0@ada"].change) == (None, "new")
+    reverse = {step.id: step for step in compare(replay(a_log()), before).steps}
+    assert (reverse["m/engine/p0@ada"].verdict_now, reverse["m/engine/p0@ada"].change) == (None, "removed")
+    assert {step.change for step in compare(replay(a_log("n")), replay(a_log())).steps} == {"new", "removed"}
 
 
 def test_a_step_that_could_not_be_planned_has_no_start() -> None:

@@ -60,19 +60,24 @@ function changesView() {
   const comparison = data.comparison;
   if (!comparison) return [section("Changes", el("p.empty", {}, "The build before is not known."))];
   const since = comparison.started.replace("T", " ").replace("Z", " UTC");
+  const differing = comparison.steps.filter((step) => step.change !== "same").length;
+  const change = {new: "new", removed: "removed", changed: "other key", failed: "failed", same: "same key"};
   return [
     section("The build before", facts([
       ["started", since],
       ["ended", comparison.status],
       ["time", `${duration(comparison.duration_before_s)} before, ${duration(comparison.duration_now_s)} now`],
-      ["steps", `${number(comparison.steps.length)} differ, ${number(comparison.unchanged)} do not`],
+      ["steps", `${number(differing)} with another result; ${number(comparison.steps.length - differing)} with the same `
+        + `result and another verdict; ${number(comparison.unchanged)} without a difference`],
     ])),
     tableSection({
       title: "Steps that differ",
       rows: comparison.steps,
       text: (step) => `${step.id} ${step.reason}`,
+      filters: [{title: "change", value: (step) => change[step.change]}],
       columns: [
         {title: "step", kind: "text", cell: (step) => (stepById.has(step.id) ? stepLink(step.id) : step.id), order: (step) => step.id},
+        {title: "change", cell: (step) => change[step.change], order: (step) => step.change},
         {title: "before", cell: (step) => (step.verdict_before ? badge(step.verdict_before) : "–")},
         {title: "now", cell: (step) => (step.verdict_now ? badge(step.verdict_now) : "–")},
         {title: "time before", kind: "n", cell: (step) => duration(step.seconds_before), order: (step) => step.seconds_before ?? 0},

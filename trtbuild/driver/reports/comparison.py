@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from trtbuild.driver.reports.documents import ChangedStep, Comparison, StepRow
 from trtbuild.driver.reports.replay import ReplayedBuild
 
 
 def compare(before: ReplayedBuild, now: ReplayedBuild) -> Comparison:
-    """The steps with another key, verdict or size than in the build before, and the steps that only one build has."""
+    """The steps with another key, verdict or size than in the build before, and the steps that only one build has.
+
+    Steps with another verdict, but with the same key, are at the end."""
     steps, unchanged = [], 0
     for id in dict.fromkeys((*now.steps, *before.steps)):
         old, new = before.steps.get(id), now.steps.get(id)
@@ -17,6 +21,7 @@ def compare(before: ReplayedBuild, now: ReplayedBuild) -> Comparison:
         steps.append(
             ChangedStep(
                 id=id,
+                change=_change(old, new),
                 verdict_before=old.verdict if old is not None else None,
                 verdict_now=new.verdict if new is not None else None,
                 seconds_before=_seconds(old),
@@ -31,9 +36,17 @@ def compare(before: ReplayedBuild, now: ReplayedBuild) -> Comparison:
         status=before.status,
         duration_before_s=before.last_s,
         duration_now_s=now.last_s,
-        steps=steps,
+        steps=sorted(steps, key=lambda step: step.change == "same"),
         unchanged=unchanged,
     )
+
+
+def _change(old: StepRow | None, new: StepRow | None) -> Literal["new", "removed", "changed", "failed", "same"]:
+    if old is None or new is None:
+        return "new" if old is None else "removed"
+    if "failed" in (old.verdict, new.verdict):
+        return "failed"
+    return "changed" if old.key != new.key else "same"
 
 
 def _facts(row: StepRow) -> tuple[object, ...]:

@@ -130,9 +130,13 @@ class PackageView:
 
 @dataclass(frozen=True, kw_only=True)
 class ChangedStep:
-    """A step that differs from the build before; a value is null in the build that does not have the step."""
+    """A step that differs from the build before; a value is null in the build that does not have the step.
+
+    `change` is ``new`` or ``removed`` if only one of the builds has the step, ``changed`` if its key differs, ``failed`` if
+    it has failed in one of them, and otherwise ``same``: only the verdict differs."""
 
     id: str
+    change: Literal["new", "removed", "changed", "failed", "same"]
     verdict_before: str | None
     verdict_now: str | None
     seconds_before: float | None

@@ -28,7 +28,10 @@ def cache(flags: Flags) -> None:
 @cache.command("stats")
 @common
 def stats(flags: Flags) -> int:
-    """Show the size by stage, and the space that chunking saves."""
+    """Show the size by stage, the space that chunking saves, and the hits and misses of the last builds.
+
+    A build that had nothing to do looks up no step, so it is not counted.
+    """
     from trtbuild.driver.cache import housekeeping
 
     show.document(flags, housekeeping.stats(request(flags)), caches.stats_lines)

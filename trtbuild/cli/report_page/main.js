@@ -24,6 +24,7 @@ function show() {
   let chosen = "";
   try { chosen = decodeURIComponent(argument); } catch { /* a damaged address shows the whole view */ }
   document.getElementById("view").replaceChildren(...VIEWS[view][1](chosen));
+  document.querySelector("tr.open")?.scrollIntoView({block: "start"});
 }
 
 function setTheme(theme) {

@@ -31,11 +31,12 @@ function stepsView(chosenId) {
 function stepFacts(step) {
   const changed = step.reason.changed;
   const waited = step.waited_for
-    ? el("span", {}, stepLink(step.waited_for), step.waited_s ? `, then ${duration(step.waited_s)} until it started` : "") : null;
+    ? el("span", {}, stepLink(step.waited_for),
+      step.waited_s >= 0.05 ? `; its inputs were ready ${duration(step.waited_s)} before it started` : "") : null;
   return el("div", {},
     facts([
       ["verdict", badge(step.verdict)],
-      ["why", `${step.reason.code}: ${step.reason.text}`],
+      ["why", step.reason.text],
       ["started at", step.start_s === null ? null : duration(step.start_s)],
       ["took", step.start_s === null && !step.duration_s ? null : duration(step.duration_s)],
       ["saved", step.saved_s ? duration(step.saved_s) : null],
@@ -47,13 +48,18 @@ function stepFacts(step) {
       ["built by", [step.builder, step.finished].filter((part) => part).join(", ")],
       ["signed by", step.signer],
       ["not cached", step.uncacheable],
-      ["key", step.key ? el("code", {}, step.key) : null],
+      ["key", step.key ? value(step.key) : null],
     ]),
     step.error ? problem({...step.error, step: null}) : null,
     changed.length ? el("table.changes", {},
       el("thead", {}, el("tr", {}, ...["part", "was", "now"].map((title) => el("th", {scope: "col"}, title)))),
       el("tbody", {}, ...changed.slice(0, 200).map((change) => el("tr", {},
-        el("td", {title: change.part}, change.name || change.part), el("td", {}, change.was), el("td", {}, change.now))))) : null);
+        el("td", {title: change.part}, change.name || change.part), el("td", {}, value(change.was)), el("td", {}, value(change.now)))))) : null);
+}
+
+/** A value of a recipe. The first digits of a digest are enough for people; a tooltip has all. */
+function value(text) {
+  return el("code", {title: text}, /^[0-9a-f]{64}$/.test(text) ? `${text.slice(0, 16)}…` : text);
 }
 
 function changesView() {

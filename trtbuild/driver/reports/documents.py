@@ -160,9 +160,11 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """A build, the packages that it wrote, and its differences to the build before."""
+    """A build, the packages that it wrote, and its differences to the build before.
 
-    schema: Literal["trtbuild.report/1"] = "trtbuild.report/1"
+    `project` is the name of the project's directory."""
+
+    project: str
     status: Status
     started: str
     builder: str

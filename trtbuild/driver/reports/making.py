@@ -32,6 +32,7 @@ def make_report(project: Path, log: Sequence[Event], before: Sequence[Event]) ->
     views = view_packages(project, paths, modules)
     finish, start = build.finish, build.start
     return Report(
+        project=project.name,
         status=build.status,
         started=build.started,
         builder=start.builder if start is not None else "",

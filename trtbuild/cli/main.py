@@ -160,10 +160,10 @@ def build(models: tuple[str, ...], verifies: bool, flags: Flags) -> int:
 @click.option("--build", "number", type=click.IntRange(min=1), default=1, metavar="N", help="The N-th last build.")
 @common
 def report(output: str, number: int, flags: Flags) -> int:
-    """Write a report of the last build: one HTML page that needs no network.
+    """Write a report of the last build as one HTML page.
 
-    It shows why each step ran, the time line, the partitions and layers, the comparisons with PyTorch, and the changes
-    since the build before. The last five builds are kept. A build that had nothing to do is not among them.
+    The page needs no network. It shows the time line, why each step ran, partitions, layers, comparisons with PyTorch,
+    and the changes since the build before. The last five builds are kept. A build that had nothing to do is not kept.
     """
     from trtbuild.cli.report_page.page import render
     from trtbuild.cli.screens import reports

@@ -28,9 +28,9 @@ def cache(flags: Flags) -> None:
 @cache.command("stats")
 @common
 def stats(flags: Flags) -> int:
-    """Show the size by stage, the space that chunking saves, and the hits and misses of the last builds.
+    """Show the size by stage, and the hits of the last builds.
 
-    A build that had nothing to do looks up no step, so it is not counted.
+    Also shows the space that chunking saves, and the reasons of misses. Builds that had nothing to do are not counted.
     """
     from trtbuild.driver.cache import housekeeping
 

@@ -1,4 +1,4 @@
-"""What a report reads from the local cache: who signed a record, and the module path of each call of a lowered program.
+"""Reads facts for a report from the local cache: the signer of a record, and the module paths of a lowered program.
 
 A report also works without the cache, so an entry that is missing or cannot be read is left out.
 """

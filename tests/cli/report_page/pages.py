@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ VERIFIED: dict[str, Any] = {
     "partitions": [
         {"partition": "p0", "status": "right", "error": 2e-7, "worst": POINT, "place": None},
         {"partition": HOSTILE, "status": "wrong", "error": 0.5, "worst": POINT, "place": {"module": HOSTILE}},
+        {"partition": "p7", "status": "wrong", "error": math.nan, "worst": POINT, "place": None},
         {"of": "a later version"},
     ],
     "whole": {"status": "unchecked", "error": None, "worst": None},

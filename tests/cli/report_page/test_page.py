@@ -101,7 +101,7 @@ def test_the_views_show_the_contents_of_the_build(browser: Browser, page: Path) 
         "steps": ["changed: onnx", "256.0 MiB", "the partition step converted it"],
         "models": ["in PyTorch because", "float16", "a.b", "TensorRT"],
         "layers": ["1 layer", "float16"],
-        "checks": ["5.0e-1", "1.50 ms", "wrong"],
+        "checks": ["5.0e-1", "1.50 ms", "wrong", "nan"],
         "changes": ["Steps that differ", "skipped"],
     }
     for view, texts in expected.items():

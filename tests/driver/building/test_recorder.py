@@ -83,9 +83,12 @@ def test_a_new_plan_lists_only_the_steps_that_differ() -> None:
 )
 def test_an_exception_ends_the_events_with_its_kind(error: BaseException, status: str, count: int) -> None:
     sink = FakeSink()
-    with pytest.raises(type(error)), Recorder([sink]):
+    recorder = Recorder([sink])
+    with pytest.raises(type(error)), recorder:
         raise error
     last = sink.events[-1]
     assert isinstance(last, events.BuildFinished)
+    recorder.step_started(a_step("a", "engine"))  # by a thread that still runs
+    assert sink.events[-1] is last
     assert (last.status, len(last.errors)) == (status, count)
     assert sink.is_closed

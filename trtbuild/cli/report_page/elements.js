@@ -48,8 +48,11 @@ function number(value) { return value.toLocaleString("en"); }
 
 function count(amount, word) { return `${number(amount)} ${word}${amount === 1 ? "" : "s"}`; }
 
-/** An error of a comparison: `2.2e-7`. */
-function small(value) { return typeof value === "number" ? (value === 0 ? "0" : value.toExponential(1)) : "–"; }
+/** An error of a comparison: `2.2e-7`, or `nan` as text. */
+function small(value) {
+  if (typeof value !== "number") return typeof value === "string" ? value : "–";
+  return value === 0 ? "0" : value.toExponential(1);
+}
 
 function badge(verdict, text = verdict) { return el(`span.badge.${verdict}`, {}, text); }
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trtbuild.cli.terminal.quantities import count, duration, size
 from trtbuild.core.values.codec import encode
@@ -64,13 +65,24 @@ def render(report: Report) -> str:
     return environment.get_template("page.html").render(
         report=report,
         headline=_HEADLINES[report.status],
-        data=encode(report),
+        data=_as_json(encode(report)),
         style=style,
         script=script,
         style_digest=_digest(style),
         script_digest=_digest(script),
         most_rows=MOST_ROWS,
     )
+
+
+def _as_json(value: Any) -> Any:
+    """`value` with the texts ``nan``, ``inf`` and ``-inf`` in place of numbers that JSON does not have.
+
+    An error of a comparison may be such a number."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {name: _as_json(item) for name, item in value.items()}
+    return [_as_json(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _digest(text: str) -> str:

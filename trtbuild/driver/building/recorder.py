@@ -115,7 +115,6 @@ class Recorder(Watcher):
         with self._lock:
             for text in dict.fromkeys(document.warnings):
                 self._write(events.BuildWarning(at_s=self._now_s(), text=text))
-            self._ended = True
             self._write(
                 events.BuildFinished(
                     at_s=self._now_s(),
@@ -128,9 +127,6 @@ class Recorder(Watcher):
 
     def build_stopped(self, error: BaseException) -> None:
         with self._lock:
-            if self._ended:  # an error after the build, for example of the depfile
-                return
-            self._ended = True
             entries = report.error_entries(error) if isinstance(error, TrtbuildError) else []
             self._write(
                 events.BuildFinished(
@@ -144,6 +140,7 @@ class Recorder(Watcher):
 
     def close(self) -> None:
         with self._lock:
+            self._ended = True
             for sink in self._sinks:
                 sink.close()
 
@@ -156,6 +153,9 @@ class Recorder(Watcher):
         return self._lanes.name_of(lane)
 
     def _write(self, event: events.Event) -> None:
+        if self._ended:  # a thread of an interrupted build still runs
+            return
+        self._ended = isinstance(event, events.BuildFinished)
         for sink in self._sinks:
             sink.write(event)
 

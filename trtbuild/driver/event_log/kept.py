@@ -11,6 +11,7 @@ import os
 import time
 from pathlib import Path
 
+from trtbuild.atomic import write_all
 from trtbuild.driver.event_log.events import Event, ModelPlanned
 from trtbuild.driver.event_log.lines import line_of
 
@@ -39,10 +40,10 @@ class KeptEvents:
                 self._waiting.append(event)
                 if isinstance(event, ModelPlanned):
                     self._descriptor = self._create()
-                    os.write(self._descriptor, b"".join(map(line_of, self._waiting)))
+                    write_all(self._descriptor, b"".join(map(line_of, self._waiting)))
                     self._waiting.clear()
                 return
-            os.write(self._descriptor, line_of(event))
+            write_all(self._descriptor, line_of(event))
         except OSError:
             self._failed = True
 

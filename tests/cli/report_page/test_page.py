@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from trtbuild.cli.report_page.page import SCRIPTS, render
 from trtbuild.driver.event_log import events
 from trtbuild.driver.reports.documents import Report
 from trtbuild.driver.reports.making import make_report
+from trtbuild.errors import EnvironmentFault
 
 VIEWS = ("overview", "timeline", "steps", "models", "layers", "checks", "changes")
 SIZES = ((1440, 900), (820, 1180), (390, 844))
@@ -204,6 +206,14 @@ def test_the_checks_notice_a_script_and_a_request(browser: Browser, page: Path) 
         check(browser, page)
     assert browser.run("window.hacked === 1")
     browser.problems.clear()
+
+
+def test_without_jinja2_the_error_names_the_extra(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = make_report(page.parent, a_log(), [])
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(EnvironmentFault, match="a report needs jinja2") as caught:
+        render(report)
+    assert caught.value.hint == "pip install 'trtbuild[report]'"
 
 
 def test_no_script_writes_markup() -> None:

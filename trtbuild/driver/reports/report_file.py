@@ -67,13 +67,15 @@ def write_report(project: Path, path: str, number: int, render: Render) -> Writt
     Raises UsageError if there is no such build, or if `path` cannot be written.
     """
     project, target = project.absolute(), Path(path).absolute()
+    check_writable(target, f"-o {path}")
     builds = kept_builds(project / wiring.STATE_FOLDER)
+    if not builds:
+        raise UsageError(f"no build is kept in {wiring.STATE_FOLDER}/builds", hint="trtbuild build")
     if not 1 <= number <= len(builds):
         raise UsageError(
-            f"there is no build number {number}: {len(builds)} builds are kept in {wiring.STATE_FOLDER}/builds",
-            hint="trtbuild build" if not builds else f"choose a number from 1 (the last build) to {len(builds)}",
+            f"there is no build number {number}: {wiring.STATE_FOLDER}/builds has {len(builds)}",
+            hint=f"choose a number from 1 (the last build) to {len(builds)}",
         )
-    check_writable(target, f"-o {path}")
     report = make_report(project, _events_of(project, number - 1), _events_of(project, number))
     page = render(report).encode("utf-8", "replace")
     try:

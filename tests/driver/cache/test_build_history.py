@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from trtbuild.cli.screens.caches import stats_lines
 from trtbuild.core.planning.graph import Reason, Verdict
 from trtbuild.driver.answers.documents import Build, StepEntry
 from trtbuild.driver.answers.report import totals
-from trtbuild.driver.cache import build_history
+from trtbuild.driver.cache import build_history, housekeeping
 from trtbuild.driver.cache.build_history import NotedBuild, note_build, read_builds, summarize
+from trtbuild.driver.project.workspace import Request
 
 DAY_S = 86400.0
 
@@ -121,3 +123,12 @@ def test_a_state_directory_that_cannot_be_written_is_ignored(tmp_path: Path) -> 
     (tmp_path / ".trtbuild").write_text("a file in place of the folder")
     note_build(tmp_path, a_build())
     assert read_builds(tmp_path) == []
+
+
+def test_the_statistics_show_the_history_as_text(tmp_path: Path) -> None:
+    note_build(tmp_path, a_build())
+    lines = stats_lines(housekeeping.stats(Request(project=tmp_path)))
+    assert any(
+        "1 build since" in line and "50% of 4 steps were hits, 90.0 s saved, 5.0 s built" in line for line in lines
+    )
+    assert lines[-1].endswith("changed 1, new 1")

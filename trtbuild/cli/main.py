@@ -30,6 +30,9 @@ Flags = dict[str, Any]
 
 INTERRUPTED = 130
 
+#: The flags of files that describe one build.
+_FILES_OF_A_BUILD = {"trace_file", "events_file", "report_file"}
+
 
 @click.group(
     cls=Sections,
@@ -114,30 +117,63 @@ def build(models: tuple[str, ...], verifies: bool, flags: Flags) -> int:
     from trtbuild.cli.screens import builds
     from trtbuild.driver.answers import report
     from trtbuild.driver.building.build import build as run
+    from trtbuild.driver.cache import build_history
     from trtbuild.driver.project.workspace import Workspace
     from trtbuild.driver.up_to_date import snapshot
     from trtbuild.driver.verification import verified_build
 
-    with show.watching(flags) as watcher:
+    with show.recorded(flags) as watcher:
         with watcher.phase("read the manifests"):
             workspace, dependency_file = Workspace(request(flags, models)), depfile(flags)
         result = run(workspace, watcher)
         if verifies and result.ok:
             verified_build.verify_build(workspace, result, watcher)
+        document = report.build_document(result)
+        watcher.build_finished(document)
     if dependency_file is not None and result.ok:
         dependency_file.write(workspace, result)
     other_files = [
         *([] if dependency_file is None else [str(dependency_file.path)]),
         *verified_build.provenance_files(workspace, result),
     ]
-    document = report.build_document(result)
+    build_history.note_build(workspace.project, document)
     show.document(flags, document, builds.build_lines)
     show.problems(builds.failures(document))
     show.summary(document)
-    if "trace_file" not in flags:  # the null build writes no timeline
+    if not flags.keys() & _FILES_OF_A_BUILD:  # the null build writes none of these files
         answer = partial(show.text, flags, for_people=builds.build_lines)
         snapshot.keep(workspace, verified_build.repeated_result(result), flags["arguments"], answer, other_files)
     return 0 if result.ok else 1
+
+
+@cli.command(
+    epilog=examples("trtbuild report", "trtbuild report -o build.html --build 2    # the build before the last")
+)
+@click.option(
+    "-o",
+    "--output",
+    default="trtbuild-report.html",
+    show_default=True,
+    metavar="FILE",
+    help="Write the page to FILE.",
+    shell_complete=completing.file,
+)
+@click.option("--build", "number", type=click.IntRange(min=1), default=1, metavar="N", help="The N-th last build.")
+@common
+def report(output: str, number: int, flags: Flags) -> int:
+    """Write a report of the last build as one HTML page.
+
+    The page needs no network. It shows the time line, why each step ran, partitions, layers, comparisons with PyTorch,
+    and the changes since the build before. The last five builds are kept. A build that had nothing to do is not kept.
+    """
+    from trtbuild.cli.report_page.page import render
+    from trtbuild.cli.screens import reports
+    from trtbuild.driver.reports import report_file
+
+    project = request(flags).project
+    document = report_file.write_report(project, output, number, render)
+    show.document(flags, document, reports.report_lines)
+    return 0
 
 
 @cli.command(epilog=examples("trtbuild why vit", "trtbuild why vit/engine", "trtbuild why vit/engine/model@ada"))

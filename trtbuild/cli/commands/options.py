@@ -187,6 +187,24 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
             "help": "Print a long result on a terminal without $PAGER.",
         },
     ),
+    (
+        ("--events", "events_file"),
+        {
+            "metavar": "FILE",
+            "commands": _BUILD_COMMANDS,
+            "help": "Write the events of the build to FILE while it runs, as JSON lines.",
+            "shell_complete": completing.file,
+        },
+    ),
+    (
+        ("--report", "report_file"),
+        {
+            "metavar": "FILE",
+            "commands": _BUILD_COMMANDS,
+            "help": "Write a report of the build to FILE, one HTML page, as trtbuild report does.",
+            "shell_complete": completing.file,
+        },
+    ),
     (("--json", "as_json"), {"is_flag": True, "default": None, "help": "Print one JSON document on standard output."}),
     (("-q", "--quiet", "quiet"), {"is_flag": True, "default": None, "help": "Print errors only."}),
 )

@@ -11,7 +11,7 @@ from trtbuild.cli.terminal import terminal
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Begin": ("init", "doctor", "completion", "schema"),
     "Build": ("build", "plan", "why", "status", "graph", "affected"),
-    "Look at results": ("inspect", "run", "verify", "bench", "diff"),
+    "Look at results": ("report", "inspect", "run", "verify", "bench", "diff"),
     "Cache": ("cache", "lock"),
 }
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from trtbuild.cli.commands.options import request
 from trtbuild.cli.terminal import terminal
 from trtbuild.core.values.codec import encode
 from trtbuild.errors import ConfigurationErrors, FrozenError, ManifestErrors, TrtbuildError, UsageError
@@ -115,6 +116,30 @@ def watching(flags: Flags) -> Watcher:
 
         watchers.append(Timeline(flags["trace_file"], warn))
     return Watchers(watchers)
+
+
+def recorded(flags: Flags) -> Watcher:
+    """The watcher of a build, as `watching` returns it, and the recorder of its events.
+
+    The events go to the project's state, to the file of `--events`, and into the report of `--report`."""
+    from trtbuild.driver.building.events import Watchers
+    from trtbuild.driver.building.recorder import Recorder
+    from trtbuild.driver.event_log.kept import KeptEvents
+    from trtbuild.driver.event_log.lines import EventFile, Sink
+    from trtbuild.driver.project.wiring import STATE_FOLDER
+
+    requested = request(flags)
+    sinks: list[Sink] = []
+    if flags.get("report_file"):
+        from trtbuild.cli.report_page.page import render, require_jinja2
+        from trtbuild.driver.reports.report_file import ReportFile
+
+        require_jinja2()
+        sinks.append(ReportFile(flags["report_file"], requested.project, render, warn))
+    if flags.get("events_file"):
+        sinks.append(EventFile(flags["events_file"], warn))
+    sinks.append(KeptEvents(requested.project / STATE_FOLDER))
+    return Watchers([watching(flags), Recorder(sinks)])
 
 
 def warn(text: str) -> None:

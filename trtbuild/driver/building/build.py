@@ -161,7 +161,9 @@ def _execute_steps(workspace: Workspace, outcome: Outcome, watcher: Watcher) -> 
         if request.until not in (None, STAGES[-1]):
             return []
         with watcher.phase(f"outputs {plan.model.name}"):
-            return _write_outputs(workspace, plan, pool)
+            written = _write_outputs(workspace, plan, pool)
+        watcher.outputs_written(written)
+        return written
 
     gc.freeze()
     gc.enable()  # a build runs for a long time and creates many plans

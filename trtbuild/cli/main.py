@@ -22,6 +22,7 @@ from trtbuild.cli.commands.run_commands import bench
 from trtbuild.cli.commands.run_commands import run as run_package
 from trtbuild.cli.commands.sections import Sections, examples
 from trtbuild.cli.commands.verify_command import verify
+from trtbuild.cli.commands.worker_command import worker
 from trtbuild.cli.terminal import terminal
 from trtbuild.errors import EnvironmentFault, InternalError, TrtbuildError
 
@@ -299,6 +300,7 @@ cli.add_command(cache)
 cli.add_command(verify)
 cli.add_command(run_package)
 cli.add_command(bench)
+cli.add_command(worker)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -42,18 +42,18 @@ class Census:
         self._asking = threading.Lock()
         self._overview = Overview((), self.release, tuple(stores))
         self._overview_time_s = float("-inf")
-        self._unfit: set[str] = set()
+        self._unfit: dict[str, str] = {}
         self._reported: set[str] = set()
         #: Engine label → the time since which no worker has it, or -inf if it was given up.
         self._absent_since_s: dict[str, float] = {}
         self._lost: str | None = None
 
-    def overview(self) -> Overview:
-        """The workers, at most `OVERVIEW_AGE_S` old. Raises SchedulerLost."""
+    def overview(self, age_s: float = OVERVIEW_AGE_S) -> Overview:
+        """The workers, as they were at most `age_s` seconds ago. Raises SchedulerLost."""
         if self._lost is not None:
             raise self.lost(self._lost)
         with self._asking:
-            if time.monotonic() - self._overview_time_s < OVERVIEW_AGE_S:
+            if time.monotonic() - self._overview_time_s < age_s:
                 return self._overview
             ask, scheduler = self._client.sync, self._client.scheduler
             try:
@@ -83,10 +83,11 @@ class Census:
     def wait_for_worker(self, label: str, poll_s: float, problems: Sequence[str] = ()) -> str:
         """Wait until a worker has the label. Returns the label of the store to use. Raises NoWorker, SchedulerLost."""
         while True:
-            store = self.overview().store_for(label, self.unfit())
-            if store is not None:
-                self.note_present(label)
-                return store
+            for age_s in (OVERVIEW_AGE_S, 0.0):  # a worker may have joined just now
+                store = self.overview(age_s).store_for(label, self.unfit())
+                if store is not None:
+                    self.note_present(label)
+                    return store
             self.refuse_absent(label, problems)
             time.sleep(min(poll_s, self.wait_s))
 
@@ -103,12 +104,12 @@ class Census:
         now_s = time.monotonic()
         with self._lock:
             since_s = self._absent_since_s.setdefault(label, now_s)
-        engine, seen = labels.without_prefix(label), self._overview.describe()
+        engine, seen = labels.without_prefix(label), self._overview.describe(self.unfit())
         if problems or now_s - since_s >= self.wait_s:
             with self._lock:
                 self._absent_since_s[label] = float("-inf")
             raise NoWorker(
-                "\n    ".join([f"no worker compiles for {engine}; {seen}", *problems]),
+                f"no worker compiles for {engine}; {seen}",
                 hint="start one with trtbuild worker on such a machine, or build without --workers",
             )
         self._say(f"no worker compiles for {engine}: the build waits {self.wait_s:g} s for one; {seen}")
@@ -116,13 +117,13 @@ class Census:
     def leave_out(self, worker: str, reason: str) -> None:
         """Do not use a worker again in this build."""
         with self._lock:
-            self._unfit.add(worker)
+            self._unfit[worker] = reason
         self._say(f"worker {worker} is left out: {reason}")
 
-    def unfit(self) -> set[str]:
-        """The names of the workers that are not used again."""
+    def unfit(self) -> dict[str, str]:
+        """The workers that are not used again, and the reason for each."""
         with self._lock:
-            return set(self._unfit)
+            return dict(self._unfit)
 
     def _say(self, text: str) -> None:
         with self._lock:

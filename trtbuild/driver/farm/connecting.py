@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import queue
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from trtbuild.driver.configuration import WorkersSettings
@@ -41,10 +44,8 @@ def connected(text: str, settings: WorkersSettings, project: Path) -> Iterator[C
 
 @contextlib.contextmanager
 def _client(address: str, security: object | None = None) -> Iterator[Client]:
-    from distributed import Client
-
     try:
-        client = Client(address, security=security, timeout=CONNECT_TIMEOUT_S, set_as_default=False, name="trtbuild")
+        client = _connect(address, security)
     except Exception as error:  # Dask raises many types: OSError, TimeoutError, and errors about a strange answer
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise EnvironmentFault(
@@ -56,6 +57,30 @@ def _client(address: str, security: object | None = None) -> Iterator[Client]:
     finally:
         with contextlib.suppress(Exception):  # the connection may be lost already
             client.close(timeout=2)
+
+
+def _connect(address: str, security: object | None) -> Client:
+    """Connect in a thread, because Dask waits forever for some answers of a server that is not a scheduler."""
+    from distributed import Client
+
+    answers: SimpleQueue[Client | Exception] = SimpleQueue()
+
+    def connect() -> None:
+        try:
+            answers.put(
+                Client(address, security=security, timeout=CONNECT_TIMEOUT_S, set_as_default=False, name="trtbuild")
+            )
+        except Exception as error:
+            answers.put(error)
+
+    threading.Thread(target=connect, name="trtbuild-connect", daemon=True).start()
+    try:
+        answer = answers.get(timeout=CONNECT_TIMEOUT_S + 2)
+    except queue.Empty:
+        raise TimeoutError("it does not answer as a Dask scheduler does") from None
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
 def _local_cluster(address: LocalWorkers, project: Path) -> SpecCluster:

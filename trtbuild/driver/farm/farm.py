@@ -173,6 +173,8 @@ def _answer_of(future: Future[str], message: FarmJob) -> Answer:
     """The answer of a finished task. Raises WorkersError, and any error of Dask."""
     from distributed import KilledWorker
 
+    if future.status == "cancelled":
+        raise ConnectionError("the scheduler has dropped the job")
     try:
         return Answer.from_text(future.result(timeout=ANSWER_S))
     except KilledWorker as error:
@@ -181,8 +183,10 @@ def _answer_of(future: Future[str], message: FarmJob) -> Answer:
             f"each worker process that ran this step died; the last one was {last}",
             hint="look at the output of trtbuild worker there; the system ends processes when memory runs out",
         ) from None
-    except ValueError as error:
-        return Answer(PROTOCOL, message.key, "a worker", "unfit", error={"text": str(error)})
+    except Exception as error:
+        if future.status != "error" and not isinstance(error, ValueError):
+            raise  # the connection is lost
+        return _death(message, f"{type(error).__name__}: {error}")
 
 
 def _death(message: FarmJob, text: str) -> Answer:

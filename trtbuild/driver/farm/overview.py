@@ -94,14 +94,16 @@ class Overview:
                 reasons[worker.name] = "it shares no store with this build"
         return reasons
 
-    def describe(self) -> str:
-        """One sentence about the workers: the engines that they compile, with slots, and the workers that are left out."""
-        left_out = self.left_out()
-        slots: dict[str, int] = {}
+    def describe(self, unfit: Mapping[str, str]) -> str:
+        """One sentence about the workers: the engines that they compile, and the workers that are left out.
+
+        `unfit` has more workers that are left out, and the reason for each."""
+        left_out = {**unfit, **self.left_out()}
+        counts: dict[str, int] = {}
         for worker in self.workers:
             for engine in () if worker.name in left_out else labels.engines_of(worker.resources):
-                slots[engine] = slots.get(engine, 0) + 1
-        parts = [f"{engine} ({count} {'worker' if count == 1 else 'workers'})" for engine, count in slots.items()]
+                counts[engine] = counts.get(engine, 0) + 1
+        parts = [f"{engine} ({count} {'worker' if count == 1 else 'workers'})" for engine, count in counts.items()]
         text = f"the workers compile for {', '.join(parts)}" if parts else "no worker can be used"
         if left_out:
             shown = [f"{name}: {reason}" for name, reason in list(left_out.items())[:_MOST_LISTED]]

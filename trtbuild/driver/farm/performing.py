@@ -22,7 +22,7 @@ from trtbuild.core.engines.engine_job import ENGINE_ENVIRONMENT, EngineJob
 from trtbuild.core.recipes import keys
 from trtbuild.core.recipes.record import Record
 from trtbuild.driver.farm.exchange import Exchange, blob_files, exchanges
-from trtbuild.driver.farm.messages import PROTOCOL, Answer, FarmJob
+from trtbuild.driver.farm.messages import PROTOCOL, Answer, FarmJob, Outcome
 from trtbuild.driver.project import wiring
 from trtbuild.driver.workers.pool import WorkerDied, WorkerPool
 from trtbuild.driver.workers.provenance import provenance
@@ -31,7 +31,6 @@ from trtbuild.driver.workers.worker import error_to_json
 from trtbuild.errors import (
     EnvironmentFault,
     InsufficientResources,
-    InternalError,
     RecordUntrusted,
     StoreError,
     ToolchainMissing,
@@ -46,8 +45,8 @@ from trtbuild.toolchain.libraries.devices import device_sms
 #: The variable with the directory of a worker: its caches and logs are there. Default: the current directory.
 DIRECTORY_VARIABLE = "TRTBUILD_WORKER_DIRECTORY"
 
-#: Errors of this machine or of its store. Another worker may succeed.
-_UNFIT = (UsageError, StoreError, InsufficientResources)
+#: Errors of this machine or of its store, and of a message that this release cannot read. Another worker may succeed.
+_UNFIT = (UsageError, StoreError, InsufficientResources, OSError, ValueError)
 
 
 def perform(text: str) -> str:
@@ -79,17 +78,19 @@ def _answer(text: str, name: str) -> Answer:
         key = job.key
         _check(job)
         return _compiled(job, name)
-    except WorkerDied as error:
-        return Answer(PROTOCOL, key, name, "died", error=error_to_json(error), log=error.worker_log)
-    except _UNFIT as error:
-        return Answer(PROTOCOL, key, name, "unfit", error=error_to_json(error))
-    except TrtbuildError as error:
-        return Answer(PROTOCOL, key, name, "failed", error=error_to_json(error), log=error.worker_log)
-    except (OSError, ValueError) as error:  # this machine's disk, or a message of another release
-        return Answer(PROTOCOL, key, name, "unfit", error=error_to_json(EnvironmentFault(f"{error}")))
     except Exception as error:
-        bug = InternalError(f"{type(error).__name__}: {error}")
-        return Answer(PROTOCOL, key, name, "failed", error=error_to_json(bug))
+        return _answer_of_error(key, name, error)
+
+
+def _answer_of_error(key: str, name: str, error: Exception) -> Answer:
+    """The answer to a job that ended with an error."""
+    outcome: Outcome = "failed"
+    if isinstance(error, WorkerDied):
+        outcome = "died"
+    elif isinstance(error, _UNFIT):
+        outcome = "unfit"
+    known = error if isinstance(error, TrtbuildError) else EnvironmentFault(f"{type(error).__name__}: {error}")
+    return Answer(PROTOCOL, key, name, outcome, error=error_to_json(known), log=known.worker_log)
 
 
 def _check(job: FarmJob) -> None:

@@ -31,13 +31,15 @@ from trtbuild.driver.workers.results import Reply
 from trtbuild.store.layers.layered import LayeredStore
 from trtbuild.toolchain.libraries.table import installed_version
 
-#: What a worker does with a job: takes the text of the job and the worker's name, and returns an answer.
+#: The function of a worker that takes the text of a job and the worker's name, and returns an answer.
 Behaviour = Callable[[str, str], performing.Answer]
+
+ADA = Target("ada", 89)
 
 VERSION = installed_version("tensorrt-rtx") or "1.7.1"
 
 
-def engine_job(onnx: bytes, target: Target = Target("ada", 89), version: str = VERSION) -> tuple[EngineJob, Recipe]:
+def engine_job(onnx: bytes, target: Target = ADA, version: str = VERSION) -> tuple[EngineJob, Recipe]:
     """A job without weights, and its recipe."""
     job = EngineJob(hashlib.sha256(onnx).hexdigest(), (), (), BuilderSettings(), target, version)
     return job, keys.engine(job, ENGINE_ENVIRONMENT)

@@ -44,7 +44,7 @@ class Counting:
 
 
 def honest_answer(text: str, name: str) -> Answer:
-    """The answer of a worker without a fault, whatever behaviour its name has."""
+    """The answer of a worker without a fault, also if `behaviours` has another one for its name."""
     return performing._compiled(FarmJob.from_text(text), name)
 
 
@@ -175,9 +175,9 @@ def test_a_record_without_a_trusted_signature_does_not_count(
 ) -> None:
     monkeypatch.setenv("TRTBUILD_SIGNING_KEY", STRANGER.text())
     monkeypatch.setenv("TRTBUILD_TRUSTED_KEYS", str(STRANGER.trusted))
-    site.add_worker("stranger", project=project)
+    site.add_worker("unknown", project=project)
     driver = Driver(site.client, project, Configuration(trust=TrustSettings(keys=(CI.trusted,), signing_key=CI.text())))
-    with pytest.raises(WorkersError, match="stranger: its answer was wrong: its record does not count"):
+    with pytest.raises(WorkersError, match="unknown: its answer was wrong: its record does not count"):
         driver.compile()
 
 

@@ -28,10 +28,11 @@ from trtbuild.cli.terminal import terminal
 @click.option("--listen", metavar="IP", help="The address to listen on. Default: the one that reaches the scheduler.")
 @common
 def worker(address: str, slots: int | None, listen: str | None, flags: dict[str, Any]) -> int:
-    """Compile engines for the builds that use the scheduler at ADDRESS.
+    """Compile engines for the builds of a Dask scheduler.
 
-    There is one process for each GPU, and one for engines that need no GPU. The command ends when the scheduler ends.
-    Caches, keys and logs are those of the directory (-C) and of this machine's configuration.
+    ADDRESS is that of the scheduler. There is one process for each GPU, and one for engines that need no GPU. The command
+    ends when the scheduler ends. Caches, keys and logs are those of the directory (-C) and of this machine's
+    configuration.
     """
     from trtbuild.driver.farm import joining
 

@@ -70,7 +70,7 @@ def parse(text: str) -> LocalWorkers | SchedulerAddress:
         raise UsageError(f"{text!r}: {address.scheme}:// is not a protocol of workers", hint=_EXAMPLE)
     if address.scheme == "tcp" and not address.is_on_this_host:
         raise UsageError(
-            f"{text!r}: whoever reaches a scheduler can run code on its workers, and tcp:// has no certificates",
+            f"{text!r}: all programs that reach a scheduler can run code on its workers, and tcp:// has no certificates",
             hint=f"start the scheduler with certificates, and write tls://{host}:{port}",
         )
     return address

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 OVERVIEW_AGE_S = 0.5
 
 #: The seconds in which a scheduler has to answer a question.
-ANSWER_S = 10.0
+ANSWER_S = 30.0
 
 
 class Census:

@@ -76,7 +76,7 @@ class Site:
         for old, new in changes.items():
             labels = tuple(label.replace(old, new) for label in labels)
         options = dataclasses.replace(process, name=name, labels=labels).options("127.0.0.1", None)
-        del options["env"], options["silence_logs"]
+        del options["env"], options["silence_logs"], options["preload"]
 
         async def start() -> Worker:
             return await Worker(self.address, **options)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trtbuild.driver.farm import labels
+from trtbuild.driver.farm import labels, worker_setup
 from trtbuild.driver.farm.exchange import remote_labels
 from trtbuild.driver.farm.performing import DIRECTORY_VARIABLE
 from trtbuild.driver.project import wiring
@@ -28,6 +28,9 @@ class WorkerProcess:
 
     def options(self, host: str, security: object | None, *, log_level: int = logging.WARNING) -> dict[str, Any]:
         """The arguments of Dask's Nanny, which starts the process, and starts it again when it dies."""
+        import dask.config
+        import distributed  # noqa: F401 (its defaults are part of the configuration then)
+
         return {
             "name": self.name,
             "nthreads": self.slots,
@@ -39,6 +42,7 @@ class WorkerProcess:
             "dashboard_address": "127.0.0.1:0",
             "memory_limit": None,
             "silence_logs": log_level,
+            "preload": [worker_setup.__name__, *dask.config.get("distributed.worker.preload")],
         }
 
 

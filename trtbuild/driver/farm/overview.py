@@ -51,20 +51,31 @@ class Overview:
         return cls(workers, release, tuple(stores))
 
     def able(self, label: str, unfit: Collection[str] = ()) -> list[FarmWorker]:
-        """The workers that can do jobs with an engine label for this build, without those named in `unfit`."""
+        """The workers that can do jobs with an engine label for this build, without those named in `unfit`.
+
+        All of them reach the store of `store_for`.
+        """
+        store = self.store_for(label, unfit)
+        return [worker for worker in self._fitting(label, unfit) if store in worker.resources]
+
+    def store_for(self, label: str, unfit: Collection[str] = ()) -> str | None:
+        """The store for jobs with a label: the one that the most slots reach, and of equal ones the first of this build.
+
+        None if no worker can do such a job."""
+        slots = dict.fromkeys(self.stores, 0.0)
+        for worker in self._fitting(label, unfit):
+            for store in slots.keys() & worker.resources.keys():
+                slots[store] += worker.resources[label]
+        most = max(slots.values(), default=0.0)
+        return next((store for store in self.stores if slots[store] == most > 0), None)
+
+    def _fitting(self, label: str, unfit: Collection[str]) -> list[FarmWorker]:
+        """The workers with an engine label and the release of this build."""
         return [
             worker
             for worker in self.workers
-            if label in worker.resources
-            and self.release in worker.resources
-            and worker.name not in unfit
-            and self._shared_store(worker) is not None
+            if label in worker.resources and self.release in worker.resources and worker.name not in unfit
         ]
-
-    def store_for(self, label: str, unfit: Collection[str] = ()) -> str | None:
-        """The store for a job: the first one of this build that a worker with the label reaches."""
-        reached = {store for worker in self.able(label, unfit) for store in worker.resources}
-        return next((store for store in self.stores if store in reached), None)
 
     def free_slots(self, label: str, own_tasks: Collection[str], unfit: Collection[str] = ()) -> int:
         """The slots for an engine label that tasks of other builds do not use."""

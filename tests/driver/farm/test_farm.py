@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -13,12 +15,13 @@ from pathlib import Path
 import pytest
 
 from tests.driver.farm.site import VERSION, Behaviour, Driver, Site, engine_job
+from tests.faults.disks import mounted
 from trtbuild.core.model.spec import Target
 from trtbuild.driver.configuration import Configuration, TrustSettings
 from trtbuild.driver.farm import labels, performing
 from trtbuild.driver.farm.messages import PROTOCOL, Answer, FarmJob
 from trtbuild.driver.project import wiring
-from trtbuild.errors import NoWorker, RemoteDown, SchedulerLost, StoreUnavailable, ToolchainError, WorkersError
+from trtbuild.errors import NoWorker, RemoteDown, SchedulerLost, StoreError, ToolchainError, WorkersError
 from trtbuild.store.transports.settings import RemoteSettings
 from trtbuild.store.trust.signing import Signer
 
@@ -195,22 +198,14 @@ def test_a_worker_signs_with_its_own_key(site: Site, project: Path, monkeypatch:
 # -- workers that cannot do the job
 
 
-def full_disk(text: str, name: str) -> Answer:
-    raise_in = performing._answer_of_error
-    return raise_in(FarmJob.from_text(text).key, name, StoreUnavailable("no space left on device"))
-
-
 def no_remote(text: str, name: str) -> Answer:
     return performing._answer_of_error(FarmJob.from_text(text).key, name, RemoteDown("the store is unreachable"))
 
 
-@pytest.mark.parametrize(("fault", "reason"), [(full_disk, "no space left"), (no_remote, "the store is unreachable")])
-def test_another_worker_does_what_one_cannot(
-    site: Site, driver: Driver, project: Path, fault: Behaviour, reason: str
-) -> None:
-    unfit = Counting(fault)
+def test_another_worker_does_what_one_cannot(site: Site, driver: Driver, project: Path) -> None:
+    unfit = Counting(no_remote)
     site.add_worker("unfit", unfit, project=project)
-    with pytest.raises(NoWorker, match=reason):
+    with pytest.raises(NoWorker, match="unfit: the store is unreachable"):
         driver.compile()
     site.add_worker("fit", project=project)
     assert driver.compile().worker == "fit"
@@ -354,3 +349,47 @@ def test_bytes_go_through_a_remote_cache(
     assert wiring.open_local(project).has(compiled.record.outputs["plan"].sha256), "the worker has another cache"
     driver.store.finish()
     assert list((tmp_path / "remote" / "ac").glob("*/*")), "the driver publishes the record"
+
+
+def test_a_worker_with_a_full_disk_is_left_out(
+    site: Site, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "remote").mkdir()
+    url = f"file://{tmp_path / 'remote'}"
+    monkeypatch.setenv("TRTBUILD_REMOTES", f"team=rw:{url}")
+    configuration = Configuration(remotes=(RemoteSettings("team", url),))
+    driver = Driver(site.client, project, configuration, root=tmp_path / "cache of the driver")
+    with mounted(tmp_path / "small", "size=512k") as small:
+        monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(small / "cache"))
+        site.add_worker("full", project=project)
+        with pytest.raises(NoWorker, match=r"full: .*[Nn]o space left"):
+            driver.compile(os.urandom(2 << 20))
+        site.clear()
+
+
+def test_a_remote_cache_that_a_worker_cannot_write_is_no_store(
+    site: Site, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The directory of the remote is missing on the worker. The driver has put the inputs there before."""
+    remote = tmp_path / "remote"
+    remote.mkdir()
+    url = f"file://{remote}"
+    monkeypatch.setenv("TRTBUILD_REMOTES", f"team=rw:{url}")
+
+    def lose_the_remote(text: str, name: str) -> Answer:
+        shutil.rmtree(remote)
+        return performing._answer_of_error("", name, _error_of_job(text, name))
+
+    site.add_worker("far", lose_the_remote, project=project)
+    configuration = Configuration(remotes=(RemoteSettings("team", url),))
+    driver = Driver(site.client, project, configuration, root=tmp_path / "cache of the driver")
+    with pytest.raises(NoWorker, match="far: "):
+        driver.compile()
+    assert not remote.exists()
+
+
+def _error_of_job(text: str, name: str) -> Exception:
+    """The error of a job that cannot succeed."""
+    with pytest.raises(StoreError) as caught:
+        honest_answer(text, name)
+    return caught.value

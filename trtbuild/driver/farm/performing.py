@@ -31,6 +31,7 @@ from trtbuild.driver.workers.worker import error_to_json
 from trtbuild.errors import (
     EnvironmentFault,
     InsufficientResources,
+    InternalError,
     RecordUntrusted,
     StoreError,
     ToolchainMissing,
@@ -89,7 +90,11 @@ def _answer_of_error(key: str, name: str, error: Exception) -> Answer:
         outcome = "died"
     elif isinstance(error, _UNFIT):
         outcome = "unfit"
-    known = error if isinstance(error, TrtbuildError) else EnvironmentFault(f"{type(error).__name__}: {error}")
+    if isinstance(error, TrtbuildError):
+        known = error
+    else:
+        kind = EnvironmentFault if isinstance(error, _UNFIT) else InternalError
+        known = kind(f"{type(error).__name__}: {error}")
     return Answer(PROTOCOL, key, name, outcome, error=error_to_json(known), log=known.worker_log)
 
 

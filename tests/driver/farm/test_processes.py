@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -287,6 +288,21 @@ def _listens_on_loopback_only(process: Process) -> bool:
         if connection.status == psutil.CONN_LISTEN
     ]
     return bool(found) and set(found) == {"127.0.0.1"}
+
+
+def test_other_users_of_the_host_cannot_reach_local_workers(project: Path) -> None:
+    with connected("local:1", WorkersSettings(), project) as client:
+        address = client.scheduler.address
+        assert address.startswith("tls://127.0.0.1:")
+        (worker,) = client.scheduler_info()["workers"]
+        assert worker.startswith("tls://127.0.0.1:")
+        with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=LIMIT_S) as caller:
+            context = ssl.create_default_context()
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            answer = b""  # a scheduler that accepts a connection sends its versions at once
+            with contextlib.suppress(ssl.SSLError, ConnectionError), context.wrap_socket(caller) as connection:
+                answer = connection.recv(1)
+            assert answer == b"", "the scheduler answers without a certificate"
 
 
 def test_a_worker_without_a_scheduler_ends_with_an_error(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 Rules
 1. A scheduler runs code on its workers and on its clients: Dask sends pickles, and knows no password. So beyond this host
    only ``tls://`` with a client certificate is accepted.
-2. ``local:N`` starts a scheduler and N workers on 127.0.0.1.
+2. ``local:N`` starts a scheduler and N workers on 127.0.0.1, with a certificate that only this build has.
 """
 
 from __future__ import annotations

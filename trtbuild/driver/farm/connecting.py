@@ -19,6 +19,7 @@ from trtbuild.errors import EnvironmentFault
 
 if TYPE_CHECKING:
     from distributed import Client, SpecCluster
+    from distributed.security import Security
 
 #: The seconds in which a scheduler has to answer.
 CONNECT_TIMEOUT_S = 10.0
@@ -38,7 +39,13 @@ def connected(text: str, settings: WorkersSettings, project: Path) -> Iterator[C
         with _client(str(address), security) as client:
             yield client
         return
-    with contextlib.closing(_local_cluster(address, project)) as cluster, _client(cluster.scheduler_address) as client:
+    from distributed.security import Security
+
+    temporary = Security.temporary()  # so that other users of this host cannot connect
+    with (
+        contextlib.closing(_local_cluster(address, project, temporary)) as cluster,
+        _client(cluster.scheduler_address, temporary) as client,
+    ):
         yield client
 
 
@@ -83,15 +90,18 @@ def _connect(address: str, security: object | None) -> Client:
     return answer
 
 
-def _local_cluster(address: LocalWorkers, project: Path) -> SpecCluster:
+def _local_cluster(address: LocalWorkers, project: Path, security: Security) -> SpecCluster:
     """A scheduler in this process, and worker processes. They listen on 127.0.0.1 only."""
     import dask
     from distributed import Nanny, Scheduler, SpecCluster
 
     dask.config.set({"distributed.scheduler.allowed-failures": _ALLOWED_DEATHS})
     workers = {
-        process.name: {"cls": Nanny, "options": process.options("127.0.0.1", None, log_level=logging.CRITICAL)}
+        process.name: {"cls": Nanny, "options": process.options("127.0.0.1", security, log_level=logging.CRITICAL)}
         for process in processes_here(project, address.count, 1)
     }
     options = {"host": "127.0.0.1", "port": 0, "dashboard": False, "dashboard_address": "127.0.0.1:0"}
-    return SpecCluster(workers, {"cls": Scheduler, "options": options}, silence_logs=logging.CRITICAL)
+    options.update(protocol="tls://", security=security)
+    return SpecCluster(
+        workers, {"cls": Scheduler, "options": options}, security=security, silence_logs=logging.CRITICAL
+    )

@@ -23,6 +23,7 @@ from trtbuild.cli.commands.run_commands import bench
 from trtbuild.cli.commands.run_commands import run as run_package
 from trtbuild.cli.commands.sections import Sections, examples
 from trtbuild.cli.commands.verify_command import verify
+from trtbuild.cli.commands.worker_command import worker
 from trtbuild.cli.terminal import terminal
 from trtbuild.errors import EnvironmentFault, InternalError, TrtbuildError
 
@@ -344,6 +345,7 @@ cli.add_command(plan)
 cli.add_command(verify)
 cli.add_command(run_package)
 cli.add_command(bench)
+cli.add_command(worker)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from trtbuild.driver import configuration
-from trtbuild.driver.configuration import Configuration, TrustSettings
+from trtbuild.driver.configuration import Configuration, TrustSettings, WorkersSettings
 from trtbuild.errors import ConfigurationError, ConfigurationErrors
 from trtbuild.store.transports.settings import RemoteSettings
 from trtbuild.store.trust.signing import Signer, parse_trusted
@@ -43,6 +43,12 @@ read_domains = ["release", "ci"]
 [matrix]
 sm_89 = ["self-hosted", "l4"]
 sm_120 = "gpu rtx"
+[workers]
+scheduler = "tls://10.0.0.1:8786"
+ca = "~/certificates/ca.pem"
+cert = "~/certificates/cert.pem"
+key = "~/certificates/key.pem"
+wait = "90s"
 """
 
 
@@ -92,8 +98,25 @@ def test_every_entry_of_the_file_is_read(home: Home) -> None:
         read_domains=("release", "ci"),
     )
     assert result.runners == {89: ("self-hosted", "l4"), 120: ("gpu rtx",)}
+    certificates = home.root / "certificates"
+    files = (certificates / "ca.pem", certificates / "cert.pem", certificates / "key.pem")
+    assert result.workers == WorkersSettings("tls://10.0.0.1:8786", *files, 90.0)
     assert result.path == str(home.file)
     assert result.sha256 is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('[workers]\nwait = "soon"\n', "'soon' is not a time to wait"),
+        ('[workers]\nca = "ca.pem"\n', "ca 'ca.pem' is not an absolute path"),
+        ('[workers]\nadress = "x"\n', "'adress' is not known here"),
+    ],
+)
+def test_a_wrong_entry_of_workers_is_an_error_with_its_line(home: Home, text: str, problem: str) -> None:
+    error = home.refused(text)
+    assert error.text == problem
+    assert error.line == 2
 
 
 def test_every_entry_has_a_variable_that_overrides_it(home: Home) -> None:
@@ -108,6 +131,11 @@ def test_every_entry_has_a_variable_that_overrides_it(home: Home) -> None:
         "TRTBUILD_DOMAIN": "pr-17",
         "TRTBUILD_READ_DOMAINS": "release pr-17",
         "TRTBUILD_MATRIX": "sm_90=h100  sm_89=self-hosted,l4",
+        "TRTBUILD_WORKERS": "local:2",
+        "TRTBUILD_WORKERS_CA": "/ca.pem",
+        "TRTBUILD_WORKERS_CERT": "/cert.pem",
+        "TRTBUILD_WORKERS_KEY": "/key.pem",
+        "TRTBUILD_WORKERS_WAIT": "2m",
     }
     assert set(configuration.VARIABLES) - {"TRTBUILD_SIGNING_KEY_FILE"} == {
         name for name in variables if not name.startswith("TRTBUILD_REMOTE_")
@@ -115,6 +143,8 @@ def test_every_entry_has_a_variable_that_overrides_it(home: Home) -> None:
     for text in (ALL_ENTRIES, ""):
         result = home.load(text, **variables)
         assert result.cache_max_size == 1 << 30
+        files = (Path("/ca.pem"), Path("/cert.pem"), Path("/key.pem"))
+        assert result.workers == WorkersSettings("local:2", *files, 120.0)
         assert result.remotes == (
             RemoteSettings("a", "http://127.0.0.1:1/x", read=True, write=False),
             RemoteSettings("b-2", "file:///mnt/cache", read=False, write=True, patience_s=0.5, connections=1),

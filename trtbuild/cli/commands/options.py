@@ -100,6 +100,14 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         },
     ),
     (
+        ("--workers", "workers"),
+        {
+            "metavar": "ADDRESS",
+            "commands": _BUILD_COMMANDS,
+            "help": "Compile engines on the workers of a Dask scheduler: tls://host:8786, or local:4 to try it.",
+        },
+    ),
+    (
         ("--keep-going", "keep_going"),
         {
             "is_flag": True,
@@ -242,6 +250,7 @@ def request(flags: dict[str, Any], models: tuple[str, ...] = ()) -> Request:
         upgrade=bool(flags.get("upgrade")),
         offline=bool(flags.get("offline")),
         until=flags.get("until"),
+        workers=flags.get("workers"),
     )
 
 

@@ -54,7 +54,9 @@ class StepError:
 
 @dataclass(frozen=True, kw_only=True)
 class StepEntry:
-    """A step, its verdict and its results. `saved_s`: for a hit, the seconds that the step took when it ran."""
+    """A step, its verdict and its results. `saved_s`: for a hit, the seconds that the step took when it ran.
+
+    `worker`: the worker of a scheduler that ran the step."""
 
     id: str
     model: str
@@ -67,6 +69,7 @@ class StepEntry:
     duration_s: float
     saved_s: float
     outputs: Mapping[str, Output]
+    worker: str | None = optional()
     error: StepError | None = optional()
 
 

@@ -204,6 +204,7 @@ def _built_step_entries(plan: ModelPlan, outcome: Outcome) -> list[StepEntry]:
                 duration_s=round(ran.duration_s, 3),
                 saved_s=0.0,
                 outputs=ran.record.outputs,
+                worker=ran.worker,
             )
         elif step.verdict != "hit":
             entry = replace(entry, verdict="skipped", source=None, outputs={})

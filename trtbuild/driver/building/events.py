@@ -57,6 +57,9 @@ class Watcher:
     def step_failed(self, step: Step, error: TrtbuildError) -> None:
         """A step has failed."""
 
+    def warned(self, text: str) -> None:
+        """Something happened that the user should know at once."""
+
     def phase_started(self, name: str) -> None:
         """Work that is not a step begins, for example planning, or writing a model's outputs."""
 
@@ -141,6 +144,10 @@ class Watchers(Watcher):
     def step_failed(self, step: Step, error: TrtbuildError) -> None:
         for watcher in self._watchers:
             watcher.step_failed(step, error)
+
+    def warned(self, text: str) -> None:
+        for watcher in self._watchers:
+            watcher.warned(text)
 
     def phase_started(self, name: str) -> None:
         for watcher in self._watchers:

@@ -77,6 +77,8 @@ class Timeline(Watcher):
             args["statistics"] = statistics
         if ran.peak_rss_bytes:
             args["peak_rss_bytes"] = ran.peak_rss_bytes
+        if ran.worker is not None:
+            args["worker"] = ran.worker
         if ran.conversions:
             args["conversions"] = len(ran.conversions)
         self._end(WORKER_PROCESS, step.id, args)

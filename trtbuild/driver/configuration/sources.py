@@ -17,6 +17,7 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     "remote": ("name", "url", "mode", "patience_s", "connections"),
     "trust": ("keys", "revoked", "signing_key_file", "domain", "read_domains"),
     "matrix": ("sm_<number>",),
+    "workers": ("scheduler", "ca", "cert", "key", "wait"),
 }
 
 #: Fields that users look for in the file → the place where they are set.

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from trtbuild.cli.terminal import terminal
 from trtbuild.cli.terminal.quantities import align_rows, count, duration, size
 from trtbuild.core.planning.graph import STAGES
-from trtbuild.driver.cache.documents import CacheGc, CacheHistory, CacheStats, CacheVerify, NewKey
+
+if TYPE_CHECKING:  # every command imports this module, and only the commands of `cache` make these documents
+    from trtbuild.driver.cache.documents import CacheGc, CacheHistory, CacheStats, CacheVerify, NewKey
 
 
 def stats_lines(document: CacheStats) -> list[str]:

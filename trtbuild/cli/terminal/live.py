@@ -40,6 +40,9 @@ REFRESH = 8
 #: Work other than steps (planning, writing outputs) is shown when it takes longer than this, in s.
 PHASE_DELAY_S = 1.0
 
+#: In a narrow row, the duration of the last run is left out if it leaves fewer columns than this for the step's id.
+LEAST_NAME_WIDTH = 12
+
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 ASCII_SPINNER = "|/-\\"
 
@@ -188,10 +191,15 @@ class LiveProgress(Progress):
         free_columns = width - len(head) - 1  # one column stays free, because some terminals wrap a full row
         if free_columns < 8:
             return crop(f"{frame} {step}", width - 1)
-        note = f"  last time {duration(last_s)}" if last_s else ""
-        name = f"{step:{self.tally.id_width}}"
-        if note and len(name) + len(note) <= free_columns:
-            return f"{terminal.cyan(head)}{name}{terminal.dim(note)}"
+        if last_s:
+            note = f"  last time {duration(last_s)}"
+            name_width = self.tally.id_width
+            if max(len(step), name_width) + len(note) > free_columns:
+                note = f"  last {duration(last_s)}"
+                name_width = free_columns - len(note)
+            if name_width >= LEAST_NAME_WIDTH:
+                name = _middle(step, free_columns - len(note))
+                return f"{terminal.cyan(head)}{name:{name_width}}{terminal.dim(note)}"
         return f"{terminal.cyan(head)}{_middle(step, free_columns)}"
 
 

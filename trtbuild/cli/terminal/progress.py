@@ -62,7 +62,7 @@ class Tally:
         self._by_model[name] = (remaining, hits)
         self.remaining += len(remaining) - len(earlier_remaining)
         self.hits += hits - earlier_hits
-        widths = (len(step.id) for step in plan.steps.values())
+        widths = (len(identifier) for identifier in (*plan.steps, *_expected_ids(plan)))
         self.id_width = max(self.id_width, *(width for width in widths if width <= MOST_ID_WIDTH), 0)
         partition = plan.steps.get(step_id(name, "partition"))
         if partition is None or partition.verdict == "hit":
@@ -95,6 +95,16 @@ class Tally:
         if self.failed:
             parts.append(terminal.red(f"{self.failed} failed"))
         return " · ".join([*parts, duration(elapsed_s)])
+
+
+def _expected_ids(plan: ModelPlan) -> list[str]:
+    """The likely ids of the engines of a model whose partitions are not known yet. With them, the columns of a build are
+    aligned from the first line on."""
+    if not any(step.stage == "engine" and step.verdict == "unknown" for step in plan.steps.values()):
+        return []
+    model = plan.model
+    partitions = model.partition.granularity  # ``layers.*`` is as long as ``layers.0``
+    return [step_id(model.name, "engine", name, target.name) for name in partitions for target in model.targets]
 
 
 class Progress(Watcher):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from trtbuild.core.engines.binding import Interface
@@ -261,17 +262,15 @@ class PackageContents:
         weight = self.weights[slot]
         return PackedWeight(self.interface.slots[slot].name, weight.dtype, weight.shape, weight_path(weight.sha256))
 
-    def _targets(self) -> dict[str, dict[str, Any]]:
+    def _targets(self) -> dict[str, Shared]:
+        builder = self.model.builder
+        lean = (builder.version_compatible, builder.exclude_lean_runtime)
         return {
-            target.name: {
-                **settings_of(target),
-                "version": self.toolchains[target.name],
-                "sms": list(self.sms[target.name]),
-                "version_compatible": self.model.builder.version_compatible,
-                # left out if it is False, so that packages from before this field keep their keys
-                **({"exclude_lean_runtime": True} if self.model.builder.exclude_lean_runtime else {}),
-            }
+            target.name: _target_part(
+                target, tuple(map(type, vars(target).values())), self.toolchains[target.name], sms, *lean
+            )
             for target in self.model.targets
+            for sms in (tuple(self.sms[target.name]),)
         }
 
     def _partition_documents(self) -> dict[str, Value]:
@@ -314,6 +313,21 @@ class PackageContents:
                 slots.update(int(ref[7:]) for ref in references if ref.startswith("weight:"))
             slots.update(int(ref[7:]) for ref in toolchain_partitions.partitions.outputs if ref.startswith("weight:"))
         return sorted(slots)
+
+
+@lru_cache(maxsize=1024)  # the packages of a project have few different targets
+def _target_part(
+    target: Target,
+    _: tuple[type, ...],  # the types of the target's fields are compared, too, because 1 == True
+    version: str,
+    sms: tuple[int, ...],
+    version_compatible: bool,
+    exclude_lean_runtime: bool,
+) -> Shared:
+    """A target in the recipe."""
+    part = {**settings_of(target), "version": version, "sms": list(sms), "version_compatible": version_compatible}
+    # left out if it is False, so that packages from before this field keep their keys
+    return Shared({**part, "exclude_lean_runtime": True} if exclude_lean_runtime else part)
 
 
 def _partitions_document(toolchain_partitions: ToolchainPartitions) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import click
 
 from trtbuild.cli.commands import completing, show
 from trtbuild.cli.commands.options import common, request
-from trtbuild.cli.commands.sections import examples
+from trtbuild.cli.commands.sections import Command, examples
 from trtbuild.errors import UsageError
 
 Flags = dict[str, Any]
@@ -32,11 +32,12 @@ _PROFILE = click.option("--profile", metavar="NAME", help="Use the shapes of thi
 
 
 @click.command(
+    cls=Command,
     epilog=examples(
         "trtbuild run vit --device cpu",
         "trtbuild run dist/vit --input image=photo.npy --output scores.npz",
         "trtbuild run vit --input image=random:4x3x224x224 --json",
-    )
+    ),
 )
 @click.argument("package", metavar="PACKAGE|MODEL", shell_complete=completing.packages)
 @click.option(
@@ -104,11 +105,12 @@ def run(
 
 
 @click.command(
+    cls=Command,
     epilog=examples(
         "trtbuild bench vit --eager --torch-compile",
         "trtbuild bench dist/vit --profile photo --shape image=4x3x224x224",
         "trtbuild bench vit --eager --plot vit.svg",
-    )
+    ),
 )
 @click.argument("package", metavar="PACKAGE|MODEL", shell_complete=completing.packages)
 @_PROFILE

@@ -8,12 +8,13 @@ import click
 
 from trtbuild.cli.commands import completing, show
 from trtbuild.cli.commands.options import common, request
-from trtbuild.cli.commands.sections import examples
+from trtbuild.cli.commands.sections import Command, examples
 from trtbuild.core.model.verification import DEFAULT_RANDOM_POINTS, DEFAULT_SEED
 from trtbuild.errors import UsageError
 
 
 @click.command(
+    cls=Command,
     epilog=examples(
         "trtbuild build && trtbuild verify",
         "trtbuild verify vit --points 20 --seed 7",
@@ -21,7 +22,7 @@ from trtbuild.errors import UsageError
         "trtbuild verify vit --device cuda:1",
         "trtbuild verify vit --max-error 0.05    # a limit for a quantized model",
         "trtbuild verify vit --replay .trtbuild/verify/vit.safetensors    # the worst inputs again",
-    )
+    ),
 )
 @click.argument("models", metavar="[MODEL|PACKAGE]...", nargs=-1, shell_complete=completing.packages)
 @click.option(

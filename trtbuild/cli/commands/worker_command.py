@@ -8,15 +8,16 @@ from typing import Any
 import click
 
 from trtbuild.cli.commands.options import common, request
-from trtbuild.cli.commands.sections import examples
+from trtbuild.cli.commands.sections import Command, examples
 from trtbuild.cli.terminal import terminal
 
 
 @click.command(
+    cls=Command,
     epilog=examples(
         "trtbuild worker tls://scheduler.example:8786",
         "trtbuild worker tcp://127.0.0.1:8786 --slots 2    # a scheduler on this machine",
-    )
+    ),
 )
 @click.argument("address")
 @click.option(

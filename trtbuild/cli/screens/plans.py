@@ -15,7 +15,16 @@ from trtbuild.cli.terminal.quantities import align_rows, count, duration, first_
 from trtbuild.cli.terminal.reasons import short_reason, shorten
 from trtbuild.core.planning.graph import Reason
 from trtbuild.core.recipes.recipe import Change
-from trtbuild.driver.answers.documents import Affected, ErrorEntry, ModelStatus, Plan, Status, StepEntry, Why
+from trtbuild.driver.answers.documents import (
+    Affected,
+    ErrorEntry,
+    ModelStatus,
+    NearestRecord,
+    Plan,
+    Status,
+    StepEntry,
+    Why,
+)
 
 #: A longer list of rows ends after this many, with the number of the others (if there are at least two others).
 MOST_ROWS = 40
@@ -134,7 +143,19 @@ def why_lines(document: Why) -> list[str]:
         else:
             lines.append(f"{name}  {terminal.yellow(step.verdict)}: {_reason_text(reason)}")
             lines += _changes(reason.changed)
+            lines += _nearest(step.nearest) if step.nearest is not None else []
     return [*lines, *warning_lines(document.warnings)]
+
+
+def _nearest(nearest: NearestRecord) -> list[str]:
+    """The most similar record in the cache, and the parts that differ there."""
+    maker = f" by {nearest.builder}" if nearest.builder else ""
+    when = f", {nearest.finished}" if nearest.finished else ""
+    differing = f"{count(len(nearest.changed), 'part')} differ{'s' if len(nearest.changed) == 1 else ''}"
+    return [
+        terminal.dim(f"    the nearest record in the cache was made{maker}{when}; {differing}:"),
+        *_changes(nearest.changed),
+    ]
 
 
 def _reason_text(reason: Reason) -> str:

@@ -12,6 +12,7 @@ from typing import Literal
 
 from trtbuild.core.model.verified import ModelEntry, PackageEntry
 from trtbuild.core.planning.graph import Reason, Stage, Verdict
+from trtbuild.core.recipes.recipe import Change
 from trtbuild.core.recipes.record import Output
 from trtbuild.core.values.codec import optional
 from trtbuild.driver.project.history import LastRun
@@ -166,6 +167,18 @@ class Failure:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NearestRecord:
+    """The record in the local cache that is most similar to a step that was never built in this project.
+
+    `changed` are the parts that differ: `was` is the value of the record, and `now` is the value here."""
+
+    key: str
+    builder: str | None
+    finished: str | None
+    changed: Sequence[Change]
+
+
+@dataclass(frozen=True, kw_only=True)
 class WhyStep:
     """Why a step would run now, and why it last ran."""
 
@@ -174,6 +187,7 @@ class WhyStep:
     verdict: Verdict
     reason: Reason
     last_run: LastRun | None
+    nearest: NearestRecord | None = optional()
 
 
 @dataclass(frozen=True, kw_only=True)

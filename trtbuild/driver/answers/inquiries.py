@@ -21,6 +21,7 @@ from trtbuild.driver.answers.documents import (
     Why,
     WhyStep,
 )
+from trtbuild.driver.answers.nearest import nearest_records
 from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.errors import UsageError
 
@@ -58,6 +59,7 @@ def why(request: Request, name: str) -> Why:
         step_ids = [step.id for plan in plans.values() for step in plan.steps.values()]
         candidates, kind = ([model, *step_ids], "steps") if step_ids else (list(workspace.models), "models")
         raise UsageError(f"no step or model is called {name!r}", hint=suggestion(name, candidates, kind))
+    nearest = nearest_records(workspace.store.local, steps)
     return Why(
         steps=[
             WhyStep(
@@ -66,6 +68,7 @@ def why(request: Request, name: str) -> Why:
                 verdict=step.verdict,
                 reason=step.reason,
                 last_run=workspace.history.last_run(step.id),
+                nearest=nearest.get(step.id),
             )
             for step in steps
         ],

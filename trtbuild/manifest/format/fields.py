@@ -24,7 +24,7 @@ _PARTITION = PartitionSettings()
 class Fields(BaseModel):
     """The base class: an unknown field or a value of another type is an error."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, defer_build=True)
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
 def _shorthand(field: str) -> Callable[[dict[str, Any]], None]:

@@ -11,12 +11,13 @@ import click
 
 from trtbuild.cli.commands import completing, show
 from trtbuild.cli.commands.options import common, request
-from trtbuild.cli.commands.sections import examples
+from trtbuild.cli.commands.sections import Command, examples
 from trtbuild.cli.terminal import terminal
 from trtbuild.errors import UsageError
 
 
 @click.command(
+    cls=Command,
     epilog=examples("trtbuild plan --json", "trtbuild plan --matrix github    # jobs for the runners of GitHub Actions")
 )
 @click.argument("models", nargs=-1, shell_complete=completing.models)

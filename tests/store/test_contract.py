@@ -283,6 +283,8 @@ def test_the_group_of_a_shared_directory_may_use_all_entries(
     try:
         store = STORES[name](tmp_path, request.getfixturevalue)
         store.put_record(record_of(1, plan=store.put_bytes(bytes(3 * MIB))))
+        assert isinstance(store, RemoteStore)
+        store.close()
     finally:
         os.umask(umask)
     permissions = {(path.stat().st_mode & 0o060, path.stat().st_gid) for path in share.rglob("*")}

@@ -82,7 +82,7 @@ class SqliteTransport(Transport):
 
 
 def _make_file(path: Path) -> None:
-    """Create the file with the group of its directory, which may read and write it if it may write the directory."""
+    """Create the file with the group and the mode of its directory (rule 7 of `Transport`)."""
     with contextlib.suppress(FileExistsError):
         path.touch(exist_ok=False)
         directory = path.parent.stat()

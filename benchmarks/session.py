@@ -49,6 +49,8 @@ class Sizes:
     hit_mb: int = 100
     #: The weights of the large model.
     large_gb: float = 3.0
+    #: Steps through the workers of a scheduler, for the memory of the driver.
+    farm_steps: int = 10_000
     #: Processes that share one store.
     crowd: int = 24
     #: Runs of a null build, and of a command that takes longer.

@@ -63,6 +63,8 @@ SLOWEST = (
     "faults/test_kills.py",
     "builds/test_faults.py",
     "builds/test_two_builds.py",
+    "driver/farm/test_processes.py",
+    "builds/test_builds_on_workers.py",
     "messages/test_models.py",
     "builds/test_user_code.py",
 )

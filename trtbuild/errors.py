@@ -25,6 +25,9 @@
     * CallRefused: the arguments of a call do not fit a loaded package (also a ValueError)
     * EngineError: TensorRT or CUDA refuses to load or run an engine; the text has the library's message
   * InsufficientResources, exit 1: the disk or the memory is too small for the weights of a model
+  * WorkersError, exit 1: the workers of a scheduler could not do a step
+    * NoWorker: no worker has the toolchain and the GPU of the step
+    * SchedulerLost: the connection to the scheduler was lost during the build
   * InternalError, exit 1: a bug of trtbuild
     * InconsistentShapes: the output of a step has other sizes or types than the traced program; it is not kept
   * StoreError, exit 1; some of these errors are handled as a miss
@@ -315,6 +318,18 @@ class RemoteFull(RemoteFault):
 
 class RemoteLied(RemoteFault):
     """The remote's response has a wrong length or digest, or is not what was requested (for example an HTML page)."""
+
+
+class WorkersError(TrtbuildError):
+    """The workers of a scheduler could not do a step."""
+
+
+class NoWorker(WorkersError):
+    """No worker has the toolchain, the GPU and the store of the step."""
+
+
+class SchedulerLost(WorkersError):
+    """The connection to the scheduler was lost during the build."""
 
 
 class InternalError(TrtbuildError):

@@ -74,10 +74,10 @@ class Regions(Boxes):
         best, places = scores[0].amax(1).topk(200)
         kept = boxes[0, places]
         kept = kept[ops.nms(kept, best, 0.5)]
-        # Features of random layers change much between two pixels. Whole pixels keep small errors of the boxes small.
+        # Features of random layers change much between two pixels, so the regions begin and end at whole pixels.
         regions = torch.cat([torch.zeros_like(kept[:, :1]), kept.floor()], 1)
         (features, *_) = self.detector.backbone(image).values()
-        return kept, ops.roi_align(features, regions, (7, 7), 1 / 8, 2, True).mean((2, 3))
+        return kept, ops.roi_align(features, regions, (7, 7), 1 / 8, 2, True).amax((2, 3))
 
 
 def retinanet() -> nn.Module:

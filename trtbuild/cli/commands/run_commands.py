@@ -160,7 +160,9 @@ def bench(
     profile, and those of --shape.
     """
     from trtbuild.cli.screens import latency_plot, runs
+    from trtbuild.driver.project.wiring import STATE_FOLDER
     from trtbuild.driver.running import bench as bench_driver
+    from trtbuild.driver.running.kept import keep_bench
     from trtbuild.driver.workers.stopwatch import Budget
 
     wanted = (with_eager, with_torch_compile)
@@ -178,6 +180,7 @@ def bench(
             import_operators=import_operators,
             load_plugins=load_plugins,
         )
+    keep_bench(request(flags).project / STATE_FOLDER, document)
     if plot is not None:
         _write_plot(Path(flags.get("directory") or ".") / plot, latency_plot.latency_svg(document))
     show.document(flags, replace(document, plot=plot), runs.bench_lines)

@@ -10,8 +10,8 @@ from trtbuild.cli.terminal import terminal
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Begin": ("init", "doctor", "completion", "schema"),
-    "Build": ("build", "plan", "why", "status", "graph"),
-    "Look at results": ("inspect", "run", "verify", "bench", "diff"),
+    "Build": ("build", "plan", "why", "status", "graph", "affected", "worker"),
+    "Look at results": ("report", "inspect", "run", "verify", "bench", "diff"),
     "Cache": ("cache", "lock"),
 }
 

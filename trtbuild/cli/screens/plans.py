@@ -15,7 +15,7 @@ from trtbuild.cli.terminal.quantities import align_rows, count, duration, first_
 from trtbuild.cli.terminal.reasons import short_reason, shorten
 from trtbuild.core.planning.graph import Reason
 from trtbuild.core.recipes.recipe import Change
-from trtbuild.driver.answers.documents import ErrorEntry, ModelStatus, Plan, Status, StepEntry, Why
+from trtbuild.driver.answers.documents import Affected, ErrorEntry, ModelStatus, Plan, Status, StepEntry, Why
 
 #: A longer list of rows ends after this many, with the number of the others (if there are at least two others).
 MOST_ROWS = 40
@@ -170,3 +170,14 @@ def _state(entry: ModelStatus) -> str:
     name = entry.next.id.removeprefix(f"{entry.model}/")
     to_run = terminal.yellow(f"{'at least ' if entry.steps['unknown'] else ''}{entry.steps['run']} to run")
     return f"{to_run}, first {name}: {_reason(entry.next.reason, entry.model)}"
+
+
+def affected_lines(document: Affected) -> list[str]:
+    """The affected models with the reasons, and their number."""
+    affected = [entry for entry in document.models if entry.affected]
+    rows = [(terminal.bold(entry.model), entry.text) for entry in affected]
+    untracked = dict.fromkeys(name for entry in document.models for name in entry.untracked)
+    note = f"git does not track {first_names(list(untracked))}: their changes are not seen"
+    notes = [terminal.dim(note)] if untracked else []
+    total = f"{len(affected):,} of {count(len(document.models), 'model')} affected since {document.since[:12]}"
+    return [*align_rows(rows), *warning_lines(document.warnings), *notes, total]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import click
 
 from trtbuild.cli.terminal import terminal
-from trtbuild.cli.terminal.progress import Progress, conversions_text, crop, headline
+from trtbuild.cli.terminal.progress import Progress, crop, description, headline
 from trtbuild.cli.terminal.quantities import duration
 from trtbuild.cli.terminal.reasons import short_reason
 from trtbuild.core.planning.graph import Step
@@ -75,7 +75,7 @@ class LiveProgress(Progress):
             self._remove_row(step)
             self.tally.finished(step, ran)
             if ran.source == "built":
-                about = ", ".join(filter(None, (short_reason(step.reason), conversions_text(ran))))
+                about = ", ".join(filter(None, (short_reason(step.reason), description(ran))))
                 self._scroll(terminal.green("done"), step.id, about)
             else:
                 self._scroll(terminal.cyan("got "), step.id, "another build has made it")

@@ -118,12 +118,16 @@ class Progress(Watcher):
         with self._lock:
             self.tally.finished(step, ran)
             word = terminal.green("done") if ran.source == "built" else terminal.cyan("got ")
-            self._say(self._row(word, self._elapsed(step.id), step.id, conversions_text(ran)))
+            self._say(self._row(word, self._elapsed(step.id), step.id, description(ran)))
 
     def step_failed(self, step: Step, error: TrtbuildError) -> None:
         with self._lock:
             self.tally.failed += 1
             self._say(self._row(terminal.red("FAIL"), self._elapsed(step.id), step.id, headline(error)))
+
+    def warned(self, text: str) -> None:
+        with self._lock:
+            self._say(f"{terminal.yellow('warning')}: {text}")
 
     def work_started(self, name: str) -> None:
         with self._lock:
@@ -151,8 +155,11 @@ class Progress(Watcher):
             terminal.say(text)
 
 
-def conversions_text(ran: StepRun) -> str:
-    """The number of conversions that a partition step made, such as ``with 2 conversions``; empty without conversions."""
+def description(ran: StepRun) -> str:
+    """The worker that ran a step (``on gpu-host-812-gpu0``), or the conversions that a partition step made (``with 2
+    conversions``). Empty without either."""
+    if ran.worker is not None:
+        return f"on {ran.worker}"
     return f"with {count(len(ran.conversions), 'conversion')}" if ran.conversions else ""
 
 

@@ -103,6 +103,17 @@ class LocalStore(LocalBlobs):
         trusted = self._trusted_record(key, None)
         return None if trusted is None else (trusted.entry, trusted.document)
 
+    def signer(self, key: str) -> str | None:
+        """The name and the domain of the key that signed a trusted record; None if there is no such signature.
+
+        Raises the same errors as `get_record`."""
+        trusted = self._trusted_record(key, None)
+        document = trusted.entry.document if trusted is not None else None
+        if trusted is None or document is None:
+            return None
+        found = self.trust.trusted_signature(key, document, trusted.entry.signatures)
+        return None if found is None else f"{found.signer} (domain {found.domain})"
+
     def _trusted_record(self, key: str, wanted: Recipe | None) -> _TrustedRecord | None:
         """Return the first trusted record of the entries that may hold it, or None.
 

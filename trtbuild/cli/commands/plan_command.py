@@ -18,7 +18,9 @@ from trtbuild.errors import UsageError
 
 @click.command(
     cls=Command,
-    epilog=examples("trtbuild plan --json", "trtbuild plan --matrix github    # jobs for the runners of GitHub Actions")
+    epilog=examples(
+        "trtbuild plan --json", "trtbuild plan --matrix github    # jobs for the runners of GitHub Actions"
+    ),
 )
 @click.argument("models", nargs=-1, shell_complete=completing.models)
 @click.option(

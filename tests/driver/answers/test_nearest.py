@@ -40,7 +40,7 @@ def test_the_record_that_shares_the_most_parts_is_described(store: LocalStore) -
     key = keep(store, an_engine(settings=2), age_s=60)
     (found,) = nearest_records(store, [a_step(an_engine())]).values()
     assert (found.key, found.builder, found.finished) == (key, "ci@runner", None)
-    assert found.changed == (Change("settings", "2", "1"),)
+    assert found.changed == [Change("settings", "2", "1")]
 
 
 def test_of_records_that_share_as_many_parts_the_last_one_is_chosen(store: LocalStore) -> None:
@@ -75,6 +75,14 @@ def test_damaged_entries_are_left_out_and_the_number_of_read_entries_is_limited(
     assert nearest_records(store, [step])[step.id].key == old
     monkeypatch.setattr(nearest, "MOST_ENTRIES", 1)
     assert not nearest_records(store, [step])
+
+
+def test_characters_that_control_a_terminal_are_replaced(store: LocalStore) -> None:
+    recipe = Recipe("engine", 1, (*an_engine().parts, ("name", "\x1b[2J")))
+    store.put_record(Record(recipe, {"plan": store.put_bytes(b"plan")}, {"builder": "\x1b]0;x\x07"}))
+    (found,) = nearest_records(store, [a_step(an_engine())]).values()
+    assert found.builder == "?]0;x?"
+    assert found.changed == [Change("name", "?[2J", "(absent)")]
 
 
 def test_a_missing_cache_has_no_nearest_record(store: LocalStore) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from trtbuild.core.planning.graph import Step
 from trtbuild.core.planning.verdicts import explained_changes
@@ -62,7 +63,15 @@ def _describe(record: Record, wanted: Recipe) -> NearestRecord:
     builder, finished = (record.provenance.get(name) for name in ("builder", "finished"))
     return NearestRecord(
         key=record.recipe.key,
-        builder=builder if isinstance(builder, str) else None,
-        finished=finished if isinstance(finished, str) else None,
-        changed=explained_changes(record.recipe, wanted),
+        builder=_visible(builder) if isinstance(builder, str) else None,
+        finished=_visible(finished) if isinstance(finished, str) else None,
+        changed=[
+            replace(change, part=_visible(change.part), was=_visible(change.was))
+            for change in explained_changes(record.recipe, wanted)
+        ],
     )
+
+
+def _visible(text: str) -> str:
+    """A text that another machine may have written, without the characters that control a terminal."""
+    return "".join(character if character.isprintable() else "?" for character in text)

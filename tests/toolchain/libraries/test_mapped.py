@@ -90,7 +90,7 @@ def test_the_error_names_the_mapped_library_its_version_and_the_fix(tmp_path: Pa
         f"tensorrt 10.3.0 was planned, but {file} is loaded, which is 10.9.1\n"
         "  → {way}, or install the toolchain of that version: pip install 'tensorrt==10.9.1.*'"
     )
-    folder = "put the folder of the planned one first in LD_LIBRARY_PATH"
+    folder = "put the folder of the planned library first in LD_LIBRARY_PATH"
     assert checked("tensorrt", "10.3.0", [file]) == text.format(way=folder)
     remove = f"take {tmp_path} out of LD_LIBRARY_PATH"
     assert checked("tensorrt", "10.3.0", [file], f"/nowhere:{tmp_path}") == text.format(way=remove)

@@ -110,4 +110,4 @@ def _remedy_hint(library: Path) -> str:
     entry = next((entry for entry in folders if os.path.realpath(entry) == str(library.parent)), None)
     if entry is not None:
         return f"take {entry} out of LD_LIBRARY_PATH"
-    return "put the folder of the planned one first in LD_LIBRARY_PATH"
+    return "put the folder of the planned library first in LD_LIBRARY_PATH"

@@ -1,4 +1,4 @@
-"""The checks of `stages.program.guard`: after each step, a program has the sizes of the traced program."""
+"""The checks of `stages.program.consistency`: after each step, a program has the sizes of the traced program."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from trtbuild.errors import InconsistentShapes
 from trtbuild.stages.lower import run as lowering
 from trtbuild.stages.partition import run as partitioning
 from trtbuild.stages.program import functional, guard
+from trtbuild.stages.program.consistency import read_program, refuse_changes, signature
 from trtbuild.stages.program.functional import Program
-from trtbuild.stages.program.guard import read_program, refuse_changes, signature
 from trtbuild.stages.program.sizes import difference, points_of
 
 #: A range that torch treats as a single size, because it assumes that a dynamic size is never 1.

@@ -4,7 +4,7 @@ Rules
 1. A library registers its plugins when it is loaded (``REGISTER_TENSORRT_PLUGIN``). If it registers nothing and has the
    function ``getCreators`` or ``getPluginCreators``, TensorRT loads it (``IPluginRegistry::loadLibrary``, since 8.6).
 2. A library stays loaded until the process ends, because engines may use it. TensorRT keeps the first plugin of a name. So
-   a library is refused if another library has already registered one of its plugins: the engine would run the other code.
+   a library is refused if another library has already registered one of the wanted plugins: the engine would run its code.
 3. The library is loaded from a private copy of verified bytes. So no other process can replace the file between the
    verification and the load.
 """

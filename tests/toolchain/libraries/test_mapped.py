@@ -108,7 +108,7 @@ def test_rejects_a_wrong_library_even_if_the_right_one_is_loaded(tmp_path: Path)
         ("beside/libnvonnxparser.so.10", "fits"),
         ("beside/libnvonnxparser.so.10.3.0", "fits"),
         ("elsewhere/libnvonnxparser.so.10.3.0", "fits"),
-        ("elsewhere/libnvonnxparser.so.10", "is not the one in the folder of"),
+        ("elsewhere/libnvonnxparser.so.10", "is not the parser in the folder of"),
         ("beside/libnvonnxparser.so.10.4.0", "which is 10.4.0"),
     ],
 )

@@ -1,8 +1,9 @@
 """The functional form of an ExportedProgram: weights are its first inputs, and its outputs are a flat tuple.
 
 Rules
-1. The placeholders are, in this order: weights (parameters, then buffers), lifted constants, inputs. For torch.export,
-   weights are inputs as well. So a program contains no weights, and its bytes do not depend on their values.
+1. The placeholders are, in this order: weights (parameters, then buffers), lifted constants, inputs. In the signature of
+   the ExportedProgram, weights are user inputs. So a program contains no weights, and its bytes do not depend on their
+   values.
 2. Lifted constants (tensors that are neither parameters nor buffers) stay in the program, because they are part of the
    graph.
 3. Nodes keep only ``val`` and the paths of ``nn_module_stack``. Stack traces, file and class names are removed, because

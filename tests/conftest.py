@@ -50,7 +50,7 @@ SLOWEST = (
     "driver/in_program/test_saving.py",
     "builds/test_incremental_equals_fresh.py",
     "examples/test_packages.py",
-    "stages/program/test_guard.py",
+    "stages/program/test_consistency.py",
     "driver/workers/test_loader_variables.py",
     "guide/test_settings.py",
     "guide/test_ahead_of_time.py",

@@ -344,7 +344,7 @@ class InternalError(TrtbuildError):
 class InconsistentShapes(InternalError):
     """The output of a step has other sizes or types than the traced program. It is not kept.
 
-    docs/keys.md has the rule. `trtbuild.stages.program.guard` and `trtbuild.toolchain.compiling.declared` check it.
+    docs/keys.md has the rule. `trtbuild.stages.program.consistency` and `trtbuild.toolchain.compiling.declared` check it.
     """
 
     def __init__(

@@ -6,8 +6,8 @@ partition.
 Rules
 1. Some units stay in PyTorch: operators in `torch_executed_ops`, calls that the ONNX exporter cannot translate or the
    toolchain's parser rejects, calls that compute values from empty tensors, and calls with sizes or arguments that depend
-   on data. Operators from outside PyTorch and the checks of their results stay in PyTorch, too, except
-   operators that are plugins. The check of a plugin's result has the label of the plugin.
+   on data. Operators from outside PyTorch and the checks of their results stay in PyTorch, too, except operators that
+   become plugins. The check of a plugin's result has the label of the plugin.
 2. If `granularity` has module paths, each call of a matching module is a separate region. All other units together are
    one region.
 3. The label of a unit that stays in PyTorch has the reason for it.

@@ -8,7 +8,7 @@ Rules
    (`PlanContents`). The size of a plan proves nothing. For one 256 x 256 product, a plan of TensorRT-RTX with float32
    weights has 268 kB. The plan with int8 on both sides has 334 kB: 66 kB of int8 weights, and 260 kB of text from which
    kernels are compiled.
-2. A fallback is reported if it is true of everything in the engine: no weight is stored in a quantized type, or no product
+2. A fallback is reported only if it holds for the whole engine: no weight is stored in a quantized type, or no product
    reads a quantized number.
 """
 

@@ -13,6 +13,7 @@
   * SourceError, exit 1: the user's model (import, call, export, freezing, weights)
   * ConversionRefused, exit 1: a piece of a graph that the converter or the parser refuses
   * ToolchainError, exit 1: the compiler refused a network, or its process died
+    * PluginError: the library of a model's plugins cannot be used, or it lacks a plugin
   * OperatorMismatch, exit 1: an operator from outside PyTorch returns other sizes than its fake implementation declares
   * VerificationFailed, exit 1: the results of a build differ from those of PyTorch, or could not be compared with them
   * PackageError, exit 1: a package cannot be loaded, or a call does not fit it
@@ -20,6 +21,7 @@
     * PackageDamaged: the package is truncated or altered, or has no valid index
     * LinkRefused: a symbolic link leads out of the package, and following such links was not allowed
     * PackageTooNew: the package has a newer format than this version of trtbuild can read
+    * PluginsNotLoaded: the package has a library of TensorRT plugins, and loading it was not allowed
     * OperatorMissing: the package calls an operator from outside PyTorch that is not registered
     * NoFittingTarget: the package is for other GPUs, TensorRT versions or platforms, or has no reference program
     * CallRefused: the arguments of a call do not fit a loaded package (also a ValueError)
@@ -233,7 +235,7 @@ class PackageTooNew(PackageError):
 
 
 class PluginsNotLoaded(PackageError):
-    """A package has a library of TensorRT plugins, and the caller has not allowed to load it."""
+    """A package has a library of TensorRT plugins, and the caller has not allowed loading it."""
 
 
 class OperatorMissing(PackageError):

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 
 SNAPSHOT_FORMAT = 3
 
-#: A time in ns. This process has read no file before it. This module computes the time, because this module is imported
-#: first, and later imports may wait for disks and processors for seconds.
+#: The time in ns at which this process started, computed from its CPU time. It is late by the time for which the process
+#: has waited since then. This module computes it, because later imports may wait for disks and processors for seconds.
 STARTED_NS = time.time_ns() - time.process_time_ns()
 
 #: The commands that write snapshots.

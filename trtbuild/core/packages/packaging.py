@@ -118,7 +118,9 @@ class PackageContents:
         return Recipe("package", STEP_VERSIONS["package"], tuple(parts))
 
     def blobs(self) -> dict[str, str]:
-        """The blobs of the package's programs and weights: digest → ``program`` or ``weight``."""
+        """The blobs of the package's programs and weights, and of its library of plugins.
+
+        The result maps each digest to ``program``, ``weight`` or ``library``."""
         kinds = {
             output.sha256: "program"
             for toolchain_partitions in self.partitions_by_target.values()
@@ -298,9 +300,8 @@ class PackageContents:
     def _needed_slots(self) -> list[int]:
         """The slots of the weights that the package needs, in their order.
 
-        They are the weights of Torch partitions, and all weights that are inputs of a partition or outputs of the model.
-        The first values of the state are needed, too. With ``reference``, they also include the weights of TensorRT
-        partitions."""
+        They are the weights of Torch partitions, all weights that are inputs of a partition or outputs of the model, and
+        the first values of the state. With ``reference``, the package also needs the weights of TensorRT partitions."""
         slots = {entry.slot for entry in self.interface.state}
         for toolchain_partitions in {
             id(toolchain_partitions): toolchain_partitions

@@ -16,7 +16,7 @@ from trtbuild.core.packages.package_writing import index_to_bytes
 from trtbuild.core.packages.packaging import PackageContents, name_table
 from trtbuild.core.planning.demand import blobs_read_by
 from trtbuild.core.planning.graph import USER_CODE_STAGES, Step
-from trtbuild.core.planning.jobs import PartitionJob, WeightTypes
+from trtbuild.core.planning.jobs import PartitionJob, TraceStep
 from trtbuild.core.planning.model_plan import Facts, ModelPlan
 from trtbuild.core.recipes import chain, keys
 from trtbuild.core.recipes.dependency import Dependency, Observation
@@ -110,8 +110,8 @@ def _publish_conversions(reply: Reply, store: LayeredStore) -> dict[str, float]:
     return durations_s
 
 
-def trace_job(plan: ModelPlan, weights: WeightTypes) -> TraceJob:
-    """The job of a trace step."""
+def trace_job(plan: ModelPlan, planned: TraceStep) -> TraceJob:
+    """The job of a trace step. `planned` is the part of it that comes from the plan."""
     model = plan.model
     places = {path: f"{origin.file}:{origin.line}" for path, origin in model.places.items()}
     places.setdefault("model", f"{model.origin.file}:{model.origin.line}")
@@ -122,20 +122,20 @@ def trace_job(plan: ModelPlan, weights: WeightTypes) -> TraceJob:
         model.inputs,
         shapes,
         points,
-        weights.weights,
+        planned.weights,
         places,
         untied_pairs,
-        weights.quantizers,
+        planned.quantizers,
         model.state,
     )
 
 
 def _user_code_job(step: Step, plan: ModelPlan) -> TraceJob | CalibrateJob:
-    if isinstance(step.job, WeightTypes):
+    if isinstance(step.job, TraceStep):
         return trace_job(plan, step.job)
     if plan.model.quantization is None:
         raise AssertionError("only a model with `quantize:` has a calibrate step")
-    return CalibrateJob(trace_job(plan, WeightTypes()), plan.model.quantization)
+    return CalibrateJob(trace_job(plan, TraceStep()), plan.model.quantization)
 
 
 def _run_user_code(

@@ -14,8 +14,8 @@ from typing import Any
 
 import jsonschema
 import pytest
-from tests.builds.test_interrupt import ENDLESS, NET
 
+from tests.builds.faults.test_interrupt import ENDLESS, NET
 from tests.conftest import CommandLine
 from tests.documents.test_documents import closed
 from tests.faults.processes import descendants, wait_until_gone

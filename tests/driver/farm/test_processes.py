@@ -240,7 +240,7 @@ def test_a_server_that_is_not_a_scheduler_is_an_error_before_any_work(
         connected(f"tcp://127.0.0.1:{server.getsockname()[1]}", WorkersSettings(), project),
     ):
         pass
-    assert seen.is_set(), "the server was not asked"
+    assert seen.wait(30), "the server was not asked"
     server.close()
     for connection in kept:
         connection.close()

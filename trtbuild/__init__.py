@@ -1,7 +1,8 @@
 """A build system for TensorRT engines. The command line is `trtbuild.cli.main`; see docs/architecture.md.
 
 Functions for programs: `trtbuild.load` opens a package. `trtbuild.compile` builds engines for a module that is in memory.
-`trtbuild.trace` returns the program that `compile` would build. `trtbuild.save` writes the result of `compile` as files.
+`trtbuild.trace` returns the program that `compile` would build engines from. `trtbuild.save` writes the result of
+`compile` as files.
 `trtbuild.dynamo` has these functions under the names of ``torch_tensorrt.dynamo``. ``torch.compile(model,
 backend="trtbuild")`` and ``torch.export.load`` of a ``.pt2`` file also work (docs/in-a-program.md).
 

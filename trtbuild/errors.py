@@ -3,7 +3,7 @@
 * TrtbuildError, the base class
   * UsageError, exit 2: found before any work
     * ManifestErrors: one or more problems of manifests (`problems`)
-    * ConfigurationError: the user's or CI's configuration: remotes, keys, policy
+    * ConfigurationError: the configuration of the user or of CI is not valid
       * ConfigurationErrors: one or more problems of a configuration (`problems`)
     * LockFileError: trtbuild.lock cannot be read, or contradicts the manifest
     * EnvironmentFault: something that must be installed or allowed on this machine

@@ -10,9 +10,10 @@ whole program runs, and its answer is always right.
 Rules
 1. This module imports only a few modules of the standard library: sys, os, time, json and binascii, and hashlib if it has
    to compare an environment variable that may be a secret.
-2. Each command line has its own snapshot. The file's name is a checksum of the working directory and the arguments. The
-   file also contains the directory and the arguments themselves, and both are compared. So this module does not have to
-   understand the arguments, except ``-C``. Even if it misreads ``-C``, it never uses the snapshot of another command line.
+2. Each command line has its own snapshot. The file's name is a checksum of the working directory, the arguments and the
+   settings of the output. The file also contains these values themselves, and they are compared. So this module does not
+   have to understand the arguments, except ``-C``. Even if it misreads ``-C``, it never uses the snapshot of another
+   command line.
 3. These values are compared: the format, the interpreter (version, prefix, ``sys.path``), the environment variables that a
    trace has read, and the environment variables that trtbuild uses. Also compared are the settings of the output (such as
    colours), and the current time with the day on which the first trusted key expires. These files and directories, in the
@@ -49,8 +50,9 @@ if TYPE_CHECKING:
 
 SNAPSHOT_FORMAT = 3
 
-#: The time in ns at which this process started, computed from its CPU time. It is late by the time for which the process
-#: has waited since then. This module computes it, because later imports may wait for disks and processors for seconds.
+#: The start of this process in ns: the time now, less the CPU time of the process. The process may also have waited for
+#: disks and processors, so the real start may be earlier. This module computes the value, because later imports may wait
+#: for seconds.
 STARTED_NS = time.time_ns() - time.process_time_ns()
 
 #: The commands that write snapshots.

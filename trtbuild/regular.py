@@ -33,7 +33,8 @@ def open_regular(path: str | os.PathLike[str], *, follow: bool = True) -> int:
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
         if not stat.S_ISREG(mode):
-            raise _wrong_kind_error(next((kind for is_kind, kind in _OTHER_KINDS if is_kind(mode)), "not a file"), path)
+            kind = next((kind for is_kind, kind in _OTHER_KINDS if is_kind(mode)), "a file of another kind")
+            raise _wrong_kind_error(kind, path)
     except BaseException:
         os.close(descriptor)
         raise

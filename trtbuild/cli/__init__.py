@@ -1,4 +1,4 @@
 """The command line. `main` declares the commands. Each command calls the driver, and shows the document that it gets.
 
-Packages, from the lowest layer: `terminal`, `screens`, `commands`.
+Packages, from the lowest layer: `terminal`, then `screens` and `report_page`, then `commands`.
 """

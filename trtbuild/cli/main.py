@@ -371,9 +371,8 @@ def run(arguments: list[str] | None = None) -> int:
         show.usage_error(error, as_json=as_json, command=_command(words))
         return 2
     except (KeyboardInterrupt, click.exceptions.Abort) as stop:
-        show.interrupted(
-            unsent=getattr(stop.__cause__ or stop, "unsent", 0)
-        )  # click wraps the KeyboardInterrupt, which has the number, in its own exception
+        interrupt = stop.__cause__ or stop  # click wraps a KeyboardInterrupt in its own exception
+        show.interrupted(unsent=getattr(interrupt, "unsent", 0))
         return INTERRUPTED
     except TrtbuildError as error:
         show.error(error, as_json=as_json, command=_command(words))

@@ -76,6 +76,7 @@ def complete(trtbuild: CommandLine, *words: str, folder: Path | None = None) -> 
         (["build", "--target", "ad"], ["ada"]),
         (["build", "--depfile-"], ["--depfile-target"]),
         (["why", "vit/en"], ["vit/engine/model@ada"]),
+        (["why", "vit/c"], []),  # `vit` has no `quantize`, so it has no calibrate step
         (["why", "vit/engine/model", "@"], ["@ada"]),
         (["why", "vit/engine/model", "@", "a"], ["@ada"]),
         (["why", "gone"], []),

@@ -77,7 +77,7 @@ def verify(rebuild: str | None, seed: int | None, flags: Flags) -> int:
     "--dir",
     "root",
     metavar="DIR",
-    help="Collect this directory: a shared one, or that of an nginx cache.",
+    help="Remove entries from this directory instead: a shared one, or that of an nginx cache.",
 )
 @click.option("--grace", metavar="AGE", help="With --dir: keep all younger files. The default, 1h, is recommended.")
 @click.option("--lock", "locks", multiple=True, metavar="FILE", help="Also keep the entries that this lock file names.")

@@ -69,10 +69,17 @@ def _targets(project: Path, files: tuple[str, ...]) -> list[str]:
 
 
 def _steps(project: Path, files: tuple[str, ...]) -> list[str]:
+    from trtbuild import manifest
     from trtbuild.core.planning.graph import STAGES
 
-    models = _models(project, files)
-    steps = {f"{model}/{stage}" for model in models for stage in STAGES if stage not in ("convert", "engine")}
+    declared = manifest.load(project, files or None).models
+    models = [model.name for model in declared]
+    steps = {
+        f"{model.name}/{stage}"
+        for model in declared
+        for stage in STAGES
+        if stage not in ("convert", "engine") and (stage != "calibrate" or model.quantization is not None)
+    }
     try:
         history = json.loads(read_regular(project / ".trtbuild" / "history.json"))
     except (OSError, ValueError):

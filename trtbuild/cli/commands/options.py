@@ -22,7 +22,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 #: Commands of ``cache`` that read manifests.
 _CACHE_COMMANDS = ("cache push", "cache pull", "cache export", "cache verify")
-#: Commands that read manifests; commands that look up steps in the cache; commands that run steps.
+#: Commands that read manifests; commands that plan; commands that run steps.
 _MANIFEST_COMMANDS = (
     "build",
     "plan",
@@ -36,14 +36,15 @@ _MANIFEST_COMMANDS = (
     "diff",
     "lock",
     "verify",
+    "doctor",
     *_CACHE_COMMANDS,
 )
-_LOOKUP_COMMANDS = ("build", "plan", "why", "status", "graph", "affected", "diff", "verify")
+_PLANNING_COMMANDS = ("build", "plan", "why", "status", "graph", "affected", "diff", "verify")
 _BUILD_COMMANDS = ("build",)
 #: Commands whose long results are shown in a pager.
 _PAGED_COMMANDS = ("plan", "why", "status", "graph", "affected", "inspect")
 #: Commands that plan with the versions of a lock file.
-_LOCKED_VERSION_COMMANDS = ("build", "plan", "why", "status", "graph", "affected", "diff", "lock", "verify")
+_LOCKED_VERSION_COMMANDS = (*_PLANNING_COMMANDS, "lock", "inspect", *_CACHE_COMMANDS)
 
 
 class _Flag(click.Option):
@@ -85,7 +86,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "metavar": "NAME",
             "multiple": True,
-            "commands": (*_LOOKUP_COMMANDS, "run", "bench", *_CACHE_COMMANDS),
+            "commands": (*_PLANNING_COMMANDS, "run", "bench", *_CACHE_COMMANDS),
             "help": "Only this target.",
             "shell_complete": completing.targets,
         },
@@ -121,7 +122,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "is_flag": True,
             "default": None,
-            "commands": _LOOKUP_COMMANDS,
+            "commands": ("build", "plan", "why", "status", "graph", "verify"),
             "help": "Run all steps, even if their results are cached.",
         },
     ),
@@ -139,7 +140,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "is_flag": True,
             "default": None,
-            "commands": (*_LOOKUP_COMMANDS, "inspect", "doctor"),
+            "commands": (*_PLANNING_COMMANDS, "lock", "inspect", "doctor", "cache export", "cache verify"),
             "help": "Use no remote cache, like an empty TRTBUILD_REMOTES.",
         },
     ),
@@ -156,7 +157,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         ("--until", "until"),
         {
             "type": click.Choice(STAGES),
-            "commands": (*_BUILD_COMMANDS, "plan", "cache push", "cache export"),
+            "commands": (*_BUILD_COMMANDS, "plan", "cache push", "cache pull", "cache export"),
             "help": "Only the steps up to this stage, without outputs. Up to `convert`, no GPU is needed.",
         },
     ),

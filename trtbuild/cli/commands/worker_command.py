@@ -24,15 +24,15 @@ from trtbuild.cli.terminal import terminal
     "--slots",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Engines that need no GPU, at the same time. Default: the number of cores.",
+    help="Of the engines that need no GPU, compile at most N at the same time. Default: the number of cores.",
 )
 @click.option("--listen", metavar="IP", help="The address to listen on. Default: the one that reaches the scheduler.")
 @common
 def worker(address: str, slots: int | None, listen: str | None, flags: dict[str, Any]) -> int:
     """Compile engines for the builds of a Dask scheduler.
 
-    ADDRESS is that of the scheduler. There is one process for each GPU, and one for engines that need no GPU. The command
-    ends when the scheduler ends. Caches, keys and logs are those of the directory (-C) and of this machine's
+    ADDRESS is the address of the scheduler. There is one process for each GPU, and one for engines that need no GPU. The
+    command ends when the scheduler ends. Caches, keys and logs are those of the directory (-C) and of this machine's
     configuration.
     """
     from trtbuild.driver.farm import joining

@@ -11,17 +11,18 @@ function checksView() {
   return [...parts, ...benches];
 }
 
-/** The documents may be of another version, so each member may be missing. */
+/** An array, also if the value is missing, because a document may be of another version. */
 function list(value) { return Array.isArray(value) ? value : []; }
 
-function word(value) { return ["right", "wrong", "unchecked"].includes(value) ? value : "skipped"; }
+/** The style of the badge of a status. */
+function badgeStyle(status) { return ["right", "wrong", "unchecked"].includes(status) ? status : "skipped"; }
 
 function verified(view, entry) {
   const tolerance = entry.tolerance;
   const rows = [...list(entry.partitions), entry.whole ? {...entry.whole, partition: "whole model"} : null].filter((row) => row);
   return el("section", {},
     el("div.head", {}, el("h2", {}, `${view.model}: ${entry.by} against ${entry.against ?? "PyTorch"}`),
-      badge(word(entry.status), String(entry.status))),
+      badge(badgeStyle(entry.status), String(entry.status))),
     facts([
       ["targets", list(entry.targets).join(", ")],
       ["tolerance", small(tolerance)],
@@ -32,7 +33,7 @@ function verified(view, entry) {
       rows, text: (row) => String(row.partition),
       columns: [
         {title: "partition", kind: "text", cell: (row) => String(row.partition)},
-        {title: "result", cell: (row) => badge(word(row.status), String(row.status))},
+        {title: "result", cell: (row) => badge(badgeStyle(row.status), String(row.status))},
         {title: "largest error", kind: "n", cell: (row) => small(row.error), order: (row) => row.error ?? 0},
         {title: "allowed", kind: "n", cell: (row) => small(row.tolerance ?? tolerance)},
         {title: "share of the tolerance (log)", cell: (row) => errorBar(row.error, row.tolerance ?? tolerance)},
@@ -42,7 +43,7 @@ function verified(view, entry) {
     }).childNodes);
 }
 
-/** From a millionth of the tolerance (empty) to the tolerance (full), by logarithm. */
+/** A bar for an error, on a logarithmic scale: empty at a millionth of the tolerance, full at the tolerance. */
 function errorBar(error, tolerance) {
   if (typeof error !== "number" || !tolerance) return "–";
   const share = error > 0 ? 1 + Math.log10(error / tolerance) / 6 : 0;

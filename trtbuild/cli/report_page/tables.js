@@ -5,12 +5,12 @@ const PAGE_ROWS = 50;
 /**
  * A table of `rows`. A column is {title, cell(row), order?(row), kind?: "n" | "name" | "text"}.
  *
- * `text(row)` is the text that a search looks in. `filters` are {title, value(row), selected?}: a list of the distinct
- * values. `details(row)` is shown below a row that was chosen. `chosen(row)`: the row that is shown and open at first.
- * `note`: a text beside the title.
+ * `text(row)` is the text that a search looks in. `filters` are {title, value(row), selected?}: each is a list of the
+ * distinct values. `details(row)` is shown below an open row. `chosen(row)` is true for the row that is open at first.
+ * `note` is a text beside the title.
  */
 function pagedTable({columns, rows, text, filters = [], details = null, chosen = null, title = "", note = ""}) {
-  let page = 0, order = null, down = false, open = chosen ? rows.find(chosen) ?? null : null;
+  let page = 0, sortColumn = null, descending = false, open = chosen ? rows.find(chosen) ?? null : null;
   let found = rows;
   const texts = text ? new Map() : null;
   const search = el("input", {type: "search", placeholder: "Search", "aria-label": `Search ${title}`, oninput: refilter});
@@ -36,16 +36,16 @@ function pagedTable({columns, rows, text, filters = [], details = null, chosen =
   }
 
   function sort() {
-    if (!order) return;
-    const value = order.order;
+    if (!sortColumn) return;
+    const value = sortColumn.order;
     found = [...found].sort((first, second) => {
       const [a, b] = [value(first), value(second)];
-      return (a < b ? -1 : a > b ? 1 : 0) * (down ? -1 : 1);
+      return (a < b ? -1 : a > b ? 1 : 0) * (descending ? -1 : 1);
     });
   }
 
   function reorder(column) {
-    [order, down] = [column, order === column ? !down : column.kind === "n"];
+    [sortColumn, descending] = [column, sortColumn === column ? !descending : column.kind === "n"];
     sort();
     page = 0;
     show();
@@ -59,7 +59,7 @@ function pagedTable({columns, rows, text, filters = [], details = null, chosen =
 
   function show() {
     head.replaceChildren(...columns.map((column) => {
-      const arrow = order === column ? (down ? " ↓" : " ↑") : "";
+      const arrow = sortColumn === column ? (descending ? " ↓" : " ↑") : "";
       const label = column.title + arrow;
       const inside = column.order ? el("button", {type: "button", onclick: () => reorder(column)}, label) : label;
       return el(column.kind === "n" ? "th.n" : "th", {scope: "col"}, inside);

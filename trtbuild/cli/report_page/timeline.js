@@ -97,7 +97,7 @@ function box(left, y, right, names, label, choose, step) {
   return svg("g", {}, shape, svg(choose ? "text.inside" : "text", {x: left + 6, y: y + 19}, text));
 }
 
-/** The phases of the build in lanes without overlaps. The phases of outputs are left out if there are many. */
+/** The phases of the build in at most four lanes without overlaps. Phases that do not fit into these lanes are left out. */
 function phaseLanes() {
   const lanes = [];
   for (const phase of [...data.phases].sort((a, b) => a.start_s - b.start_s)) {

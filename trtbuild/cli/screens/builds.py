@@ -48,7 +48,7 @@ def _was_used(report: Account) -> bool:
 
 
 def _remote(report: Account) -> tuple[str, str, str]:
-    """``remote  team  12 records, 34.1 MB down; 3 records, 1.2 MB up``."""
+    """``remote  team  12 records, 34.1 MiB down; 3 records, 1.2 MiB up``."""
     received = f"{count(report.hits, 'record')}, {size(report.bytes_down)} down"
     sent = f"{count(report.records_sent, 'record')}, {size(report.bytes_up)} up"
     return (

@@ -8,7 +8,7 @@ from trtbuild.cli.terminal import terminal
 from trtbuild.cli.terminal.quantities import align_rows, count, duration, size
 from trtbuild.core.planning.graph import STAGES
 
-if TYPE_CHECKING:  # every command imports this module, and only the commands of `cache` make these documents
+if TYPE_CHECKING:  # every command imports this module, but only the commands of `cache` make these documents
     from trtbuild.driver.cache.documents import CacheGc, CacheHistory, CacheStats, CacheVerify, NewKey
 
 
@@ -37,7 +37,7 @@ def stats_lines(document: CacheStats) -> list[str]:
 
 
 def _history(history: CacheHistory) -> list[str]:
-    """The last builds in sum, and one row for each day."""
+    """The sums over the last builds, and one row for each day."""
     summary = f"{_rate(history.hit_rate)} of {count(history.hits + history.misses, 'step')} were hits"
     lines = [
         "",

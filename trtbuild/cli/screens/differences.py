@@ -15,7 +15,7 @@ _MARKS = {"added": terminal.green("+"), "removed": terminal.red("-"), "changed":
 _DESCRIPTIONS = {
     "recipes": "with the recipes of its engines",
     "index": "by its index alone: the records of its engines are not in this cache",
-    "manifest": "by the manifest alone: `trtbuild build` it to compare graphs and engines",
+    "manifest": "by the manifest alone: run `trtbuild build` to compare graphs and engines",
 }
 
 

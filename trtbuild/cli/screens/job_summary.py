@@ -2,10 +2,9 @@
 
 Rules
 1. The summary never fails or delays a build. If the file cannot be written, there is no summary.
-2. The summary is appended in one write, because other commands of the step write to the file, too.
-3. GitHub drops the summary of a step that is larger than 1 MiB. So long texts are cut, and a long table has one row with
-   the number of rows that it does not show. If the file has too little space left, only the first line is written, or
-   nothing.
+2. The summary is appended in one write, because other commands of the same step of the workflow write to the file, too.
+3. GitHub drops a summary that is larger than 1 MiB. So long texts are cut, and a long table has one row with the number of
+   rows that are left out. If the file has too little space left, only the first line is written, or nothing.
 4. Names and messages come from manifests, models and servers. Characters with a meaning in Markdown or HTML are written as
    entities, so that they are shown as text.
 """
@@ -32,6 +31,7 @@ LONGEST_TEXT = 400
 MOST_LINES = 25
 
 _VERDICTS = ("hit", "run", "failed", "skipped")
+#: The dot of ``www.`` is escaped, because GitHub makes a link of the text after it.
 _SPECIAL = re.compile(r"[\\`*_{}\[\]<>()#+!|&~@:$]|(?<=www)\.")
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")

@@ -1,8 +1,8 @@
 """Plans, reasons and the state of models as text.
 
 A plan of a thousand engines stays readable, because steps of a model that would run for the same reason are one row, and
-models with the same rows are one group. `MODEL/` and the first name in a row, such as ``vit/engine/p0``, can be the
-argument of `trtbuild why`.
+models with the same rows are one group. The model, a slash and the first name in a row, together ``vit/engine/p0``, can be
+the argument of `trtbuild why`.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ MOST_STEPS = 36
 #: The largest number of columns for the names of changed parts.
 MOST_PARTS = 48
 
+#: The verdict, the steps, and the reason.
 Row = tuple[str, str, str]
 
 

@@ -38,8 +38,9 @@ def push_lines(document: CachePush) -> list[str]:
         for (remote, reason), steps in by_reason.items()
     ]
     missing = _missing(document.missing, "not built", "trtbuild build, then push again")
-    shown = {f"{remote}: {reason}" for remote, reason in by_reason}
-    warnings = [text for text in document.warnings if text.partition(" (")[0] not in shown and text not in shown]
+    # a warning that repeats the text of a row, perhaps with a remark in parentheses, is left out
+    row_texts = {f"{remote}: {reason}" for remote, reason in by_reason}
+    warnings = [text for text in document.warnings if not row_texts & {text, text.partition(" (")[0]}]
     hint = ["→ trtbuild doctor checks the remotes; then push again: records that are there already are not sent again"]
     return [*align_rows(rows), *_first_rows(failed), *(hint if failed else []), *missing, *_warning_lines(warnings)]
 

@@ -120,9 +120,8 @@ def _note(entry: WholeEntry | PartitionEntry, subject: str) -> list[str]:
 
 
 def _summary(document: Verification) -> str:
-    other_errors = len(document.errors) - sum(
-        model.status == "failed" for model in document.models
-    )  # errors that belong to none of these models
+    # the errors that belong to none of the document's models
+    other_errors = len(document.errors) - sum(model.status == "failed" for model in document.models)
     wrong = sum(not model.ok for model in document.models) + other_errors
     total = count(len(document.models) + other_errors, "model")
     if wrong:

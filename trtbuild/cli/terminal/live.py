@@ -1,8 +1,8 @@
 """Progress on a terminal: lines of finished steps, and below them an area with the running steps.
 
 Rules
-1. Rich is imported when the first step starts, or when planning takes longer than `PHASE_DELAY_S`. A build with nothing to
-   do does not import it.
+1. Rich is imported when the first step starts, or when other work, such as planning, takes longer than `PHASE_DELAY_S`. A
+   build with nothing to do does not import it.
 2. In the line of a finished step, only the reason may be cut. A line of the area is exactly one row.
 3. The area uses at most half of the screen, so that finished steps stay visible.
 4. `close` removes the area at the end of every build, also after an error. Rich would hide the cursor, but this module
@@ -53,7 +53,7 @@ class LiveProgress(Progress):
     def __init__(self) -> None:
         super().__init__()
         self._build_start = time.monotonic()
-        #: Step id → its start time and its duration in the last build, in s.
+        #: Step id → its start time, and the duration of its last run in s if it is known.
         self._running: dict[str, tuple[float, float | None]] = {}
         #: The rows of the area. Rich's thread reads them without `_lock`, because a thread with `_lock` may wait for Rich.
         self._area_rows: tuple[tuple[str, tuple[float, float | None]], ...] = ()
@@ -142,6 +142,7 @@ class LiveProgress(Progress):
         self._area_rows = tuple(self._running.items())
 
     def _scroll(self, word: str, name: str, about: str = "") -> None:
+        """Write the line of a finished step or of other finished work above the area."""
         width = self._live.console.width if self._live is not None else 80
         self._say(self._row(word, self._elapsed(name), name, about, width))
 

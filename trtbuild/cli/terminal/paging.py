@@ -1,7 +1,7 @@
 """Shows a long result in a pager, as git does.
 
 Rules
-1. A result is paged only if standard output is a terminal, and if the result has more lines than the terminal has rows.
+1. A result is paged only if standard output is a terminal, and if the result and the next prompt do not fit on it together.
 2. The pager is ``$PAGER``, or less. An empty ``$PAGER`` and ``cat`` turn paging off, and so does ``TERM=dumb``.
 3. If ``$LESS`` is not set, it is ``FRX``: less shows colours, and leaves the text on the screen.
 4. A pager that is not installed or that cannot be started is not an error: the result is printed. A pager may end early.

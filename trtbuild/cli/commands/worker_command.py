@@ -24,7 +24,7 @@ from trtbuild.cli.terminal import terminal
     "--slots",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Of the engines that need no GPU, compile at most N at the same time. Default: the number of cores.",
+    help="The number of engines that are compiled at once without a GPU. Default: the number of cores.",
 )
 @click.option("--listen", metavar="IP", help="The address to listen on. Default: the one that reaches the scheduler.")
 @common

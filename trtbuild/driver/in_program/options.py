@@ -57,7 +57,7 @@ def options_of(
     """Check the options of `compile` and of ``torch.compile``. Raises UsageError, EnvironmentFault.
 
     * `target`: the GPU to build for (``89``, ``{"sm": 90, "toolchain": "tensorrt"}``). The default is the GPU of `device`.
-    * `device`: where the result runs; ``"cpu"`` runs the reference path, which needs no engine and no GPU.
+    * `device`: where the result runs; ``"cpu"`` runs the reference program, which needs no engine and no GPU.
     * `precision` (or Torch-TensorRT's `enabled_precisions`), `torch_executed_ops`, `min_block_size`,
       `require_full_compilation`, `granularity`, and TensorRT's builder settings by name, have the same meaning as in a
       manifest. `precision` may be a mapping: ``{"default": torch.half, torch.float32: ["*.norm"]}``.
@@ -73,7 +73,7 @@ def options_of(
         checked.flag("reference", reference)
     if on_cpu and reference is False:
         raise UsageError(
-            'device="cpu" runs the reference path, and reference=False leaves it out of the package',
+            'device="cpu" runs the reference program, and reference=False leaves it out of the package',
             hint="leave reference out, or name a GPU",
         )
     hardware_compatible = checked.flag("hardware_compatible", hardware_compatible)

@@ -66,7 +66,7 @@ def export_models(request: Request, file: Path, progress: Progress) -> CacheExpo
 
 
 def export_all(request: Request, file: Path, progress: Progress) -> CacheExport:
-    """Write all complete and trusted records of the local store to one file. The result names the records left out.
+    """Write all complete and trusted records of the local store to one file. The result names the other records.
 
     Raises StoreError if the file cannot be written.
     """
@@ -173,6 +173,6 @@ def _write_entries(
     )
 
 
-def _limited_list(names: list[str]) -> str:
-    more = [f"and {len(names) - _MAX_LISTED} more"] if len(names) > _MAX_LISTED else []
-    return "\n    ".join(names[:_MAX_LISTED] + more)
+def _limited_list(texts: list[str]) -> str:
+    more = [f"and {len(texts) - _MAX_LISTED} more"] if len(texts) > _MAX_LISTED else []
+    return "\n    ".join(texts[:_MAX_LISTED] + more)

@@ -5,8 +5,8 @@ Rules
    project's outputs are ignored, because another machine does not have them.
 2. A machine with torch looks up a trace (and a calibration) by files and installed versions. A machine without torch
    looks it up by files only. The selection makes both lookups, so that both kinds of machines find the trace. Partitions
-   are also looked up in two ways: a machine with a parser looks them up by this parser, and a machine without a parser
-   looks them up by a pointer that names no parser.
+   are also looked up in two ways: a machine with a parser looks them up by the version of its parser. A machine without
+   a parser looks up a pointer, which is a record that leads to the partitions. The key of the pointer names no parser.
 3. The table of a weights file and the ``.pt2`` files of a package are also records, although no step makes them.
 4. A record is selected with all of its outputs, because a store accepts only complete records. So another machine can run
    later steps again.

@@ -86,7 +86,7 @@ def gpus_for_targets(
     gpus = usable_gpus(device)
     for name in targets:
         if name not in package.index.targets:
-            yield name, "the package in place does not have it"
+            yield name, "the package does not have this target"
         elif isinstance(gpus, str):
             yield name, gpus
         else:

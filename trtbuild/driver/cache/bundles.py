@@ -13,7 +13,7 @@ from pathlib import Path
 from trtbuild.core.recipes.record import is_digest
 from trtbuild.driver.cache.documents import CacheExport, CacheImport, RefusedRecord
 from trtbuild.driver.cache.selection import select
-from trtbuild.driver.cache.transfer import ONLY_MACHINE_KEY, Progress, complete_records, missing_records
+from trtbuild.driver.cache.transfer import ONLY_MACHINE_KEY, Progress, fetch_incomplete_records, missing_records
 from trtbuild.driver.project import wiring
 from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.errors import BundleRefused, StoreError, UsageError
@@ -44,7 +44,7 @@ def export_models(request: Request, file: Path, progress: Progress) -> CacheExpo
             )
         with store.without_uploads(), store.session():
             selection = select(workspace)
-            incomplete, _ = complete_records(store, selection.keys, progress)
+            incomplete, _ = fetch_incomplete_records(store, selection.keys, progress)
             missing_texts = [f"{record.step}: {record.reason}" for record in missing_records(selection, incomplete)]
             if missing_texts:
                 raise StoreError(

@@ -36,18 +36,18 @@ from trtbuild.errors import BlobMissing, EntryCorrupt, ManifestErrors, Problem
 class Selection:
     """The selected records: `keys` are their keys, in ascending order.
 
-    `steps` maps the key of a record to the id of its step. `missing` has the steps without a record. `built_packages` has
-    the keys of the packages that the selection has built (rule 5).
+    `step_ids` maps the key of a record to the id of its step. `missing` has the steps without a record. `built_packages`
+    has the keys of the packages that the selection has built (rule 5).
     """
 
     keys: tuple[str, ...]
-    steps: Mapping[str, str]
+    step_ids: Mapping[str, str]
     missing: tuple[Step, ...]
     built_packages: frozenset[str]
 
     def record_name(self, key: str) -> str:
         """The name of the record with this key in messages: the id of its step, if a step has made it."""
-        return self.steps.get(key, f"record {key}")
+        return self.step_ids.get(key, f"record {key}")
 
 
 def select(workspace: Workspace) -> Selection:
@@ -75,8 +75,8 @@ def select(workspace: Workspace) -> Selection:
     selected |= workspace.lookups.found_record_keys() - {step.key for step in not_hits if step.key is not None}
     stages = stages_until(workspace.request.until)
     missing = [step for step in not_hits if step.stage in stages]
-    step_of_key = {step.key: step.id for step in reversed(steps) if step.key is not None}
-    return Selection(tuple(sorted(selected)), step_of_key, tuple(missing), frozenset(built_packages))
+    step_ids = {step.key: step.id for step in reversed(steps) if step.key is not None}
+    return Selection(tuple(sorted(selected)), step_ids, tuple(missing), frozenset(built_packages))
 
 
 def _plan_with_package(workspace: Workspace, plan: ModelPlan, built_packages: set[str]) -> ModelPlan:

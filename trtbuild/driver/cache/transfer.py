@@ -57,7 +57,7 @@ def push(request: Request, remote: str | None, progress: Progress) -> CachePush:
         with store.session():
             with store.without_uploads():
                 selection = select(workspace)
-                incomplete, _ = complete_records(store, selection.keys, progress)
+                incomplete, _ = fetch_incomplete_records(store, selection.keys, progress)
             senders = [_Sender(store.local, target) for target in targets]
             for sender in senders:
                 sender.send([key for key in selection.keys if key not in incomplete], progress)
@@ -91,9 +91,9 @@ def pull(request: Request, remote: str | None, progress: Progress) -> CachePull:
     try:
         with store.without_uploads(_choose_remotes(store.readers, remote, "may be read")), store.session():
             selection = select(workspace)
-            incomplete, fetched = complete_records(store, selection.keys, progress)
+            incomplete, fetched = fetch_incomplete_records(store, selection.keys, progress)
             sources = Counter(store.source_of(key) for key in selection.keys if key not in incomplete)
-            # Planning fetched some of the records (`sources`), and `complete_records` fetched the other ones (`fetched`).
+            # Planning fetched some of the records (`sources`), and `fetch_incomplete_records` the other ones (`fetched`).
             for name, result in fetched.items():
                 sources[name] += sum(store.source_of(key) == "local" for key in result.fetched)
             downloaded_bytes = {report.name: report.bytes_down for report in store.reports()}
@@ -114,10 +114,10 @@ def pull(request: Request, remote: str | None, progress: Progress) -> CachePull:
     )
 
 
-def complete_records(
+def fetch_incomplete_records(
     store: LayeredStore, keys: Sequence[str], progress: Progress
 ) -> tuple[dict[str, str], dict[str, Fetched]]:
-    """Complete the records with these keys in the local store: fetch their missing files from the readable remotes.
+    """Fetch the records with these keys that the local store lacks or has only in part, from the readable remotes.
 
     Returns the keys of records that are still incomplete, each with the reason, and the result of each remote, by its name.
     Raises StoreUnavailable.

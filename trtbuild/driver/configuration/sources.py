@@ -81,8 +81,9 @@ class Sources:
         return value.strip(), place
 
     def texts(self, variable: str, table: str, key: str) -> list[tuple[str, Place]]:
-        """Return the strings of a list, from the variable or the file, each with its place. A variable has spaces between
-        them. An invalid item is added as a problem.
+        """Return the strings of a list, from the variable or the file, each with its place.
+
+        The strings in a variable are separated by spaces. An invalid item is added as a problem.
         """
         from_variable = self.variable(variable)
         if from_variable is not None:

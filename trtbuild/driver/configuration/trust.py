@@ -27,9 +27,10 @@ def read_trust(sources: Sources) -> TrustSettings:
     domain = sources.text("TRTBUILD_DOMAIN", "trust", "domain")
     own_domains = _parse_all(sources, "check_domain", [] if domain is None else [domain])
     read_domains = _parse_all(sources, "check_domain", sources.texts("TRTBUILD_READ_DOMAINS", "trust", "read_domains"))
+    trusted = _trusted_keys(sources)
     revoked = _parse_all(sources, "parse_revoked", sources.texts("TRTBUILD_REVOKED_KEYS", "trust", "revoked"))
     return TrustSettings(
-        keys=_trusted_keys(sources),
+        keys=trusted,
         revoked=frozenset(revoked),
         signing_key_file=key_file,
         signing_key=key,

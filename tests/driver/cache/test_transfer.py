@@ -530,7 +530,7 @@ def test_a_record_that_a_lock_refuses_does_not_replace_the_locked_record(
         return "not the locked one" if wrong else None
 
     store.refusal_of = refuses
-    missing, _ = transfer.complete_records(store, [recipe.key], _ignore_progress)
+    missing, _ = transfer.fetch_incomplete_records(store, [recipe.key], _ignore_progress)
     assert missing == ({} if in_remote or local_is_accepted else {recipe.key: "not the locked one"})
     record = local.get_record(recipe.key)
     assert record is not None and local.get_bytes(record.outputs["plan"].sha256) == (

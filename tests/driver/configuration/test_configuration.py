@@ -286,6 +286,8 @@ def test_an_error_in_the_file_names_file_and_line(home: Home, text: str, line: i
     ("name", "value", "message"),
     [
         ("TRTBUILD_CACHE_MAX_SIZE", "much", "'much' is not a size"),
+        ("TRTBUILD_CACHE_MAX_SIZE", "9" * 400, "is not a size"),
+        ("TRTBUILD_WORKERS_WAIT", "9" * 400 + "s", "is not a time to wait"),
         ("TRTBUILD_REMOTES", "https://cache.example", "has no name"),
         ("TRTBUILD_REMOTES", "team=https://cache.example", "has no mode"),
         ("TRTBUILD_REMOTES", "team=x:https://cache.example", "'x' is not a mode"),

@@ -57,8 +57,8 @@ def test_accepts_urls(tmp_path: Path, url: str) -> None:
         ("http://host:port/x", "cannot be read", "such as"),
         ("http://host:99999/x", "cannot be read", "such as"),
         ("http://[::1/x", "cannot be read", "such as"),
-        ("http://host/x?y=1", "query or fragment", "leave it out"),
-        ("http://host/x#y", "query or fragment", "leave it out"),
+        ("http://host/x?y=1", "query or fragment", "without ? and #"),
+        ("http://host/x#y", "query or fragment", "without ? and #"),
         ("s3://bucket:9000/x", "more than a bucket", "AWS_ENDPOINT_URL"),
     ],
 )

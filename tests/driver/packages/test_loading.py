@@ -72,7 +72,7 @@ def test_rejects_a_target_on_the_cpu(built: Built) -> None:
         trtbuild.load(built.package, device="cpu", target="ada")
 
 
-@pytest.mark.parametrize("device", ["gpu", "cuda:x", "", -1, True, 1.5, "mps"])
+@pytest.mark.parametrize("device", ["gpu", "cuda:x", "cuda:²", "", -1, True, 1.5, "mps"])
 def test_rejects_invalid_devices(device: Any, built: Built) -> None:
     with pytest.raises(UsageError, match="is not a device"):
         trtbuild.load(built.package, device=device)

@@ -142,7 +142,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> type[FakeOpenEngines]:
         lambda package, targets, device: [(name, TargetGpu(name, 0, 89)) for name in targets],
     )
     monkeypatch.setattr(
-        engine_verification, "machine", lambda fit, platform: {"platform": platform, "device": "FakeGPU"}
+        engine_verification, "machine_facts", lambda fit, platform: {"platform": platform, "device": "FakeGPU"}
     )
     return FakeOpenEngines
 

@@ -46,7 +46,7 @@ def test_engines_run_on_the_gpu_of_device_or_on_the_best_one(
 ) -> None:
     assert dict(gpus_for_targets(package, ["hopper", "ada"], device)) == {
         "hopper": expected,
-        "ada": "the package in place does not have it",
+        "ada": "the package does not have this target",
     }
 
 

@@ -5,7 +5,7 @@ The file ``.trtbuild/build_history.jsonl`` has one line for each build. It may b
 Rules
 1. A line is appended in one write under a lock, so simultaneous builds do not mix their lines.
 2. The file has at most `MOST_BUILDS` + `SLACK` lines. The oldest lines are removed under the same lock.
-3. A build that the snapshot of the null build answers looks up no step, so it has no line.
+3. A build that only prints the output of a snapshot (a null build) looks up no step, so it has no line.
 4. An error of the disk is ignored: a state directory that is not writable must not fail a build.
 """
 
@@ -31,15 +31,16 @@ from trtbuild.regular import read_regular
 FILE = "build_history.jsonl"
 MOST_BUILDS = 2000
 SLACK = 200
-#: The number of days that `summarize` lists.
-MOST_PERIODS = 14
+#: The largest number of days that `summarize` lists.
+MOST_DAYS = 14
 
 
 @dataclass(frozen=True, kw_only=True)
 class NotedBuild:
-    """One build: its end (Unix seconds), its hits and misses, the seconds of both, and the reasons of its misses.
+    """One build: its end (Unix seconds), and the numbers of its hits and misses. A miss is a step that ran or failed.
 
-    A miss is a step that ran or failed. `reasons` has their number by the code of the reason."""
+    `saved_s`: the seconds that the hits took when they ran. `built_s`: the seconds of the misses. `reasons`: the number of
+    misses by the code of their reason."""
 
     finished_s: float
     ok: bool
@@ -90,17 +91,17 @@ def summarize(builds: Sequence[NotedBuild]) -> CacheHistory | None:
     days: dict[str, list[NotedBuild]] = {}
     for build in builds:
         days.setdefault(time.strftime("%Y-%m-%d", time.gmtime(build.finished_s)), []).append(build)
-    newest = sorted(days)[-MOST_PERIODS:]
-    whole = _period("", builds)
+    newest = sorted(days)[-MOST_DAYS:]
+    total = _period("", builds)
     return CacheHistory(
         since=min(days),
-        builds=whole.builds,
-        hits=whole.hits,
-        misses=whole.misses,
-        hit_rate=whole.hit_rate,
-        saved_s=whole.saved_s,
-        built_s=whole.built_s,
-        reasons=whole.reasons,
+        builds=total.builds,
+        hits=total.hits,
+        misses=total.misses,
+        hit_rate=total.hit_rate,
+        saved_s=total.saved_s,
+        built_s=total.built_s,
+        reasons=total.reasons,
         days=[_period(day, days[day]) for day in newest],
     )
 
@@ -127,9 +128,9 @@ def _append(path: Path, line: bytes) -> None:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
     try:
         size = os.fstat(descriptor).st_size
-        # a write that was cut off by a full disk must not damage this line, too
-        whole = line if size == 0 or os.pread(descriptor, 1, size - 1) == b"\n" else b"\n" + line
-        write_all(descriptor, whole)
+        # A full disk may have cut off the last line. The new line must not continue it.
+        last_is_whole = size == 0 or os.pread(descriptor, 1, size - 1) == b"\n"
+        write_all(descriptor, line if last_is_whole else b"\n" + line)
     finally:
         os.close(descriptor)
     lines = read_regular(path).splitlines(keepends=True)

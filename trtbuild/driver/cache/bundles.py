@@ -13,7 +13,7 @@ from pathlib import Path
 from trtbuild.core.recipes.record import is_digest
 from trtbuild.driver.cache.documents import CacheExport, CacheImport, RefusedRecord
 from trtbuild.driver.cache.selection import select
-from trtbuild.driver.cache.transfer import ONLY_MACHINE_KEY, Progress, complete_records, missing_records
+from trtbuild.driver.cache.transfer import ONLY_MACHINE_KEY, Progress, fetch_incomplete_records, missing_records
 from trtbuild.driver.project import wiring
 from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.errors import BundleRefused, StoreError, UsageError
@@ -44,7 +44,7 @@ def export_models(request: Request, file: Path, progress: Progress) -> CacheExpo
             )
         with store.without_uploads(), store.session():
             selection = select(workspace)
-            incomplete, _ = complete_records(store, selection.keys, progress)
+            incomplete, _ = fetch_incomplete_records(store, selection.keys, progress)
             missing_texts = [f"{record.step}: {record.reason}" for record in missing_records(selection, incomplete)]
             if missing_texts:
                 raise StoreError(
@@ -66,7 +66,7 @@ def export_models(request: Request, file: Path, progress: Progress) -> CacheExpo
 
 
 def export_all(request: Request, file: Path, progress: Progress) -> CacheExport:
-    """Write all complete and trusted records of the local store to one file. The result names the records left out.
+    """Write all complete and trusted records of the local store to one file. The result names the other records.
 
     Raises StoreError if the file cannot be written.
     """
@@ -173,6 +173,6 @@ def _write_entries(
     )
 
 
-def _limited_list(names: list[str]) -> str:
-    more = [f"and {len(names) - _MAX_LISTED} more"] if len(names) > _MAX_LISTED else []
-    return "\n    ".join(names[:_MAX_LISTED] + more)
+def _limited_list(texts: list[str]) -> str:
+    more = [f"and {len(texts) - _MAX_LISTED} more"] if len(texts) > _MAX_LISTED else []
+    return "\n    ".join(texts[:_MAX_LISTED] + more)

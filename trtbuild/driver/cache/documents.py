@@ -14,8 +14,10 @@ from trtbuild.driver.answers.documents import ErrorEntry
 
 @dataclass(frozen=True, kw_only=True)
 class CachePeriod:
-    """The builds of one day. `hit_rate`: hits divided by hits and misses, null without steps. `saved_s`: the seconds that
-    the hits took when they ran. `built_s`: the seconds of the misses. `reasons`: the number of misses by reason.
+    """The builds of one day.
+
+    `hit_rate`: hits / (hits + misses), null if both are 0. `saved_s`: the seconds that the hits took when they ran.
+    `built_s`: the seconds of the misses. `reasons`: the number of misses by reason.
     """
 
     day: str
@@ -64,7 +66,10 @@ class CacheStats:
 
 @dataclass(frozen=True, kw_only=True)
 class DamagedEntry:
-    """An entry whose content does not match its name. It is in quarantine."""
+    """An entry whose content does not match its name. It is in quarantine.
+
+    `kind`: ``blob``, ``chunk list`` or ``record``. `text`: the damage.
+    """
 
     kind: str
     name: str
@@ -73,9 +78,10 @@ class DamagedEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class RebuiltEngine:
-    """An engine whose rebuilt bytes differ.
+    """An engine whose bytes differ when it is built again. `recorded` and `rebuilt` are the SHA-256 of both.
 
-    `remotes`: the remotes that have the recorded engine. `signed_by`: the signers of its record.
+    `source`: the store that the record came from, ``local`` or a remote. `remotes`: the remotes that have the recorded
+    engine. `builder`: the user and machine that built it. `signed_by`: the signers of its record.
     """
 
     step: str
@@ -128,7 +134,11 @@ class CacheVerify:
 
 @dataclass(frozen=True, kw_only=True)
 class CacheGc:
-    """The entries that a collection removed and kept. `kept_because`: the number of kept entries by reason."""
+    """The entries that a collection removed and kept. `kept_because`: the number of kept entries by reason.
+
+    `leftovers_removed`: files of processes that have ended. Only for shared directories: `blobs_condemned` are blobs that
+    later collections will remove, and `blobs_restored` are condemned blobs that this collection moved back.
+    """
 
     schema: Literal["trtbuild.cache-gc/1"] = "trtbuild.cache-gc/1"
     cache: str

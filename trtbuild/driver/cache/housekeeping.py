@@ -115,13 +115,14 @@ def _collect_shared(
     if grace_s < MIN_GRACE_S:
         least = f"{MIN_GRACE_S / 60:g}m"
         raise UsageError(
-            f"a grace period of less than {least} is too short: writers may need more time to name the files they write",
-            hint=f"leave --grace out (1h), or write {least} or more",
+            f"a grace period of less than {least} is too short: a build that writes files now may need more time to write"
+            " the records that name them",
+            hint=f"leave --grace out, which means 1h, or write {least} or more",
         )
     shared = RemoteStore(DirectoryTransport(RemoteSettings("dir", root.as_uri())), str(root))
     try:
-        # Links lead to a locked trace. Some of them may be readable only in the local store, because their entries in the
-        # shared directory may belong to another trust domain.
+        # The links that lead to a locked trace are pinned, too. Some of them may be readable only in the local store,
+        # because their entries in the shared directory may belong to another trust domain.
         pinned = _all_pinned_keys(project, locks, shared) | _all_pinned_keys(project, locks, wiring.open_local(project))
     except RemoteFault as fault:
         raise StoreUnavailable(fault.text, hint=fault.hint) from fault

@@ -42,7 +42,7 @@ from trtbuild.store.local.local import LocalStore
 from trtbuild.store.trust.action_result import ActionResult
 from trtbuild.toolchain.libraries import table
 
-#: The largest number of builds of an engine. If all of them give other bytes than the cache, the engine is different.
+#: The largest number of builds of an engine. If none of them gives the bytes in the cache, the engine counts as different.
 MAX_BUILDS = 4
 
 
@@ -112,18 +112,18 @@ def parse_share(text: str) -> float:
 
 def _find_candidates(workspace: Workspace, unchecked: list[tuple[str, str]]) -> Iterator[_Candidate]:
     """Yield the engine steps that can be checked. Every other engine step is added to `unchecked`, with the reason."""
-    checked_keys: set[str] = set()
+    candidate_keys: set[str] = set()
     for name, model in workspace.models.items():
         plan = workspace.plan_without_outputs(name)
         targets = {target.name: target for target in model.targets}
         for step in plan.steps.values():
-            if step.stage != "engine" or step.key in checked_keys:
+            if step.stage != "engine" or step.key in candidate_keys:
                 continue
             reason = _reason_not_checked(step, plan, targets)
             if reason is not None:
                 unchecked.append((step.id, reason))
             elif step.record is not None and step.key is not None:
-                checked_keys.add(step.key)
+                candidate_keys.add(step.key)
                 yield _Candidate(step, plan, step.record, step.key)
 
 
@@ -152,9 +152,10 @@ def _engine_job(step: Step) -> EngineJob:
 
 
 def _rebuild_engine(workspace: Workspace, candidate: _Candidate, recorded_sha256: str) -> str:
-    """The SHA-256 of the plan that the recorded inputs give now: `recorded_sha256` if one of the builds gives it (rule 2).
+    """Build an engine again from its recorded inputs, and return the SHA-256 of its bytes.
 
-    Raises the error of the worker, or StoreError.
+    If one of the builds gives `recorded_sha256`, this is the result (rule 2). Otherwise it is the SHA-256 of the last
+    build. Raises the error of the worker, or StoreError.
     """
     with tempfile.TemporaryDirectory(prefix="trtbuild-rebuild-") as folder:
         temporary = LocalStore(Path(folder))
@@ -201,12 +202,11 @@ def _quarantine_different_engine(workspace: Workspace, candidate: _Candidate, re
             if remote_copy is not None and remote_copy.record.outputs["plan"].sha256 == plan_sha256:
                 remotes.append(remote.name)
                 signatures += remote_copy.signatures
-    why = f"{candidate.step.id} was built again, and is another engine ({rebuilt_sha256})"
+    why = f"{candidate.step.id} was built again, and the result is another engine ({rebuilt_sha256})"
     for name in entries:
         store.local.entries.quarantine("ac", name, why)
-    shutil.rmtree(
-        workspace.project / null_build.SNAPSHOT_FOLDER, ignore_errors=True
-    )  # the next build has to plan (rule 3)
+    # without a snapshot, the next build has to plan (rule 3)
+    shutil.rmtree(workspace.project / null_build.SNAPSHOT_FOLDER, ignore_errors=True)
     return RebuiltEngine(
         step=candidate.step.id,
         key=key,

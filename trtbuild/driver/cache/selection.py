@@ -5,8 +5,8 @@ Rules
    project's outputs are ignored, because another machine does not have them.
 2. A machine with torch looks up a trace (and a calibration) by files and installed versions. A machine without torch
    looks it up by files only. The selection makes both lookups, so that both kinds of machines find the trace. Partitions
-   are also looked up in two ways: a machine with a parser looks them up by this parser, and a machine without a parser
-   looks them up by a pointer that names no parser.
+   are also looked up in two ways: a machine with a parser looks them up by the version of its parser. A machine without
+   a parser looks up a pointer, which is a record that leads to the partitions. The key of the pointer names no parser.
 3. The table of a weights file and the ``.pt2`` files of a package are also records, although no step makes them.
 4. A record is selected with all of its outputs, because a store accepts only complete records. So another machine can run
    later steps again.
@@ -36,18 +36,18 @@ from trtbuild.errors import BlobMissing, EntryCorrupt, ManifestErrors, Problem
 class Selection:
     """The selected records: `keys` are their keys, in ascending order.
 
-    `steps` maps the key of a record to the id of its step. `missing` has the steps without a record. `built_packages` has
-    the keys of the packages that the selection has built (rule 5).
+    `step_ids` maps the key of a record to the id of its step. `missing` has the steps without a record. `built_packages`
+    has the keys of the packages that the selection has built (rule 5).
     """
 
     keys: tuple[str, ...]
-    steps: Mapping[str, str]
+    step_ids: Mapping[str, str]
     missing: tuple[Step, ...]
     built_packages: frozenset[str]
 
     def record_name(self, key: str) -> str:
         """The name of the record with this key in messages: the id of its step, if a step has made it."""
-        return self.steps.get(key, f"record {key}")
+        return self.step_ids.get(key, f"record {key}")
 
 
 def select(workspace: Workspace) -> Selection:
@@ -75,8 +75,8 @@ def select(workspace: Workspace) -> Selection:
     selected |= workspace.lookups.found_record_keys() - {step.key for step in not_hits if step.key is not None}
     stages = stages_until(workspace.request.until)
     missing = [step for step in not_hits if step.stage in stages]
-    step_of_key = {step.key: step.id for step in reversed(steps) if step.key is not None}
-    return Selection(tuple(sorted(selected)), step_of_key, tuple(missing), frozenset(built_packages))
+    step_ids = {step.key: step.id for step in reversed(steps) if step.key is not None}
+    return Selection(tuple(sorted(selected)), step_ids, tuple(missing), frozenset(built_packages))
 
 
 def _plan_with_package(workspace: Workspace, plan: ModelPlan, built_packages: set[str]) -> ModelPlan:

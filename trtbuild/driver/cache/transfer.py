@@ -7,7 +7,8 @@ Rules
 2. A file that the other side has is not transferred again. So a transfer that was interrupted continues where it stopped.
 3. Signatures are not changed. Records that only this machine's own key signs are not sent. Records that are not trusted
    here are neither fetched nor sent.
-4. Pointers are sent last, after the records that they lead to, so that a pointer never leads to a missing record.
+4. A pointer is a record that leads to another record. Pointers are sent last, so that a pointer never leads to a missing
+   record.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def push(request: Request, remote: str | None, progress: Progress) -> CachePush:
         with store.session():
             with store.without_uploads():
                 selection = select(workspace)
-                incomplete, _ = complete_records(store, selection.keys, progress)
+                incomplete, _ = fetch_incomplete_records(store, selection.keys, progress)
             senders = [_Sender(store.local, target) for target in targets]
             for sender in senders:
                 sender.send([key for key in selection.keys if key not in incomplete], progress)
@@ -66,8 +67,8 @@ def push(request: Request, remote: str | None, progress: Progress) -> CachePush:
         UnsentRecord(remote=sender.name, step=selection.record_name(key), key=key, reason=reason)
         for sender in senders
         for key, reason in sorted(sender.failures.items())
-        if (key in selection.built_packages, reason)
-        != (True, ONLY_MACHINE_KEY)  # other machines can build this package
+        # A package that the selection has built is needed by no other machine, because each can build it.
+        if not (key in selection.built_packages and reason == ONLY_MACHINE_KEY)
     ]
     missing = missing_records(selection, incomplete)
     return CachePush(
@@ -90,9 +91,9 @@ def pull(request: Request, remote: str | None, progress: Progress) -> CachePull:
     try:
         with store.without_uploads(_choose_remotes(store.readers, remote, "may be read")), store.session():
             selection = select(workspace)
-            incomplete, fetched = complete_records(store, selection.keys, progress)
+            incomplete, fetched = fetch_incomplete_records(store, selection.keys, progress)
             sources = Counter(store.source_of(key) for key in selection.keys if key not in incomplete)
-            # Planning fetched some of the records (`sources`), and `complete_records` fetched the other ones (`fetched`).
+            # Planning fetched some of the records (`sources`), and `fetch_incomplete_records` the other ones (`fetched`).
             for name, result in fetched.items():
                 sources[name] += sum(store.source_of(key) == "local" for key in result.fetched)
             downloaded_bytes = {report.name: report.bytes_down for report in store.reports()}
@@ -113,15 +114,16 @@ def pull(request: Request, remote: str | None, progress: Progress) -> CachePull:
     )
 
 
-def complete_records(
+def fetch_incomplete_records(
     store: LayeredStore, keys: Sequence[str], progress: Progress
 ) -> tuple[dict[str, str], dict[str, Fetched]]:
-    """Complete the records with these keys in the local store: fetch their missing files from the readable remotes.
+    """Fetch the records with these keys that the local store lacks or has only in part, from the readable remotes.
 
     Returns the keys of records that are still incomplete, each with the reason, and the result of each remote, by its name.
     Raises StoreUnavailable.
     """
     incomplete: dict[str, str] = {}
+    # the lock file refuses these local records, but accepts them if no remote has a better one
     tolerated_keys: list[str] = []
     for key in keys:
         local_copy = complete_record(store.local, key)
@@ -168,13 +170,13 @@ def missing_records(selection: Selection, incomplete: dict[str, str]) -> list[Mi
 
 
 def _choose_remotes(remotes: Iterable[RemoteStore], name: str | None, ability: str) -> tuple[RemoteStore, ...]:
-    """The remote with this name, or all remotes if it is None. Raises UsageError if there is no such remote."""
+    """The remote with this name, or all `remotes` if `name` is None. Raises UsageError if there is no such remote."""
     remotes_by_name = {remote.name: remote for remote in remotes}
     if name is not None and name not in remotes_by_name:
         hint = (
             suggestion(name, remotes_by_name, "remotes")
             if remotes_by_name
-            else "its mode has to be rw; trtbuild doctor names the remotes"
+            else "trtbuild doctor names the remotes with their modes; a remote of mode rw may be read and written"
         )
         raise UsageError(f"no remote that {ability} is called {name!r}", hint=hint)
     if not remotes_by_name:
@@ -196,8 +198,9 @@ class _Sender:
         self._remote = remote
         self._read_file = file_reader(local)
         self._lock, self._blob_locks = threading.Lock(), NameLocks()
-        #: SHA-256 → size in bytes: of all files of the records, and of those files that were sent.
+        #: SHA-256 → size in bytes, of all files of the records.
         self._sizes_of_files: dict[str, int] = {}
+        #: SHA-256 → size in bytes, of the files that were sent.
         self._sizes_of_sent_files: dict[str, int] = {}
         self._records_sent = self._records_present = 0
 
@@ -242,9 +245,8 @@ class _Sender:
             return data
 
         try:
-            with self._blob_locks.hold(
-                sendable.files_by_blob
-            ):  # a blob that belongs to several records is sent only once
+            # the lock ensures that a blob of several records is sent only once
+            with self._blob_locks.hold(sendable.files_by_blob):
                 stored = self._remote.publish(sendable, read)
         except (RemoteFault, BlobMissing, EntryCorrupt) as error:
             return error.text

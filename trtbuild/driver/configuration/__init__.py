@@ -56,13 +56,13 @@ def load(environ: Mapping[str, str], project: Path) -> Configuration:
 
     sources = Sources(environ, file)
     loaded = Configuration(
-        sources.size("TRTBUILD_CACHE_MAX_SIZE", "cache", "max_size"),
-        remotes.read_remotes(sources),
-        trust.read_trust(sources),
-        workers.read_workers(sources),
-        path,
-        None if file is None else file.sha256,
-        runners.read_runners(sources),
+        cache_max_size=sources.size("TRTBUILD_CACHE_MAX_SIZE", "cache", "max_size"),
+        remotes=remotes.read_remotes(sources),
+        trust=trust.read_trust(sources),
+        workers=workers.read_workers(sources),
+        path=path,
+        sha256=None if file is None else file.sha256,
+        runners=runners.read_runners(sources),
     )
     sources.raise_problems()
     return loaded

@@ -1,4 +1,4 @@
-"""The name of the builder that records and signatures contain."""
+"""The name of the user and machine that build. Records and signatures contain it."""
 
 from __future__ import annotations
 

@@ -20,10 +20,13 @@ _BYTES_OF_UNIT = {
 }
 _SECONDS_OF_UNIT = {"S": 1, "M": 60, "H": 3600, "D": 86400, "W": 7 * 86400}
 
+#: The pattern of a number. The number of digits is limited, because a float of 400 digits is infinite.
+_NUMBER = r"([0-9]{1,15}(?:\.[0-9]+)?)"
+
 
 def size_bytes(text: str) -> int:
     """Parse a size such as ``50GiB`` and return bytes. Raises UsageError."""
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)", text.strip())
+    match = re.fullmatch(_NUMBER + r"\s*([A-Za-z]*)", text.strip())
     if match is None or match[2].upper() not in _BYTES_OF_UNIT:
         raise UsageError(f"{text!r} is not a size", hint="write a number and a unit: 50GiB, 800MiB, 20GB")
     return int(float(match[1]) * _BYTES_OF_UNIT[match[2].upper()])
@@ -31,7 +34,7 @@ def size_bytes(text: str) -> int:
 
 def age_s(text: str) -> float:
     """Parse an age such as ``30d`` and return seconds. Raises UsageError."""
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z])", text.strip())
+    match = re.fullmatch(_NUMBER + r"\s*([A-Za-z])", text.strip())
     if match is None or match[2].upper() not in _SECONDS_OF_UNIT:
         raise UsageError(f"{text!r} is not an age", hint="write a number and a unit: 30d, 12h, 90m")
     return float(match[1]) * _SECONDS_OF_UNIT[match[2].upper()]

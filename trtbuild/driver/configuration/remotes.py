@@ -134,7 +134,10 @@ def _entry_of_table(sources: Sources, file: ConfigFile, number: int, table: Mapp
 
 
 def _read_number(sources: Sources, entry: _Entry, key: str, maximum: float) -> float | None:
-    """Return the number `key` of a remote, from its environment variable. If that is not set, use the entry."""
+    """Return the number in the field `key` of a remote: from its environment variable, or else from `entry`.
+
+    None if it is not set or invalid. An invalid number is added as a problem.
+    """
     is_integer = key == "connections"
     variable = sources.variable(f"TRTBUILD_REMOTE_{name_in_variables(entry.name)}_{key.upper()}")
     place = variable[1] if variable is not None else entry.numbers.get(key, (None, entry.place))[1]
@@ -160,7 +163,7 @@ def _read_number(sources: Sources, entry: _Entry, key: str, maximum: float) -> f
 
 
 def _check_distinct(sources: Sources, entries: Iterable[_Entry]) -> None:
-    """Check that no two remotes share a name or variables, so that no credential is sent to another remote."""
+    """Check that no two remotes have the same name or variables: each remote must get its own credentials only."""
     names_by_prefix: dict[str, str] = {}
     for entry in entries:
         prefix = name_in_variables(entry.name)
@@ -219,8 +222,8 @@ def _check_url(url: str) -> None:
         ) from None
     if "?" in url or "#" in url:
         raise ConfigurationError(
-            f"{without_credentials(url)!r} has a query or fragment, and names of entries are added to the URL",
-            hint="leave it out",
+            f"{without_credentials(url)!r} has a query or fragment, but trtbuild adds the names of entries to the URL",
+            hint="write the URL without ? and #",
         )
     if address == "directory":
         _check_directory(scheme, parts.netloc, parts.path, rest)

@@ -5,8 +5,8 @@ Rules
    also has a variable, which replaces the entry of the file completely (``TRTBUILD_REMOTES`` replaces all remotes).
 2. A project cannot set any of these values, because manifests and other files of a project are not read. The default file
    may be inside the project if the home directory is a checkout. Then it is rejected unless ``$TRTBUILD_CONFIG`` names it.
-3. An unknown entry is an error and is never ignored: with a misspelt `revoked`, a stolen key would stay trusted. All
-   problems are reported together.
+3. An unknown entry is an error: if a misspelt `revoked` were ignored, a stolen key would stay trusted. All problems are
+   reported together.
 4. An empty variable counts as not set, because CI passes an empty string for a secret that a fork may not see. There are
    two exceptions. An empty ``TRTBUILD_REMOTES`` means no remotes. An empty ``TRTBUILD_TRUSTED_KEYS`` is an error, because
    every signature would be trusted.
@@ -37,8 +37,9 @@ class TrustSettings:
     #: The file that contains the signing key, or the key itself. At most one of the two is set.
     signing_key_file: Path | None = None
     signing_key: str | None = field(default=None, repr=False)
-    #: The domain that this machine writes, and the domains that it reads, in order (None and empty: not configured).
+    #: The domain that this machine writes. None: not configured.
     domain: str | None = None
+    #: The domains that this machine reads, in order. Empty: not configured.
     read_domains: tuple[str, ...] = ()
 
 
@@ -50,7 +51,7 @@ class WorkersSettings:
     ca: Path | None = None
     cert: Path | None = None
     key: Path | None = None
-    #: The seconds after which a build gives up an engine that no worker can compile.
+    #: How long a build waits for a worker that can compile an engine.
     wait_s: float = 60.0
 
 
@@ -62,8 +63,9 @@ class Configuration:
     remotes: tuple[RemoteSettings, ...] = ()
     trust: TrustSettings = TrustSettings()
     workers: WorkersSettings = WorkersSettings()
-    #: The file's expected path (None: there is no home directory), and the SHA-256 of its bytes (None: no file was read).
+    #: The expected path of the configuration file. None: there is no home directory.
     path: str | None = None
+    #: The SHA-256 of the file's bytes. None: no file was read.
     sha256: str | None = None
     #: SM → the labels of CI's runners that have a GPU of this SM.
     runners: Mapping[int, tuple[str, ...]] = field(default_factory=dict)

@@ -81,7 +81,10 @@ class Sources:
         return value.strip(), place
 
     def texts(self, variable: str, table: str, key: str) -> list[tuple[str, Place]]:
-        """Return the strings of a list, each with its place. In a variable they are separated by spaces."""
+        """Return the strings of a list, from the variable or the file, each with its place.
+
+        The strings in a variable are separated by spaces. An invalid item is added as a problem.
+        """
         from_variable = self.variable(variable)
         if from_variable is not None:
             return [(word, from_variable[1]) for word in from_variable[0].split()]
@@ -90,7 +93,7 @@ class Sources:
         ]
 
     def items(self, table: str, key: str) -> list[tuple[Any, Place]]:
-        """Return the items of a list in the file, each with its place."""
+        """Return the items of a list in the file, each with its place; empty if it is not set or invalid."""
         value = self.in_table(table).get(key)
         if value is None or self.file is None:
             return []
@@ -141,7 +144,7 @@ class Sources:
                     )
             elif not isinstance(value, dict):
                 self.add_problem(file.place(name), f"{name!r} is not a table", f"write [{name}]")
-            elif name != "matrix":  # its keys contain numbers: `runners` checks them
+            elif name != "matrix":  # the keys of [matrix] contain numbers: `runners` checks them
                 for key in value:
                     if key not in FIELDS[name]:
                         self.add_unknown_key(file.place(name, key), key, FIELDS[name], f"fields of [{name}]")

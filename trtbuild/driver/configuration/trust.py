@@ -27,13 +27,15 @@ def read_trust(sources: Sources) -> TrustSettings:
     domain = sources.text("TRTBUILD_DOMAIN", "trust", "domain")
     own_domains = _parse_all(sources, "check_domain", [] if domain is None else [domain])
     read_domains = _parse_all(sources, "check_domain", sources.texts("TRTBUILD_READ_DOMAINS", "trust", "read_domains"))
+    trusted = _trusted_keys(sources)
+    revoked = _parse_all(sources, "parse_revoked", sources.texts("TRTBUILD_REVOKED_KEYS", "trust", "revoked"))
     return TrustSettings(
-        _trusted_keys(sources),
-        frozenset(_parse_all(sources, "parse_revoked", sources.texts("TRTBUILD_REVOKED_KEYS", "trust", "revoked"))),
-        key_file,
-        key,
-        own_domains[0] if own_domains else None,
-        tuple(dict.fromkeys(read_domains)),
+        keys=trusted,
+        revoked=frozenset(revoked),
+        signing_key_file=key_file,
+        signing_key=key,
+        domain=own_domains[0] if own_domains else None,
+        read_domains=tuple(dict.fromkeys(read_domains)),
     )
 
 

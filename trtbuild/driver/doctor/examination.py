@@ -1,7 +1,7 @@
 """Run all checks in order, and collect their findings.
 
 Rules
-1. A check returns findings and never raises. An unexpected exception becomes a finding.
+1. A check returns findings. If it raises an exception, the exception becomes a finding, and the other checks still run.
 2. A check changes nothing. It removes the temporary files that it writes.
 3. A problem means that something does not work. A warning means that something may not work. Both name the command that
    corrects it (`Finding.fix`).

@@ -58,7 +58,7 @@ def check_cache(project: Path) -> Iterator[Finding]:
     yield _check_space(nearest_directory)
     kind = file_system(nearest_directory)
     if kind in NETWORK_FILE_SYSTEMS:
-        text = f"{root} is on {kind}: locks and durability depend on the server, and are slow"
+        text = f"{root} is on {kind}: locks and durable writes are slow there, and depend on the server"
         yield warning("cache", text, "export TRTBUILD_CACHE_DIR to a local directory")
     yield from _check_leftovers(Layout(str(root)))
 

@@ -58,10 +58,10 @@ class PlannedStep:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelPlanned:
-    """A model was planned. `steps` are the steps that are new, or that differ from the last plan of this model.
+    """A model was planned. `steps` are the steps that are new, or that differ from the previous plan of this model.
 
-    `removed`: the steps that only the last plan has. Before the partitions are known, a plan has one engine step for each
-    target, in place of the real ones.
+    `removed`: the steps that only the previous plan has. For example, a plan has one engine step for each target until the
+    partitions are known. The next plan has the real engine steps instead.
     """
 
     event: Literal["model_planned"] = "model_planned"
@@ -93,10 +93,10 @@ class StepStarted:
 
 @dataclass(frozen=True, kw_only=True)
 class StepFinished:
-    """A step has finished: it has run here (``run``), or another build has run it meanwhile (``hit``).
+    """A step has finished: this build has run it (``run``), or another build has run it meanwhile (``hit``).
 
-    `conversions`: for a partition step, the seconds of each convert step that it has done, by key. `uncacheable`: why the
-    result was not cached.
+    `conversions`: for a partition step, the seconds of each conversion that it has made, by the key of the convert step.
+    `uncacheable`: why the result was not cached.
     """
 
     event: Literal["step_finished"] = "step_finished"
@@ -169,8 +169,8 @@ class BuildWarning:
 class BuildFinished:
     """The build has ended.
 
-    `status` is ``done``, ``failed`` (a step, an output or a comparison failed), ``error`` (an error ended the build before
-    its end, for example in a manifest) or ``interrupted``.
+    `status` is ``done``, ``failed`` (a step, an output or a comparison failed), ``error`` (an error stopped the whole
+    build, for example an error in a manifest) or ``interrupted``.
     """
 
     event: Literal["build_finished"] = "build_finished"

@@ -18,8 +18,8 @@ from trtbuild.core.values.codec import optional
 class TrtexecCommand:
     """A command that builds the engine with NVIDIA's tool.
 
-    `tool` is the name of the tool. `arguments` are its arguments. `differs` lists the differences
-    from the engine step that no argument can express. `text` is the whole command, quoted for a shell.
+    `tool` is the name of the tool. `arguments` are its arguments. `differs` lists the differences from the engine step that
+    no argument can express. `text` is the whole command, quoted for a shell.
     """
 
     tool: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Sequence
@@ -48,35 +49,36 @@ def write_onnx(request: Request, index: PackageIndex, subject: Subject, folder: 
     configuration = wiring.load_configuration(project)
     store = wiring.open_store(project, replace(configuration, remotes=()) if request.offline else configuration)
     paths = {}
-    for target, entry in index.targets.items():
-        for partition in entry.engines:
-            parts = _recipe_parts(subject, target, partition)
-            digests = [str(parts["onnx"]), *(str(weight["sha256"]) for weight in parts["weights"].values())]
-            try:
-                store.fetch(digests)
-                model, *weight_bytes = (store.get_bytes(sha256) for sha256 in digests)
-            except BlobMissing as error:
-                raise BlobMissing(
-                    f"the ONNX model of {partition}@{target}, or a weight of it, is not in the cache: {error.text}",
-                    hint="run `trtbuild build` with the cache that the package was built with",
-                ) from None
-            if is_document(model):
-                raise UsageError(
-                    f"{partition}@{target} was compiled from a TensorRT network, so it has no ONNX model",
-                    hint="leave --onnx out",
-                )
-            path = f"{folder}/{target}/{partition}.onnx"
-            weights = dict(zip(parts["weights"], weight_bytes, strict=True))
-            model, prepared = prepare_model(model, weights, release(*parts["toolchain"]))
-            data_file = Path(f"{project / path}.data")
-            if sum(memoryview(data).nbytes for data in prepared.values()) <= MAX_INLINE_BYTES:
-                _write_if_changed(project / path, with_inline_weights(model, prepared))
-                data_file.unlink(missing_ok=True)  # of an earlier, larger model
-            else:
-                model, contents = with_data_file(model, prepared, data_file.name)
-                _write_data_file(data_file, contents)
-                _write_if_changed(project / path, model)
-            paths[target, partition] = path
+    with contextlib.closing(store):
+        for target, entry in index.targets.items():
+            for partition in entry.engines:
+                parts = _recipe_parts(subject, target, partition)
+                digests = [str(parts["onnx"]), *(str(weight["sha256"]) for weight in parts["weights"].values())]
+                try:
+                    store.fetch(digests)
+                    model, *weight_bytes = (store.get_bytes(sha256) for sha256 in digests)
+                except BlobMissing as error:
+                    raise BlobMissing(
+                        f"the ONNX model of {partition}@{target}, or a weight of it, is not in the cache: {error.text}",
+                        hint="run `trtbuild build` with the cache that the package was built with",
+                    ) from None
+                if is_document(model):
+                    raise UsageError(
+                        f"{partition}@{target} was compiled from a TensorRT network, so it has no ONNX model",
+                        hint="leave --onnx out",
+                    )
+                path = f"{folder}/{target}/{partition}.onnx"
+                weights = dict(zip(parts["weights"], weight_bytes, strict=True))
+                model, prepared = prepare_model(model, weights, release(*parts["toolchain"]))
+                data_file = Path(f"{project / path}.data")
+                if sum(memoryview(data).nbytes for data in prepared.values()) <= MAX_INLINE_BYTES:
+                    _write_if_changed(project / path, with_inline_weights(model, prepared))
+                    data_file.unlink(missing_ok=True)  # of an earlier, larger model
+                else:
+                    model, contents = with_data_file(model, prepared, data_file.name)
+                    _write_data_file(data_file, contents)
+                    _write_if_changed(project / path, model)
+                paths[target, partition] = path
     return paths
 
 

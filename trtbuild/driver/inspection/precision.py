@@ -1,7 +1,7 @@
-"""``trtbuild inspect MODEL --precision``: say what is computed in which floating type.
+"""``trtbuild inspect MODEL --precision``: the floating type in which each operator of a model computes.
 
-The answer is about the manifest of now, and not about a package. It needs the traced program of the model, and no later
-step. So it also explains a model whose lower step has failed.
+The answer follows from the present manifest, and not from a package. It needs the traced program of the model, and no
+later step. So it also explains a model whose lower step has failed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class InspectedPrecision:
 
 
 def inspect_precision(request: Request, name: str | None) -> InspectedPrecision:
-    """Return what the model `name` computes in which type.
+    """Return the floating types in which the model `name` computes.
 
     Raises UsageError if `name` is not a model, if the model was not traced yet, or if it does not come from PyTorch, and
     SourceError for a pattern that does not fit the model."""

@@ -23,7 +23,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from trtbuild.core.recipes.ports import FileStamp, Store
 
@@ -52,6 +52,11 @@ class OutputFile:
 def generated_file(path: str, data: bytes, turn: int = 0) -> OutputFile:
     """Return a file with the bytes `data`, which are not in the store."""
     return OutputFile(path, hashlib.sha256(data).hexdigest(), turn, data)
+
+
+def folder_prefix(root: str) -> str:
+    """Return `root` as the beginning of the paths below it: ``dist/vit/``, and empty for the project's directory."""
+    return str(PurePosixPath(root) / "_")[:-1]
 
 
 def changed_files(project: Path, files: Sequence[OutputFile], digests: Digests) -> list[OutputFile]:

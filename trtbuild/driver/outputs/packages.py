@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from trtbuild.core.packages.package_files import PackageFiles
 from trtbuild.core.packages.package_index import SCHEMAS
 from trtbuild.core.packages.package_reading import check_path
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
-from trtbuild.driver.outputs.files import OutputFile
+from trtbuild.driver.outputs.files import OutputFile, folder_prefix
 from trtbuild.regular import read_regular
 
 INDEX = "index.json"
@@ -25,7 +25,7 @@ def files(root: str, package: PackageFiles, record: Record) -> list[OutputFile]:
 
 def files_below(root: str, digests: Mapping[str, str], record: Record) -> list[OutputFile]:
     """Return the files that `digests` names (path → SHA-256), and then the index."""
-    base = str(PurePosixPath(root) / "_")[:-1]  # a string, because joining thousands of paths would take long
+    base = folder_prefix(root)  # a string, because joining thousands of paths would take long
     result = [OutputFile(f"{base}{path}", sha256) for path, sha256 in sorted(digests.items())]
     if NAMES not in digests:  # the index of an older package does not list it
         result.append(OutputFile(f"{base}{NAMES}", record.outputs["names"].sha256))

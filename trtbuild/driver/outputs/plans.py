@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from trtbuild.core.packages.package_files import PackageFiles
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
-from trtbuild.driver.outputs.files import OutputFile
+from trtbuild.driver.outputs.files import OutputFile, folder_prefix
 
 _ENGINE_FOLDER = "engines/"
 _PLAN_SUFFIX = ".plan"
@@ -16,7 +16,7 @@ _PLAN_SUFFIX = ".plan"
 
 def files(root: str, package: PackageFiles, record: Record) -> list[OutputFile]:
     """Return the plans among the files of the package."""
-    base = str(PurePosixPath(root) / "_")[:-1]
+    base = folder_prefix(root)
     return [
         OutputFile(f"{base}{path.removeprefix(_ENGINE_FOLDER)}", sha256)
         for path, sha256 in sorted(package.files.items())

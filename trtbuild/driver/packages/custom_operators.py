@@ -17,8 +17,9 @@ from trtbuild.errors import OperatorMissing
 
 
 def import_from(project: str | Path) -> None:
-    """Let modules of operators be imported from the folder `project`, after all other folders. A command line does not
-    have this folder among those of imports."""
+    """Append the folder `project` to ``sys.path``, so that modules of operators in it can be imported.
+
+    A program usually has this folder there, but the command ``trtbuild`` does not."""
     folder = str(Path(project).resolve())
     if folder not in sys.path:
         sys.path.append(folder)

@@ -27,8 +27,9 @@ def require_permission(index: PackageIndex, *, load_plugins: bool) -> None:
 
 
 def load_plugins(package: Package, library: TensorRT, *, verify: bool) -> None:
-    """Load the plugins of a package into this process for the engines that `library` runs. `require_permission` has been
-    called. Raises PluginError, PackageDamaged or PackageMissing."""
+    """Load the plugins of a package into this process, for the engines that `library` runs.
+
+    The caller must call `require_permission` first. Raises PluginError, PackageDamaged or PackageMissing."""
     plugins = package.index.plugins
     if plugins is None:
         return

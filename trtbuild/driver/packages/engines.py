@@ -14,7 +14,7 @@ from trtbuild.toolchain.running.execution import load_library
 
 class Engines(EngineSet):
     """Implements `trtbuild.runtime.calls.loaded.Engines` for a package. Raises NoFittingTarget, ToolchainMissing and
-    EngineError. Loads the plugins of the package, so `custom_plugins.require_permission` has been called."""
+    EngineError. It loads the plugins of the package, so the caller must call `custom_plugins.require_permission` first."""
 
     def __init__(self, package: Package, target: PackedTarget, ordinal: int, *, verify: bool = True) -> None:
         library = load_library(library_for(target))

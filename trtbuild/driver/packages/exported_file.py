@@ -21,6 +21,7 @@ from trtbuild.regular import read_regular
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
+
 #: The last record of a zip archive: its first bytes, and its size in bytes without a comment. torch writes no comment.
 _ARCHIVE_END, _ARCHIVE_END_SIZE = b"PK\x05\x06", 22
 
@@ -80,9 +81,8 @@ def _read_file(path: Path) -> bytes:
 def _parse_about(data: bytes, path: Path) -> ExportedFileInfo:
     """Return the text about the package (rule 1)."""
     try:
-        if (
-            data[-_ARCHIVE_END_SIZE:][: len(_ARCHIVE_END)] != _ARCHIVE_END
-        ):  # zipfile would find the end of an archive inside a truncated one
+        # zipfile alone is not enough: in a truncated archive it may find the end of another archive inside
+        if data[-_ARCHIVE_END_SIZE:][: len(_ARCHIVE_END)] != _ARCHIVE_END:
             raise zipfile.BadZipFile("it does not end as an archive does")
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             names = [name for name in archive.namelist() if name.endswith(f"/extra/{INFO_FILE}")]

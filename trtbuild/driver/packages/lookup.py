@@ -7,7 +7,7 @@ from pathlib import Path
 from trtbuild.core.model.spec import Model
 from trtbuild.core.values.nearest import suggestion
 from trtbuild.driver.outputs.packages import INDEX
-from trtbuild.driver.outputs.triton.served import PACKAGE
+from trtbuild.driver.outputs.triton.served import PACKAGE_FOLDER
 from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.errors import UsageError
 from trtbuild.runtime.packages.package import missing_package_error
@@ -66,7 +66,7 @@ def _output_path(model: Model) -> str:
     if "package" in outputs:
         return outputs["package"]
     if "triton" in outputs:  # it contains a package if trtbuild's runtime serves the model
-        return f"{outputs['triton']}/{model.name}/{PACKAGE}"
+        return f"{outputs['triton']}/{model.name}/{PACKAGE_FOLDER}"
     raise UsageError(
         f"model {model.name!r} has no package among its outputs",
         file=model.origin.file,

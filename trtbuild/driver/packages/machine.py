@@ -36,7 +36,7 @@ def gpu_number(device: Any) -> int | None:
     kind, _, number = str(device).partition(":")
     if kind == "cpu" and number in ("", "0"):
         return None
-    if kind == "cuda" and (not number or number.isdigit()):
+    if kind == "cuda" and (not number or number.isdecimal()):
         return int(number) if number else _current_gpu_number()
     raise UsageError(
         f"{device!r} is not a device", hint='devices are "cpu", "cuda", "cuda:0", … or the number of a GPU'

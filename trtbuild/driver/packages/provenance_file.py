@@ -77,8 +77,8 @@ def remove_of(project: Path, plan: ModelPlan) -> None:
 
 def add(package: Package, entries: Sequence[CutEntry]) -> None:
     """Write `entries` beside a package. Existing entries of other runners or targets stay."""
-    replaced_runners = [(entry.by, list(entry.targets)) for entry in entries]
-    kept = [old for old in _existing_entries(package) if (old.get("by"), old.get("targets")) not in replaced_runners]
+    replaced = [(entry.by, list(entry.targets)) for entry in entries]
+    kept = [old for old in _existing_entries(package) if (old.get("by"), old.get("targets")) not in replaced]
     _write_file(package, [*kept, *map(_without_transient_fields, entries)])
 
 

@@ -1,4 +1,4 @@
-"""Reads facts for a report from the local cache: the signer of a record, and the module paths of a lowered program.
+"""Read facts for a report from the local cache: the signer of a record, and the module paths of a lowered program.
 
 A report also works without the cache, so an entry that is missing or cannot be read is left out.
 """
@@ -37,7 +37,10 @@ class CachedFacts:
         return signers
 
     def call_modules(self, lower_key: str | None) -> Sequence[str]:
-        """The module path of each call of a lowered program; empty if it is not known. `lower_key`: its step's key."""
+        """The module path of each call of a lowered program; empty if it is not known.
+
+        `lower_key` is the key of the lower step.
+        """
         if self._store is None or lower_key is None:
             return ()
         with contextlib.suppress(TrtbuildError, OSError, ValueError, TypeError, KeyError, IndexError):

@@ -1,4 +1,4 @@
-"""The differences between a build and the build before."""
+"""The differences between a build and the build before it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trtbuild.driver.reports.replay import ReplayedBuild
 def compare(before: ReplayedBuild, now: ReplayedBuild) -> Comparison:
     """The steps with another key, verdict or size than in the build before, and the steps that only one build has.
 
-    Steps with another verdict, but with the same key, are at the end."""
+    Steps with the same key are at the end."""
     steps, unchanged = [], 0
     for id in dict.fromkeys((*now.steps, *before.steps)):
         old, new = before.steps.get(id), now.steps.get(id)

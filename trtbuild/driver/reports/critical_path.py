@@ -1,8 +1,8 @@
 """The critical path of a build: the steps that decided how long it took.
 
 Rules
-1. The path ends at the step that ended last. The step before is the one whose end allowed it to start: the last of its
-   producers to end, or, if a worker was not free then, the last step to end on the same worker before it started.
+1. The path is found from its end, the step that ended last. The step before a step S is usually the producer of S that
+   ended last. But if S then waited for a free worker, it is the last step that ended on the worker of S before S started.
 2. A step that did not start is not on the path. A running step ends at the last event.
 """
 
@@ -21,7 +21,10 @@ _NOTICEABLE_S = 0.05
 def with_waits(
     steps: Mapping[str, StepRow], producers: Mapping[str, Sequence[str]], last_s: float
 ) -> tuple[dict[str, StepRow], float]:
-    """`steps` with `waited_for`, `waited_s` and `critical`, and the seconds of the steps on the critical path."""
+    """`steps` with `waited_for`, `waited_s` and `critical`, and the total seconds of the steps on the critical path.
+
+    `producers` maps the id of a step to the ids of its producers. `last_s` is the time of the last event.
+    """
     started = {id: row for id, row in steps.items() if row.start_s is not None}
     ends = {id: last_s if row.end_s is None else row.end_s for id, row in started.items()}
     first_s = min((row.start_s for row in started.values() if row.start_s is not None), default=0.0)

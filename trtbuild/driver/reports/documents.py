@@ -1,4 +1,4 @@
-"""The contents of a report. The page has them as JSON, so their names are also used in ``page/*.js``."""
+"""The contents of a report. The page has them as JSON, so ``cli/report_page/*.js`` uses the same names."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ RowVerdict = Literal["hit", "run", "failed", "skipped", "running"]
 class StepRow:
     """A step of a build. Times are in seconds since the build started; they are null if the step did not start.
 
-    `waited_for`: the step whose end allowed this step to start. `waited_s`: how long it was ready before it started.
-    `critical`: whether it is on the critical path. `signer`: who signed the record of an engine, if keys are configured.
+    `waited_for`: the step whose end allowed this step to start. `waited_s`: how long this step was ready before it started.
+    `critical`: whether it is on the critical path. `finished`: for a hit, when its result was built. `signer`: who signed
+    the record of an engine, if keys are configured. `uncacheable`: why the result was not cached.
     """
 
     id: str
@@ -77,9 +78,10 @@ class TargetRow:
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionRow:
-    """A partition of a model. `reads`: inputs and partitions whose values it reads. `modules`: module path → calls.
+    """A partition of a model. `reads`: the inputs and partitions whose values it reads. `calls`: the number of operator
+    calls in it. `modules`: module path → the number of its calls.
 
-    `reasons`: for a Torch partition, operator → why it stays in PyTorch. `types`: the types that its engine computes in.
+    `reasons`: for a Torch partition, operator → why it stays in PyTorch. `types`: the types in which its engine computes.
     """
 
     name: str
@@ -117,7 +119,10 @@ LayerRow = tuple[int, str, str, str, str, str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class PackageView:
-    """The contents of a package, and its comparisons with PyTorch (`Provenance.verified`)."""
+    """The contents of a package, and its comparisons with PyTorch (`Provenance.verified`).
+
+    `void`: why the comparisons in its provenance do not count, null if they do.
+    """
 
     model: str
     path: str
@@ -130,10 +135,10 @@ class PackageView:
 
 @dataclass(frozen=True, kw_only=True)
 class ChangedStep:
-    """A step that differs from the build before; a value is null in the build that does not have the step.
+    """A step that differs from the build before. The values of a build that does not have the step are null.
 
-    `change` is ``new`` or ``removed`` if only one of the builds has the step, ``changed`` if its key differs, ``failed`` if
-    it has failed in one of them, and otherwise ``same``: only the verdict differs."""
+    `change` is ``new`` or ``removed`` if only one of the builds has the step, ``failed`` if the step has failed in one of
+    them, and ``changed`` if its key differs. Otherwise it is ``same``: only the verdict or the size differs."""
 
     id: str
     change: Literal["new", "removed", "changed", "failed", "same"]
@@ -148,7 +153,7 @@ class ChangedStep:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The differences to the build before, which started at `started`."""
+    """The differences from the build before, which started at `started`. `unchanged`: the number of equal steps."""
 
     started: str
     status: Status
@@ -160,9 +165,10 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """A build, the packages that it wrote, and its differences to the build before.
+    """A build, its packages, and its differences from the build before.
 
-    `project` is the name of the project's directory."""
+    `project`: the name of the project's directory. `totals`: the number of steps by verdict. `critical_s`: the total
+    seconds of the steps on the critical path. `notes`: why packages could not be read."""
 
     project: str
     status: Status

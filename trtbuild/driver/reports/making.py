@@ -21,7 +21,7 @@ from trtbuild.driver.running.kept import kept_benches
 def make_report(project: Path, log: Sequence[Event], before: Sequence[Event]) -> Report:
     """The report of the build with the events `log`. `before`: the events of the build before, empty if not known.
 
-    The packages are those that are in place now. Another build may have written them since.
+    The packages are those that exist now. A later build may have written them.
     """
     build = replay(log)
     steps, critical_s = with_waits(build.steps, build.producers, build.last_s)

@@ -152,7 +152,10 @@ def _finished(row: StepRow, event: events.StepFinished) -> StepRow:
 
 
 def _note_conversions(build: ReplayedBuild, conversions: Mapping[str, float]) -> None:
-    """Change the convert steps that a partition step has done from hits into runs."""
+    """Count a convert step as run, and not as a hit, if a partition step of this build has made its conversion.
+
+    `conversions` maps the key of a convert step to the seconds that its conversion took.
+    """
     remaining = dict(conversions)
     for id, row in build.steps.items():
         if row.stage == "convert" and row.verdict == "hit" and row.key in remaining:

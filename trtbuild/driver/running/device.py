@@ -35,11 +35,8 @@ class PackageOnDevice:
                 import_operators=import_operators,
                 load_plugins=load_plugins,
             )
-        except (
-            NoFittingTarget,
-            OperatorMissing,
-            PluginsNotLoaded,
-        ) as error:  # hints are for programs, not for the command line
+        except (NoFittingTarget, OperatorMissing, PluginsNotLoaded) as error:
+            # the hints name arguments of `trtbuild.load`; people at the command line need flags
             error.hint = error.hint and error.hint.replace('pass device="cpu"', "use --device cpu").replace(
                 'device="cpu"', "--device cpu"
             ).replace(IMPORT_ADVICE, "use --import-operators").replace(PLUGINS_ADVICE, "use --load-plugins")

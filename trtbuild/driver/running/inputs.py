@@ -1,6 +1,6 @@
 """The inputs of a call, from the texts of ``--input``.
 
-``name=file.npy``          one input from a file. If the file has several tensors, it is the tensor with that name
+``name=file.npy``          one input from a file. If the file has several tensors, the one called ``name`` is used
 ``file.npz``               all inputs that the file contains, by name
 ``name=random:2x3x64``     random values of this shape. ``name=random`` chooses a shape that fits the other inputs
 
@@ -102,7 +102,7 @@ def _parse_input(index: PackageIndex, text: str, folder: Path) -> dict[str, Inpu
 
 def _inputs_from_file(index: PackageIndex, path: Path, text: str) -> dict[str, InputValue]:
     tensors = read(path)
-    if "" in tensors:
+    if "" in tensors:  # the tensor of an .npy file has no name
         if len(index.inputs) != 1:
             names = ", ".join(entry.name for entry in index.inputs)
             raise UsageError(

@@ -1,6 +1,6 @@
 """The last result of ``bench`` for each model, in ``.trtbuild/benches``. Reports of builds show it.
 
-The folder may be deleted. Nothing is written in a directory that is not a project (it has no ``.trtbuild``).
+The folder may be deleted. Nothing is written in a directory without ``.trtbuild``, because it is not a project.
 """
 
 from __future__ import annotations

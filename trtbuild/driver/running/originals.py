@@ -1,4 +1,4 @@
-"""Time the original module, from which a package was built, in a separate process."""
+"""Time the module from which a package was built (the original module), in a separate process."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from trtbuild.stages.trace.job import TraceJob
 class OriginalModule:
     """The process that times the original module, as a context manager.
 
-    `failure_reason` is the reason if the process cannot time anything; None otherwise. `about` is the version of torch and
-    the name of the device.
+    If the process cannot time anything, `failure_reason` is the reason. Otherwise it is None. `about` has the version of
+    torch and the name of the device.
     """
 
     def __init__(self, project: Path, job: TraceJob, device: str) -> None:

@@ -1,9 +1,9 @@
-"""The shapes of a call's inputs. The user gives some shapes. The shapes of the other inputs follow from them and a profile.
+"""The shapes of a call's inputs. The user gives some of them, and the others follow from the given shapes and a profile.
 
 Rules
 1. A given size sets its dim. Other dims have the size of a profile.
-2. The user may name the profile. Otherwise it is the first profile that accepts all given shapes, or the first profile if
-   none accepts them. This module does not check whether shapes fit: the call itself rejects shapes that do not.
+2. The user may name the profile. Otherwise it is the first profile that accepts all given shapes. If no profile accepts
+   them, it is the first of all profiles. This module does not check whether shapes fit a profile: the call does that.
 """
 
 from __future__ import annotations

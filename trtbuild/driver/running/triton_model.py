@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from trtbuild.core.packages.package_index import PackedTensor
-from trtbuild.driver.outputs.triton.served import PACKAGE
+from trtbuild.driver.outputs.triton.served import PACKAGE_FOLDER
 from trtbuild.driver.packages.loading import load
 from trtbuild.driver.running.device import copy_to_memory
 from trtbuild.driver.running.host_tensors import HostTensor
@@ -36,7 +36,7 @@ class TritonPythonModel:
         on_gpu = args["model_instance_kind"] == "GPU"
         device = f"cuda:{args['model_instance_device_id']}" if on_gpu else "cpu"
         # the files of a model repository are programs, so the code of operators and plugins adds no risk
-        self._loaded = load(folder / Path(PACKAGE).name, device=device, import_operators=True, load_plugins=True)
+        self._loaded = load(folder / Path(PACKAGE_FOLDER).name, device=device, import_operators=True, load_plugins=True)
         self._runner = self._loaded.runner()
         self._memory = self._runner.memory
         self._loaded.warmup()

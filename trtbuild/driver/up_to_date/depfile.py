@@ -1,16 +1,16 @@
 """``--depfile``: write the dependencies of a build to a file that make or ninja includes.
 
 Rules
-1. Prerequisites are the manifests and the files that they include, the lock file, weights files, source files, and each
-   file that a trace has read. Files of installed distributions are left out, as gcc's ``-MMD`` leaves out system headers.
-   So make does not notice a changed version of a distribution.
+1. Prerequisites are the manifests and the files that they include, the lock file, weights files, libraries of plugins,
+   source files, and each file that a trace has read. Files of installed distributions are left out, as gcc's ``-MMD``
+   leaves out system headers. So make does not notice a changed version of a distribution.
 2. A directory that user code has listed is a prerequisite: its time changes when an entry is added or removed.
    ``manifests/`` is also a prerequisite, if all manifests in it are used. A file that a trace has looked for and not found
    cannot be a prerequisite. Only trtbuild itself notices when such a file appears.
 3. Targets are the index of each package, the last file of each Triton model, each raw plan and each ``.pt2`` file. The
-   index is the last file of a package that is written. ``--depfile-target`` replaces all of these by other files, usually
-   by one stamp file. An output with unchanged content keeps its old time, so only a stamp file shows when the build was
-   last checked (docs/make.md).
+   index is the last file of a package that is written. With ``--depfile-target``, other files replace all of these, usually
+   one stamp file. An output with unchanged content keeps its old time, so only a stamp file shows when make last called
+   trtbuild (docs/make.md).
 4. Names have the form that make uses: relative to the directory where trtbuild was called, independent of ``-C``. If
    trtbuild knows a file by an absolute path, the name stays absolute, unless the file is below that directory.
 5. The depfile is written atomically after a successful build, and only if it changes. A failed build has an incomplete

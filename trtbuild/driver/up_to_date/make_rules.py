@@ -3,9 +3,9 @@
 How GNU make 4.3 reads names (tests/driver/up_to_date/test_make_rules.py checks these statements with make itself)
 1. A space, ``#``, ``:`` and the wildcards ``*?[`` need a backslash before them. ``$`` has to be doubled.
 2. ``%`` in a target makes a pattern, and needs a backslash. In a prerequisite it is an ordinary character.
-3. A backslash is an ordinary character in a name without any of these characters (``$`` is allowed), except at the end of
-   the name. In a name with such a character, the number of backslashes to write depends on how often make reads the name.
-   So such names cannot be written.
+3. A backslash in a name is an ordinary character, unless it is at the end, or the name has a character that rule 1 or 2
+   escapes with a backslash. In these two cases, the number of backslashes to write depends on how often make reads the
+   name. So such names cannot be written.
 4. Some names cannot be written in a makefile (`can_be_written`). If a prerequisite has such a name, the target depends on
    `ALWAYS` instead, the name of a file that never exists. So make runs the recipe each time. Such a build runs no step
    if nothing changed, and make never uses an outdated engine.

@@ -25,9 +25,9 @@ class Options:
 
     `tolerance` replaces the tolerances that depend on the precision. `replay` is a file of inputs, which replace the inputs
     of all points. `max_error` is the largest allowed error against the float model, for quantized models.
-    `import_operators` is whether to import the modules of operators that a package calls,
-    and `load_plugins` whether to load its library of plugins. `device` is the device that runs engines, with the names of
-    `trtbuild.load`. None: for each target the GPU that fits best.
+    `import_operators` is whether to import the modules of operators that a package calls, and `load_plugins` whether to
+    load the library of plugins in a package. `device` is the device that runs engines, with the names of `trtbuild.load`.
+    If `device` is None, each target runs on the GPU that fits best.
     """
 
     points: int = verification.DEFAULT_RANDOM_POINTS
@@ -40,10 +40,10 @@ class Options:
     device: str | None = None
 
     def excess(self, cuts: Sequence[CutEntry], advice: str, *, quantized: bool) -> str | None:
-        """The reason why the cuts of a model are not known to have at most `max_error`; None if they are.
+        """The reason why ``--max-error`` rejects a model: its error against the float model is larger, or is unknown.
 
-        A model without quantizers has no such error. `advice` says what to do if the error is unknown. `quantized` is
-        whether the model may have quantizers, if `cuts` does not say it."""
+        None if the error is at most `max_error`, or if the model has no quantizers. `advice` says what to do if the error
+        is unknown. `quantized` is whether the model may have quantizers; it counts only if no cut has such an error."""
         if self.max_error is None:
             return None
         errors = [cut.float_error for cut in cuts if cut.float_error is not None]

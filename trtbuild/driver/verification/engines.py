@@ -86,7 +86,7 @@ def gpus_for_targets(
     gpus = usable_gpus(device)
     for name in targets:
         if name not in package.index.targets:
-            yield name, "the package in place does not have it"
+            yield name, "the package does not have this target"
         elif isinstance(gpus, str):
             yield name, gpus
         else:
@@ -123,7 +123,7 @@ def _gpu_for_target(package: Package, target: str, gpus: Sequence[tuple[int, int
     return reason
 
 
-def machine(gpu: TargetGpu, platform: str) -> Mapping[str, str]:
+def machine_facts(gpu: TargetGpu, platform: str) -> Mapping[str, str]:
     """Return the facts about the GPU and its driver that belong to the key of a verification."""
     device = devices.use_gpu(gpu.ordinal)
     details = {} if device is None else {"device": device.name, "driver": device.driver}

@@ -1,7 +1,7 @@
 """Derive the jobs of a verification from a model's plan: one job for each partitioning of the model.
 
-A partitioning is the result of one partition step. Targets of one toolchain share it. The jobs need the traced, partitioned
-and converted programs, but no engines. So a machine that cannot build engines can verify, too.
+A partitioning is the result of one partition step; documents call it a cut. Targets of one toolchain share it. The jobs
+need the traced, partitioned and converted programs, but no engines. So a machine that cannot build engines can verify, too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ NEEDED_STAGES = ("trace", "lower", "partition", "convert")
 class PartitioningJob:
     """One partitioning of a model to verify. `plans` maps target → partition → SHA-256 of the built engine.
 
-    `program_graph` is the SHA-256 of the traced program's text. `toolchain` is its name and version, for documents.
+    `program_graph` is the SHA-256 of the traced program's text. `toolchain` is the name and version of the toolchain, for
+    documents.
     `quantized` is whether the model calls quantizers or dequantizers.
     """
 

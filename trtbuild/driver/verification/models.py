@@ -312,7 +312,7 @@ class _ModelVerification:
             plans = provenance_file.plans_of(package, name)  # from the package, because the build plan may lack some
             target_partitioning = replace(partitioning, targets=(name,), plans={name: plans})
             job = self._job_of_runner(target_partitioning, "engine", number, self._points, name)
-            machine = engines_here.machine(gpu, self._platform)
+            machine = engines_here.machine_facts(gpu, self._platform)
             target = package.index.targets[name]
             reference = "onnxruntime" if partitioning.job.by_onnx else "torch"
             versions = {reference: self._versions[reference], target.toolchain: target.version}

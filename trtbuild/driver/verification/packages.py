@@ -171,7 +171,7 @@ class _PackageVerification:
             targets=[target.name],
             toolchain=f"{target.toolchain} {target.version}",
             plans={target.name: provenance_file.plans_of(self._package, target.name)},
-            machine=engines_here.machine(gpu, table.host_platform()),
+            machine=engines_here.machine_facts(gpu, table.host_platform()),
             provenance=records.new_provenance(),
         )
 

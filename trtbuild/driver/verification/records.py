@@ -34,7 +34,7 @@ _Entry = TypeVar("_Entry", WholeEntry, PartitionEntry)
 
 @dataclass(frozen=True)
 class Labels:
-    """The names in documents: those of profiles and dims, and the directory to which paths of files are relative."""
+    """The names of profiles and dims for documents, and the directory to which the paths in documents are relative."""
 
     profiles: Sequence[str]
     dims: Sequence[str]
@@ -60,9 +60,8 @@ def find_record(store: Store, recipe: Recipe) -> tuple[Record | None, Report | N
         if record is not None and record.recipe.same_as(recipe):
             report = decode(Report, json.loads(store.get_bytes(record.outputs["report"].sha256)))
             if report.status != "wrong":
-                return record, replace(
-                    report, worst_input=None
-                )  # that file exists only on the machine that ran the verification
+                # the file of the worst inputs exists only on the machine that ran the verification
+                return record, replace(report, worst_input=None)
     return None, None
 
 
@@ -78,7 +77,7 @@ def new_provenance() -> dict[str, str]:
 
 
 def add_tf32_hints(cuts: Sequence[CutEntry], tf32: bool | None) -> list[CutEntry]:
-    """Return the entries of a model. They have a hint where TF32 may be the cause of a float32 engine's error.
+    """Return the entries of a model, with a hint where TF32 may be the cause of a float32 engine's error.
 
     Engines whose conversion is wrong get no hint. `tf32` is whether the engines were built with TF32; None if unknown.
     """

@@ -80,8 +80,8 @@ def _native_files(root: str, index: PackageIndex) -> list[OutputFile]:
 def _served_files(root: str, index: PackageIndex, record: Record, reason: str) -> list[OutputFile]:
     base = f"{root}/{index.model}"
     digests = {path: file.sha256 for path, file in index.files.items()}
-    result = packages.files_below(f"{base}/{served.PACKAGE}", digests, record)
-    result.append(generated_file(f"{base}/{served.MODEL_FILE}", served.MODEL, turn=2))
+    result = packages.files_below(f"{base}/{served.PACKAGE_FOLDER}", digests, record)
+    result.append(generated_file(f"{base}/{served.MODEL_FILE}", served.MODEL_CODE, turn=2))
     data = _configuration_bytes(
         f"{index.model}, which trtbuild's runtime serves: {reason}", served.configuration(index)
     )

@@ -6,11 +6,12 @@ from trtbuild.core.packages.package_index import PackageIndex
 from trtbuild.driver.outputs.triton.tensors import max_batch_size, tensor_fields
 from trtbuild.driver.outputs.triton.text_format import Message, Value
 
-#: The package's place in the model's directory.
-PACKAGE = "1/package"
+#: The package's directory in the model's directory.
+PACKAGE_FOLDER = "1/package"
 
+#: The file that Triton's Python backend runs, and its content.
 MODEL_FILE = "1/model.py"
-MODEL = b'''\
+MODEL_CODE = b'''\
 """Serves the package beside this file. Written by trtbuild, which must be installed where this runs."""
 
 from trtbuild import TritonPythonModel

@@ -135,8 +135,8 @@ def test_dtypes_have_the_short_names_of_precisions(short: str, name: str) -> Non
         (lambda: describe_inputs([[ROWS], [Input((1, 8), dtype="float16")]]), "the inputs of profile 1 differ"),
         (lambda: describe_inputs([[ROWS], [ROWS]], [{}, {}, {}]), "inputs have 2 profiles and kwarg_inputs 3"),
         (lambda: describe_inputs([ROWS], arguments=["x"], dims={"batch": ["y.0"]}), "not an axis of an input"),
-        (lambda: describe_inputs([ROWS], arguments=["x"], dims={"batch": {}}), "which names no axes"),
-        (lambda: describe_inputs([ROWS], arguments=["x"], dims={"batch": None}), "which names no axes"),
+        (lambda: describe_inputs([ROWS], arguments=["x"], dims={"batch": {}}), "which is not a list of axes"),
+        (lambda: describe_inputs([ROWS], arguments=["x"], dims={"batch": None}), "which is not a list of axes"),
         (lambda: describe_inputs([ROWS], arguments=["x"], dynamic_shapes={"y": {}}), "which is not an input"),
         (
             lambda: describe_inputs([ROWS], arguments=["x"], dynamic_shapes={"x": {5: Dim("b", max=2)}}),

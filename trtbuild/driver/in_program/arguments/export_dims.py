@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from trtbuild.core.model.spec import NamedDim, Profile, ShapeRange
+from trtbuild.core.values.expressions import UNBOUNDED
 from trtbuild.driver.in_program.arguments import checked
 from trtbuild.driver.in_program.arguments.described import ModuleInputs
 from trtbuild.errors import UsageError
@@ -33,9 +34,9 @@ def apply_export_dims(module_inputs: ModuleInputs, dynamic_shapes: Any) -> Modul
         raise UsageError(
             f"dynamic_shapes has {unknown[0]!r}, which is not an input", hint=f"the inputs are: {', '.join(names)}"
         )
-    (profile,) = module_inputs.profiles if len(module_inputs.profiles) == 1 else (None,)
-    if profile is None:
+    if len(module_inputs.profiles) > 1:
         raise UsageError("dynamic_shapes and several profiles contradict each other", hint="give one of the two")
+    (profile,) = module_inputs.profiles
     shapes = dict(profile.shapes)
     axes_by_dim: dict[str, list[tuple[str, int]]] = {}
     factors: dict[str, int] = {}
@@ -47,7 +48,7 @@ def apply_export_dims(module_inputs: ModuleInputs, dynamic_shapes: Any) -> Modul
                     hint="axes are counted from 0",
                 )
             root, factor = _root_and_factor(dim, f"{name}.{axis}")
-            if not isinstance(root.max, int) or root.max * factor >= 2**31 - 1:
+            if not isinstance(root.max, int) or root.max * factor >= UNBOUNDED:
                 raise UsageError(
                     f"the Dim {root.__name__!r} of {name}.{axis} has no max",
                     hint="torch.export.Dim(name, min=…, max=…): an engine needs a range",
@@ -80,7 +81,10 @@ def _axes_with_dims(axes: Any, name: str) -> list[tuple[int, Any]]:
 
 
 def _root_and_factor(dim: Any, place: str) -> tuple[Any, int]:
-    """Return a Dim and its factor: ``2 * batch`` gives (batch, 2)."""
+    """Return a Dim and its factor: ``2 * batch`` gives (batch, 2). `place` is the axis, for the error.
+
+    torch.export stores ``2 * batch`` as the Dim `root` and the function `fn`, which computes the size from that of `root`.
+    """
     root = getattr(dim, "root", None)
     if root is not None:
         factor = int(dim.fn(1)) - int(dim.fn(0))

@@ -6,9 +6,9 @@ Rules
    urgent first (core/planning/priorities.py).
 2. If several steps have the same key, one of them runs. The others wait for it and become hits. `LayeredStore.building`
    locks a key across processes. A process that had to wait for the lock looks in the store again before it runs the step.
-3. A step that finds a missing or damaged blob has not failed. The store has moved a damaged blob to the quarantine, so the
-   blob is missing then, too. The next plan runs the step that makes the blob. The step that needs the blob fails only
-   after `MAX_RETRIES` retries.
+3. A step that finds a missing or damaged blob has not failed. The store moves a damaged blob to the quarantine, and it is
+   then missing. The next plan runs the step that makes the missing blob. The step that needs the blob fails only after
+   `MAX_RETRIES` retries.
 4. When a step fails, the steps that depend on it are skipped. Without ``keep_going`` no step is started after a failure,
    but the running steps are finished.
 5. A model's outputs are written as soon as all of its steps are hits, while steps of other models run. They are written
@@ -41,7 +41,7 @@ __all__ = ["MAX_RETRIES", "Callbacks", "Outcome", "ResourceLimit", "execute"]
 #: The largest number of retries after a blob could not be read: for each step, and for writing each model's outputs.
 MAX_RETRIES = 8
 
-#: Seconds between two questions to the limit, while a step waits for memory, a GPU or a worker.
+#: Seconds between two calls of the limit, while a step waits for memory, a GPU or a worker.
 LIMIT_POLL_S = 1.0
 
 #: Seconds that an interrupted build waits for its threads. Threads that still run then end with the process.
@@ -267,7 +267,7 @@ class _Execution:
             plan = self._callbacks.replan(name)
         except TrtbuildError as error:
             step = self._schedule.give_up(name)
-            if step is None:  # all steps were hits, so only the outputs are not up to date
+            if step is None:  # all steps are finished, so only the outputs are not up to date
                 self.outcome.unwritten[name] = error
             else:
                 self._note_failure(step, error)

@@ -25,7 +25,7 @@ from trtbuild.toolchain.libraries.devices import device_sms
 from trtbuild.toolchain.libraries.gpu_memory import free_gpu_bytes
 from trtbuild.toolchain.libraries.table import FLAVOURS
 
-#: Bytes of GPU memory that an engine step needs without weights, and for each byte of weights. Both were not measured.
+#: Bytes of GPU memory that an engine step needs without weights, and for each byte of weights. Neither was measured.
 GPU_BASE_BYTES = 1 << 30
 GPU_BYTES_PER_WEIGHT_BYTE = 3
 

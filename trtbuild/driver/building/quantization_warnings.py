@@ -5,7 +5,8 @@ Rules
    shows these reasons, too.
 2. The engine step finds engines that compute in floats (`trtbuild.core.engines.float_fallbacks`), and the calibrate step
    finds layers that no sample reaches. The records of both steps have this in `statistics`, so a later build that finds the
-   records warns, too. A record without these fields causes no warning.
+   records warns, too. A record without these fields causes no warning. An engine causes no warning if its plan does not
+   name its types.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from trtbuild.core.recipes.record import Record
 _QUANTIZERS = ("quantized_decomposed.", "trtbuild.", "aten.fake_quantize")
 #: The reason of an operator that the manifest keeps in PyTorch.
 _CHOSEN = "in torch_executed_ops"
-#: The beginning of a reason that is a consequence of another one: an operator between others was too small a piece.
+#: The beginning of a reason that other reasons cause: the piece between operators that stay in PyTorch is too small.
 _CONSEQUENCE = "in a piece smaller than"
 _TEXTS: dict[Fallback, str] = {
     "weights": "has converted all quantized weights to floats, so the engines are as large as those of the float model",

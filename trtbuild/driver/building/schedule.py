@@ -152,7 +152,7 @@ class Schedule:
         return next((step for step_id, step in removed.plan.steps.items() if step_id in removed.open_steps), None)
 
     def take_due_models(self) -> list[str]:
-        """Return the models that have to be planned again now, and forget that they are due."""
+        """Return the models that have to be planned again now. The next call does not return them again."""
         names = [name for name in self._due_models if name in self._models and self._models[name].is_due]
         self._due_models.clear()
         return names

@@ -54,8 +54,8 @@ def run_step(
 ) -> StepRun:
     """Run one step whose inputs are in the store.
 
-    `gpu` is the only GPU that the step's worker process can use; None means that it can use all. With `farm`, the workers
-    of its scheduler compile engines.
+    `gpu` is the only GPU that the step's worker process can use. None means no such limit. With `farm`, the workers of
+    its scheduler compile engines.
 
     Raises TrtbuildError, OSError, or any error of the step.
     """

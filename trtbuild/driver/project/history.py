@@ -84,7 +84,7 @@ class History:
         entry_start = f'{{"recipe":{recipe.text},"ran":'
         if not ran and not uncacheable:
             old = self._entries.get(step, "")
-            if old.startswith(entry_start) and _UNCACHEABLE_MEMBER not in old:  # the entry of the file stays right
+            if old.startswith(entry_start) and _UNCACHEABLE_MEMBER not in old:  # the file already has this entry
                 self._new_entries.pop(step, None)
                 return
         last = encode(ran) if ran else self._entry(step).get("ran")

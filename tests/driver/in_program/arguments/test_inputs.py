@@ -101,6 +101,17 @@ def test_dims_of_torch_export_give_names_ranges_and_multiples() -> None:
     assert description.dims == (NamedDim("batch", (("x", 0), ("y", 0))), NamedDim("width", (("x", 1),), 8))
 
 
+def test_dims_and_a_dim_of_torch_export_with_one_name_are_one_dim() -> None:
+    batch = Dim("batch", min=1, max=32)
+    description = describe_inputs(
+        [torch.zeros(4, 16), torch.zeros(4, 3)],
+        arguments=["x", "y"],
+        dims={"batch": ["x.0"]},
+        dynamic_shapes={"x": {0: batch}, "y": {0: batch}},
+    )
+    assert description.dims == (NamedDim("batch", (("x", 0), ("y", 0))),)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, "float32", "torch.float32", "float"])
 def test_dtypes_of_torch_and_names_mean_the_same(dtype: Any) -> None:
     assert dtype_name(dtype) == "float32"

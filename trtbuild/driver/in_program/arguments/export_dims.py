@@ -1,7 +1,8 @@
 """The `dynamic_shapes` of torch.export: a ``Dim`` gives an axis a name and a range.
 
 Rules
-1. Axes with the same Dim are one dimension. ``2 * half`` is a separate dim, whose sizes are multiples of 2.
+1. Axes with the same Dim are one dimension, together with the axes to which `dims` or an `Input` gives the same name.
+   ``2 * half`` is a separate dim, whose sizes are multiples of 2.
 2. The opt size is the size of the example, clamped to the Dim's range.
 3. A Dim needs a max, because an engine is built for a range.
 """
@@ -58,13 +59,18 @@ def apply_export_dims(module_inputs: ModuleInputs, dynamic_shapes: Any) -> Modul
             key = root.__name__ if factors.setdefault(root.__name__, factor) == factor else f"{root.__name__}_{factor}"
             factors.setdefault(key, factor)
             axes_by_dim.setdefault(key, []).append((name, axis))
-    dims = tuple(NamedDim(name, tuple(axes), factors[name]) for name, axes in axes_by_dim.items())
-    existing_names = {dim.name for dim in module_inputs.dims}
-    all_dims = [*module_inputs.dims, *(dim for dim in dims if dim.name not in existing_names)]
     order = {name: number for number, name in enumerate(names)}
-    all_dims.sort(key=lambda dim: (order[dim.at[0][0]], dim.at[0][1], dim.name))
+    all_dims = {dim.name: dim for dim in module_inputs.dims}
+    for name, axes in axes_by_dim.items():
+        declared = all_dims.get(name)  # `dims` or an `Input` may name the same dim
+        if declared is None:
+            all_dims[name] = NamedDim(name, tuple(axes), factors[name])
+        elif declared.multiple_of == factors[name]:
+            at = sorted({*declared.at, *axes}, key=lambda place: (order[place[0]], place[1]))
+            all_dims[name] = replace(declared, at=tuple(at))
+    sorted_dims = sorted(all_dims.values(), key=lambda dim: (order[dim.at[0][0]], dim.at[0][1], dim.name))
     new_profile = Profile(profile.name, tuple((name, shapes[name]) for name, _ in profile.shapes))
-    return replace(module_inputs, profiles=(new_profile,), dims=tuple(all_dims))
+    return replace(module_inputs, profiles=(new_profile,), dims=tuple(sorted_dims))
 
 
 def _axes_with_dims(axes: Any, name: str) -> list[tuple[int, Any]]:

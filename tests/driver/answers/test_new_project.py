@@ -114,7 +114,7 @@ def test_targets_are_the_gpus_of_this_machine_or_a_default_that_can_be_built(
     assert model.precision == ("float16" if 75 in targets else "float32")
     warnings = " ".join(document.warnings)
     assert ("SM 90, which tensorrt-rtx does not support" in warnings) == (
-        toolchain.devices == (90,) and targets == [89]
+        toolchain.gpu_sms == (90,) and targets == [89]
     )
     assert ("pip install" in document.next[0]) == (toolchain.version is None)
 

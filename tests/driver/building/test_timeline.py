@@ -84,6 +84,32 @@ def test_steps_that_run_together_have_separate_lanes_and_lanes_are_reused(tmp_pa
     assert events[second.id]["args"]["text"] == "refused"
 
 
+def test_a_step_that_starts_again_frees_its_lane_and_both_attempts_are_shown(tmp_path: Path) -> None:
+    first, second = a_step("one"), a_step("two")
+    with Timeline(tmp_path / "t.json", fail) as timeline:
+        timeline.step_started(first)
+        timeline.step_started(first)  # a retry after a blob could not be read
+        timeline.step_started(second)
+        timeline.step_finished(first, result_of(first))
+        timeline.step_finished(second, result_of(second))
+    document = json.loads((tmp_path / "t.json").read_text())
+    assert checked_events(document)[second.id]["tid"] == 1
+    attempts = [event["args"]["verdict"] for event in document["traceEvents"] if event["name"] == first.id]
+    assert attempts == ["repeated", "run"]
+
+
+def test_a_step_that_fails_without_a_start_does_not_free_the_lane_of_another_step(tmp_path: Path) -> None:
+    running, failed, later = a_step("one"), a_step("two"), a_step("three")
+    with Timeline(tmp_path / "t.json", fail) as timeline:
+        timeline.step_started(running)
+        timeline.step_failed(failed, ToolchainError("its model could not be planned again"))
+        timeline.step_started(later)
+        timeline.step_finished(running, result_of(running))
+        timeline.step_finished(later, result_of(later))
+    events = checked_events(json.loads((tmp_path / "t.json").read_text()))
+    assert [events[step.id]["tid"] for step in (running, failed, later)] == [0, 1, 1]
+
+
 def test_the_timeline_has_the_steps_that_an_interrupt_ended(tmp_path: Path) -> None:
     step = a_step("one")
     with pytest.raises(KeyboardInterrupt), Timeline(tmp_path / "t.json", fail) as timeline:

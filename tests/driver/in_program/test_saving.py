@@ -150,7 +150,7 @@ def test_a_directory_with_the_ending_of_a_file_needs_the_format_package(
     [
         ({"output_format": "onnx"}, "there is no output_format 'onnx'"),
         ({"output_format": "torchscript"}, "trtbuild does not write output_format='torchscript'"),
-        ({"target": "sm89"}, "a package has all its targets"),
+        ({"target": "sm89"}, "a package directory contains all targets"),
         ({"output_format": "pt2", "target": "ada"}, "the package has no target 'ada'"),
     ],
 )

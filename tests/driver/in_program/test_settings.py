@@ -79,7 +79,7 @@ def test_operators_may_be_given_as_objects() -> None:
             lambda: options_of(target=89, truncate_double=True, truncate_long_and_double=False),
             "contradict each other",
         ),
-        (lambda: options_of(target=89, device="cpu", reference=False), "reference=False leaves it out"),
+        (lambda: options_of(target=89, device="cpu", reference=False), "reference=False leaves this program out"),
         (lambda: options_of(target="ada"), "'ada' is not a target"),
         (lambda: options_of(target={"sm": "89"}), "sm"),
         (lambda: options_of(target=89, toolchain="trt"), "'trt' is not a toolchain"),
@@ -87,7 +87,7 @@ def test_operators_may_be_given_as_objects() -> None:
         (lambda: options_of(target={"sm": 89}, compatibility="all"), "'all' is not a compatibility"),
         (
             lambda: options_of(target=89, compatibility="exact", hardware_compatible=True),
-            "hardware_compatible=True is compatibility",
+            "hardware_compatible=True means compatibility",
         ),
         (
             lambda: options_of(target={"sm": 89, "compatibility": "exact"}, hardware_compatible=True),

@@ -1,12 +1,13 @@
-"""The command affected: the models that the changes since a commit touch. It needs neither torch nor TensorRT.
+"""The command affected: the models that the changes since a commit affect. It needs neither torch nor TensorRT.
 
 Rules
 1. A model is affected if a changed file is its manifest, the lock file, its weights, its source file, its library of
    plugins, or a dependency of its calibration or trace. If one manifest changes, all models are affected.
-2. The dependencies come from the chain of links, which the plan follows with the files of now. If the trace would run, the
+2. The dependencies come from the chain of links, which the plan follows with the current files. If the trace would run, the
    chain has ended early. Then the model is affected, and the text says why: the model was never traced in this state.
-3. In doubt, a model is affected: an unnecessary build has only hits, but a missing build goes unnoticed.
-4. git does not see files that it does not track. The document names the dependencies in the project that are such files.
+3. In doubt, a model counts as affected: an unnecessary build has only hits, but a missing build may stay undetected.
+4. git reports no changes of files that it does not track. The document lists the dependencies in the project that git does
+   not track.
 """
 
 # Paths are strings here, as in recipes.
@@ -25,18 +26,18 @@ from trtbuild.driver.project.workspace import Workspace
 
 
 def affected(workspace: Workspace, revision: str) -> Affected:
-    """The state of each requested model since `revision`. Raises UsageError and EnvironmentFault."""
+    """Whether the changes since `revision` affect each requested model, and why. Raises UsageError and EnvironmentFault."""
     changes = changes_since(workspace.project, revision)
     plans = workspace.plans()
-    models = [_model(workspace, plan, changes) for plan in plans.values()]
+    models = [_affected_model(workspace, plan, changes) for plan in plans.values()]
     return Affected(since=changes.commit, models=models, warnings=workspace.store.warnings())
 
 
-def _model(workspace: Workspace, plan: ModelPlan, changes: Changes) -> AffectedModel:
+def _affected_model(workspace: Workspace, plan: ModelPlan, changes: Changes) -> AffectedModel:
     project = os.path.realpath(workspace.project)
     observations = dict.fromkeys(_dependencies(workspace, plan))
-    changed = dict.fromkeys(seen.dependency.name for seen in observations if _has_changed(project, seen, changes))
-    untracked = [seen.dependency.name for seen in observations if _is_untracked(project, seen, changes)]
+    changed = dict.fromkeys(entry.dependency.name for entry in observations if _has_changed(project, entry, changes))
+    untracked = [entry.dependency.name for entry in observations if _is_untracked(project, entry, changes)]
     to_run = next((step for step in _user_code_steps(plan) if step.verdict != "hit"), None)
     code: AffectedCode = "unchanged"
     text = "no file that it depends on has changed"
@@ -65,7 +66,7 @@ def _user_code_steps(plan: ModelPlan) -> Iterator[Step]:
 
 
 def _dependencies(workspace: Workspace, plan: ModelPlan) -> Iterator[Observation]:
-    """The files that a model depends on, and what its calibration and trace have observed."""
+    """The files that a model depends on, and the observations of its calibration and trace."""
     model = plan.model
     library = model.plugins.library if model.plugins is not None else None
     for name in (*workspace.manifests, locks.LOCK_FILE, model.weights, model.source.file, library):
@@ -74,9 +75,9 @@ def _dependencies(workspace: Workspace, plan: ModelPlan) -> Iterator[Observation
     yield from plan.observations
 
 
-def _has_changed(project: str, seen: Observation, changes: Changes) -> bool:
-    """Whether a change touches what was observed."""
-    kind, name = seen.dependency.kind, seen.dependency.name
+def _has_changed(project: str, observation: Observation, changes: Changes) -> bool:
+    """Whether one of the changes affects an observed file, symbolic link or list of names in a directory."""
+    kind, name = observation.dependency.kind, observation.dependency.name
     if kind not in ("file", "link", "listing"):
         return False
     # a file may be reached through a symbolic link: the link and the file are compared
@@ -86,17 +87,17 @@ def _has_changed(project: str, seen: Observation, changes: Changes) -> bool:
             return True
         if kind == "listing" and changes.has_other_entries(path):
             return True
-        if seen.state == ABSENT and changes.existed_as_directory(path):
+        if observation.state == ABSENT and changes.existed_as_directory(path):
             return True
-        if seen.state == DIRECTORY and changes.is_new_directory(path):
+        if observation.state == DIRECTORY and changes.is_new_directory(path):
             return True
     return False
 
 
-def _is_untracked(project: str, seen: Observation, changes: Changes) -> bool:
-    """Whether git cannot say that a file of the project has changed, because git does not track it."""
-    kind, name = seen.dependency.kind, seen.dependency.name
-    if kind != "file" or seen.state in (ABSENT, DIRECTORY) or os.path.isabs(name):
+def _is_untracked(project: str, observation: Observation, changes: Changes) -> bool:
+    """Whether an observed file of the project is one that git does not track, so that git does not report its changes."""
+    kind, name = observation.dependency.kind, observation.dependency.name
+    if kind != "file" or observation.state in (ABSENT, DIRECTORY) or os.path.isabs(name):
         return False
     path = os.path.realpath(os.path.join(project, name))
     return os.path.exists(path) and path not in changes.tracked and path not in changes.paths

@@ -108,7 +108,7 @@ def _value_difference(area: str, name: str, was: object, now: object) -> Differe
 
 
 def _entry_differences(area: str, was: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> Iterator[Difference]:
-    """The differences between two mappings: entries of one side only, different fields, and the order."""
+    """The differences between two mappings: entries of only one side, fields with different values, and the order."""
     if was is None or now is None:
         return
     yield from _one_sided_entries(area, was, now)

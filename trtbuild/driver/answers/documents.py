@@ -18,13 +18,13 @@ from trtbuild.core.values.codec import optional
 from trtbuild.driver.project.history import LastRun
 from trtbuild.store.layers.accounts import Account
 
-#: Stage → verdict → number of steps. All six stages are included.
+#: Stage → verdict → number of steps. All stages are included.
 Totals = Mapping[Stage, Mapping[Verdict, int]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorEntry:
-    """An error: what is wrong, where, and what to do next. `package`: the package directory that the error is about."""
+    """An error: what is wrong, where, and what to do next. `package` is the package directory with the error."""
 
     package: str | None = optional()
     type: str
@@ -255,7 +255,8 @@ class Status:
     warnings: Sequence[str]
 
 
-#: A file has changed; the trace is not known, so the model counts as affected; nothing has changed.
+#: ``changed``: a file has changed. ``untraced``: the trace is not known, so the model counts as affected.
+#: ``unchanged``: no file has changed, so the model is not affected.
 AffectedCode = Literal["changed", "untraced", "unchanged"]
 
 

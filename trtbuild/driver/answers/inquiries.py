@@ -87,17 +87,18 @@ def _matches(step: Step, name: str) -> bool:
 def graph(request: Request, deps: str | None = None, rdeps: str | None = None) -> Graph:
     """The known steps of the requested models, as nodes and edges.
 
-    `deps` and `rdeps` name a step or a model. With `deps`, only the steps from which it is made are included, and with
-    `rdeps`, only the steps that are made from it. Raises UsageError if no step matches.
+    `deps` and `rdeps` are names of steps or models. With `deps`, only the named steps and the steps before them are
+    included. With `rdeps`, only the named steps and the steps after them are included. Raises UsageError if no step
+    matches.
     """
     plans = read_only_workspace(request).plans()
     steps = [step for plan in plans.values() for step in plan.steps.values()]
     edges = [(producer, step.id) for step in steps for producer in step.producers]
     kept = {step.id for step in steps}
     if deps is not None:
-        kept &= _reachable(_named(steps, deps), [(consumer, producer) for producer, consumer in edges])
+        kept &= _reachable(_ids_of_matching(steps, deps), [(consumer, producer) for producer, consumer in edges])
     if rdeps is not None:
-        kept &= _reachable(_named(steps, rdeps), edges)
+        kept &= _reachable(_ids_of_matching(steps, rdeps), edges)
     return Graph(
         nodes=[
             Node(id=step.id, model=step.model, stage=step.stage, target=step.target, verdict=step.verdict)
@@ -108,7 +109,7 @@ def graph(request: Request, deps: str | None = None, rdeps: str | None = None) -
     )
 
 
-def _named(steps: Sequence[Step], name: str) -> set[str]:
+def _ids_of_matching(steps: Sequence[Step], name: str) -> set[str]:
     """The ids of the steps that `name` matches. Raises UsageError if no step matches."""
     found = {step.id for step in steps if step.model == name or _matches(step, name)}
     if not found:
@@ -118,7 +119,7 @@ def _named(steps: Sequence[Step], name: str) -> set[str]:
 
 
 def _reachable(first: set[str], edges: Sequence[tuple[str, str]]) -> set[str]:
-    """`first`, and all nodes to which the edges lead from there."""
+    """The nodes `first`, and all nodes that can be reached from them along the edges."""
     following: dict[str, list[str]] = defaultdict(list)
     for source, end in edges:
         following[source].append(end)

@@ -1,8 +1,9 @@
 """``trtbuild plan --matrix``: the engines that have to be built, as the matrix of a CI job.
 
 Rules
-1. The matrix has GitHub's form: ``{"include": […]}``, and nothing else. GitHub takes other members as axes of the matrix.
-2. This machine need not be able to build anything. So only the runners are checked, not the toolchains installed here.
+1. The matrix has GitHub's form: ``{"include": […]}``, and nothing else. GitHub uses each other member as an axis of the
+   matrix.
+2. Other machines build the engines. So only the configured runners are checked, and not the toolchains of this machine.
 3. An engine of TensorRT-RTX needs no GPU, so a hosted machine builds it if it has the target's platform. All other jobs
    need the labels of their target's SM (`Configuration.runners`).
 """
@@ -47,8 +48,8 @@ class Matrix:
 def matrix(request: Request, job_duration_s: float = DEFAULT_JOB_DURATION_S) -> Matrix:
     """Return the matrix of the engines that have to be built. It is empty if all engines are in a cache.
 
-    `job_duration_s` is the estimated time of one job. Raises UsageError for flags that the jobs cannot have, and
-    ConfigurationError if no runner is configured for a target.
+    `job_duration_s` is the estimated duration that each job should have. Raises UsageError for flags that the jobs cannot
+    have, and ConfigurationError if no runner is configured for a target.
     """
     for flag, is_set in (("--force", request.force), ("--until", request.until is not None)):
         if is_set:

@@ -1,12 +1,12 @@
-"""Finds the record that is most similar to a step that this project has never built, for `trtbuild why`.
+"""Find the record that is most similar to a step that this project has never built, for `trtbuild why`.
 
-The local cache may have records of another machine or another checkout. The parts that differ say why none of them is a
-hit.
+The local cache may have records of another machine or another checkout. The parts that differ say why none of these
+records is a hit.
 
 Rules
-1. Only records of the same stage count that share more than half of the parts. For a trace they also have the same source,
-   for an engine the same target, and for a package the same model.
-2. The record that shares the most parts is the nearest. If several share as many, the last written one counts.
+1. A record counts only if its stage is that of the step, and more than half of the step's parts are equal. The source of a
+   calibration or a trace, the target of an engine, and the model of a package must be equal, too.
+2. The record with the most equal parts is the nearest. If several have the same number, the last written one counts.
 3. The search is bounded: at most `MOST_ENTRIES` entries of the cache are read, the newest first.
 4. The answer is only for people. An entry that cannot be read or is not trusted is left out.
 """
@@ -39,24 +39,25 @@ def nearest_records(store: LocalStore, steps: Sequence[Step]) -> Mapping[str, Ne
     wanted = {step.id: step.recipe for step in steps if step.reason.code == "new" and step.recipe is not None}
     if not wanted:
         return {}
+    #: Step id → the number of equal parts of the nearest record so far, and this record.
     best: dict[str, tuple[int, Record]] = {}
     with contextlib.suppress(StoreUnavailable):  # rule 4
         for record in newest_records(store, {recipe.stage for recipe in wanted.values()}, MOST_ENTRIES):
             for step, recipe in wanted.items():
-                shared = _shared_parts(record.recipe, recipe)
-                if shared > best.get(step, (len(recipe.parts) // 2, record))[0]:
-                    best[step] = (shared, record)
+                count = _count_equal_parts(record.recipe, recipe)
+                if count > best.get(step, (len(recipe.parts) // 2, record))[0]:
+                    best[step] = (count, record)
     return {step: _describe(record, wanted[step]) for step, (_, record) in best.items()}
 
 
-def _shared_parts(found: Recipe, wanted: Recipe) -> int:
+def _count_equal_parts(found: Recipe, wanted: Recipe) -> int:
     """The number of equal parts; 0 for a record that does not count (rule 1)."""
     if found.stage != wanted.stage:
         return 0
     parts = {name: encode(value) for name, value in found.parts}
-    shared = {name for name, value in wanted.parts if parts.get(name) == encode(value)}
+    equal = {name for name, value in wanted.parts if parts.get(name) == encode(value)}
     required = _SAME_PART.get(wanted.stage)
-    return len(shared) if required is None or required in shared else 0
+    return len(equal) if required is None or required in equal else 0
 
 
 def _describe(record: Record, wanted: Recipe) -> NearestRecord:
@@ -73,5 +74,5 @@ def _describe(record: Record, wanted: Recipe) -> NearestRecord:
 
 
 def _visible(text: str) -> str:
-    """A text that another machine may have written, without the characters that control a terminal."""
+    """The text, which another machine may have written, without the characters that control a terminal."""
     return "".join(character if character.isprintable() else "?" for character in text)

@@ -71,17 +71,17 @@ class Toolchain:
 
     name: ToolchainName
     version: str | None
-    devices: tuple[int, ...]
+    gpu_sms: tuple[int, ...]
 
     @property
     def supported_sms(self) -> tuple[int, ...]:
         """The SMs that this toolchain can build for on this machine."""
-        return table.FLAVOURS[self.name].sms or self.devices
+        return table.FLAVOURS[self.name].sms or self.gpu_sms
 
     @property
     def proposed_sms(self) -> tuple[int, ...]:
         """The SMs of this machine's GPUs that the toolchain supports, or `DEFAULT_SM`."""
-        return tuple(sm for sm in dict.fromkeys(self.devices) if sm in self.supported_sms) or (DEFAULT_SM,)
+        return tuple(sm for sm in dict.fromkeys(self.gpu_sms) if sm in self.supported_sms) or (DEFAULT_SM,)
 
 
 def installed_toolchain() -> Toolchain:
@@ -93,7 +93,7 @@ def installed_toolchain() -> Toolchain:
 
 
 def create(project: Path, source: str | None, toolchain: Toolchain) -> NewProject:
-    """Write a project's files.
+    """Write the files of a new project. `source` is the user's model; None means the example model.
 
     Raises UsageError, before any file is written, if a manifest exists or `source` is invalid.
     """
@@ -188,7 +188,7 @@ def _join_numbers(numbers: Sequence[int]) -> str:
 
 
 def _parse_source(source: str) -> tuple[str, str]:
-    """The module of a source, and a name for its model. Raises UsageError if the source is invalid."""
+    """The module of a source, and a name for the model. Raises UsageError if the source is invalid."""
     match = _SOURCE_PATTERN.fullmatch(source)
     if match is None:
         raise UsageError(
@@ -200,6 +200,7 @@ def _parse_source(source: str) -> tuple[str, str]:
 
 
 def _refuse_existing(project: Path, *, example: bool) -> None:
+    """Raise UsageError if the project has a manifest or, with `example`, the file of the example model."""
     if not project.is_dir():
         raise UsageError(f"{project} is not a directory", hint="-C names the project's directory")
     existing = [MANIFEST_NAME] if (project / MANIFEST_NAME).exists() or (project / MANIFEST_NAME).is_symlink() else []
@@ -255,12 +256,12 @@ def _warnings(project: Path, source: str | None, module: str, toolchain: Toolcha
     file = Path(*module.split("."))
     if source is not None and not any((project / path).exists() for path in (file.with_suffix(".py"), file)):
         warnings.append(f"{file.with_suffix('.py')} does not exist yet; installed modules were not checked")
-    unsupported = [sm for sm in dict.fromkeys(toolchain.devices) if sm not in toolchain.supported_sms]
+    unsupported = [sm for sm in dict.fromkeys(toolchain.gpu_sms) if sm not in toolchain.supported_sms]
     if unsupported:
         warnings.append(
             f"this machine's GPU has SM {_join_numbers(unsupported)}, which {toolchain.name} does not support"
         )
-    if table.FLAVOURS[toolchain.name].needs_gpu and not toolchain.devices:
+    if table.FLAVOURS[toolchain.name].needs_gpu and not toolchain.gpu_sms:
         warnings.append(f"{toolchain.name} builds on a GPU with the target's SM, and this machine has no GPU")
     return warnings
 

@@ -28,7 +28,7 @@ from trtbuild.driver.project.outcome import Outcome, WrittenOutput
 from trtbuild.errors import ConfigurationErrors, FrozenError, ManifestErrors, TrtbuildError
 from trtbuild.store.layers.accounts import Account
 
-#: A longer duration in a record is treated as invalid and ignored.
+#: If the duration in a record is not below this, it is treated as invalid and ignored.
 _LONGEST_STEP_S = 30 * 86400.0
 
 
@@ -41,7 +41,7 @@ class BuildResult:
     warnings: list[str] = field(default_factory=list)
     errors: list[TrtbuildError] = field(default_factory=list)
     duration_s: float = 0.0
-    #: The use that this build made of each remote (`LayeredStore.reports`).
+    #: How this build used each remote (`LayeredStore.reports`).
     remotes: list[Account] = field(default_factory=list)
     #: The document of `--verify`.
     verification: Verification | None = None
@@ -100,7 +100,7 @@ def plan_document(
 
 
 def _equal_axes(plan: ModelPlan) -> list[EqualAxes]:
-    """The axes of each dim in which the trace has joined several declared symbols, because their sizes are always equal."""
+    """The axes of each dim that the trace has made from several declared symbols, because their sizes are always equal."""
     first_symbols = kept_symbols(len(plan.declared_shapes.symbols), plan.ties)
     symbols_with_ties = {first for number, first in enumerate(first_symbols) if number != first}
     numbers = [number for number, first in enumerate(dict.fromkeys(first_symbols)) if first in symbols_with_ties]
@@ -173,7 +173,7 @@ def _step_entry(step: Step) -> StepEntry:
 
 
 def saved_s(step: Step) -> float:
-    """The seconds that the step of a hit took when it ran, from its record. Another machine may have run it."""
+    """For a hit, the seconds that the step took when it ran here or on another machine; 0 if they are not known."""
     duration_s = step.record.provenance.get("duration_s") if step.record is not None and step.verdict == "hit" else None
     if (
         isinstance(duration_s, bool)

@@ -42,7 +42,7 @@ JsonObject = Mapping[str, Any]
 class Subject:
     """One side of a comparison. A field that is not known is None."""
 
-    #: The package's directory or the model's name, as the user wrote it.
+    #: The package's directory or the model's name, as the user has typed it.
     title: str
     kind: Literal["package", "model"]
     model: str
@@ -64,7 +64,7 @@ class Subject:
     plans: Mapping[str, str] | None = None
     #: Step id without the model (``engine/model@ada``) → recipe.
     recipes: Mapping[str, Recipe] = field(default_factory=dict)
-    #: For a model whose graph is not known: the first step that has to run, and the reason.
+    #: For a model whose graph is not known: the first step that has to run, without the model, and the reason.
     blocking_step: tuple[str, str] | None = None
     #: Slot → name of the weight.
     weight_names: Mapping[int, str] = field(default_factory=dict)
@@ -78,7 +78,7 @@ def find_subject(request: Request, title: str) -> Subject:
     if folder is not None:
         try:
             package = open_package(folder)
-        except PackageError as error:  # its exit status would mean for `diff` that the two sides differ
+        except PackageError as error:  # the exit status of a PackageError means for `diff` that the two sides differ
             raise UsageError(error.text, hint=error.hint) from error
         return package_subject(request.project.absolute(), package, title)
     models = Workspace(replace(request, models=(), targets=())).models
@@ -231,7 +231,7 @@ def package_subject(project: Path, package: Package, title: str, *, offline: boo
 
 
 def _find_package_record(store: LayeredStore, history: History, model: str, index_sha256: str) -> Record | None:
-    """The record of a package step whose output is the index with this digest; None if the cache does not have it.
+    """The record of a package step whose output is the index with this digest; None if the cache lacks the record.
 
     The record of the project's last package step is tried first.
     """

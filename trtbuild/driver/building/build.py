@@ -47,14 +47,14 @@ from trtbuild.errors import (
 
 __all__ = ["Request", "Workspace", "build"]
 
-#: The most steps that the error of `--frozen` lists.
+#: The largest number of steps that the error of `--frozen` lists.
 MAX_LISTED = 20
 
 
 class Interrupted(KeyboardInterrupt):
-    """A build was interrupted. `unsent`: the number of records that were not yet sent to a remote cache.
+    """A build was interrupted. `unsent` is the number of records that were not yet sent to a remote cache.
 
-    Later builds do not send these records; `cache push` does.
+    Later builds do not send these records, but ``trtbuild cache push`` does.
     """
 
     def __init__(self, unsent: int) -> None:
@@ -75,7 +75,7 @@ def build(workspace: Workspace, watcher: Watcher) -> BuildResult:
         with watcher.phase("plan"):
             plans = workspace.plans()
         pending = _pending_steps(plans, stages)
-        if pending and request.frozen and _has_new_record(workspace, plans):
+        if pending and request.frozen and _has_new_record(workspace, plans):  # another build has finished a step
             plans = workspace.plans()
             pending = _pending_steps(plans, stages)
         if pending and request.frozen:
@@ -94,9 +94,9 @@ def build(workspace: Workspace, watcher: Watcher) -> BuildResult:
         if pending:
             workspace.check_environment(plans)
         outcome = Outcome(dict(plans), stages=stages)
-        messages: list[str] = []
+        farm_messages: list[str] = []
         try:
-            with farm_of_build(workspace, pending, watcher, messages) as farm:
+            with farm_of_build(workspace, pending, watcher, farm_messages) as farm:
                 _execute_steps(workspace, outcome, watcher, farm)
             with watcher.phase("send to remotes"):
                 workspace.store.finish()
@@ -120,7 +120,7 @@ def build(workspace: Workspace, watcher: Watcher) -> BuildResult:
         result.written += outcome.written.get(name, [])
     result.errors += outcome.unwritten.values()
     result.warnings += workspace.store.warnings()
-    result.warnings += messages
+    result.warnings += farm_messages
     result.warnings += quantization_warnings(outcome.plans.values())
     result.warnings += operator_warnings(outcome.plans.values())
     if workspace.lock_file is not None:
@@ -147,6 +147,7 @@ def _has_new_record(workspace: Workspace, plans: Mapping[str, ModelPlan]) -> boo
 
 
 def _execute_steps(workspace: Workspace, outcome: Outcome, watcher: Watcher, farm: Farm | None) -> None:
+    """Run the steps of the plans in `outcome`, and write the outputs. With `farm`, its workers compile the engines."""
     request = workspace.request
     jobs = request.jobs or os.cpu_count() or 1
     estimates = Estimates(workspace.history, workspace.project, workspace.models)
@@ -176,8 +177,9 @@ def _execute_steps(workspace: Workspace, outcome: Outcome, watcher: Watcher, far
         if farm is not None:
             farm.cancel()
 
+    # The command line turns the collector off (cli/main.py). A build runs for a long time and creates many plans.
     gc.freeze()
-    gc.enable()  # a build runs for a long time and creates many plans
+    gc.enable()
     watcher.build_started(jobs, estimates.last_duration_s)
     try:
         execute(
@@ -214,13 +216,14 @@ def _run_step(
 def _run_with_typed_errors(
     step: Step, plan: ModelPlan, workspace: Workspace, pool: WorkerPool, gpu: int | None, farm: Farm | None
 ) -> StepRun:
-    weights = 0 if farm is not None and step.stage == "engine" else weights_bytes(step)
+    runs_here = farm is None or step.stage != "engine"
+    size_bytes = weights_bytes(step) if runs_here else 0
     try:
         refuse_small_memory(
             step.id,
-            weights,
-            memory.least_bytes(step.stage, weights),
-            memory.free_with_swap_bytes() if weights else None,
+            size_bytes,
+            memory.least_bytes(step.stage, size_bytes),
+            memory.free_with_swap_bytes() if size_bytes else None,
         )
         facts = workspace.facts[plan.model.name]
         return run_step(step, plan, facts, workspace.lookups, workspace.store, pool, gpu=gpu, farm=farm)
@@ -263,7 +266,7 @@ _OUTPUT_HINTS = {
 
 
 def _path_in_parentheses(path: object, project: Path) -> str:
-    """The path relative to the project, in parentheses (`` (dist/vit)``); empty if `path` is not a string."""
+    """A space and the path relative to the project, in parentheses; empty if `path` is not a string."""
     if not isinstance(path, str):
         return ""
     with contextlib.suppress(ValueError):

@@ -23,14 +23,14 @@ class Estimates:
         self._history = history
         self._weights_bytes = {name: _file_size(project, model.weights) for name, model in models.items()}
 
-    def last_duration_s(self, step: str) -> float | None:
+    def last_duration_s(self, step_id: str) -> float | None:
         """The duration of a step's last run in seconds; None if it is not known."""
-        last = self._history.last_run(step)
+        last = self._history.last_run(step_id)
         return last.duration_s if last is not None and last.duration_s > 0 else None
 
-    def last_peak_bytes(self, step: str) -> int | None:
+    def last_peak_bytes(self, step_id: str) -> int | None:
         """The memory peak of a step's last run in bytes; None if it is not known."""
-        last = self._history.last_run(step)
+        last = self._history.last_run(step_id)
         return last.peak_rss_bytes or None if last is not None else None
 
     def estimate_bytes(self, step: Step) -> int:

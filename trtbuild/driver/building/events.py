@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from trtbuild.core.planning.graph import ModelPlan, Step
 from trtbuild.errors import TrtbuildError
 
-if TYPE_CHECKING:  # a watcher does not need the worker code that this module imports
+if TYPE_CHECKING:  # only for annotations: these modules import code that a progress display does not need
     from types import TracebackType
 
     from trtbuild.driver.answers.documents import Build
@@ -31,7 +31,7 @@ LastDuration = Callable[[str], float | None]
 
 @dataclass
 class Work:
-    """The state of a piece of work (`Watcher.work`): whether it has failed."""
+    """The state of a block of `Watcher.work`: whether its work has failed."""
 
     failed: bool = False
 
@@ -52,7 +52,7 @@ class Watcher:
         """A step has started."""
 
     def step_finished(self, step: Step, ran: StepRun) -> None:
-        """A step has run, or another build has run it meanwhile."""
+        """A step has run in this build or, meanwhile, in another one (`StepRun.source`)."""
 
     def step_failed(self, step: Step, error: TrtbuildError) -> None:
         """A step has failed."""
@@ -71,14 +71,14 @@ class Watcher:
         self.phase_started(name)
 
     def work_finished(self, name: str, *, succeeded: bool) -> None:
-        """A piece of work has ended; `succeeded` is whether it succeeded."""
+        """A phase of `work_started` has ended. `succeeded` says whether its work has succeeded."""
         self.phase_finished(name)
 
     def outputs_written(self, outputs: Sequence[WrittenOutput]) -> None:
         """The outputs of a model are up to date."""
 
     def build_finished(self, document: Build) -> None:
-        """The build has ended, and `document` is its result. An exception does not call this method."""
+        """The build has ended, and `document` is its result. If an exception ends the build, `build_stopped` is called."""
 
     def build_stopped(self, error: BaseException) -> None:
         """An exception ends the build, for example an error of a manifest, or Ctrl-C."""

@@ -6,15 +6,15 @@ Rules
    urgent first (core/planning/priorities.py).
 2. If several steps have the same key, one of them runs. The others wait for it and become hits. `LayeredStore.building`
    locks a key across processes. A process that had to wait for the lock looks in the store again before it runs the step.
-3. A step that finds a missing or damaged blob has not failed. The store has moved a damaged blob to the quarantine. The
-   blob is now missing, so the next plan runs the step that makes the blob. The step that needs the blob fails only after
+3. A step that finds a missing or damaged blob has not failed. The store moves a damaged blob to the quarantine, and it is
+   then missing. The next plan runs the step that makes the missing blob. The step that needs the blob fails only after
    `MAX_RETRIES` retries.
 4. When a step fails, the steps that depend on it are skipped. Without ``keep_going`` no step is started after a failure,
    but the running steps are finished.
-5. A model's outputs are written as soon as all of its steps are hits, while steps of other models run. A failure of
-   another model does not prevent that. If a blob of the outputs cannot be read, the model is planned again as in rule 3.
-6. A step starts beside others only if enough memory is free (driver/building/memory.py). Smaller steps may start before
-   it.
+5. A model's outputs are written as soon as all of its steps are hits, while steps of other models run. They are written
+   although another model has failed. If a blob of the outputs cannot be read, the model is planned again as in rule 3.
+6. A step starts beside others only if the limit allows it: enough memory is free (memory.py), and a GPU or a worker of a
+   scheduler is idle if the step needs one. A step that fits may start before a more urgent one that has to wait.
 7. Only the caller's thread makes plans and changes the executor's state. Other threads only call `run` and `write`.
 """
 
@@ -41,8 +41,8 @@ __all__ = ["MAX_RETRIES", "Callbacks", "Outcome", "ResourceLimit", "execute"]
 #: The largest number of retries after a blob could not be read: for each step, and for writing each model's outputs.
 MAX_RETRIES = 8
 
-#: Seconds between two checks of the free memory, while a step waits for memory.
-MEMORY_POLL_S = 1.0
+#: Seconds between two calls of the limit, while a step waits for memory, a GPU or a worker.
+LIMIT_POLL_S = 1.0
 
 #: Seconds that an interrupted build waits for its threads. Threads that still run then end with the process.
 SHUTDOWN_TIMEOUT_S = 5.0
@@ -119,6 +119,8 @@ def execute(
 
 
 class _Execution:
+    """The state of one call of `execute`."""
+
     def __init__(
         self,
         outcome: Outcome,
@@ -140,10 +142,11 @@ class _Execution:
         self._finished_tasks: SimpleQueue[FinishedTask[_Task, _Result]] = SimpleQueue()
         self._step_pool: ThreadPool[_Task, _Result] = ThreadPool(jobs, self._finished_tasks)
         self._writer_pool: ThreadPool[_Task, _Result] = ThreadPool(1, self._finished_tasks)
-        #: Model → the plan and the result of a partition step that made conversions. The next plan removes the entry.
+        #: Model → the run of a partition step that made conversions. The next plan of the model removes the entry.
         self._conversions: dict[str, StepRun] = {}
         #: Model → the error about an unreadable blob that its outputs need. Writing the outputs removes the entry.
         self._errors_of_outputs: dict[str, TrtbuildError] = {}
+        #: Step id → how often the step has run in this build.
         self._run_counts: Counter[str] = Counter()
         self._limit_refused = False
 
@@ -191,7 +194,7 @@ class _Execution:
     def _process_finished_tasks(self) -> None:
         """Wait for a finished task, and process all finished tasks."""
         try:
-            task, result = self._finished_tasks.get(timeout=MEMORY_POLL_S if self._limit_refused else None)
+            task, result = self._finished_tasks.get(timeout=LIMIT_POLL_S if self._limit_refused else None)
         except queue.Empty:
             return
         while True:
@@ -264,7 +267,7 @@ class _Execution:
             plan = self._callbacks.replan(name)
         except TrtbuildError as error:
             step = self._schedule.give_up(name)
-            if step is None:  # no step was open, so only the outputs are not up to date
+            if step is None:  # all steps are finished, so only the outputs are not up to date
                 self.outcome.unwritten[name] = error
             else:
                 self._note_failure(step, error)

@@ -18,7 +18,7 @@ from trtbuild.driver.workers.tasks import call
 
 
 def create_files(workspace: Workspace, plan: ModelPlan, pool: WorkerPool) -> None:
-    """Create the ``.pt2`` files of a finished model if its outputs include them and the store lacks them.
+    """Create the ``.pt2`` files of a model whose package is built, if its outputs include them and the store lacks them.
 
     Raises ToolchainMissing (torch is not installed), ConversionRefused or BlobMissing.
     """
@@ -36,11 +36,11 @@ def create_files(workspace: Workspace, plan: ModelPlan, pool: WorkerPool) -> Non
         workspace.lookups.forget(recipe.key)
         if workspace.exported_record(plan.model, package.record) is not None:
             return  # another build has stored the files meanwhile
-        index = package.record.outputs["index"].sha256
-        files = [*read_files(workspace.lookups.blob(index)).files.values()]
+        index_sha256 = package.record.outputs["index"].sha256
+        files = [*read_files(workspace.lookups.blob(index_sha256)).files.values()]
         workspace.lookups.keep_file_weights(plan.model, [sha256 for sha256 in files if sha256 in plan.file_weights])
-        workspace.store.fetch([index, *files])
-        job = PT2Job(index, tuple(plan.model.source.roots))
+        workspace.store.fetch([index_sha256, *files])
+        job = PT2Job(index_sha256, tuple(plan.model.source.roots))
         has_operators = plan.contents is not None and bool(plan.contents.interface.operators)
         reply = call(pool, "pt2-with-operators" if has_operators else "pt2", job)
         outputs = reply.outputs

@@ -1,4 +1,4 @@
-"""The workers of a build: opened if an engine has to be compiled and a scheduler is configured."""
+"""Connect a build to the workers of a scheduler, if one is configured and an engine has to be compiled."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def farm_of_build(
 ) -> Iterator[Farm | None]:
     """The workers that compile the engines among the `pending` steps; None if this machine compiles them.
 
-    The messages of the workers are shown at once, and are added to `messages`. Raises UsageError or EnvironmentFault.
+    Messages about the workers are shown at once, and are added to `messages`. Raises UsageError or EnvironmentFault.
     """
     if workspace.workers is None or not any(step.stage == "engine" for step in pending):
         yield None
@@ -30,6 +30,7 @@ def farm_of_build(
 
     with contextlib.ExitStack() as stack:
         with watcher.phase("connect to the workers"):
-            farm = opened(workspace.workers, workspace.project, workspace.configuration, workspace.store, report)
-            entered = stack.enter_context(farm)
-        yield entered
+            farm = stack.enter_context(
+                opened(workspace.workers, workspace.project, workspace.configuration, workspace.store, report)
+            )
+        yield farm

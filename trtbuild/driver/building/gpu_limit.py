@@ -1,8 +1,8 @@
 """A limit of one engine build at a time on each GPU, and the choice of the GPU.
 
-`tensorrt` measures kernels on the GPU and chooses the fastest. Another build on the same GPU would disturb the
-measurements, and the choice of slower kernels would stay in the engine. A second worker process would also need time and
-memory: loading TensorRT 8.6 takes 8 s and 4 GB.
+The toolchain `tensorrt` measures kernels on the GPU and chooses the fastest. Another build on the same GPU would disturb
+the measurements, and the engine would keep the slower kernels. A second worker process would also need time and memory:
+loading TensorRT 8.6 takes 8 s and 4 GB.
 
 Rules
 1. An engine step whose toolchain needs a GPU gets one GPU with the SM of its target. No other step of this build gets this
@@ -25,7 +25,7 @@ from trtbuild.toolchain.libraries.devices import device_sms
 from trtbuild.toolchain.libraries.gpu_memory import free_gpu_bytes
 from trtbuild.toolchain.libraries.table import FLAVOURS
 
-#: Bytes of GPU memory that a build needs without weights, and for each byte of weights. These numbers were not measured.
+#: Bytes of GPU memory that an engine step needs without weights, and for each byte of weights. Neither was measured.
 GPU_BASE_BYTES = 1 << 30
 GPU_BYTES_PER_WEIGHT_BYTE = 3
 
@@ -54,7 +54,7 @@ class GpuLimit:
         self._inner_limit = inner_limit
         self._sms = sms
         self._free_bytes = free_bytes
-        #: Step id → the number of its GPU, or None (rule 4). It contains all running steps that need a GPU.
+        #: Id of each running step that needs a GPU → the number of its GPU, or None (rule 4).
         self._gpus: dict[str, int | None] = {}
 
     def allows(self, step: Step) -> bool:

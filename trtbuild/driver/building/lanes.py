@@ -1,4 +1,4 @@
-"""Lanes: numbers for pieces of work that run at the same time. A timeline and the events of a build show them."""
+"""Lanes: the rows of a timeline. Pieces of work that run at the same time have different lanes."""
 
 from __future__ import annotations
 

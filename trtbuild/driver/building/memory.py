@@ -7,8 +7,8 @@ Rules
    must be at most the memory that was free when no step ran. The first condition respects other programs. The second
    respects memory that running steps have not allocated yet. A step whose estimate is 0 bytes may always start.
 3. An estimate is the peak of the step's last run, plus a tenth. Without a last run, it is `BASE_BYTES` plus
-   `BYTES_PER_WEIGHT_BYTE` times the size of the weights: the engine's weights, or the model's weights file. Both constants
-   are larger than the measured values, because a step that waits costs less than a step that the kernel kills.
+   `BYTES_PER_WEIGHT_BYTE` times the size of the weights: the engine's weights, or the model's weights file. The numbers in
+   both tables are larger than the measured ones, because a step that waits costs less than a step that the kernel kills.
 4. Free memory is the smaller of two values: Linux's MemAvailable, and the bytes that the control groups of this process
    still allow. Page cache counts as free in both. If neither value can be read, there is no limit.
 """
@@ -22,8 +22,8 @@ from trtbuild.core.planning.graph import Stage, Step
 
 MIB = 1 << 20
 
-#: Bytes that a worker needs without weights (the interpreter and its libraries), by stage. Measured with torch 2.13 and
-#: TensorRT-RTX 1.7.1 on a model of two layers: 345, 380, 495, 495 and 216 MiB.
+#: Bytes that a worker needs without weights (the interpreter and its libraries), by stage. Measured from trace to engine,
+#: with torch 2.13 and TensorRT-RTX 1.7.1 on a model of two layers: 345, 380, 495, 495 and 216 MiB.
 BASE_BYTES: dict[Stage, int] = {
     "calibrate": 900 * MIB,
     "trace": 450 * MIB,
@@ -44,7 +44,7 @@ BYTES_PER_WEIGHT_BYTE: dict[Stage, float] = {
     "package": 0.0,
 }
 
-#: Larger numbers mean "no limit" in a control group (version 1 writes 2^63 less a page).
+#: From this number on, the limit of a control group means "no limit" (version 1 writes 2^63 less a page).
 _UNLIMITED_BYTES = 1 << 60
 
 
@@ -58,8 +58,8 @@ def estimate_bytes(stage: Stage, weights_bytes: int, last_peak_bytes: int | None
 def least_bytes(stage: Stage, weights_bytes: int) -> int:
     """The memory in bytes without which a step certainly fails; 0 if that is not known.
 
-    An engine step has the weights once, and TensorRT's own buffers. TensorRT-RTX 1.7.1 needed 2.1 bytes for each byte of
-    float32 weights (3.2 GB), and 2.2 if it computed in float16 (1.1 GB).
+    An engine step has one copy of the weights, and TensorRT's own buffers. For each byte of float32 weights, TensorRT-RTX
+    1.7.1 needed 2.1 bytes (3.2 GB of weights), and 2.2 bytes if it computed in float16 (1.1 GB).
     """
     return int(1.5 * weights_bytes) if stage == "engine" else 0
 
@@ -79,7 +79,7 @@ def may_start(
 
 
 def free_with_swap_bytes() -> int | None:
-    """Like `free_bytes`, and the free swap: a step that needs swap is slow, but it may succeed."""
+    """The free memory (`free_bytes`) and the free swap together: a step that needs swap is slow, but it may succeed."""
     free = free_bytes()
     swap = (int(line.split()[1]) * 1024 for line in _read_lines(Path("/proc/meminfo")) if line.startswith("SwapFree:"))
     return None if free is None else free + sum(swap)
@@ -103,7 +103,7 @@ def _remaining_bytes_in_groups(membership: Path, groups: Path) -> list[int | Non
     remaining_bytes: list[int | None] = []
     for line in _read_lines(membership):
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
-        if controllers == "":  # version 2; if both versions are in use, it is mounted below `unified`
+        if controllers == "":  # version 2; if version 1 is in use, too, version 2 is mounted below `unified`
             roots, names = [groups, groups / "unified"], ("memory.max", "memory.current", "inactive_file")
         elif "memory" in controllers.split(","):
             roots = [groups / "memory"]

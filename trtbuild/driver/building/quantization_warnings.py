@@ -1,11 +1,12 @@
-"""Warnings about quantized models that are right, but less small or less fast than their quantizers promise.
+"""Warnings about quantized models that are correct, but larger or slower than their quantizers promise.
 
 Rules
-1. The reasons of quantizers that stay in PyTorch are in the partition documents (`trtbuild.core.partition.partitions`).
-   ``trtbuild inspect`` shows them, too.
+1. The partition documents (`trtbuild.core.partition.partitions`) say why quantizers stay in PyTorch. ``trtbuild inspect``
+   shows these reasons, too.
 2. The engine step finds engines that compute in floats (`trtbuild.core.engines.float_fallbacks`), and the calibrate step
-   finds layers that no sample reaches. Their records keep both in `statistics`, so a later build that finds the records
-   warns, too. Records without these fields give no warning, and neither do plans that do not name their types.
+   finds layers that no sample reaches. The records of both steps have this in `statistics`, so a later build that finds the
+   records warns, too. A record without these fields causes no warning. An engine causes no warning if its plan does not
+   name its types.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from trtbuild.core.recipes.record import Record
 
 #: How the names of quantizers begin.
 _QUANTIZERS = ("quantized_decomposed.", "trtbuild.", "aten.fake_quantize")
-#: The reason of an operator that stays in PyTorch because the manifest says so.
+#: The reason of an operator that the manifest keeps in PyTorch.
 _CHOSEN = "in torch_executed_ops"
-#: The beginning of a reason that follows from another reason: the pieces between other operators are too small.
+#: The beginning of a reason that other reasons cause: the piece between operators that stay in PyTorch is too small.
 _CONSEQUENCE = "in a piece smaller than"
 _TEXTS: dict[Fallback, str] = {
     "weights": "has converted all quantized weights to floats, so the engines are as large as those of the float model",
@@ -39,7 +40,7 @@ _MOST_LAYERS = 3
 def quantization_warnings(plans: Iterable[ModelPlan]) -> list[str]:
     """All warnings about the quantizers of these models."""
     plans = list(plans)
-    return [*uncalibrated_layers(plans), *left_quantizers(plans), *float_engines(plans)]
+    return [*uncalibrated_layers(plans), *quantizers_in_pytorch(plans), *float_engines(plans)]
 
 
 def uncalibrated_layers(plans: Iterable[ModelPlan]) -> list[str]:
@@ -58,7 +59,7 @@ def uncalibrated_layers(plans: Iterable[ModelPlan]) -> list[str]:
     return warnings
 
 
-def left_quantizers(plans: Iterable[ModelPlan]) -> list[str]:
+def quantizers_in_pytorch(plans: Iterable[ModelPlan]) -> list[str]:
     """A warning for each model with quantizers that stay in PyTorch, with the first reason."""
     warnings = []
     for plan in plans:
@@ -83,11 +84,11 @@ def _reasons(partitions: Partitions) -> list[str]:
 
 
 def float_engines(plans: Iterable[ModelPlan]) -> list[str]:
-    """A warning for each model and fallback that all quantized engines of a target have."""
-    return [text for plan in plans for text in _warnings(plan)]
+    """A warning for each model and each fallback to floats that all quantized engines of a target have."""
+    return [text for plan in plans for text in _fallback_warnings(plan)]
 
 
-def _warnings(plan: ModelPlan) -> Iterator[str]:
+def _fallback_warnings(plan: ModelPlan) -> Iterator[str]:
     engines = [step for step in plan.steps.values() if step.stage == "engine" and step.target is not None]
     for fallback in FALLBACKS:
         targets = [
@@ -105,16 +106,15 @@ def _warnings(plan: ModelPlan) -> Iterator[str]:
 
 
 def _all_fall_back(engines: list[Step], fallback: Fallback) -> bool:
-    """Whether all engines with quantizers have the fallback. It is false if this is not known of an engine."""
+    """Whether all engines with quantizers have the fallback. False if the fallbacks of one engine are not known."""
     found = [_fallbacks(step.record) for step in engines]
     return any(found) and all(fallbacks is not None and (not fallbacks or fallback in fallbacks) for fallbacks in found)
 
 
 def _fallbacks(record: Record | None) -> tuple[str, ...] | None:
-    """The fallbacks in a record, after the word "quantized"; empty for an engine without quantizers. None if they are not
-    known.
+    """``("quantized", *fallbacks)`` for an engine with quantizers, and ``()`` for another engine; None if it is not known.
 
-    Provenance may come from anywhere, so any structure is accepted."""
+    Any machine may have written the provenance, so any structure is accepted."""
     statistics = _statistics(record)
     if "quantized" not in statistics:
         return None

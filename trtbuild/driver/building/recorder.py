@@ -1,4 +1,4 @@
-"""Turns what a watcher sees into the events of `driver.event_log`, and passes them on in their order."""
+"""Convert the calls of a watcher to the events of `driver.event_log`, and pass these events on in their order."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Recorder(Watcher):
         self._start_s = time.perf_counter()
         self._lanes = Lanes("worker")
         #: Step id → its lane, for the running steps.
-        self._lane_of: dict[str, int] = {}
+        self._lanes_by_step: dict[str, int] = {}
         #: Model → the steps of its last plan, by id.
         self._planned: dict[str, dict[str, Step]] = {}
         self._ended = False
@@ -57,9 +57,9 @@ class Recorder(Watcher):
 
     def step_started(self, step: Step) -> None:
         with self._lock:
-            if step.id in self._lane_of:  # it could not read a blob, and starts again
+            if step.id in self._lanes_by_step:  # the step could not read a blob, and starts again
                 self._free_worker(step)
-            lane = self._lane_of[step.id] = self._lanes.add(step.id)
+            lane = self._lanes_by_step[step.id] = self._lanes.add(step.id)
             worker = self._lanes.name_of(lane)
             self._write(events.StepStarted(at_s=self._now_s(), id=step.id, worker=worker, reason=step.reason))
 
@@ -146,7 +146,7 @@ class Recorder(Watcher):
 
     def _free_worker(self, step: Step) -> str:
         """Free the lane of a step that has ended, and return its name; empty for a step that could not be planned."""
-        lane = self._lane_of.pop(step.id, None)
+        lane = self._lanes_by_step.pop(step.id, None)
         if lane is None:
             return ""
         self._lanes.remove(lane)
@@ -164,7 +164,7 @@ class Recorder(Watcher):
 
 
 def _is_same(before: Step | None, now: Step) -> bool:
-    """Whether nothing that a planned step shows has changed."""
+    """Whether the event of a planned step would be the same as before."""
     return before is now or (
         before is not None
         and (before.verdict, before.key, before.reason, before.producers, before.source)
@@ -197,6 +197,6 @@ def _output_bytes(record: Record | None) -> int:
 
 
 def _text(record: Record | None, name: str) -> str | None:
-    """A text of the provenance of a record; None if it is missing."""
+    """The string `name` in the provenance of a record; None if it is missing."""
     value = record.provenance.get(name) if record is not None else None
     return value if isinstance(value, str) else None

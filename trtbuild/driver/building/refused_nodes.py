@@ -14,7 +14,7 @@ from trtbuild.core.planning.graph import ModelPlan, Step
 from trtbuild.driver.project.lookups import StoreLookups
 from trtbuild.errors import BlobMissing, EntryCorrupt, ToolchainError
 
-#: The most nodes that a message explains.
+#: The largest number of nodes that a message lists.
 _MAX_NODES = 5
 
 
@@ -42,7 +42,10 @@ def name_operators(error: ToolchainError, plan: ModelPlan, step: Step, lookups: 
 
 
 def _operators_of_nodes(plan: ModelPlan, step: Step, lookups: StoreLookups) -> Mapping[str, list[str]]:
-    """Node → [module path, operator, …], for the partition of an engine step. Raises LookupError if it is unknown."""
+    """Node → [module path, operator, …], for the partition of an engine step.
+
+    Raises LookupError if the plan does not contain the partition.
+    """
     contents = plan.contents
     if contents is None or step.target is None:
         raise LookupError(step.id)

@@ -7,9 +7,9 @@ Rules
 1. A step may start if its verdict is ``run`` and all steps whose outputs it reads are hits. If several steps have the same
    key, one of them runs at a time.
 2. A finished step affects every model that has a step with its key. Such a model has to be planned again
-   (`take_due_models`) in two cases: all inputs of another step of the model are finished, or the model has no open step.
-   Until then the model's other steps continue. So a model with a hundred engines is not planned again after each engine,
-   because no step waits for one engine alone.
+   (`take_due_models`) in two cases: all inputs of a waiting step of the model are finished, or the model has no open step.
+   Until then the model's other steps continue. So a model with a hundred engines is not planned again after each engine:
+   the package waits for all of them.
 3. A failed key is not started again, for any model.
 4. Only this module changes the schedule's plans and the state of their steps. It uses no thread, no clock and no file.
 """
@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 from trtbuild.core.planning.graph import STAGES, ModelPlan, Step
 
-#: The largest number of steps for which `take_step` calls `fits` before it gives up.
+#: The largest number of steps for which one call of `take_step` calls `fits`.
 MAX_OFFERED_STEPS = 16
 
 #: (-rank, order of arrival, model, step id, number of the plan that contains the step)
@@ -95,7 +95,7 @@ class Schedule:
     def take_step(self, fits: Callable[[Step], bool] = lambda step: True) -> Step | None:
         """Return the most urgent step that may start and for which `fits` is true, and mark it as running.
 
-        None if there is no such step.
+        None if there is no such step among the `MAX_OFFERED_STEPS` most urgent ones.
         """
         refused: list[_QueueEntry] = []
         taken: Step | None = None
@@ -134,7 +134,7 @@ class Schedule:
         self._failed_keys.add(key)
 
     def note_retry(self, step: Step) -> None:
-        """Note that a running step could not be finished with the current plan, so its model has to be planned again."""
+        """Note that a running step has stopped because it could not read a blob: its model has to be planned again."""
         for entry in self._parked_entries.pop(self._mark_stopped(step), ()):
             heapq.heappush(self._ready_entries, entry)
         self.invalidate(step.model)
@@ -152,7 +152,7 @@ class Schedule:
         return next((step for step_id, step in removed.plan.steps.items() if step_id in removed.open_steps), None)
 
     def take_due_models(self) -> list[str]:
-        """Return and clear the list of models that have to be planned again before another of their steps can start."""
+        """Return the models that have to be planned again now. The next call does not return them again."""
         names = [name for name in self._due_models if name in self._models and self._models[name].is_due]
         self._due_models.clear()
         return names

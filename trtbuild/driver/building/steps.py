@@ -34,7 +34,7 @@ from trtbuild.stages.trace.calibration.job import CalibrateJob
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.store.layers.layered import LayeredStore
 
-#: The verb of a stage, for messages.
+#: The past participle of each stage with user code, for messages.
 _PARTICIPLES = {"calibrate": "calibrated", "trace": "traced"}
 
 #: Reasons to run a step although there may be a record under its key. The new record replaces that record.
@@ -54,8 +54,8 @@ def run_step(
 ) -> StepRun:
     """Run one step whose inputs are in the store.
 
-    `gpu` is the only GPU that the step's worker process sees; None: no such limit. With `farm`, its workers compile
-    engines.
+    `gpu` is the only GPU that the step's worker process can use. None means no such limit. With `farm`, the workers of
+    its scheduler compile engines.
 
     Raises TrtbuildError, OSError, or any error of the step.
     """
@@ -67,8 +67,8 @@ def run_step(
     if step.stage in USER_CODE_STAGES:
         return _run_user_code(step, plan, lookups, store, pool)
     if step.stage in ("lower", "engine"):
-        read = (sha256 for _, sha256 in blobs_read_by(step))
-        lookups.keep_file_weights(plan.model, [sha256 for sha256 in read if sha256 in plan.file_weights])
+        inputs = (sha256 for _, sha256 in blobs_read_by(step))
+        lookups.keep_file_weights(plan.model, [sha256 for sha256 in inputs if sha256 in plan.file_weights])
     store.fetch(sha256 for _, sha256 in blobs_read_by(step))
     job = step.job
     if isinstance(job, PartitionJob):
@@ -87,6 +87,7 @@ def run_step(
 
 
 def _compile_on_worker(step: Step, job: EngineJob, farm: Farm, start_s: float) -> StepRun:
+    """Let a worker of a scheduler compile an engine. `start_s` is the start of the step (`time.monotonic`)."""
     if step.recipe is None:
         raise AssertionError("a step runs when its recipe is known")
     inputs = [sha256 for _, sha256 in blobs_read_by(step)]
@@ -111,7 +112,7 @@ def _publish_conversions(reply: Reply, store: LayeredStore) -> dict[str, float]:
 
 
 def trace_job(plan: ModelPlan, planned: TraceStep) -> TraceJob:
-    """The job of a trace step. `planned` is the part of it that comes from the plan."""
+    """The job of a trace step. `planned` is the part of the job that the plan has computed."""
     model = plan.model
     places = {path: f"{origin.file}:{origin.line}" for path, origin in model.places.items()}
     places.setdefault("model", f"{model.origin.file}:{model.origin.line}")
@@ -148,7 +149,7 @@ def _run_user_code(
     code = plan.user_code[step.stage]
     store.fetch(sha256 for _, sha256 in blobs_read_by(step))
     reply = call(pool, step.stage, _user_code_job(step, plan))
-    observations = [Observation(Dependency.from_part(part), seen) for part, seen in reply.observations]
+    observations = [Observation(Dependency.from_part(part), state) for part, state in reply.observations]
     changed_dependencies = lookups.find_changed_dependencies(observations)
     if changed_dependencies:
         names = ", ".join(dependency.name for dependency in changed_dependencies[:5])
@@ -161,7 +162,7 @@ def _run_user_code(
     if not plan.model.source.cacheable:
         uncacheable = "the manifest says `cacheable: false`"
     if uncacheable:
-        # Links lead to the record of a step. Without a new link, no other build can find this record.
+        # No links are written to this record and it is not stored, so no other build can find it.
         record = Record(keys.user_code(code.declared, code.observations), reply.outputs, provenance(reply))
         return StepRun(
             record,
@@ -172,8 +173,8 @@ def _run_user_code(
             peak_rss_bytes=reply.peak_rss_bytes,
         )
     lookups.use_observations(observations)
-    seen = chain.extend(code.declared, observations, lookups.read_link, lookups.write_link, lookups.observe)
-    recipe = keys.user_code(code.declared, seen)
+    chained = chain.extend(code.declared, observations, lookups.read_link, lookups.write_link, lookups.observe)
+    recipe = keys.user_code(code.declared, chained)
     record = Record(recipe, reply.outputs, provenance(reply))
     record = store.put_record(record, replace=step.reason.code in _REPLACING_REASONS)
     _publish_for_any_versions(code.declared, observations, record, lookups, store)
@@ -193,27 +194,28 @@ def _publish_for_any_versions(
     lookups: StoreLookups,
     store: LayeredStore,
 ) -> None:
-    """Publish a pointer to this record under a recipe without versions (keys.with_any_versions).
+    """Publish a pointer record under a recipe without versions (keys.with_any_versions). It contains `record`.
 
-    A machine without torch finds the trace or the calibration by this pointer.
+    A machine without torch finds the trace or the calibration by the pointer record.
     """
     declared = declared.without_versions()
-    unversioned = [seen for seen in observations if seen.dependency.kind != "distribution"]
-    seen = chain.extend(declared, unversioned, lookups.read_link, lookups.write_link, lookups.observe)
-    pointer = keys.with_any_versions(keys.user_code(declared, seen))
+    unversioned = [entry for entry in observations if entry.dependency.kind != "distribution"]
+    chained = chain.extend(declared, unversioned, lookups.read_link, lookups.write_link, lookups.observe)
+    pointer_recipe = keys.with_any_versions(keys.user_code(declared, chained))
     output = store.put_bytes(record.to_bytes())
-    store.put_record(Record(pointer, {"record": output}), replace=True)
+    store.put_record(Record(pointer_recipe, {"record": output}), replace=True)
 
 
 def _publish_partitions_for_any_parser(plan: ModelPlan, facts: Facts, record: Record, store: LayeredStore) -> None:
-    """Publish a pointer to these partitions, if machines use different parsers (keys.partition_with_any_parser).
+    """If machines use different parsers for the toolchain, publish a pointer record (keys.partition_with_any_parser).
 
-    A machine without this parser finds the partitions by the pointer.
+    It contains `record`. A machine without this parser finds the partitions by the pointer record.
     """
-    toolchain = str(dict(keys.partition_with_any_parser(record.recipe).parts)["parser"][0])  # type: ignore[index]
+    pointer_recipe = keys.partition_with_any_parser(record.recipe)
+    toolchain = str(dict(pointer_recipe.parts)["parser"][0])  # type: ignore[index]
     if any(facts.toolchains[target].parsers_differ for target in plan.model.targets if target.toolchain == toolchain):
         output = store.put_bytes(record.to_bytes())
-        store.put_record(Record(keys.partition_with_any_parser(record.recipe), {"record": output}), replace=True)
+        store.put_record(Record(pointer_recipe, {"record": output}), replace=True)
 
 
 def publish_package(recipe: Recipe, plan: ModelPlan, store: LayeredStore, lookups: StoreLookups) -> Record:
@@ -248,7 +250,7 @@ def _create_package_record(recipe: Recipe, plan: ModelPlan, store: LayeredStore,
 
 
 def _quantized_types(contents: PackageContents, lookups: StoreLookups) -> list[str]:
-    """The quantized types of all networks of a package. A file that does not list layers adds no type."""
+    """The quantized types in the layers of all engines of a package. A file of layers that cannot be read adds no type."""
     found: set[str] = set()
     for sha256 in {engine.layers.sha256 for engine in contents.engines if engine.layers is not None}:
         with contextlib.suppress(ValueError, KeyError, TypeError):
@@ -257,6 +259,7 @@ def _quantized_types(contents: PackageContents, lookups: StoreLookups) -> list[s
 
 
 def _names_of_targets(contents: PackageContents, lookups: StoreLookups) -> dict[str, object]:
+    """The content of ``names.json``: target → TensorRT partition → ONNX node → module path and operator."""
     modules = json.loads(lookups.blob(contents.modules.sha256))
     origins = {graph: json.loads(lookups.blob(sha256)) for graph, sha256 in contents.origins.items()}
     return {

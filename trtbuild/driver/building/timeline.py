@@ -7,8 +7,8 @@ Rules
    uses the lowest free lane of the build itself.
 2. The document is written when the build ends, with or without an error. It replaces the file atomically. Steps that were
    still running are marked as interrupted.
-3. The file is checked before the build starts. If it cannot be written then, the command fails. If writing fails at the
-   end, the error is only reported.
+3. Before the build starts, the command fails if the file cannot be written. If writing fails at the end, the error is
+   only reported.
 """
 
 from __future__ import annotations
@@ -121,17 +121,26 @@ class Timeline(Watcher):
 
     def _begin(self, process: int, name: str, category: str, args: Event) -> None:
         with self._lock:
+            if (process, name) in self._open_events:  # the step could not read a blob, and starts again
+                self._close_event(process, name, {"verdict": "repeated"})
             lane = self._lanes[process].add(name)
             self._open_events[process, name] = (lane, self._now_us(), {"cat": category, "args": args})
 
     def _end(self, process: int, name: str, args: Event) -> None:
         with self._lock:
-            lane, start_us, event = self._open_events.pop(
-                (process, name), (0, self._now_us(), {"cat": "step", "args": {}})
-            )
-            self._lanes[process].remove(lane)
-            merged = {**event, "args": {**event["args"], **args}}
-            self._events.append(_complete_event(process, lane, name, start_us, self._now_us(), merged))
+            if (process, name) in self._open_events:
+                self._close_event(process, name, args)
+                return
+            lanes, now_us = self._lanes[process], self._now_us()
+            lane = lanes.add(name)  # a step has failed without a start: its model could not be planned again
+            lanes.remove(lane)
+            self._events.append(_complete_event(process, lane, name, now_us, now_us, {"cat": "step", "args": args}))
+
+    def _close_event(self, process: int, name: str, args: Event) -> None:
+        lane, start_us, event = self._open_events.pop((process, name))
+        self._lanes[process].remove(lane)
+        merged = {**event, "args": {**event["args"], **args}}
+        self._events.append(_complete_event(process, lane, name, start_us, self._now_us(), merged))
 
     def _now_us(self) -> float:
         return (time.perf_counter() - self._start_s) * 1e6

@@ -31,6 +31,7 @@ from trtbuild.driver.in_program.modules import class_name_of, describe_module, m
 from trtbuild.driver.in_program.options import Options, options_of
 from trtbuild.driver.in_program.targets import ensure_gpu
 from trtbuild.driver.in_program.tracing import calling_line, shape_plan, trace_job
+from trtbuild.driver.packages.machine import gpu_number
 from trtbuild.errors import InternalError
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def compile(
     * `ir`: ``"dynamo"``, ``"exported_program"`` or ``"ts"``, as in Torch-TensorRT. The default depends on the
       type of `module`. ``"ts"`` scripts an ``nn.Module``.
     * `name`: the model's name in the package and in messages. The default is the name of the module's class.
-    * `options`: what to build, and where it runs (`options_of`). ``torch.compile`` accepts the same options.
+    * `options`: what to build, and where the result runs (`options_of`). ``torch.compile`` accepts the same options.
 
     The result is a module as ``trtbuild.load(…).module()`` returns it, with two more attributes: the method `save`
     (`trtbuild.save`), and `report`, the document of ``trtbuild build --json``.
@@ -74,11 +75,11 @@ def compile(
     """
     with reword_errors():
         traced_module = module_to_trace(module, ir)
-        class_name = checked.text("name", name) if name is not None else class_name_of(traced_module)
+        model_name = checked.text("name", name) if name is not None else class_name_of(traced_module)
         module_inputs = describe_module(
             traced_module, positional_inputs(inputs, arg_inputs), kwarg_inputs, dims, dynamic_shapes
         )
-        return build_module(traced_module, module_inputs, options_of(**options), class_name, calling_line())
+        return build_module(traced_module, module_inputs, options_of(**options), model_name, calling_line())
 
 
 def build_module(module: Any, inputs: ModuleInputs, options: Options, name: str, origin: Origin) -> Any:
@@ -108,30 +109,26 @@ def build_module(module: Any, inputs: ModuleInputs, options: Options, name: str,
         builder=options.builder,
         places={"source": origin},
     )
-    if not is_cpu(options.device):
+    on_cpu = gpu_number(options.device) is None
+    if not on_cpu:
         ensure_gpu(options.target, model.name)
     with new_tensors_on_cpu():
         traced = _trace(module, model, shapes)
     workspace = ProgramWorkspace(model, shapes, options.cache_dir, options.jobs)
     with workspace.store.session():
         outputs = _store_trace(traced, workspace.store.put_bytes)
-        # these digests distinguish this trace from others with the same name
+        # these digests distinguish this trace from traces of other modules with the same name
         digests = {"graph": outputs["graph"].sha256, "weights": outputs["weights"].sha256}
         workspace.models[model.name] = replace(model, source=replace(model.source, kwargs=digests))
         workspace.set_trace(model.name, outputs, time.monotonic() - started)
         document = _run_build(workspace)
-        target = None if is_cpu(options.device) else options.target.name
+        target = None if on_cpu else options.target.name
         loaded = load_package(workspace.package, device=options.device, target=target)
         result = loaded.module()
     result.package = loaded.package
     result.report = document
     result.save = partial(save, result)
     return result
-
-
-def is_cpu(device: Any) -> bool:
-    """Whether `device` names the CPU."""
-    return device is not None and str(device).partition(":")[0] == "cpu"
 
 
 # -- building --------------------------------------------------------------------------------------------------------
@@ -173,7 +170,8 @@ def _run_build(workspace: ProgramWorkspace) -> dict[str, Any]:
     try:
         result = build(workspace, Watcher())
     finally:
-        if not frozen_objects:  # undo a setting that suits the short-lived command line, not a program
+        # `build` freezes all objects and enables the collector, for a process that soon ends: undo both
+        if not frozen_objects:
             gc.unfreeze()
         if not collector_enabled:
             gc.disable()

@@ -2,17 +2,17 @@
 
 Rules
 1. `options` are the options of `options.options_of`, and also `pass_through_build_failures` and `max_specializations`.
-2. Engines for a graph are built at its first call. At that time its weights exist, torch is not tracing, and errors reach
-   the program unchanged. The build uses results that another process or CI has put into the cache.
+2. Engines for a graph are built at the first call of the graph. Then its weights exist, torch is not tracing, and errors
+   reach the program unchanged. The build uses results that another process or CI has put into the cache.
 3. Engines are built for the ranges of ``torch._dynamo.mark_dynamic(x, 0, min=…, max=…)``. The opt size is the size of the
-   first call. For a size without a range, and for an integer argument, engines are built for each value, for at most
-   `max_specializations` values. One warning explains how to set a range.
+   first call. If a size or an integer argument has no range, engines are built for each value, for at most
+   `max_specializations` values. A warning explains how to set a range.
 4. A graph that cannot become an engine runs in PyTorch, with a warning (with `pass_through_build_failures`: an error).
    Wrong options, and a machine that cannot build, are always errors.
 5. The engines contain the weights. If a parameter is replaced or written to, the next call detects it, and the graph is
    built again. (Writes to ``parameter.data`` are not detected, because torch does not count them.) Frequent changes mean
    that the model is being trained, and engines for each training step are useless. So after more than `MAX_CHANGES` changes
-   PyTorch runs the graph, with a warning. A change after more than `SETTLED_CALLS` calls starts a new count.
+   PyTorch runs the graph, with a warning. A change after more than `SETTLED_CALLS` calls is counted as the first.
 6. Engines have no gradients. PyTorch runs the graph if an input requires a gradient, and under autocast.
 """
 
@@ -40,7 +40,7 @@ MAX_SPECIALIZATIONS = 8
 
 
 def backend(graph: Any, example_inputs: Sequence[Any], **arguments: Any) -> Callable[..., Any]:
-    """Return the function that runs `graph`. TorchDynamo calls this for each graph. Raises UsageError for wrong options."""
+    """Return a function that runs one graph of TorchDynamo, which calls `backend`. Raises UsageError for wrong options."""
     from trtbuild.stages.dynamo.graph import NotSupported, read_graph
 
     options = dict(arguments.get("options") or {})
@@ -48,7 +48,8 @@ def backend(graph: Any, example_inputs: Sequence[Any], **arguments: Any) -> Call
     max_specializations = options.pop("max_specializations", MAX_SPECIALIZATIONS)
     if type(max_specializations) is not int:
         raise UsageError(
-            f"max_specializations is {max_specializations!r}", hint="write a number of sets of engines, such as 8"
+            f"max_specializations is {max_specializations!r}",
+            hint="write how many values get separate engines, such as 8",
         )
     options.setdefault("device", _device_of(graph, example_inputs))
     with reword_errors():
@@ -104,7 +105,7 @@ class _Graph:
         return self._captured.assemble_outputs(module(*[arguments[position] for position in self._positions]), sizes)
 
     def _note_new_weights(self) -> bool:
-        """Count a change of the weights. Return whether PyTorch runs the graph from now on (rule 5)."""
+        """Note the first call, or a change of the weights. Return whether PyTorch runs the graph from now on (rule 5)."""
         if self._weights is not None:
             self._changes = 1 if self._calls > SETTLED_CALLS else self._changes + 1
         self._calls = 0
@@ -161,7 +162,9 @@ class _Graph:
         except NotSupported as reason:
             raise ConversionRefused(f"a graph of torch.compile has no engine: {reason}") from None
         first_error: TrtbuildError | None = None
-        for with_marks in (True, False):  # rule 3 of stages.dynamo.graph
+        # If the trace fails with a marked range that includes size 1, dynamo's range from 2 on is tried (rule 3 of
+        # stages.dynamo.graph).
+        for with_marks in (True, False):
             module_inputs = self._describe(arguments, fixed_values, with_marks)
             if first_error is not None and module_inputs == self._describe(arguments, fixed_values, True):
                 break
@@ -174,30 +177,30 @@ class _Graph:
         raise first_error
 
     def _describe(self, arguments: Sequence[Any], fixed_values: Mapping[Any, int], with_marks: bool) -> ModuleInputs:
-        """Return the inputs with their ranges. Static axes have the sizes of the first call.
+        """Return the inputs with their ranges. Static axes have the sizes of `arguments`.
 
         With `with_marks`, the lower bounds of ``mark_dynamic`` replace those of TorchDynamo.
         """
         captured = self._captured
         dims = {dim.symbol: dim for dim in captured.dims if dim.symbol not in fixed_values}
         inputs, shapes = [], []
-        for number, entry in enumerate(captured.tensors):
+        for tensor_number, entry in enumerate(captured.tensors):
             first_sizes = tuple(int(size) for size in arguments[entry.position].shape)
             min_sizes, max_sizes = list(first_sizes), list(first_sizes)
             for dim in dims.values():
                 lower_bound = dim.marked_low if with_marks and dim.marked_low is not None else dim.low
-                for tensor_number, axis, factor in dim.at:
-                    if tensor_number == number:
+                for number, axis, factor in dim.at:
+                    if number == tensor_number:
                         min_sizes[axis], max_sizes[axis] = max(1, lower_bound) * factor, int(dim.high or 0) * factor
             inputs.append(spec.Input(entry.name, dtype_name(entry.dtype)))
             shapes.append((entry.name, ShapeRange(tuple(min_sizes), first_sizes, tuple(max_sizes))))
         named_dims = []
-        for number, dim in enumerate(dims.values()):
+        for dim_number, dim in enumerate(dims.values()):
             axes_by_factor: dict[int, list[tuple[str, int]]] = {}
             for tensor_number, axis, factor in dim.at:
                 axes_by_factor.setdefault(factor, []).append((captured.tensors[tensor_number].name, axis))
             named_dims += [
-                NamedDim(f"s{number}_{factor}", tuple(axes), factor) for factor, axes in axes_by_factor.items()
+                NamedDim(f"s{dim_number}_{factor}", tuple(axes), factor) for factor, axes in axes_by_factor.items()
             ]
         return ModuleInputs(tuple(inputs), (Profile("0", tuple(shapes)),), tuple(named_dims))
 

@@ -103,11 +103,12 @@ def reword_errors() -> Iterator[None]:
 
 
 def reword(text: str) -> str:
-    """Return `text` with the names of arguments instead of fields of a manifest."""
+    """Return the text of an error with the names of arguments instead of fields of a manifest."""
     for pattern, words in _REPLACEMENTS:
         text = pattern.sub(words, text)
     return _AXES_OF_DIM.sub(lambda match: f"{match[1]}[{_quote_axes(match[2])}]", text)
 
 
 def _quote_axes(axes: str) -> str:
+    """Return ``"x.0", "y.0"`` for ``x.0, y.0``."""
     return ", ".join(f'"{axis}"' for axis in axes.split(", "))

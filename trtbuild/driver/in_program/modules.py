@@ -46,7 +46,7 @@ _IR_HINTS: Mapping[Kind, str] = {
 
 
 def positional_inputs(inputs: Any, arg_inputs: Any) -> Any:
-    """Return the positional inputs, which have two names. Raises UsageError if both are given."""
+    """Return the positional inputs: the value of `inputs` or of `arg_inputs`. Raises UsageError if both are given."""
     if inputs is not None and arg_inputs is not None:
         raise UsageError(
             "inputs and arg_inputs are two names of one argument, and both are given", hint="leave one out"
@@ -73,7 +73,7 @@ def module_to_trace(module: Any, ir: Any) -> Any:
 
 
 def class_name_of(module: Any) -> str:
-    """Return the name of a module's class. For a script, it is the name of the scripted module's class."""
+    """Return the name of a module's class. For a module of TorchScript, this is the class of the original module."""
     original = getattr(module, "original_name", None) if _kind_of(module) == "script" else None
     return original if isinstance(original, str) and original else type(module).__name__
 
@@ -104,7 +104,8 @@ def _kind_of(module: Any) -> Kind:
 
     if isinstance(module, torch.jit.ScriptModule):
         return "script"
-    is_exported = isinstance(module, torch.fx.GraphModule) and "eval" in vars(module)  # replaced by torch.export
+    # torch.export replaces the method `eval` of a program's module by a function that raises an error
+    is_exported = isinstance(module, torch.fx.GraphModule) and "eval" in vars(module)
     if is_exported and not is_quantized(module):
         raise UsageError(
             "the result of .module() of an exported program cannot be compiled",

@@ -57,23 +57,23 @@ def options_of(
     """Check the options of `compile` and of ``torch.compile``. Raises UsageError, EnvironmentFault.
 
     * `target`: the GPU to build for (``89``, ``{"sm": 90, "toolchain": "tensorrt"}``). The default is the GPU of `device`.
-    * `device`: where the result runs; ``"cpu"`` runs the reference program, which needs no engine and no GPU.
+    * `device`: where the result runs. On ``"cpu"``, PyTorch runs the reference program, which needs no engine and no GPU.
     * `precision` (or Torch-TensorRT's `enabled_precisions`), `torch_executed_ops`, `min_block_size`,
       `require_full_compilation`, `granularity`, and TensorRT's builder settings by name, have the same meaning as in a
       manifest. `precision` may be a mapping: ``{"default": torch.half, torch.float32: ["*.norm"]}``.
     * `truncate_double`: whether float64 values are computed in float32. Inputs and outputs keep their types.
       `truncate_long_and_double` is another name of this option; int64 values are never truncated.
-    * `reference`: whether the package also runs without engines. The default is True if `device` is the CPU.
+    * `reference`: whether the package also has the reference program. The default is True if `device` is the CPU.
     * `cache_dir`: the directory of the cache. The default is ``$TRTBUILD_CACHE_DIR`` or, if that is not set, ``cache/`` in
       the working directory.
-    * `jobs`: how many steps run at once. The default is the number of processors.
+    * `jobs`: the largest number of steps that run at once. The default is the number of processors.
     """
     on_cpu = gpu_number(device) is None
     if reference is not None:
         checked.flag("reference", reference)
     if on_cpu and reference is False:
         raise UsageError(
-            'device="cpu" runs the reference program, and reference=False leaves it out of the package',
+            'device="cpu" runs the reference program, and reference=False leaves this program out of the package',
             hint="leave reference out, or name a GPU",
         )
     hardware_compatible = checked.flag("hardware_compatible", hardware_compatible)
@@ -83,7 +83,7 @@ def options_of(
     builder_settings = {} if builder is None else checked.mapping("builder", builder, '{"optimization_level": 3}')
     if hardware_compatible and compatibility not in (None, "ampere_plus"):
         raise UsageError(
-            f'hardware_compatible=True is compatibility="ampere_plus", and compatibility is {compatibility!r}',
+            f'hardware_compatible=True means compatibility="ampere_plus", but compatibility is {compatibility!r}',
             hint="leave one of the two out",
         )
     compatibility_policy = "ampere_plus" if hardware_compatible else compatibility
@@ -108,5 +108,5 @@ def options_of(
     )
 
 
-#: The names of the options, for suggestions. A misspelt option is passed on as a builder setting.
+#: The names of the options, for suggestions: a misspelt option arrives in `settings`, like a builder setting.
 OPTION_NAMES = [option for option in inspect.signature(options_of).parameters if option != "settings"]

@@ -15,10 +15,10 @@ from trtbuild.driver.outputs.packages import previous_files
 from trtbuild.errors import UsageError
 from trtbuild.runtime.packages.package import INDEX_NAME, Package
 
-#: Endings of files of torch.export. ``.ep`` is Torch-TensorRT's.
+#: Endings of files of torch.export. Torch-TensorRT uses ``.ep``.
 _PT2_SUFFIXES = (".pt2", ".ep")
 
-#: Endings of files of other formats. A new package directory gets such an ending only if `output_format` is given.
+#: Endings of files of other formats. A new package directory may have such an ending only if `output_format` is given.
 _OTHER_SUFFIXES = frozenset({".pt", ".pth", ".ts", ".onnx", ".plan", ".engine", ".trt", ".safetensors"})
 
 #: The allowed values of `output_format` → the format. ``"exported_program"`` is Torch-TensorRT's name for ``"pt2"``.
@@ -48,7 +48,7 @@ def save(
     """Write the result of `trtbuild.compile` or `trtbuild.load` to `path`, and return the path.
 
     * ``output_format="package"`` (the default): a directory that `trtbuild.load` opens. An existing package is replaced:
-      its files that the new package does not have are removed, and other files in the directory stay.
+      its old files are removed. Files that do not belong to it stay in the directory.
     * ``output_format="exported_program"`` or ``"pt2"`` (the default if `path` ends with ``.pt2`` or ``.ep``): a file that
       `trtbuild.load` opens. ``torch.export.load`` also opens it, after ``import trtbuild``. The file is for one `target`,
       which has to be named if the package has several.
@@ -88,7 +88,10 @@ def save(
         _write(destination, pt2_bytes(package, _target_name(package, target)))
         return destination
     if target is not None:
-        raise UsageError("a package has all its targets", hint='leave target out, or write output_format="pt2"')
+        raise UsageError(
+            f"target={target!r} is given, but a package directory contains all targets",
+            hint='leave target out, or write output_format="pt2"',
+        )
     if destination.is_file():
         raise UsageError(
             f"{destination} is a file, but a package is a directory", hint="name a directory, or a .pt2 file"
@@ -116,14 +119,18 @@ def _target_name(package: Package, target: str | None) -> str:
     if target is None and len(names) == 1:
         return names[0]
     if target not in names:
-        problem = "the package has several targets" if target is None else f"the package has no target {target!r}"
-        raise UsageError(f"{problem}, and a .pt2 file is for one", hint=f"target= one of: {', '.join(names)}")
+        problem = (
+            "the package has several targets, and a .pt2 file is for one of them"
+            if target is None
+            else f"the package has no target {target!r}"
+        )
+        raise UsageError(problem, hint=f"target= one of: {', '.join(names)}")
     return target
 
 
 def _write_package(package: Package, root: Path) -> None:
     if root.exists() and package.path.exists() and root.samefile(package.path):
-        return
+        return  # the package was loaded from this directory
     old_files = previous_files(root, (), None)
     for name in package.index.files:
         _write(root / name, package.read([name])[name])

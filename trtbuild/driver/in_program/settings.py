@@ -20,12 +20,12 @@ from trtbuild.errors import UsageError
 
 #: Torch-TensorRT's name of a builder setting → the manifest's name, and a function that converts the value.
 ALIASES: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
-    "workspace_size": ("workspace", lambda size: size or None),  # Torch-TensorRT's 0 is the default
+    "workspace_size": ("workspace", lambda size: size or None),  # 0 means the default
     "num_avg_timing_iters": ("avg_timing_iterations", lambda count: count),
-    "disable_tf32": ("tf32", lambda off: not off),
-    "make_refittable": ("refit", lambda on: on),
-    "strip_engine_weights": ("strip_plan", lambda on: on),
-    "enable_weight_streaming": ("weight_streaming", lambda on: on),
+    "disable_tf32": ("tf32", lambda disabled: not disabled),
+    "make_refittable": ("refit", lambda enabled: enabled),
+    "strip_engine_weights": ("strip_plan", lambda enabled: enabled),
+    "enable_weight_streaming": ("weight_streaming", lambda enabled: enabled),
 }
 
 _CACHE_REASON = "engines are always kept, in cache_dir"
@@ -62,7 +62,7 @@ def precisions_of(precision: Any, enabled_precisions: Iterable[Any] | None) -> P
             default = value
             continue
         name = _precision_name(key, "each key of precision, except default,")
-        if not is_precision(name):
+        if not is_precision(name):  # for example "int64": a dtype, but not a precision
             raise checked.wrong_value("each key of precision", '"default", "float32", "float16" or "bfloat16"', key)
         listed = [value] if isinstance(value, str) else checked.items(f"precision[{name!r}]", value, '["*.norm"]')
         if not all(isinstance(pattern, str) for pattern in listed):
@@ -164,18 +164,18 @@ def builder_of(arguments: Mapping[str, Any], other_names: Iterable[str] = ()) ->
 
 
 def _checked_settings(
-    defaults: Any, model: Any, arguments: Mapping[str, Any], program_names: Mapping[str, str] | None = None
+    defaults: Any, fields_type: Any, arguments: Mapping[str, Any], program_names: Mapping[str, str] | None = None
 ) -> Any:
-    """Check `arguments` with the pydantic `model` of a manifest.
+    """Return `defaults` with the values of `arguments`. The pydantic class `fields_type` checks them as in a manifest.
 
     `program_names` maps a manifest's name to the name that the program used, if the two differ.
     """
     from pydantic import ValidationError
 
     try:
-        checked_fields = model(**arguments)
+        checked_fields = fields_type(**arguments)
     except ValidationError as error:
-        raise _setting_error(error.errors(include_url=False)[0], model, arguments, program_names or {}) from None
+        raise _setting_error(error.errors(include_url=False)[0], fields_type, arguments, program_names or {}) from None
     values = {name: getattr(checked_fields, name) for name in checked_fields.model_fields_set}
     return replace(
         defaults, **{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
@@ -183,21 +183,24 @@ def _checked_settings(
 
 
 def _setting_error(
-    details: Any, model: Any, arguments: Mapping[str, Any], program_names: Mapping[str, str]
+    details: Any, fields_type: Any, arguments: Mapping[str, Any], program_names: Mapping[str, str]
 ) -> UsageError:
-    """Convert pydantic's error about a setting in `arguments` to a UsageError with the wording of manifest errors."""
+    """Convert pydantic's error about a setting in `arguments` to a UsageError with the wording of manifest errors.
+
+    `details` is one entry of pydantic's list of errors.
+    """
     from trtbuild.manifest.format.wording import ExpectedType, allowed_text
 
-    place: ExpectedType | None = ExpectedType(model)
+    expected: ExpectedType | None = ExpectedType(fields_type)
     name, is_entry = "a setting", False
-    for step in details["loc"]:
-        place = place.type_inside(step) if place is not None else None
-        name, is_entry = (name, True) if isinstance(step, int) else (str(step), False)
+    for key in details["loc"]:
+        expected = expected.type_inside(key) if expected is not None else None
+        name, is_entry = (name, True) if isinstance(key, int) else (str(key), False)
     argument = program_names.get(name, name)
     context = details.get("ctx", {})
     if details["type"] == "trtbuild":
         return UsageError(f"{argument}: {context['text']}", hint=context["hint"])
-    allowed_values = allowed_text(place) if place is not None else "another value"
+    allowed_values = allowed_text(expected) if expected is not None else "another value"
     allowed_values = "True or False" if allowed_values == "true or false" else allowed_values
     subject = f"each entry of {argument}" if is_entry else argument
     value = details["input"] if is_entry or name not in arguments else arguments[name]

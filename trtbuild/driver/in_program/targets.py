@@ -1,4 +1,4 @@
-"""The target that a program builds for: its `target` argument, or the GPU that the result runs on."""
+"""The target that `trtbuild.compile` builds for: its argument `target`, or the GPU that the result runs on."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def target_of(
 
     `target` is an SM (``89``, ``"sm_89"``, ``"8.9"``), a manifest's mapping (``{"sm": 89}``), or a `Target`. None means the
     GPU of `device`, or the current GPU if `device` is None. The other arguments complete an SM or a mapping. They must not
-    contradict a value of the mapping or a field of a `Target`. Raises UsageError; EnvironmentFault if neither a target nor
-    a GPU is known.
+    contradict a value of the mapping or a field of a `Target`. Raises UsageError, and EnvironmentFault if `target` is None
+    and there is no such GPU.
     """
     arguments = {
         "toolchain": None if toolchain is None else _checked_toolchain(toolchain),
@@ -53,7 +53,7 @@ def target_of(
 
 
 def _refuse_contradiction(target_fields: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
-    """Raise UsageError if a target has another value than the argument for it."""
+    """Raise UsageError if an argument is given and the target's field of this name has another value."""
     for name, value in arguments.items():
         if value is not None and name in target_fields and target_fields[name] != value:
             argument = _ARGUMENT_NAMES.get(name, name)
@@ -82,7 +82,7 @@ def _parse_sm(target: Any) -> int:
 
 
 def _target_from_mapping(mapping: Mapping[str, Any], given_mapping: Mapping[str, Any]) -> Target:
-    """Return the target that `mapping` describes. `given_mapping` is the mapping that the program wrote, for messages."""
+    """Return the target that `mapping` describes. Messages show `given_mapping`, which is the argument of the program."""
     from pydantic import ValidationError
 
     from trtbuild.manifest.format.fields import TargetFields
@@ -102,7 +102,8 @@ def _target_from_mapping(mapping: Mapping[str, Any], given_mapping: Mapping[str,
     )
 
 
-def _target_error(mapping: Mapping[str, Any], details: Any, model: Any) -> UsageError:
+def _target_error(mapping: Mapping[str, Any], details: Any, fields_type: Any) -> UsageError:
+    """Convert pydantic's error about a field of `mapping` (`details`) to a UsageError."""
     from trtbuild.manifest.format.wording import ExpectedType, allowed_text
 
     hint = 'such as target={"sm": 89, "toolchain": "tensorrt-rtx", "compatibility": "exact"}'
@@ -114,7 +115,7 @@ def _target_error(mapping: Mapping[str, Any], details: Any, model: Any) -> Usage
     elif details["type"] == "missing":
         text = f"{name!r} is missing"
     else:
-        expected = ExpectedType(model).type_inside(name) or ExpectedType(model)
+        expected = ExpectedType(fields_type).type_inside(name) or ExpectedType(fields_type)
         text = f"{name!r} must be {allowed_text(expected)}, not {details['input']!r}"
     return UsageError(f"target {dict(mapping)!r}: {text}", hint=hint)
 

@@ -1,4 +1,4 @@
-"""`trtbuild.trace`: return the program of torch.export for which `trtbuild.compile` would build engines."""
+"""`trtbuild.trace`: return the program of torch.export from which `trtbuild.compile` would build engines."""
 
 from __future__ import annotations
 

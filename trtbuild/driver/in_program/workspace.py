@@ -1,11 +1,11 @@
-"""The workspace of a running program: a project with one model and without a manifest.
+"""The workspace of `trtbuild.compile`: a project with one model and without a manifest.
 
 Rules
 1. The cache is `cache_dir` or, if that is None, the cache of ``trtbuild build`` in the working directory. Remotes and
    trusted keys come from the user's configuration.
 2. Durations and logs of failed steps are stored in the user's cache directory, not in the working directory, because a
    program may run anywhere.
-3. The trace is not looked up. The program passes it to `set_trace`, and only this build uses its record.
+3. The trace is not looked up. The caller passes it to `set_trace`, and only this build uses its record.
 4. A lock file in the working directory is ignored, because it belongs to a project.
 """
 
@@ -58,7 +58,7 @@ class ProgramWorkspace(Workspace):
         self.files: dict[str, OutputFile] = {}
 
     def set_trace(self, name: str, outputs: dict[str, Output], duration_s: float) -> None:
-        """Use the trace that was made in this process as the model's trace (rule 3)."""
+        """Set the model's trace, which was made in this process (rule 3)."""
         step = self.plan(name).steps[step_id(name, "trace")]
         if step.recipe is None:
             raise AssertionError("the recipe of a trace is always known")
@@ -72,7 +72,7 @@ class ProgramWorkspace(Workspace):
         """Fetch the blobs of the package and set `files`. No file is written."""
         package = plan.package
         if package is None or package.record is None:
-            raise AssertionError("a package is read when it is there")
+            raise AssertionError("outputs are written after the package is built")
         model = replace(plan.model, outputs=(("package", "."),))
         ((_, _, files),) = self.files_of(model, package.record)
         self.store.fetch(file.sha256 for file in files if file.data is None)
@@ -84,7 +84,7 @@ class ProgramWorkspace(Workspace):
         """The built package."""
         index = self.files[INDEX]
         data = self.store.get_bytes(index.sha256)
-        directory = self.project / "packages" / index.sha256[:32]  # a runtime cache may be stored there
+        directory = self.project / "packages" / index.sha256[:32]  # TensorRT-RTX's kernel file may be stored there
         return StoredPackage(
             directory, read_index(data), index.sha256, data, PackageFolder(directory), self.files, self.store
         )

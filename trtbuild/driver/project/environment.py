@@ -30,7 +30,7 @@ from trtbuild.toolchain.libraries.distributions import installed_version
 #: The distributions whose versions are in the recipes of trace, lower, partition and convert.
 TORCH_DISTRIBUTIONS = ("torch", "onnx", "onnx-ir", "onnxscript")
 
-#: The commands that replace the versions in a lock file by the installed versions.
+#: The part of a hint with the commands that replace the versions in a lock file by the installed versions.
 UPGRADE_COMMANDS = "trtbuild build --upgrade, then trtbuild lock --upgrade"
 
 _TORCH_REQUIREMENT = "'trtbuild[torch]'"
@@ -128,8 +128,15 @@ def toolchain_facts(target: Target, locked: str | None = None) -> ToolchainFacts
     has_own_parser = table.installed_version(target.toolchain) == version and bool(device_sms())
     stand_in = None if has_own_parser else table.stand_in(target.toolchain, version)
     can_ask_parser = has_own_parser or stand_in is not None
-    narrows = table.narrows_int64(target.toolchain, version)
-    return ToolchainFacts(version, opset, flavour.default_workspace, stand_in, True, can_ask_parser, narrows)
+    return ToolchainFacts(
+        version,
+        opset,
+        flavour.default_workspace,
+        stand_in,
+        parsers_differ=True,
+        can_ask_parser=can_ask_parser,
+        narrows_int64=table.narrows_int64(target.toolchain, version),
+    )
 
 
 def check_torch_libraries(model: str, facts: Facts) -> None:
@@ -175,7 +182,7 @@ def check_parsers(model: str, facts: Facts, toolchains: Collection[str]) -> None
 
 
 def check_locked_parsers(facts: Facts, steps: Iterable[Step]) -> None:
-    """Raise EnvironmentFault if a locked partition step has to run again, but its parser is not available here.
+    """Raise EnvironmentFault if one of `steps` is locked and has to run again, but its parser is not available here.
 
     A locked step has to run again with ``--force``, or if its results are missing.
     """
@@ -225,7 +232,8 @@ def check_targets(
 ) -> None:
     """Raise EnvironmentFault if an engine has to be built, but no toolchain on this machine can build it.
 
-    With `elsewhere`, workers build the engines. The check is then that of a machine with the toolchain and the GPU."""
+    With `elsewhere`, the workers of a scheduler build the engines. Then the check assumes that they have the planned
+    toolchain and a GPU of each target."""
     devices = device_sms() if engines and not elsewhere else ()
     for model, target in engines:
         version = table.installed_version(target.toolchain)

@@ -84,7 +84,7 @@ class History:
         entry_start = f'{{"recipe":{recipe.text},"ran":'
         if not ran and not uncacheable:
             old = self._entries.get(step, "")
-            if old.startswith(entry_start) and _UNCACHEABLE_MEMBER not in old:
+            if old.startswith(entry_start) and _UNCACHEABLE_MEMBER not in old:  # the file already has this entry
                 self._new_entries.pop(step, None)
                 return
         last = encode(ran) if ran else self._entry(step).get("ran")
@@ -116,7 +116,7 @@ _to_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def _read_entries(path: Path) -> dict[str, str]:
-    """The JSON text of each step's entry."""
+    """The entry of each step as JSON text; empty if there is no readable file."""
     try:
         text = read_regular(path).decode()
         return _parse_lines(text) or {step: _to_json(entry) for step, entry in json.loads(text).items()}

@@ -3,9 +3,9 @@
 Rules
 1. If the digests of a record under a locked key differ from the locked digests, the record is not used. The lookup counts
    as a miss, so the step runs again. The new record replaces the record that was not used.
-2. There is one exception: a local record whose toolchain gives other bytes in each build. If the record were refused, every
-   build would run the step again, because another run does not give the locked bytes. If no remote has the locked record,
-   the local record is used, with a warning. With ``--frozen`` the local record is refused.
+2. There is one exception: a local record of a toolchain that gives other bytes in each build. Another run of the step would
+   not give the locked bytes, either. So if no remote has the locked record, the local record is used, with a warning. With
+   ``--frozen`` the local record is refused.
 3. A build warns of each engine that it uses and that differs from the lock (`differing_engines`). The build is correct,
    but it is not the locked release.
 """
@@ -118,7 +118,7 @@ def _is_reproducible(targets: Mapping[str, LockedTarget], step: str) -> bool:
 
 
 def differing_engines(lock: Lock | None, plans: Iterable[ModelPlan]) -> list[str]:
-    """A warning for each used engine that differs from the lock (rule 3). There is no separate warning for packages."""
+    """A warning for each engine of `plans` that differs from the lock (rule 3). Their packages cause no further warning."""
     if lock is None:
         return []
     warnings = []

@@ -1,7 +1,7 @@
 """Implement `core.planning.model_plan.Lookups` with a store, the files of the project and its history.
 
-Each command has one instance. It remembers each record and each file that it has read, so all plans of a build are
-consistent. Only the methods for a build read the store and the files again.
+Each command has one instance. The instance remembers each record and each file that it has read, so all plans of a build
+are consistent. Only the methods for a build read the store and the files again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from trtbuild.store.layers.layered import LayeredStore
 class StoreLookups:
     """Looks up records, links and files for planning (`core.planning.model_plan.Lookups`).
 
-    `observe` returns the current value of a dependency.
+    The argument `observe` is the function that returns the current state of a dependency.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class StoreLookups:
         self._digests = digests
         self._force = force
         self._trail = trail
+        #: Key of a link → the dependencies that the link names.
         self._links: dict[str, Sequence[Dependency]] = {}
         self._records: dict[str, Record | None] = {}
         self._blobs: dict[str, bytes] = {}
@@ -61,13 +62,13 @@ class StoreLookups:
         self._weights_tables: dict[str, Mapping[str, Weight]] = {}
         #: Name of a model → the library of its plugins.
         self._plugin_libraries: dict[str, Output | None] = {}
-        #: Weights file → the digest of its content, which this command has read once.
+        #: Weights file → the digest of its content. A command computes each digest once.
         self.weights_digests: dict[str, str] = {}
         #: The ids and the keys of the steps that this command has run.
         self._run_steps_and_keys: set[str] = set()
-        #: Keys whose entry is damaged. The entry is in quarantine now, or is not used.
+        #: Keys whose record is damaged, or whose results are. The record is in quarantine now, or is not used.
         self.corrupt_keys: set[str] = set()
-        #: Keys that were passed to `mark_damaged`.
+        #: Those of `corrupt_keys` whose results are damaged (`mark_damaged`). Their records are not looked up again.
         self._damaged_keys: set[str] = set()
         #: Key → the reason why its record is not trusted.
         self.untrusted_reasons: dict[str, str] = {}
@@ -217,22 +218,26 @@ class StoreLookups:
 
     def use_observations(self, observations: Sequence[Observation]) -> None:
         """Use the observations of a trace for the rest of this command."""
-        self._observed.update({seen.dependency: seen.state for seen in observations})
+        self._observed.update({observation.dependency: observation.state for observation in observations})
 
     def observe_now(self, dependency: Dependency) -> str:
-        """The current value of a dependency, which may differ from an earlier observation of this command."""
+        """The current state of a dependency, which may differ from an earlier observation of this command."""
         return self._observe(dependency)
 
     def find_changed_dependencies(self, observations: Sequence[Observation]) -> list[Dependency]:
-        """The dependencies whose current value differs from the observed one."""
-        return [seen.dependency for seen in observations if self._observe(seen.dependency) != seen.state]
+        """The dependencies whose current state differs from the observed one."""
+        return [
+            observation.dependency
+            for observation in observations
+            if self._observe(observation.dependency) != observation.state
+        ]
 
     def forget(self, key: str) -> None:
         """Make the next lookup of a key read the store again, because another build may have stored a record."""
         self._records.pop(key, None)
 
     def note_run(self, step: str, record: Record) -> None:
-        """Note that a step ran in this build. `record` is the record of its result, which may be missing in the store."""
+        """Note that a step ran in this build, with the result `record`. The store need not contain this record."""
         self._run_steps_and_keys.update((step, record.recipe.key))
         self._records[record.recipe.key] = record
 
@@ -251,8 +256,8 @@ class StoreLookups:
             for key in missing:
                 del self._records[key]
             declared = plan.user_code[step.stage].declared
-            seen = chain.follow(declared, self._read_link, self.observe, self.later_dependencies, self.expect)
-            recipe = keys.user_code(declared, seen)
+            observations = chain.follow(declared, self._read_link, self.observe, self.later_dependencies, self.expect)
+            recipe = keys.user_code(declared, observations)
         self._records.pop(recipe.key, None)
         record = self.record(recipe.key)
         if record is None or not record.recipe.same_as(recipe) or record == step.refused:
@@ -263,10 +268,9 @@ class StoreLookups:
         return record
 
     def keep_file_weights(self, model: Model, digests: Sequence[str]) -> None:
-        """Put the tensors with these digests from the weights file into the local store, and the library of plugins if its
-        digest is one of them.
+        """Put the blobs with these digests into the local store: tensors of the weights file, or the library of plugins.
 
-        Raises SourceError if a file has changed, and InsufficientResources.
+        Raises SourceError if one of the two files has changed, and InsufficientResources.
         """
         library = self._plugin_libraries.get(model.name)
         if library is not None and library.sha256 in digests:

@@ -15,7 +15,7 @@ from trtbuild.errors import TrtbuildError
 class StepRun:
     """The result of a step that was run.
 
-    `conversions`: for a partition step, the key of each convert step that it has done, and the duration in seconds.
+    `conversions`: for a partition step, the keys of the convert steps whose work it has done, with the seconds of each.
     `source` is ``built``, or the origin of a record that another build has stored. `uncacheable` is the reason why the
     result was not cached, or None. `worker` is the name of the worker of a scheduler that ran the step, or None.
     """
@@ -43,7 +43,7 @@ class WrittenOutput:
 
 @dataclass
 class Outcome:
-    """The state of a build.
+    """The state of a build, which the executor keeps up to date.
 
     `plans` has the last plan of each model. `written` has the outputs of each model that are up to date. `unwritten` has
     the error of each model whose outputs could not be written. `ran` and `failed` have the steps that ran and that failed,

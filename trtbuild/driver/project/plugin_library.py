@@ -1,4 +1,4 @@
-"""Read the library of a model's plugins: whether it is one for the model's targets, and its digest.
+"""Check that the library of a model's plugins fits the model's targets, and compute its digest.
 
 The library is not loaded here. Its header says for which processor it was built, and which version of TensorRT it needs.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from trtbuild.core.model.spec import Model, Target, ToolchainName
 from trtbuild.core.recipes.record import Output
@@ -15,7 +15,7 @@ from trtbuild.core.values.elf import SharedLibrary, read_shared_library
 from trtbuild.errors import ManifestErrors, Problem
 from trtbuild.store.digests.fingerprint import FileDigests
 
-#: The libraries of TensorRT that a library of plugins may need, by flavour.
+#: Flavour → the libraries of TensorRT that a library of plugins may need, with their major version.
 _LIBRARIES: Mapping[ToolchainName, re.Pattern[str]] = {
     "tensorrt": re.compile(r"libnvinfer(?:_plugin)?\.so\.([0-9]+)"),
     "tensorrt-rtx": re.compile(r"libtensorrt_rtx\.so\.([0-9]+)"),
@@ -27,8 +27,8 @@ def read_plugin_library(
 ) -> Output | None:
     """The digest and the size of the library; None if the model has no library.
 
-    `versions` are the exact versions of the targets' toolchains. Raises ManifestErrors if the file is not a library for a
-    target."""
+    `versions` are the exact versions of the targets' toolchains. Raises ManifestErrors if the file cannot be read, or is
+    not a library for each target."""
     name = None if model.plugins is None else model.plugins.library
     if name is None:
         return None
@@ -54,12 +54,8 @@ def read_plugin_library(
     return Output(sha256, size)
 
 
-def library_name(path: str) -> str:
-    """The name of a library for people: the last part of its path."""
-    return PurePosixPath(path).name
-
-
 def _check(library: SharedLibrary, model: Model, target: Target, version: str) -> None:
+    """Raise ManifestErrors if the processor or the TensorRT of the library differs from that of `target`."""
     processor = target.platform.partition("-")[2]
     if library.processor != processor:
         raise _problem(

@@ -26,7 +26,7 @@ class Changes:
     """The changes since a commit. All paths are absolute, without symbolic links above the repository's root.
 
     `paths` maps each changed path to git's letter: A (added), D (deleted), M (modified), T (another type).
-    `tracked` has the files that git tracks now, and `directories` the directories of the commit."""
+    `tracked` has the files that git tracks now. `directories` has the directories of the commit."""
 
     commit: str
     root: str
@@ -63,12 +63,15 @@ def changes_since(project: Path, revision: str) -> Changes:
     commit = _commit(project, revision)
     top = Path(root)
     options = ("--no-ext-diff", "--no-renames", "--ignore-submodules=none", "--name-status", "-z")
-    words = _words(_git(top, "diff", *options, commit, "--"))
-    paths = {f"{root}/{path}": letter[:1] for letter, path in zip(words[::2], words[1::2], strict=True)}
-    for path in _words(_git(top, "ls-files", "--others", "--exclude-standard", "-z")):
+    letters_and_paths = _items(_git(top, "diff", *options, commit, "--"))
+    paths = {
+        f"{root}/{path}": letter[:1]
+        for letter, path in zip(letters_and_paths[::2], letters_and_paths[1::2], strict=True)
+    }
+    for path in _items(_git(top, "ls-files", "--others", "--exclude-standard", "-z")):
         paths[f"{root}/{path.rstrip('/')}"] = "A"
-    tracked = _words(_git(top, "ls-files", "-z"))
-    directories = _words(_git(top, "ls-tree", "-r", "-d", "--name-only", "-z", commit))
+    tracked = _items(_git(top, "ls-files", "-z"))
+    directories = _items(_git(top, "ls-tree", "-r", "-d", "--name-only", "-z", commit))
     return Changes(
         commit,
         root,
@@ -90,8 +93,8 @@ def _commit(project: Path, revision: str) -> str:
         if shallow
         else "name a commit, a branch or a tag; git fetch gets those of the remote",
     )
-    words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
-    return _git(project, *words, problem=problem).decode().strip()
+    arguments = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+    return _git(project, *arguments, problem=problem).decode().strip()
 
 
 def _no_repository(project: Path) -> UsageError:
@@ -99,7 +102,7 @@ def _no_repository(project: Path) -> UsageError:
 
 
 def _git(folder: Path, *arguments: str, problem: UsageError | None = None) -> bytes:
-    """The output of git. Raises `problem` if git fails, or an error with git's message."""
+    """The output of git. If git fails, raises `problem` or, if that is None, an error with git's message."""
     command = ["git", "-C", str(folder), "-c", "core.quotePath=false", *arguments]
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
     try:
@@ -120,5 +123,6 @@ def _git(folder: Path, *arguments: str, problem: UsageError | None = None) -> by
     raise problem or EnvironmentFault(f"git {arguments[0]} failed: {message}", hint=f"try it: {' '.join(command)}")
 
 
-def _words(output: bytes) -> list[str]:
-    return [os.fsdecode(word) for word in output.split(b"\0") if word]
+def _items(output: bytes) -> list[str]:
+    """The items of an output of git, each of which ends with a zero byte."""
+    return [os.fsdecode(item) for item in output.split(b"\0") if item]

@@ -1,8 +1,8 @@
 """Refuse work that cannot fit on a disk or into memory, before the work starts.
 
 Rules
-1. Work is refused only if it would fail. So each need is the least number of bytes. A step may need more, and then it fails
-   later with another error.
+1. Work is refused only if it would certainly fail. So the needs here are lower bounds. If a step needs more, it fails later
+   with another error.
 2. If the system does not report a size, the work is not refused.
 """
 
@@ -22,7 +22,7 @@ _OUTPUTS_HINT = (
 
 
 def free_disk_bytes(folder: Path) -> int | None:
-    """The bytes that this user can still write to the disk of `folder`, which need not exist; None if unknown."""
+    """The bytes that this user can still write to the disk of `folder`; None if unknown. The folder need not exist yet."""
     for place in (folder, *folder.parents):
         try:
             return shutil.disk_usage(place).free
@@ -36,10 +36,10 @@ def free_disk_bytes(folder: Path) -> int | None:
 def refuse_small_cache_disk(
     root: Path, subject: str, size_bytes: int, missing: Callable[[], int] | None = None
 ) -> None:
-    """Raise InsufficientResources if the cache in `root` has no room for `size_bytes`. `subject` names the bytes.
+    """Raise InsufficientResources if the cache in `root` has no room for `size_bytes`. `subject` says what they are.
 
-    `missing` returns how many of the bytes the cache does not have yet. It reads all of them, so it is called only if the
-    disk has less than `size_bytes`.
+    `missing` returns how many of the bytes the cache does not have yet. It reads all bytes, so it is called only if the
+    disk has room for less than `size_bytes`.
     """
     free_bytes = free_disk_bytes(root)
     if free_bytes is None or size_bytes <= free_bytes:
@@ -74,8 +74,10 @@ def refuse_small_output_disk(
 
 
 def refuse_small_memory(subject: str, weights_bytes: int, needed_bytes: int, free_bytes: int | None) -> None:
-    """Raise InsufficientResources if a step, called `subject`, needs more memory than there is. `needed_bytes` is the least
-    need of a step that reads weights of `weights_bytes`. `free_bytes` includes swap."""
+    """Raise InsufficientResources if `needed_bytes` is more than `free_bytes`, which includes swap; None means unknown.
+
+    `needed_bytes` is the least memory of the step `subject`, which reads weights of `weights_bytes`.
+    """
     if free_bytes is not None and needed_bytes > free_bytes:
         raise InsufficientResources(
             f"{subject} needs at least {size_text(needed_bytes)} of memory for its weights of "

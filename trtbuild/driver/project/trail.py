@@ -1,10 +1,10 @@
-"""The trail is a local copy of the chain links that the last plans followed. A plan reads the trail, and not each link.
+"""The trail is a local copy of the links that the last plans followed. A plan reads it instead of each link in the store.
 
 Rules
-1. A link names the dependencies to observe next. Its key contains all observations before it. A link is written only
-   once, so its content stays the same while its entry exists. So a command does not read the entry: it only asks the store
-   whether the entry exists. This request also marks the entry as used. Otherwise the link would be collected before the
-   trace at the end of the chain.
+1. A link names the dependencies to observe next. Its key contains all earlier observations. A link is written only once,
+   so its content stays the same while its entry in the store exists. So a command does not read the entry: it only asks
+   the store whether the entry exists. This request also marks the entry as used. Otherwise the link would be collected
+   before the trace at the end of the chain.
 2. The trail cannot change a result. A trace is found by the record at the end of the chain, whose recipe is compared with
    the current observations. A wrong link leads to no record, and so the step runs.
 3. Links are stored in the order in which they were followed, so that one request to the store covers many of them.
@@ -30,7 +30,7 @@ from trtbuild.regular import read_regular
 SCHEMA = "trtbuild.trail/1"
 MAX_LINKS = 100_000
 
-#: The largest number of links about which one request asks the store.
+#: The largest number of links in one request to the store (rule 3).
 MAX_REQUESTED_LINKS = 32
 
 Dependencies = Sequence[Dependency]
@@ -46,11 +46,15 @@ class Trail:
     def __init__(self, state: Path, policy: str = "") -> None:
         self._path = state / "trail.json"
         self._policy = policy
+        #: The dependencies of all links in the file, as parts of recipes. Links refer to them by number.
         self._dependency_names: list[str] = []
+        #: Key → the numbers of the dependencies that the link names. None: the file is not read yet.
         self._links: dict[str, list[int]] | None = None
         self._ordered_keys: list[str] = []
-        self._indexes: dict[str, int] = {}
+        #: Key → its position in `_ordered_keys`.
+        self._positions: dict[str, int] = {}
         self._dependencies: dict[int, Dependency] = {}
+        #: The links that this command has followed.
         self._followed: dict[str, Dependencies] = {}
         self._changed = False
 
@@ -60,11 +64,11 @@ class Trail:
         `find_present` gets keys, and returns those that the store contains. Links with other keys are left out.
         """
         all_links = self._load()
-        index = self._indexes.get(key)
-        if index is None:
+        position = self._positions.get(key)
+        if position is None:
             return {}
         followed: dict[str, Dependencies] = {}
-        for link_key in find_present(self._ordered_keys[index : index + MAX_REQUESTED_LINKS]):
+        for link_key in find_present(self._ordered_keys[position : position + MAX_REQUESTED_LINKS]):
             # `forget` may have removed the link, and the file may be invalid
             with contextlib.suppress(IndexError, KeyError, TypeError, ValueError):
                 followed[link_key] = tuple(map(self._dependency, all_links[link_key]))
@@ -81,13 +85,13 @@ class Trail:
     def forget(self, key: str) -> None:
         """Remove a link that is written again."""
         self._load().pop(key, None)
-        self._indexes.pop(key, None)
+        self._positions.pop(key, None)
         self._followed.pop(key, None)
 
     def clear(self) -> None:
-        """Remove all links, because one differs from its entry in the store."""
+        """Remove all links. A command calls this if a link differs from its entry in the store."""
         self._dependency_names, self._links, self._ordered_keys = [], {}, []
-        self._indexes.clear()
+        self._positions.clear()
         self._followed.clear()
         self._changed = True
 
@@ -117,7 +121,7 @@ class Trail:
         if self._links is None:
             self._dependency_names, self._links = _read(self._path, self._policy)
             self._ordered_keys = list(self._links)
-            self._indexes = {key: index for index, key in enumerate(self._ordered_keys)}
+            self._positions = {key: position for position, key in enumerate(self._ordered_keys)}
         return self._links
 
     def _dependency(self, number: int) -> Dependency:

@@ -4,9 +4,8 @@ Tensors are stored little-endian and row-major (`trtbuild.core.values.safetensor
 tensor's bytes in this form.
 
 Rules
-1. The table of the tensors is made while the whole file is read and hashed. So the table belongs to the bytes with the
-   file's digest, even if the file changes meanwhile. If the file's digest has to be computed anyway, both are computed
-   during the same read.
+1. The table of the tensors is made while the whole file is read and hashed. So the table describes exactly the bytes of the
+   file's digest, even if the file changes meanwhile. If `sha256` has to compute the digest, it also makes the table.
 2. A tensor is put into the store when an engine or a package needs it. Its digest is computed again from the bytes that are
    read at that time, and has to match the table.
 3. The file is not memory-mapped. If the file is truncated while it is read, the result is an error, and not a SIGBUS.
@@ -44,6 +43,7 @@ class WeightsFile:
     def __init__(self, name: str, path: Path) -> None:
         self.name = name
         self.path = path
+        #: The table that `sha256` has made while it computed the digest.
         self._hashed_table: _TableBuilder | None = None
 
     def sha256(self, digests: FileDigests) -> str | None:
@@ -52,7 +52,7 @@ class WeightsFile:
 
         def begin_table(descriptor: int) -> Consumer:
             nonlocal table
-            with contextlib.suppress(SourceError):  # `WeightsFile.table` raises the error later, if the table is needed
+            with contextlib.suppress(SourceError):  # if the table is needed, the method `table` raises this error later
                 table = self._begin_table(descriptor)
                 return table.update
             return _ignore_bytes
@@ -174,6 +174,7 @@ class _TableBuilder:
         self._tensors = tensors
         self._digests = [hashlib.sha256() for _ in tensors]
         self._missing_bytes = [tensor.last - tensor.first for tensor in tensors]
+        #: The number of the tensor to which the next bytes belong.
         self._current = 0
 
     def update(self, view: memoryview) -> None:

@@ -49,7 +49,7 @@ class Request:
     keep_going: bool = False
     force: bool = False
     frozen: bool = False
-    #: Use the installed versions, not the versions of the lock file.
+    #: Ignore the lock file, and use the installed versions.
     upgrade: bool = False
     #: Accept records that differ from the lock file, because a new lock is written.
     relock: bool = False
@@ -57,7 +57,7 @@ class Request:
     offline: bool = False
     #: The last stage whose steps are run. None: the steps of all stages are run, and the outputs are written.
     until: str | None = None
-    #: The address of the scheduler whose workers compile engines. None: the one of the configuration.
+    #: The address of the scheduler whose workers compile engines. None: the address in the configuration, if there is one.
     workers: str | None = None
 
 
@@ -101,7 +101,7 @@ class Workspace:
         return plan_model(self.models[name], self.shapes[name], self.facts[name], self.lookups, self.in_place)
 
     def plan_without_outputs(self, name: str) -> ModelPlan:
-        """The plan for one model that another machine would make: the files of the model's outputs are ignored."""
+        """The plan for one model without the files of its outputs, as a machine that does not have these files makes it."""
         return plan_model(self.models[name], self.shapes[name], self.facts[name], self.lookups, lambda *_: False)
 
     def plans(self) -> dict[str, ModelPlan]:
@@ -127,7 +127,7 @@ class Workspace:
         return None
 
     def check_environment(self, plans: Mapping[str, ModelPlan]) -> None:
-        """Raise EnvironmentFault if this machine, or any worker, cannot run one of the steps that have to run."""
+        """Raise EnvironmentFault if one of the steps that have to run can run neither here nor on a worker."""
         engines: list[tuple[str, Target]] = []
         requested_stages = stages_until(self.request.until)
         for name, plan in plans.items():
@@ -150,7 +150,7 @@ class Workspace:
         )
 
     def files_of(self, model: Model, record: Record) -> list[tuple[str, str, list[outputs.OutputFile]]]:
-        """The kind, the path and the files of each output of a model, from its package's record.
+        """The kind, the path and the files of each output of a model, from the record of its package.
 
         Raises BlobMissing or EntryCorrupt.
         """
@@ -234,7 +234,7 @@ def missing_directory_error(folder: Path) -> UsageError:
 
 
 def _toolchains_to_partition_for(plan: ModelPlan) -> set[str]:
-    """The toolchains of a model's partition steps, as far as these steps run or may have to run."""
+    """The toolchains of the partition steps of a model that have to run, or that may have to run."""
     toolchains: set[str] = set()
     for step in plan.steps.values():
         if step.stage == "partition" and step.verdict == "unknown":

@@ -101,6 +101,17 @@ def test_dims_of_torch_export_give_names_ranges_and_multiples() -> None:
     assert description.dims == (NamedDim("batch", (("x", 0), ("y", 0))), NamedDim("width", (("x", 1),), 8))
 
 
+def test_dims_and_a_dim_of_torch_export_with_one_name_are_one_dim() -> None:
+    batch = Dim("batch", min=1, max=32)
+    description = describe_inputs(
+        [torch.zeros(4, 16), torch.zeros(4, 3)],
+        arguments=["x", "y"],
+        dims={"batch": ["x.0"]},
+        dynamic_shapes={"x": {0: batch}, "y": {0: batch}},
+    )
+    assert description.dims == (NamedDim("batch", (("x", 0), ("y", 0))),)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, "float32", "torch.float32", "float"])
 def test_dtypes_of_torch_and_names_mean_the_same(dtype: Any) -> None:
     assert dtype_name(dtype) == "float32"
@@ -135,8 +146,8 @@ def test_dtypes_have_the_short_names_of_precisions(short: str, name: str) -> Non
         (lambda: describe_inputs([[ROWS], [Input((1, 8), dtype="float16")]]), "the inputs of profile 1 differ"),
         (lambda: describe_inputs([[ROWS], [ROWS]], [{}, {}, {}]), "inputs have 2 profiles and kwarg_inputs 3"),
         (lambda: describe_inputs([ROWS], arguments=["x"], dims={"batch": ["y.0"]}), "not an axis of an input"),
-        (lambda: describe_inputs([ROWS], arguments=["x"], dims={"batch": {}}), "which names no axes"),
-        (lambda: describe_inputs([ROWS], arguments=["x"], dims={"batch": None}), "which names no axes"),
+        (lambda: describe_inputs([ROWS], arguments=["x"], dims={"batch": {}}), "which is not a list of axes"),
+        (lambda: describe_inputs([ROWS], arguments=["x"], dims={"batch": None}), "which is not a list of axes"),
         (lambda: describe_inputs([ROWS], arguments=["x"], dynamic_shapes={"y": {}}), "which is not an input"),
         (
             lambda: describe_inputs([ROWS], arguments=["x"], dynamic_shapes={"x": {5: Dim("b", max=2)}}),

@@ -1,7 +1,8 @@
 """The `dynamic_shapes` of torch.export: a ``Dim`` gives an axis a name and a range.
 
 Rules
-1. Axes with the same Dim are one dimension. ``2 * half`` is a separate dim, whose sizes are multiples of 2.
+1. Axes with the same Dim are one dimension, together with the axes to which `dims` or an `Input` gives the same name.
+   ``2 * half`` is a separate dim, whose sizes are multiples of 2.
 2. The opt size is the size of the example, clamped to the Dim's range.
 3. A Dim needs a max, because an engine is built for a range.
 """
@@ -13,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from trtbuild.core.model.spec import NamedDim, Profile, ShapeRange
+from trtbuild.core.values.expressions import UNBOUNDED
 from trtbuild.driver.in_program.arguments import checked
 from trtbuild.driver.in_program.arguments.described import ModuleInputs
 from trtbuild.errors import UsageError
@@ -33,9 +35,9 @@ def apply_export_dims(module_inputs: ModuleInputs, dynamic_shapes: Any) -> Modul
         raise UsageError(
             f"dynamic_shapes has {unknown[0]!r}, which is not an input", hint=f"the inputs are: {', '.join(names)}"
         )
-    (profile,) = module_inputs.profiles if len(module_inputs.profiles) == 1 else (None,)
-    if profile is None:
+    if len(module_inputs.profiles) > 1:
         raise UsageError("dynamic_shapes and several profiles contradict each other", hint="give one of the two")
+    (profile,) = module_inputs.profiles
     shapes = dict(profile.shapes)
     axes_by_dim: dict[str, list[tuple[str, int]]] = {}
     factors: dict[str, int] = {}
@@ -47,7 +49,7 @@ def apply_export_dims(module_inputs: ModuleInputs, dynamic_shapes: Any) -> Modul
                     hint="axes are counted from 0",
                 )
             root, factor = _root_and_factor(dim, f"{name}.{axis}")
-            if not isinstance(root.max, int) or root.max * factor >= 2**31 - 1:
+            if not isinstance(root.max, int) or root.max * factor >= UNBOUNDED:
                 raise UsageError(
                     f"the Dim {root.__name__!r} of {name}.{axis} has no max",
                     hint="torch.export.Dim(name, min=…, max=…): an engine needs a range",
@@ -57,13 +59,18 @@ def apply_export_dims(module_inputs: ModuleInputs, dynamic_shapes: Any) -> Modul
             key = root.__name__ if factors.setdefault(root.__name__, factor) == factor else f"{root.__name__}_{factor}"
             factors.setdefault(key, factor)
             axes_by_dim.setdefault(key, []).append((name, axis))
-    dims = tuple(NamedDim(name, tuple(axes), factors[name]) for name, axes in axes_by_dim.items())
-    existing_names = {dim.name for dim in module_inputs.dims}
-    all_dims = [*module_inputs.dims, *(dim for dim in dims if dim.name not in existing_names)]
     order = {name: number for number, name in enumerate(names)}
-    all_dims.sort(key=lambda dim: (order[dim.at[0][0]], dim.at[0][1], dim.name))
+    all_dims = {dim.name: dim for dim in module_inputs.dims}
+    for name, axes in axes_by_dim.items():
+        declared = all_dims.get(name)  # `dims` or an `Input` may name the same dim
+        if declared is None:
+            all_dims[name] = NamedDim(name, tuple(axes), factors[name])
+        elif declared.multiple_of == factors[name]:
+            at = sorted({*declared.at, *axes}, key=lambda place: (order[place[0]], place[1]))
+            all_dims[name] = replace(declared, at=tuple(at))
+    sorted_dims = sorted(all_dims.values(), key=lambda dim: (order[dim.at[0][0]], dim.at[0][1], dim.name))
     new_profile = Profile(profile.name, tuple((name, shapes[name]) for name, _ in profile.shapes))
-    return replace(module_inputs, profiles=(new_profile,), dims=tuple(all_dims))
+    return replace(module_inputs, profiles=(new_profile,), dims=tuple(sorted_dims))
 
 
 def _axes_with_dims(axes: Any, name: str) -> list[tuple[int, Any]]:
@@ -80,7 +87,10 @@ def _axes_with_dims(axes: Any, name: str) -> list[tuple[int, Any]]:
 
 
 def _root_and_factor(dim: Any, place: str) -> tuple[Any, int]:
-    """Return a Dim and its factor: ``2 * batch`` gives (batch, 2)."""
+    """Return a Dim and its factor: ``2 * batch`` gives (batch, 2). `place` is the axis, for the error.
+
+    torch.export stores ``2 * batch`` as the Dim `root` and the function `fn`, which computes the size from that of `root`.
+    """
     root = getattr(dim, "root", None)
     if root is not None:
         factor = int(dim.fn(1)) - int(dim.fn(0))

@@ -26,7 +26,10 @@ from trtbuild.errors import UsageError
 def describe_program(
     exported: Any, inputs: Any, kwarg_inputs: Any, dims: Mapping[str, Any] | None, dynamic_shapes: Any
 ) -> ModuleInputs:
-    """Return the inputs of an ``ExportedProgram``. Raises UsageError, SourceError."""
+    """Return the inputs of an ``ExportedProgram``. Raises UsageError, SourceError.
+
+    A label is the name of an input in the result: the name that the caller gave, or the program's name.
+    """
     from trtbuild.stages.trace.in_memory import ProgramAxis, program_inputs
 
     program_entries = program_inputs(exported)
@@ -57,18 +60,11 @@ def describe_program(
         opt_sizes: list[int] = []
         max_sizes: list[int] = []
         for number, axis in enumerate(entry.shape):
-            given_opt = examples[label].opt[number] if label in examples else None
-            if not isinstance(axis, ProgramAxis):
-                sizes = (axis, axis, axis)
+            if isinstance(axis, ProgramAxis):
+                example_size = examples[label].opt[number] if label in examples else axis.hint
+                sizes = _range_of_axis(axis, f"{entry.name}.{number}", example_size)
             else:
-                if axis.high is None:
-                    raise UsageError(
-                        f"{entry.name}.{number} of the exported program has no max, and an engine needs one",
-                        hint="export it with torch.export.Dim(name, min=…, max=…), or give inputs=[trtbuild.Input(…)]",
-                    )
-                lowest = max(axis.low, axis.unit)
-                opt = given_opt if given_opt is not None else axis.hint if axis.hint is not None else axis.high
-                sizes = (lowest, min(max(opt, lowest), axis.high), axis.high)
+                sizes = (axis, axis, axis)
             for size_list, size in zip((min_sizes, opt_sizes, max_sizes), sizes, strict=True):
                 size_list.append(size)
         shapes.append((label, ShapeRange(tuple(min_sizes), tuple(opt_sizes), tuple(max_sizes))))
@@ -78,6 +74,21 @@ def describe_program(
         for label, entry in zip(labels, matched_entries, strict=True)
     )
     return ModuleInputs(spec_inputs, (Profile("0", tuple(shapes)),), _named_dims(program_entries, spec_inputs))
+
+
+def _range_of_axis(axis: Any, place: str, example_size: int | None) -> tuple[int, int, int]:
+    """Return the min, opt and max size of a dynamic axis (rules 1 and 2). Raises UsageError if the axis has no max.
+
+    `axis` is a `ProgramAxis`, and `place` names it in the error.
+    """
+    if axis.high is None:
+        raise UsageError(
+            f"{place} of the exported program has no max, and an engine needs one",
+            hint="export it with torch.export.Dim(name, min=…, max=…), or give inputs=[trtbuild.Input(…)]",
+        )
+    lowest = max(axis.low, axis.unit)
+    opt = axis.high if example_size is None else example_size
+    return lowest, min(max(opt, lowest), axis.high), axis.high
 
 
 def _sort_keywords(program_entries: Sequence[Any], module_inputs: ModuleInputs) -> ModuleInputs:
@@ -133,7 +144,10 @@ def _has_accepted_static_shapes(program_entries: Sequence[Any], module_inputs: M
 
 
 def _match_entries(program_entries: Sequence[Any], labels: Sequence[str]) -> list[Any]:
-    """Return the program's input for each label: keyword inputs by name, the others by position. Raises UsageError."""
+    """Return the program's input for each label: keyword inputs by name, the others by position.
+
+    Raises UsageError if the program has other inputs.
+    """
     by_name = {entry.name: entry for entry in program_entries}
     positional = iter([entry for entry in program_entries if not entry.keyword])
     ordered = []

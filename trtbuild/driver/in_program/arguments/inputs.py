@@ -1,15 +1,15 @@
 """Convert the inputs of a module from Torch-TensorRT's form to the values of a manifest.
 
 Rules
-1. An input is an `Input` (static ``shape``, or ``min_shape``, ``opt_shape`` and ``max_shape``) or a tensor, which gives a
-   static shape and a dtype. `kwarg_inputs` are passed by name, `inputs` by position.
+1. An input is an `Input` (static ``shape``, or ``min_shape``, ``opt_shape`` and ``max_shape``) or a tensor. A tensor means
+   its own dtype and shape, which is then static. `kwarg_inputs` are passed by name, `inputs` by position.
 2. Several optimization profiles are several lists: ``inputs=[[…], […]]`` (and ``kwarg_inputs=[{…}, {…}]``). All profiles
    have the same inputs. Only the shapes differ.
 3. The name of a positional input is the name of its `Input`. An `Input` without a name has the name of the module's
    argument. If the module has no such argument, the name is ``input_<number>``.
-4. `dims` names axes that are one dimension, as a manifest does: ``{"batch": ["x.0", "mask.0"]}``, or with
-   ``{"at": […], "multiple_of": 32}``. The `shared_dims` of an `Input` also name its axes: axes with the same name are one
-   dim. `dynamic_shapes` has the format of torch.export (`export_dims`).
+4. `dims` declares which axes are one dim, as in a manifest: ``{"batch": ["x.0", "mask.0"]}``, or
+   ``{"height": {"at": […], "multiple_of": 32}}``. The `shared_dims` of an `Input` also name its axes: axes with the same
+   name are one dim. `dynamic_shapes` has the format of torch.export (`export_dims`).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Input:
         min_sizes, opt_sizes, max_sizes = shapes
         if min_sizes is None or opt_sizes is None or max_sizes is None:
             names = ("min_shape", "opt_shape", "max_shape")
-            missing = [text for text, sizes in zip(names, shapes, strict=True) if sizes is None]
+            missing = [argument for argument, sizes in zip(names, shapes, strict=True) if sizes is None]
             raise UsageError(
                 f"Input{_quoted_name(name)} lacks {' and '.join(missing)}",
                 hint="give shape, or all of min_shape, opt_shape and max_shape",
@@ -143,7 +143,7 @@ def describe_inputs(
 def _add_shared_dims(
     dims: dict[str, Any], positional: Sequence[tuple[str, Input]], keywords: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return `dims` and the dims of the inputs' `shared_dims`. Raises UsageError for a name that is in both."""
+    """Return `dims`, extended by the `shared_dims` of the inputs. Raises UsageError for a name that is in both."""
     entries = [*positional, *((name, value) for name, value in keywords.items() if isinstance(value, Input))]
     axes_by_dim: dict[str, list[str]] = {}
     for name, entry in entries:
@@ -286,18 +286,18 @@ def _named_dims(dims: Mapping[str, Any], inputs: Sequence[spec.Input]) -> tuple[
         has_known_fields = not isinstance(value, Mapping) or value.keys() <= {"at", "multiple_of"}
         if not at or not isinstance(at, str | list | tuple) or not has_known_fields:
             raise UsageError(
-                f"dim {name!r} is {value!r}, which names no axes",
+                f"dim {name!r} is {value!r}, which is not a list of axes",
                 hint='write ["x.0", "mask.0"], or {"at": ["x.0"], "multiple_of": 32}',
             )
         checked.count(f"multiple_of of dim {name!r}", factor)
         axes = []
         for place in [at] if isinstance(at, str) else at:
-            input_name, _, axis = str(place).rpartition(".")
-            if input_name not in order or not axis.isdigit():
+            input_name, _, number = str(place).rpartition(".")
+            if input_name not in order or not number.isdigit():
                 raise UsageError(
                     f"dim {name!r} is at {place!r}, which is not an axis of an input",
                     hint=f"write <input>.<axis>; the inputs are: {', '.join(order)}",
                 )
-            axes.append((input_name, int(axis)))
-        named_dims.append(NamedDim(str(name), tuple(sorted(axes, key=lambda at: (order[at[0]], at[1]))), factor))
+            axes.append((input_name, int(number)))
+        named_dims.append(NamedDim(str(name), tuple(sorted(axes, key=lambda axis: (order[axis[0]], axis[1]))), factor))
     return tuple(sorted(named_dims, key=lambda dim: (order[dim.at[0][0]], dim.at[0][1], dim.name)))

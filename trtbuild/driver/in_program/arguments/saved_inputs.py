@@ -6,7 +6,7 @@ them, because it traces the module again.
 Rules
 1. Given inputs must have the dtypes and ranks of the module's inputs. Keyword inputs are matched by name, and may be left
    out. Positional inputs are given either all or not at all.
-2. A static shape, or a tensor, is an example. One of the module's profiles has to accept all examples.
+2. A static shape, or a tensor, is an example. One profile of the module has to accept all examples.
 3. The range of an `Input`, or of a Dim of `dynamic_shapes`, must equal the compiled range. With `dynamic_shapes`, an axis
    without a Dim is static.
 """
@@ -40,7 +40,7 @@ def refuse_other_inputs(index: PackageIndex, inputs: Any, kwarg_inputs: Any, dyn
 
 
 def _number_pairs(index: PackageIndex, given_inputs: ModuleInputs, has_positional: bool) -> list[tuple[int, int]]:
-    """Return (number among the given inputs, number among the module's inputs) of each given input."""
+    """Return a pair for each given input: its number among the given inputs, and its number among the module's inputs."""
     number_by_name = {entry.name: number for number, entry in enumerate(index.inputs) if entry.keyword}
     compiled_positional = [number for number, entry in enumerate(index.inputs) if not entry.keyword]
     positional = [number for number, entry in enumerate(given_inputs.inputs) if not entry.keyword]
@@ -112,7 +112,7 @@ def _range_text(shape: ShapeRange) -> str:
 
 
 def _examples(index: PackageIndex) -> ModuleInputs:
-    """Return the module's inputs with static shapes."""
+    """Return the module's inputs with the opt shapes of its first profile, as static shapes."""
     inputs = tuple(Input(entry.name, entry.dtype, entry.keyword) for entry in index.inputs)
     shapes = index.profiles[0].shapes
     static = tuple(

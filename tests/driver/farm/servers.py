@@ -24,7 +24,7 @@ from cryptography.x509.oid import NameOID
 from tests.faults.processes import descendants, kill, wait_until_gone
 
 #: The seconds in which a process has to start.
-START_S = 40.0
+START_S = 90.0
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,18 @@ from tests.driver.farm.site import VERSION, Behaviour, Driver, Site, engine_job
 from tests.faults.disks import mounted
 from trtbuild.core.model.spec import Target
 from trtbuild.driver.configuration import Configuration, TrustSettings
-from trtbuild.driver.farm import labels, performing
+from trtbuild.driver.farm import labels, opening, performing
 from trtbuild.driver.farm.messages import PROTOCOL, Answer, FarmJob
 from trtbuild.driver.project import wiring
-from trtbuild.errors import NoWorker, RemoteDown, SchedulerLost, StoreError, ToolchainError, WorkersError
+from trtbuild.errors import (
+    EnvironmentFault,
+    NoWorker,
+    RemoteDown,
+    SchedulerLost,
+    StoreError,
+    ToolchainError,
+    WorkersError,
+)
 from trtbuild.store.transports.settings import RemoteSettings
 from trtbuild.store.trust.signing import Signer
 
@@ -58,6 +66,20 @@ def test_an_engine_comes_from_a_worker(site: Site, driver: Driver, project: Path
     assert compiled.log == "pretended\n"
     assert driver.store.get_record(compiled.record.recipe.key) is not None
     assert driver.messages == []
+
+
+def test_a_build_begins_before_the_first_worker_has_joined(site: Site, driver: Driver, project: Path) -> None:
+    """Without a worker, nothing is known about shared stores. A worker that shares none is an error then."""
+    with opening.opened(site.address, project, Configuration(), driver.store, driver.messages.append):
+        pass
+    site.add_worker(
+        "apart", project=project, **{labels.directory_label(driver.store.local.root): "trtbuild store other"}
+    )
+    with (
+        pytest.raises(EnvironmentFault, match="through a store that this machine and the workers reach"),
+        opening.opened(site.address, project, Configuration(), driver.store, driver.messages.append),
+    ):
+        pass
 
 
 def test_a_missing_label_is_said_at_once_and_given_up(site: Site, driver: Driver, project: Path) -> None:

@@ -35,7 +35,7 @@ from trtbuild.driver.farm.connecting import connected
 from trtbuild.errors import EnvironmentFault, SchedulerLost, UsageError, WorkersError
 
 #: The seconds in which an event has to happen.
-LIMIT_S = 40.0
+LIMIT_S = 90.0
 
 
 @pytest.fixture(scope="module")

@@ -38,7 +38,9 @@ def _ask(environment: dict[str, str]) -> tuple[list[int], list[int | None]]:
 
 
 def test_the_free_memory_of_each_visible_gpu_is_read(libraries: Path) -> None:
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(libraries)}
+    # tests of this process may have hidden all GPUs
+    environment = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    environment["LD_LIBRARY_PATH"] = str(libraries)
     assert _ask(environment) == ([90, 90, 90], [1 * GIB, 2 * GIB, 3 * GIB])
     assert _ask({**environment, "CUDA_VISIBLE_DEVICES": "2,0"}) == ([90, 90], [3 * GIB, 1 * GIB])
     assert _ask({**environment, "CUDA_VISIBLE_DEVICES": ""}) == ([], [None])

@@ -28,12 +28,10 @@ def opened(
     with connected(text, configuration.workers, project) as client:
         shared = exchanges(store, configuration)
         census = Census(client, tuple(shared), configuration.workers.wait_s, report)
-        has_remote = bool(remote_labels(configuration))
-        if (
-            not isinstance(addresses.parse(text), LocalWorkers)
-            and not has_remote
-            and not census.overview().shares_a_store
-        ):
+        is_local, has_remote = isinstance(addresses.parse(text), LocalWorkers), bool(remote_labels(configuration))
+        workers = census.overview()
+        # Before the first worker has joined, the stores of the workers are unknown. The steps then wait for a worker.
+        if workers.workers and not is_local and not has_remote and not workers.shares_a_store:
             raise EnvironmentFault(
                 "the engines have to be exchanged through a store that this machine and the workers reach, and no remote "
                 "cache is configured for reading and writing",

@@ -4,7 +4,8 @@ Rules
 1. One model's code must not affect the next model. So a trace worker does each job in a forked child. Where it cannot fork,
    it does only one job. An ``original`` worker also serves one module only. An engine worker that loads a library of
    plugins compiles one engine only, because a library cannot be unloaded. Other workers are reused. The first torch
-   worker is started together with the first trace.
+   worker is started together with the first trace. The workers that need torch are forked from one process, which loads
+   torch once for all of them (`fork_server`).
 2. Environment:
    * A trace worker inherits the user's environment, with hidden GPUs and a fixed hash seed.
    * A torch worker gets the same environment, but sees the GPUs, because TensorRT's parser runs in it and needs a GPU.
@@ -38,6 +39,7 @@ from typing import IO, Any
 from trtbuild import errors
 from trtbuild.core.engines.engine_job import ENGINE_ENVIRONMENT
 from trtbuild.driver.workers import logs
+from trtbuild.driver.workers.fork_servers import CAN_FORK_WORKERS, FORKED_KINDS, ForkServers, client_command
 from trtbuild.driver.workers.kinds import FORKS, WorkerKind
 from trtbuild.errors import ToolchainError, TrtbuildError
 from trtbuild.stages.trace.user_code.observe import HIDDEN
@@ -92,20 +94,29 @@ class WorkerDied(ToolchainError):
 class Worker:
     """One child process. Not thread-safe: one job at a time."""
 
-    def __init__(self, kind: WorkerKind, store_root: Path, project: Path) -> None:
+    def __init__(self, kind: WorkerKind, store_root: Path, project: Path, servers: ForkServers | None = None) -> None:
+        """Start a worker. With `servers`, it is forked from one of them."""
         self.kind = kind
         self._project = project
         self._log: IO[bytes] = tempfile.TemporaryFile(prefix="trtbuild-log-")  # noqa: SIM115
-        self._process = subprocess.Popen(
-            command(kind, store_root, project),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            env=_environment(kind),
-            cwd=project,
-            start_new_session=True,
-            text=True,
-        )
+        words = command(kind, store_root, project)
+        with contextlib.ExitStack() as stack:
+            descriptors = []
+            if servers is not None:
+                connection = stack.enter_context(servers.connect(kind))
+                descriptors = [connection.fileno()]
+                words = client_command(str(connection.fileno()), words)
+            self._process = subprocess.Popen(
+                words,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                env=_environment(kind),
+                cwd=project,
+                pass_fds=descriptors,
+                start_new_session=True,
+                text=True,
+            )
 
     def call(self, job: Mapping[str, Any]) -> dict[str, Any]:
         """Send a job and return the worker's reply. Raises the error that the worker reports, or WorkerDied."""
@@ -198,6 +209,11 @@ class Worker:
 _IS_REUSED: Mapping[WorkerKind, bool] = {"trace": FORKS, "torch": True, "engine": True, "original": False}
 
 
+def start_servers(project: Path) -> ForkServers | None:
+    """Start the servers from which a pool's workers are forked. None if this system cannot do it."""
+    return ForkServers(_environment("trace"), project) if CAN_FORK_WORKERS else None
+
+
 class WorkerPool:
     """Starts workers on demand, and keeps idle ones by kind. Thread-safe."""
 
@@ -208,6 +224,7 @@ class WorkerPool:
         self._busy: set[Worker] = set()
         self._lock = threading.Lock()
         self._closed = False
+        self._servers: ForkServers | None = None
 
     def call(self, kind: WorkerKind, job: Mapping[str, Any], *, alone: bool = False) -> dict[str, Any]:
         """Do one job in a worker of `kind`, and return its reply. With `alone`, the worker does no other job.
@@ -240,6 +257,8 @@ class WorkerPool:
         for worker in idle:
             worker.kill()
             worker.end()
+        if self._servers is not None:
+            self._servers.close()
 
     def _take(self, kind: WorkerKind, *, new: bool) -> Worker:
         with self._lock:
@@ -247,9 +266,17 @@ class WorkerPool:
                 raise WorkerDied("the build was interrupted")
             worker = self._idle[kind].pop() if self._idle[kind] and not new else None
             if worker is None or not worker.is_alive:
-                worker = Worker(kind, self._store_root, self._project)
+                worker = self._start(kind)
             self._busy.add(worker)
             return worker
+
+    def _start(self, kind: WorkerKind) -> Worker:
+        if kind in FORKED_KINDS and (self._servers is None or not self._servers.is_alive):
+            if self._servers is not None:
+                self._servers.close()
+            self._servers = start_servers(self._project)
+        servers = self._servers if kind in FORKED_KINDS else None
+        return Worker(kind, self._store_root, self._project, servers)
 
     def _prepare(self, kind: WorkerKind) -> None:
         """Start a worker of `kind` if none exists, so that it loads its libraries before it is needed."""
@@ -257,7 +284,7 @@ class WorkerPool:
             exists = self._idle[kind] or any(worker.kind == kind for worker in self._busy)
             if not self._closed and not exists and (os.cpu_count() or 1) > 1:
                 with contextlib.suppress(OSError):  # the error is reported when the worker is needed
-                    self._idle[kind].append(Worker(kind, self._store_root, self._project))
+                    self._idle[kind].append(self._start(kind))
 
     def _give_back(self, worker: Worker, *, reusable: bool) -> None:
         with self._lock:

@@ -25,6 +25,7 @@ _CACHE_COMMANDS = ("cache push", "cache pull", "cache export", "cache verify")
 #: Commands that read manifests; commands that look up steps in the cache; commands that run steps.
 _MANIFEST_COMMANDS = (
     "build",
+    "watch",
     "plan",
     "why",
     "status",
@@ -37,10 +38,10 @@ _MANIFEST_COMMANDS = (
     "verify",
     *_CACHE_COMMANDS,
 )
-_LOOKUP_COMMANDS = ("build", "plan", "why", "status", "graph", "diff", "verify")
+_LOOKUP_COMMANDS = ("build", "watch", "plan", "why", "status", "graph", "diff", "verify")
 _BUILD_COMMANDS = ("build",)
 #: Commands that plan with the versions of a lock file.
-_LOCKED_VERSION_COMMANDS = ("build", "plan", "why", "status", "graph", "diff", "lock", "verify")
+_LOCKED_VERSION_COMMANDS = ("build", "watch", "plan", "why", "status", "graph", "diff", "lock", "verify")
 
 
 class _Flag(click.Option):
@@ -92,7 +93,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "type": click.IntRange(min=1),
             "metavar": "N",
-            "commands": _BUILD_COMMANDS,
+            "commands": (*_BUILD_COMMANDS, "watch"),
             "help": "Number of steps that run at the same time. Default: the number of cores.",
         },
     ),
@@ -101,7 +102,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "is_flag": True,
             "default": None,
-            "commands": _BUILD_COMMANDS,
+            "commands": (*_BUILD_COMMANDS, "watch"),
             "help": "After a failure, continue with the steps that do not depend on it.",
         },
     ),

@@ -9,7 +9,17 @@ imports only modules that load quickly.
 import _socket
 import marshal
 import os
+import signal
 import sys
+
+
+def send_request(server: "_socket.socket", request: bytes) -> None:
+    """Send a request and the standard streams of this process. `fork_server.receive_request` receives it."""
+    streams = b"".join(number.to_bytes(4, sys.byteorder) for number in (0, 1, 2))
+    message = len(request).to_bytes(4, sys.byteorder) + request
+    sent = server.sendmsg([message], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)])
+    while sent < len(message):
+        sent += server.send(message[sent:])
 
 
 def _ask(target: str) -> "_socket.socket | None":
@@ -21,19 +31,17 @@ def _ask(target: str) -> "_socket.socket | None":
         else:
             server = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
             server.connect(target)
-        request = marshal.dumps((os.getcwd(), sys.argv[2:], dict(os.environ)))  # noqa: PTH109
-        streams = b"".join(number.to_bytes(4, sys.byteorder) for number in (0, 1, 2))
-        message = len(request).to_bytes(4, sys.byteorder) + request
-        sent = server.sendmsg([message], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)])
-        while sent < len(message):
-            sent += server.send(message[sent:])
+        send_request(server, marshal.dumps((os.getcwd(), sys.argv[2:], dict(os.environ))))  # noqa: PTH109
         return server if server.recv(1) == b"1" else None
     except OSError:
         return None
 
 
 def main() -> None:
-    """Stand for a worker, and end as it does."""
+    """Stand for a worker, and end as it does. The kernel ends this process with its parent, and the server the worker."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     server = _ask(sys.argv[1])
     if server is None:
         os.execv(sys.argv[2], sys.argv[2:])

@@ -72,12 +72,12 @@ class ForkServer:
             ready = {descriptor for descriptor, _ in watched.poll()}
             if 0 in ready:  # first: the owner closes the sockets, too
                 for worker_process in self._workers:
-                    _kill_group(worker_process.pid)
+                    kill_group(worker_process.pid)
                     os.waitpid(worker_process.pid, 0)  # its CPU time then counts as that of the build
                 return None
             for worker_process in list(self._workers):
                 if worker_process.client.fileno() in ready:
-                    _kill_group(worker_process.pid)
+                    kill_group(worker_process.pid)
                 if worker_process.ended in ready:
                     self._send_status(worker_process)
             if self._arrivals in ready:
@@ -86,7 +86,7 @@ class ForkServer:
                     return started
 
     def _send_status(self, worker_process: ForkedWorker) -> None:
-        _kill_group(worker_process.pid)  # the processes that it started; the pid is still valid before waitpid
+        kill_group(worker_process.pid)  # the processes that it started; the pid is still valid before waitpid
         _, status = os.waitpid(worker_process.pid, 0)
         with contextlib.suppress(OSError):
             worker_process.client.send(marshal.dumps(os.waitstatus_to_exitcode(status)))
@@ -97,19 +97,19 @@ class ForkServer:
     def _fork_for_next_client(self) -> tuple[list[str], dict[str, str]] | None:
         """Fork a worker for the next client. Returns its command and variables in the worker, and None in the server."""
         client = self._next_client(self._arrivals)
-        streams, request = _received(client)
+        streams, request = receive_request(client)
         if not request or (self._uses_gpu and self._has_gpu_driver()):
-            _close(streams)
+            close_all(streams)
             client.close()
             return None
         try:
             pid = os.fork()
         except OSError:
-            _close(streams)
+            close_all(streams)
             client.close()  # the client starts a new process
             return None
         if pid:
-            _close(streams)
+            close_all(streams)
             self._workers.append(ForkedWorker(pid, os.pidfd_open(pid), client))
             with contextlib.suppress(OSError):
                 client.send(b"1")
@@ -119,23 +119,22 @@ class ForkServer:
         for worker_process in self._workers:
             worker_process.client.close()
             os.close(worker_process.ended)
-        return _become_worker(streams, *marshal.loads(request))
+        os.setsid()
+        directory, command, environment = marshal.loads(request)
+        take_over(streams, directory)
+        return command, environment
 
     def _has_gpu_driver(self) -> bool:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
             return self.GPU_DRIVER in maps.read()
 
 
-def _become_worker(
-    streams: list[int], directory: str, command: list[str], environment: dict[str, str]
-) -> tuple[list[str], dict[str, str]]:
-    """Take over the streams and the directory of a client. Returns its command and variables."""
-    os.setsid()
+def take_over(streams: list[int], directory: str) -> None:
+    """Take over the streams and the directory of a client."""
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
     os.chdir(directory)
-    return command, environment
 
 
 def set_environment(environment: dict[str, str], set_by_libraries: dict[str, str]) -> None:
@@ -156,7 +155,7 @@ def received_client(control: int) -> Any:
     return _socket.socket(fileno=int.from_bytes(number, sys.byteorder))
 
 
-def _received(client: Any) -> tuple[list[int], bytes]:
+def receive_request(client: Any) -> tuple[list[int], bytes]:
     """The descriptors and the bytes that a client sends. No bytes if the client has ended."""
     streams: list[int] = []
     request = b""
@@ -176,12 +175,14 @@ def _received(client: Any) -> tuple[list[int], bytes]:
     return streams, request
 
 
-def _close(descriptors: list[int]) -> None:
+def close_all(descriptors: list[int]) -> None:
+    """Close descriptors."""
     for descriptor in descriptors:
         os.close(descriptor)
 
 
-def _kill_group(pid: int) -> None:
+def kill_group(pid: int) -> None:
+    """Kill a forked process and all processes of its session."""
     for kill in (os.killpg, os.kill):  # before `setsid`, a worker has no process group
         with contextlib.suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)

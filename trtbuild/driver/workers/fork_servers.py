@@ -27,10 +27,25 @@ CLIENT = Path(__file__).with_name("fork_client.py")
 _SERVER = Path(__file__).with_name("fork_server.py")
 
 
+#: The servers of another process of which this process is a copy. Its workers are forked from them.
+_lent: list[ForkServers] = []
+
+
+def lend(servers: ForkServers) -> None:
+    """Let copies of this process fork their workers from `servers`, which this process owns."""
+    _lent[:] = [servers]
+
+
+def lent() -> ForkServers | None:
+    """Return the servers that another process has lent to this process, or None."""
+    return _lent[0] if _lent and not _lent[0].is_own else None
+
+
 class ForkServers:
     """A server for each kind of `FORKED_KINDS`. Both start with `environment` in an empty session. Thread-safe."""
 
     def __init__(self, environment: Mapping[str, str], folder: Path) -> None:
+        self._owner = os.getpid()
         self._controls: dict[WorkerKind, socket.socket] = {}
         theirs: list[socket.socket] = []
         for kind in FORKED_KINDS:
@@ -62,8 +77,14 @@ class ForkServers:
         return self._process.pid
 
     @property
+    def is_own(self) -> bool:
+        """Whether this process has started the servers."""
+        return os.getpid() == self._owner
+
+    @property
     def is_alive(self) -> bool:
-        return self._process.poll() is None
+        """Whether the servers run. A process that has not started them cannot know, and its clients notice it."""
+        return not self.is_own or self._process.poll() is None
 
     def connect(self, kind: WorkerKind) -> socket.socket:
         """Return a connection to the server of `kind`, for a client. If the server has died, the client notices it."""
@@ -73,7 +94,9 @@ class ForkServers:
         return ours
 
     def close(self) -> None:
-        """End the servers and all workers that were forked from them."""
+        """End the servers and all workers that were forked from them. Lent servers stay."""
+        if not self.is_own:
+            return
         self._close_controls()
         if self._process.stdin is not None:
             self._process.stdin.close()

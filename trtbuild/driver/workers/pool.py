@@ -39,7 +39,7 @@ from typing import IO, Any
 from trtbuild import errors
 from trtbuild.core.engines.engine_job import ENGINE_ENVIRONMENT
 from trtbuild.driver.workers import logs
-from trtbuild.driver.workers.fork_servers import CAN_FORK_WORKERS, FORKED_KINDS, ForkServers, client_command
+from trtbuild.driver.workers.fork_servers import CAN_FORK_WORKERS, FORKED_KINDS, ForkServers, client_command, lent
 from trtbuild.driver.workers.kinds import FORKS, WorkerKind
 from trtbuild.errors import ToolchainError, TrtbuildError
 from trtbuild.stages.trace.user_code.observe import HIDDEN
@@ -210,8 +210,10 @@ _IS_REUSED: Mapping[WorkerKind, bool] = {"trace": FORKS, "torch": True, "engine"
 
 
 def start_servers(project: Path) -> ForkServers | None:
-    """Start the servers from which a pool's workers are forked. None if this system cannot do it."""
-    return ForkServers(_environment("trace"), project) if CAN_FORK_WORKERS else None
+    """Return the servers from which a pool's workers are forked: lent ones, or new ones. None if this system has none."""
+    if not CAN_FORK_WORKERS:
+        return None
+    return lent() or ForkServers(_environment("trace"), project)
 
 
 class WorkerPool:

@@ -1,6 +1,6 @@
 """A process that notices changes of files, with the library watchfiles.
 
-It is a process of its own: the watcher forks, and the library has threads.
+The watcher does not use the library itself: the watcher forks, and the library has threads.
 """
 
 from __future__ import annotations

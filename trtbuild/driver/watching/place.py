@@ -51,7 +51,7 @@ def socket_path(project: str) -> str | None:
 
 
 def is_private(folder: str) -> bool:
-    """Whether a directory belongs to this user, and nobody else can use it."""
+    """Whether a directory belongs to this user, and other users cannot open it."""
     try:
         status = os.lstat(folder)
     except OSError:

@@ -210,7 +210,7 @@ _IS_REUSED: Mapping[WorkerKind, bool] = {"trace": FORKS, "torch": True, "engine"
 
 
 def start_servers(project: Path) -> ForkServers | None:
-    """Return the servers from which a pool's workers are forked: lent ones, or new ones. None if this system has none."""
+    """Return the servers from which a pool's workers are forked. None if this system cannot fork workers."""
     if not CAN_FORK_WORKERS:
         return None
     return lent() or ForkServers(_environment("trace"), project)

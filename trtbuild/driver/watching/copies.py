@@ -75,6 +75,8 @@ def start(work: Callable[[int], int], *, client: socket.socket | None = None) ->
 
 def use_client_streams() -> None:
     """Make Python's streams again, for descriptors that were replaced."""
-    sys.stdin = os.fdopen(0, closefd=False)
-    sys.stdout = os.fdopen(1, "w", closefd=False, buffering=1 if os.isatty(1) else -1)
-    sys.stderr = os.fdopen(2, "w", closefd=False, buffering=1, errors="backslashreplace")
+    encoding, errors = sys.stdout.encoding, sys.stdout.errors  # the client has the same variables
+    buffering = 1 if os.isatty(1) else -1
+    sys.stdin = os.fdopen(0, closefd=False, encoding=encoding)
+    sys.stdout = os.fdopen(1, "w", closefd=False, buffering=buffering, encoding=encoding, errors=errors)
+    sys.stderr = os.fdopen(2, "w", closefd=False, buffering=1, encoding=encoding, errors="backslashreplace")

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import stat
 import struct
@@ -67,8 +68,12 @@ def is_own_peer(connection: socket.socket) -> bool:
 
 
 def program() -> list[str]:
-    """The interpreter, and the files of trtbuild."""
-    return [*null_build.interpreter(), os.path.realpath(null_build.__file__)]
+    """The interpreter, the files of trtbuild, and what a copy gets from its watcher: the umask and resource limits."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    kinds = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))
+    limits = [f"{name} {resource.getrlimit(getattr(resource, name))}" for name in kinds]
+    return [*null_build.interpreter(), os.path.realpath(null_build.__file__), f"umask {mask:o}", *limits]
 
 
 def differing_variable(ours: dict[str, str], theirs: dict[str, str]) -> str | None:

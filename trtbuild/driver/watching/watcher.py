@@ -227,7 +227,7 @@ class Watcher:
     def _reason_to_refuse(self, program: object, environment: dict[str, str]) -> str | None:
         """Return why a client has to build by itself; None if a copy can build for it."""
         if program != place.program():
-            return "it runs with another Python or trtbuild"
+            return "it has another Python, trtbuild, umask or resource limit"
         name = place.differing_variable(self._environment, environment)
         if name is not None:
             return f"its variable {name} differs"

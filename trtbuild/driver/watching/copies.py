@@ -19,12 +19,13 @@ from trtbuild.driver.workers.worker import end_with_parent
 
 @dataclass
 class Copy:
-    """A copy that runs. `ended` is a pidfd. `client` is the connection of a client, and `report` a pipe for JSON."""
+    """A copy that runs. `ended` is a pidfd. `client` is the connection of a client, and `report` a file in
+    memory with JSON: a pipe would block a long report."""
 
     pid: int
     ended: int
+    report: int
     client: socket.socket | None = None
-    report: int | None = None
 
     def interrupt(self) -> None:
         """Interrupt the command as Ctrl-C does."""
@@ -36,13 +37,10 @@ class Copy:
 
     def finish(self) -> tuple[int, Any]:
         """Wait for the end. Returns the exit code, negative after a signal, and what the copy has reported."""
-        report = b""
-        if self.report is not None:
-            with open(self.report, "rb") as pipe:
-                report = pipe.read()
-            self.report = None
         _, status = os.waitpid(self.pid, 0)
         os.close(self.ended)
+        report = os.pread(self.report, os.fstat(self.report).st_size, 0)
+        os.close(self.report)
         with contextlib.suppress(ValueError):
             return os.waitstatus_to_exitcode(status), json.loads(report)
         return os.waitstatus_to_exitcode(status), None
@@ -52,18 +50,16 @@ def start(work: Callable[[int], int], *, client: socket.socket | None = None) ->
     """Run `work` in a copy, which exits with its result. `work` gets the descriptor to which it may write its report."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    parent, (reading, writing) = os.getpid(), os.pipe()
+    parent, report = os.getpid(), os.memfd_create("report")
     pid = os.fork()
     if pid:
-        os.close(writing)
-        return Copy(pid, os.pidfd_open(pid), client, reading)
+        return Copy(pid, os.pidfd_open(pid), report, client)
     code = 1
     try:
-        os.close(reading)
         os.setsid()  # Ctrl-C reaches the watcher, which interrupts the copy
         end_with_parent()
         if os.getppid() == parent:
-            code = work(writing)
+            code = work(report)
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
     except KeyboardInterrupt:

@@ -47,10 +47,6 @@ PATIENCE_S = 5.0
 Run = Callable[[list[str]], int]
 
 
-class WatcherEnded(EnvironmentFault):
-    """A watcher cannot continue."""
-
-
 class Watcher:
     """Watches the project of `request`. `arguments` is the command line of its builds."""
 
@@ -109,7 +105,7 @@ class Watcher:
         if self._notifier.descriptor in ready:
             self._is_changed = True
             if not self._notifier.take():
-                raise WatcherEnded("the process that notices changes of files has ended", hint="start it again")
+                raise EnvironmentFault("the process that notices changes of files has ended", hint="start it again")
         for copy in list(self._copies):
             if copy.client is not None and copy.client.fileno() in ready:
                 self._hear(copy)
@@ -127,7 +123,7 @@ class Watcher:
         if reason is None and not self._servers.is_alive:
             reason = "the process that has loaded torch was killed"
         if reason is not None:
-            raise WatcherEnded(f"trtbuild watch has ended: {reason}", hint="start it again")
+            raise EnvironmentFault(f"trtbuild watch has ended: {reason}", hint="start it again")
 
     # -- builds
 
@@ -139,9 +135,9 @@ class Watcher:
         return code
 
     def _report(self, report: int) -> int:
-        """Write the dependencies of the models to the pipe `report`."""
-        with open(report, "w") as pipe:
-            json.dump(asdict(dependencies(self._request)), pipe)
+        """Write the dependencies of the models to the file `report`."""
+        with open(report, "w") as file:
+            json.dump(asdict(dependencies(self._request)), file)
         return 0
 
     def _finish(self, copy: Copy) -> None:

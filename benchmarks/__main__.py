@@ -22,6 +22,7 @@ from benchmarks.measurements import (
     cold_build,
     crowd,
     digests,
+    farm,
     large,
     load,
     null_build,
@@ -45,6 +46,7 @@ BENCHMARKS: dict[str, Callable[[Session], Iterator[Row]]] = {
     "transfer": transfer.rows,
     "load": load.rows,
     "large": large.rows,
+    "farm": farm.rows,
     "null": null_build.rows,
     "plan": plan_speed.rows,
 }

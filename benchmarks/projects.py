@@ -53,7 +53,7 @@ class Block(torch.nn.Module):
 '''
 
 _MANY_MODEL = '''\
-"""Model {number} of {models}."""
+"""Model {number}."""
 
 import torch
 
@@ -171,7 +171,7 @@ def write_many(folder: Path, model_count: int = 200, target_count: int = 5) -> P
     _write(folder / "models" / "__init__.py", "")
     _write(folder / "models" / "block.py", _MANY_BLOCK)
     for number in range(model_count):
-        text = _MANY_MODEL.format(number=number, models=model_count, width=16 + number)
+        text = _MANY_MODEL.format(number=number, width=16 + number)
         _write(folder / "models" / f"m{number:03}.py", text)
     return folder
 

@@ -34,6 +34,8 @@ class Sizes:
     models: int = 200
     targets: int = 5
     few_models: int = 20
+    #: Models of the project with copied records. Their plan is compared with that of `models` models.
+    cloned_models: int = 2000
     #: The vision transformer: layers, channels, and height and width of its images.
     layers: int = 12
     hidden: int = 768
@@ -49,6 +51,8 @@ class Sizes:
     hit_mb: int = 100
     #: The weights of the large model.
     large_gb: float = 3.0
+    #: Steps through the workers of a scheduler, for the memory of the driver.
+    farm_steps: int = 10_000
     #: Processes that share one store.
     crowd: int = 24
     #: Runs of a null build, and of a command that takes longer.
@@ -106,8 +110,15 @@ class Session:
         return done, json.loads(done.stdout)
 
     def environment(self, poison: Sequence[str] = ()) -> dict[str, str]:
-        """This environment without trtbuild's variables. A process with it cannot import the modules in `poison`."""
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("TRTBUILD_")}
+        """This environment without trtbuild's variables. A process with it cannot import the modules in `poison`.
+
+        ``PYTHONDONTWRITEBYTECODE`` is left out: with it, Python would compile the modules of a checkout in each run, and
+        those of an installed package never."""
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("TRTBUILD_") and name != "PYTHONDONTWRITEBYTECODE"
+        }
         if poison:
             environment["PYTHONPATH"] = str(self._poisoned(poison))
         return environment

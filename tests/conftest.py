@@ -50,7 +50,7 @@ SLOWEST = (
     "driver/in_program/test_saving.py",
     "builds/test_incremental_equals_fresh.py",
     "examples/test_packages.py",
-    "stages/program/test_guard.py",
+    "stages/program/test_consistency.py",
     "driver/workers/test_loader_variables.py",
     "guide/test_settings.py",
     "guide/test_ahead_of_time.py",
@@ -63,6 +63,8 @@ SLOWEST = (
     "faults/test_kills.py",
     "builds/test_faults.py",
     "builds/test_two_builds.py",
+    "driver/farm/test_processes.py",
+    "builds/test_builds_on_workers.py",
     "messages/test_models.py",
     "builds/test_user_code.py",
 )

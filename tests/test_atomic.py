@@ -142,13 +142,14 @@ def test_a_file_that_cannot_be_synced_leaves_the_old_file(path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
-#: Files that rename without `trtbuild.atomic`, and the reason why.
+#: Files that rename or write temporary files without `trtbuild.atomic`, and the reason why.
 OWN_RENAMES = {
     "atomic.py": "defines the writer for all other files",
     "store/collection/condemned.py": "hides entries of a shared directory, and puts them back",
     "store/transports/shared_folder.py": "relative to descriptors, so that no link is followed, with the root's mode",
     "store/local/entries.py": "moves entries into quarantine",
     "store/local/layout.py": "through the store's tmp/, with the root's mode",
+    "toolchain/libraries/plugins.py": "writes a private copy of a library, which is removed after it is loaded",
     "store/local/publication.py": "many files through the store's tmp/, synced together",
 }
 

@@ -70,7 +70,9 @@ def modules() -> set[str]:
 def test_the_wheel_has_the_package_and_nothing_else(built: Distributions) -> None:
     paths = built.in_wheel()
     metadata = {name for name in paths if not name.startswith("trtbuild/")}
-    assert paths - metadata == modules() | {"trtbuild/py.typed"}
+    page = {path.relative_to(ROOT).as_posix() for path in (ROOT / "trtbuild/cli/report_page").glob("*.[hcj]*")}
+    assert len(page) == 10, "the template, the style sheet and the scripts of reports"
+    assert paths - metadata == modules() | page | {"trtbuild/py.typed"}
     assert {re.sub(r"^trtbuild-[^/]+\.dist-info/", "", name) for name in metadata} == {
         "METADATA",
         "RECORD",
@@ -98,7 +100,7 @@ def test_the_metadata_is_complete(built: Distributions) -> None:
     assert metadata.get_all("License-File") == ["LICENSE"]
     assert metadata["Author"] == "trtbuild developers"
     assert metadata["Requires-Python"] == ">=3.10"
-    assert {"torch", "rtx", "tensorrt", "cuda", "objects", "verify", "docs", "dev"} <= set(
+    assert {"torch", "rtx", "tensorrt", "cuda", "objects", "verify", "report", "docs", "dev"} <= set(
         metadata.get_all("Provides-Extra") or []
     )
     assert str(metadata.get_payload()).startswith("# trtbuild\n")

@@ -41,9 +41,13 @@ class Project:
 
     def build(self, *arguments: str, **environment: str) -> tuple[str, bool]:
         """Run a build. Return its standard output, and whether the null build wrote it."""
+        return self.run("build", *arguments, **environment)
+
+    def run(self, command: str, *arguments: str, **environment: str) -> tuple[str, bool]:
+        """Run a command. Return its standard output, and whether the null build wrote it."""
         variables = {**self.environment, **environment}
         process = subprocess.run(
-            [sys.executable, "-X", "importtime", *servers.start("trtbuild.__main__", variables), "build", *arguments],
+            [sys.executable, "-X", "importtime", *servers.start("trtbuild.__main__", variables), command, *arguments],
             cwd=self.root,
             env=variables,
             capture_output=True,
@@ -116,6 +120,46 @@ def test_each_command_line_has_a_separate_snapshot(project: Project) -> None:
     assert project.is_null()
     assert not project.is_null("-j", "1")
     assert project.is_null("-j", "1")
+
+
+@pytest.mark.parametrize("arguments", [(), ("--json",)])
+def test_a_plan_with_nothing_to_run_has_a_snapshot(project: Project, arguments: tuple[str, ...]) -> None:
+    whole, was_null = project.run("plan", *arguments)
+    again, is_null = project.run("plan", *arguments)
+    assert (was_null, is_null) == (False, True)
+    if arguments:
+        whole, again = ({**json.loads(text), "duration_s": 0} for text in (whole, again))
+    assert again == whole
+
+
+def test_a_plan_is_made_again_after_an_entry_of_the_cache_was_removed(project: Project) -> None:
+    project.run("plan")
+    steps = json.loads(project.run("plan", "--json")[0])["steps"]
+    key = next(step["key"] for step in steps if step["stage"] == "engine")
+    record = project.root.parent / "store" / "ac" / key[:2] / key
+    kept = project.root.parent / "kept"
+    record.rename(kept)
+    try:
+        text, is_null = project.run("plan")
+        assert not is_null
+        assert "no longer in the cache" in text or "no longer has it" in text
+        assert project.is_null(), "a build does not look at the entries of the cache"
+    finally:
+        kept.rename(record)
+    assert "nothing to run" in project.run("plan")[0]
+
+
+def test_a_plan_is_made_again_after_an_edit_of_a_source(project: Project) -> None:
+    project.run("plan")
+    source = project.root / "net.py"
+    text = source.read_text()
+    try:
+        source.write_text(f"{text}# edited\n")
+        planned, is_null = project.run("plan")
+        assert not is_null and "trace" in planned
+    finally:
+        source.write_text(text)
+    project.settle()
 
 
 def test_the_directory_of_c_is_used(project: Project) -> None:

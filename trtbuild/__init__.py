@@ -2,8 +2,8 @@
 
 Functions for programs: `trtbuild.load` opens a package. `trtbuild.compile` builds engines for a module that is in memory.
 `trtbuild.trace` returns the program that `compile` would build. `trtbuild.save` writes the result of `compile` as files.
-`trtbuild.dynamo` has the names of ``torch_tensorrt.dynamo``. ``torch.compile(model, backend="trtbuild")`` and
-``torch.export.load`` of a ``.pt2`` file also work (docs/in-a-program.md).
+`trtbuild.dynamo` has these functions under the names of ``torch_tensorrt.dynamo``. ``torch.compile(model,
+backend="trtbuild")`` and ``torch.export.load`` of a ``.pt2`` file also work (docs/in-a-program.md).
 
 Every command imports this package first, so it imports almost nothing. Public names are imported on first use. The operator
 of ``.pt2`` files is registered with torch as soon as a program has imported torch.

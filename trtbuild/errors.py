@@ -13,6 +13,7 @@
   * SourceError, exit 1: the user's model (import, call, export, freezing, weights)
   * ConversionRefused, exit 1: a piece of a graph that the converter or the parser refuses
   * ToolchainError, exit 1: the compiler refused a network, or its process died
+    * PluginError: the library of a model's plugins cannot be used, or it lacks a plugin
   * OperatorMismatch, exit 1: an operator from outside PyTorch returns other sizes than its fake implementation declares
   * VerificationFailed, exit 1: the results of a build differ from those of PyTorch, or could not be compared with them
   * PackageError, exit 1: a package cannot be loaded, or a call does not fit it
@@ -20,11 +21,15 @@
     * PackageDamaged: the package is truncated or altered, or has no valid index
     * LinkRefused: a symbolic link leads out of the package, and following such links was not allowed
     * PackageTooNew: the package has a newer format than this version of trtbuild can read
+    * PluginsNotLoaded: the package has a library of TensorRT plugins, and loading it was not allowed
     * OperatorMissing: the package calls an operator from outside PyTorch that is not registered
     * NoFittingTarget: the package is for other GPUs, TensorRT versions or platforms, or has no reference program
     * CallRefused: the arguments of a call do not fit a loaded package (also a ValueError)
     * EngineError: TensorRT or CUDA refuses to load or run an engine; the text has the library's message
   * InsufficientResources, exit 1: the disk or the memory is too small for the weights of a model
+  * WorkersError, exit 1: the workers of a scheduler could not do a step
+    * NoWorker: no worker has the toolchain and the GPU of the step
+    * SchedulerLost: the connection to the scheduler was lost during the build
   * InternalError, exit 1: a bug of trtbuild
     * InconsistentShapes: the output of a step has other sizes or types than the traced program; it is not kept
   * StoreError, exit 1; some of these errors are handled as a miss
@@ -230,7 +235,7 @@ class PackageTooNew(PackageError):
 
 
 class PluginsNotLoaded(PackageError):
-    """A package has a library of TensorRT plugins, and the caller has not allowed to load it."""
+    """A package has a library of TensorRT plugins, and the caller has not allowed loading it."""
 
 
 class OperatorMissing(PackageError):
@@ -317,6 +322,18 @@ class RemoteLied(RemoteFault):
     """The remote's response has a wrong length or digest, or is not what was requested (for example an HTML page)."""
 
 
+class WorkersError(TrtbuildError):
+    """The workers of a scheduler could not do a step."""
+
+
+class NoWorker(WorkersError):
+    """No worker has the toolchain, the GPU and the store of the step."""
+
+
+class SchedulerLost(WorkersError):
+    """The connection to the scheduler was lost during the build."""
+
+
 class InternalError(TrtbuildError):
     """A bug of trtbuild. If the bug raised another exception, the text contains its traceback."""
 
@@ -329,7 +346,7 @@ class InternalError(TrtbuildError):
 class InconsistentShapes(InternalError):
     """The output of a step has other sizes or types than the traced program. It is not kept.
 
-    docs/keys.md has the rule. `trtbuild.stages.program.guard` and `trtbuild.toolchain.compiling.declared` check it.
+    docs/keys.md has the rule. `trtbuild.stages.program.consistency` and `trtbuild.toolchain.compiling.declared` check it.
     """
 
     def __init__(

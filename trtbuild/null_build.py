@@ -1,6 +1,8 @@
 """The null build: a ``trtbuild build`` that finds nothing to do takes hardly longer than a start of Python.
 
-A build that finds everything up to date writes a *snapshot*: its output, and everything that the output depends on
+The same holds for a ``trtbuild plan`` that finds nothing to run.
+
+A build or plan that finds everything up to date writes a *snapshot*: its output, and everything that the output depends on
 (`trtbuild.driver.up_to_date.snapshot` writes it). The next call with the same command line checks the snapshot with
 `os.stat` and `os.readlink`, without reading the files that it names, and prints the output again. If any check fails, the
 whole program runs, and its answer is always right.
@@ -25,8 +27,9 @@ Rules
 4. The identity of a file is recorded only if the content was read while the file had this identity. The file's times must
    also be older than one tick of the file system's clock. So a file that is edited later gets another identity.
 5. A snapshot can be deleted at any time. It is replaced as a whole. A snapshot that cannot be read is ignored.
-6. Entries of the cache and remotes are not checked. As with make, an output stays up to date if the cache entries that it
-   was made from are deleted.
+6. For a build, entries of the cache and remotes are not checked. As with make, an output stays up to date if the cache
+   entries that it was made from are deleted. For a plan, the times of the cache's directories are compared (with the
+   directories of rule 3). So a plan is made again after an entry was added or removed. The bytes of entries are not read.
 7. Values of variables may be secrets (a signing key, a password in a URL), so a snapshot has only their digests. The
    variables of `PUBLIC_VARIABLES` are never secrets, so a snapshot has their values.
 """
@@ -46,9 +49,12 @@ if TYPE_CHECKING:
 
 SNAPSHOT_FORMAT = 3
 
-#: A time in ns. This process has read no file before it. This module computes the time, because this module is imported
-#: first, and later imports may wait for disks and processors for seconds.
+#: The time in ns at which this process started, computed from its CPU time. It is late by the time for which the process
+#: has waited since then. This module computes it, because later imports may wait for disks and processors for seconds.
 STARTED_NS = time.time_ns() - time.process_time_ns()
+
+#: The commands that write snapshots.
+COMMANDS = ("build", "plan")
 
 #: The directory of snapshots in the project, with one file for each command line.
 SNAPSHOT_FOLDER = ".trtbuild/null"
@@ -76,13 +82,17 @@ ABSENT = "absent"
 
 
 def answer(arguments: list[str]) -> int | None:
-    """Print the output of the last build with these arguments if its snapshot is current, and return the exit code.
+    """Print the output of the last command with these arguments if its snapshot is current, and return the exit code.
 
     Returns None if the whole program has to run. In GitHub Actions the whole program always has to run, because it writes
     the job summary.
     """
     start_s = time.perf_counter()
-    if "build" not in arguments or sys.stdout is None or os.environ.get("GITHUB_STEP_SUMMARY"):
+    if (
+        not any(command in arguments for command in COMMANDS)
+        or sys.stdout is None
+        or os.environ.get("GITHUB_STEP_SUMMARY")
+    ):
         return None
     try:
         directory = os.getcwd()

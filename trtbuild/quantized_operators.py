@@ -8,17 +8,17 @@ Programs call them, so they are defined in each process that reads a program: in
 
 Rules
 1. ``fake_quantize`` is ONNX's QuantizeLinear and DequantizeLinear: it divides by the scale, rounds half to even, and
-   limits a value to the numbers of the type `element` (``saturate`` of float8: at most 448). `smallest` is the smallest
-   number of an integer type that is used. It is not read for floating types.
+   limits a value to the numbers of the type `element` (``saturate`` of float8: at most 448). If `element` is an integer
+   type, the lower limit is `smallest`. For floating types, `smallest` has no effect.
 2. `scale` has one number, or one for each index of `axis`, or one for each block of `block_size` numbers along the last
    axis (`block_size` is then not 0). A last block may have fewer numbers.
-3. ``fake_quantize_two_levels`` is NVFP4. Each block along the last axis is rounded to float4e2m1. The scale of a block is
-   its largest number divided by 6, rounded to a float8e4m3fn multiple of `scale`, which has one number. A block of zeros
-   has the scale of 1 x `scale`.
+3. ``fake_quantize_two_levels`` is NVFP4. Each block along the last axis is rounded to float4e2m1. `scale` has one number.
+   The scale of a block is `scale` times a float8e4m3fn number, and is near to the largest absolute value in the block
+   divided by 6. A block of zeros has the scale `scale`.
 4. ``dequantize`` reads stored numbers. int8 is stored as int8, and float8e4m3fn as its bytes (uint8). The types with 4
    bits are stored as bytes with two numbers along the last axis, the first number in the low bits. This is ONNX's form.
-5. Inputs and results are float32, except stored numbers. The functions read types and sizes before numbers, and run on
-   every device.
+5. Inputs and results are float32, except stored numbers. No branch of the functions depends on the numbers of a tensor,
+   and the functions run on every device.
 
 torch is imported when a function runs, because packages also run where torch is not installed.
 """
@@ -42,8 +42,8 @@ FOUR_BITS = (INT4, FLOAT4)
 _LARGEST_FLOAT8, _LARGEST_FLOAT4 = 448.0, 6.0
 #: The largest and the smallest number of integer types.
 _INTEGERS = {INT8: (127, -128), INT4: (7, -8)}
-#: The numbers of float4e2m1 without their sign, by their lower three bits, and the borders between them. At every second
-#: border, the even number is above: ties go to the number with an even last bit.
+#: The numbers of float4e2m1 without their sign, by their lower three bits, and the borders between them. A value at a
+#: border is rounded to the number whose last bit is 0. At every second border this is the number above.
 _FLOAT4_NUMBERS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _FLOAT4_BORDERS = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
 

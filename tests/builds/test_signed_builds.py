@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import CommandLine, ran, step
 from tests.projects import copy_project
-from trtbuild.driver.workers.pool import _environment
+from trtbuild.driver.workers.environments import worker_environment
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.trust.action_result import ActionResult
 from trtbuild.store.trust.signing import Signer
@@ -109,7 +109,7 @@ def test_workers_do_not_inherit_the_variables_for_keys_and_remotes(monkeypatch: 
         monkeypatch.setenv(name, "secret")
     monkeypatch.setenv("HF_TOKEN", "the model's own")
     for kind in ("trace", "torch", "engine"):
-        environment = _environment(kind)  # type: ignore[arg-type]
+        environment = worker_environment(kind)  # type: ignore[arg-type]
         assert not environment.keys() & set(secrets)
         assert "secret" not in environment.values()
-    assert _environment("trace")["HF_TOKEN"] == "the model's own"
+    assert worker_environment("trace")["HF_TOKEN"] == "the model's own"

@@ -52,7 +52,7 @@ class Screen:
         process = subprocess.Popen(
             command,
             cwd=directory,
-            env=dict(environment),
+            env={"PAGER": "cat", **environment},  # less would wait for a key
             stdin=child,
             stdout=child,
             stderr=child,

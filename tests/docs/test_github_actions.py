@@ -31,14 +31,17 @@ RECIPE = yaml.safe_load((ROOT / "docs" / "github-actions" / "build.yml").read_te
 TORCH_SIDE = ("torch", "onnx", "nvidia", "triton")
 
 
-def path_without_torch(folder: Path) -> str:
-    """Return a ``PYTHONPATH`` that hides torch and its dependencies from this interpreter."""
+def path_without_torch(folder: Path, *also_hidden: str) -> str:
+    """Return a ``PYTHONPATH`` that hides torch and its dependencies from this interpreter.
+
+    It also hides distributions whose names begin with one of `also_hidden`.
+    """
     (installed,) = [path for path in site.getsitepackages() if path.endswith("site-packages")]
     packages, start = folder / "packages", folder / "start"
     packages.mkdir()
     start.mkdir()
     for entry in os.scandir(installed):
-        if not entry.name.lower().startswith(TORCH_SIDE):
+        if not entry.name.lower().startswith((*TORCH_SIDE, *also_hidden)):
             (packages / entry.name).symlink_to(entry.path)
     (start / "sitecustomize.py").write_text(
         "import sys\n"

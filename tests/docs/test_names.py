@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -25,6 +26,12 @@ def spans(page: Path) -> list[str]:
     """Return the texts in backquotes. Blocks of code are left out."""
     text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
     return [span for groups in re.findall(r"(`+)([^`]+)\1", text) for span in groups[1:]]
+
+
+@cache
+def words_of(path: Path) -> frozenset[str]:
+    """Return the names and words in a file."""
+    return frozenset(re.findall(r"\w+", path.read_text("utf-8")))
 
 
 @cache
@@ -72,17 +79,30 @@ def test_every_file_and_dotted_name_exists(page: Path) -> None:
     assert missing == []
 
 
-def test_files_without_a_folder_are_in_the_folder_before_them() -> None:
-    """In the tables of the architecture page, `a/b.py`, `c.py` are two files of one folder."""
-    wrong = []
+def files_in_tables() -> Iterator[tuple[str, Path | None, list[str]]]:
+    """Yield each file or folder in the tables of the architecture page: its text, its path, and the names after it.
+
+    ``a/b.py``, ``c.py`` are two files of one folder. The path is None if there is no such file. The names are those in
+    parentheses after the file.
+    """
     for row in re.findall(r"^\| .*$", (ROOT / "docs" / "architecture.md").read_text("utf-8"), re.MULTILINE):
-        folders: list[Path] = []
-        for span in re.findall(r"`([\w/]+(?:\.py|/))`", row):
-            if "/" in span:
-                path = PACKAGE / span if (PACKAGE / span).exists() else ROOT / span
-                folders.append(path if path.is_dir() else path.parent)
-            elif not any((folder / span).exists() for folder in (*folders[-1:], PACKAGE)):
-                wrong.append(f"{span} in {[folder.name for folder in folders]}")
+        folder = PACKAGE
+        for span, note in re.findall(r"`([\w/]+(?:\.py|/))`(?: \(([^)]*)\))?", row):
+            bases = (PACKAGE, ROOT) if "/" in span else (folder, PACKAGE)
+            path = next((base / span for base in bases if (base / span).exists()), None)
+            if path is not None and "/" in span:
+                folder = path if path.is_dir() else path.parent
+            yield span, path, re.findall(r"`([A-Za-z_]\w*(?:\.\w+)*)`", note)
+
+
+def test_files_without_a_folder_are_in_the_folder_before_them() -> None:
+    assert [span for span, path, _ in files_in_tables() if path is None] == []
+
+
+def test_names_in_parentheses_are_in_the_file_before_them() -> None:
+    pairs = [(path, name) for _, path, names in files_in_tables() if path and path.is_file() for name in names]
+    assert len(pairs) > 60
+    wrong = [(path, name) for path, name in pairs if not words_of(path).issuperset(name.split("."))]
     assert wrong == []
 
 

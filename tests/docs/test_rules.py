@@ -181,7 +181,7 @@ RULES: dict[str, dict[str, list[str]]] = {
             "test_after_a_kill_the_cache_is_valid_and_the_next_build_is_right",
             "test_the_checks_notice_a_wrong_entry_and_a_half_output",
         ],
-        "builds/test_compiler_crash.py": ["test_a_compiler_that_is_ended_by_sigsegv_is_one_failed_step"],
+        "builds/faults/test_compiler_crash.py": ["test_a_compiler_that_is_ended_by_sigsegv_is_one_failed_step"],
         "builds/test_two_builds.py": [
             "test_two_builds_at_once_do_each_step_once",
             "test_a_waiting_build_continues_when_the_other_build_is_killed",

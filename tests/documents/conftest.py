@@ -52,6 +52,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     record("build-that-fails", "build", expect=1)
     record("build-with-nothing-to-do", "build", "ranker")
     record("build-with-an-unknown-model", "build", "rankr", expect=2)
+    record("report", "report")
     record("build-frozen", "build", "broken", "--frozen", expect=3)
     record("plan", "plan", "ranker", environment=remotes)
     record("why", "why", "ranker")

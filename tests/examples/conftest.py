@@ -24,7 +24,7 @@ from trtbuild.core.model.spec import Model
 from trtbuild.core.partition.partitions import Partition, Partitions
 from trtbuild.core.recipes.record import Record
 from trtbuild.manifest import load
-from trtbuild.stages.convert.weights import materialize
+from trtbuild.stages.convert.weights import with_inline_weights
 from trtbuild.stages.program.functional import Program
 from trtbuild.store.local.local import LocalStore
 
@@ -167,7 +167,7 @@ class Example:
         weights = {name: self._store.get_bytes(entry["sha256"]) for name, entry in parts["weights"].items()}
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
-        model = materialize(self._store.get_bytes(str(parts["onnx"])), weights)
+        model = with_inline_weights(self._store.get_bytes(str(parts["onnx"])), weights)
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
     def in_onnx(self, part: Partition, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:

@@ -46,7 +46,7 @@ def test_groups_are_merged_field_by_field_and_other_fields_are_replaced(files: F
     assert model.weights is None
 
 
-def test_the_toolchain_of_a_target_overrides_the_models_which_overrides_the_default(files: Files) -> None:
+def test_the_toolchain_of_a_target_overrides_that_of_its_model_and_both_override_the_default(files: Files) -> None:
     text = f"""\
 {HEAD.replace("  ada: {sm: 89}", "  ada: {sm: 89}" + chr(10) + "  old: {sm: 89, toolchain: tensorrt-rtx}")}
 defaults: {{toolchain: tensorrt, targets: [ada, old], profiles: [batch]}}

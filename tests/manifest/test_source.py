@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from trtbuild.core.model.source_kinds import KINDS_WITH_LAYERS, SOURCE_KINDS
 from trtbuild.core.model.spec import Source
+from trtbuild.errors import ManifestErrors
 
 from .conftest import BASE, Files
+
+SOURCES_PAGE = Path(__file__).parents[2] / "docs" / "sources.md"
 
 
 def with_source(source: str) -> str:
@@ -116,3 +122,22 @@ def test_rejects_sources(files: Files, source: str, words: str) -> None:
 def test_rejects_a_source_without_a_kind(files: Files) -> None:
     text = with_source("{deps: [a]}").replace("    source:", "    «source:")
     files.refused(text, "the source has no kind in model 'net'", "exactly one of python, exported_program")
+
+
+def test_only_kinds_with_layers_are_quantized(files: Files) -> None:
+    files.write("net.file")
+    refused = set()
+    for name, kind in SOURCE_KINDS.items():
+        target = "net.file" if kind.file else "net:build"
+        source = f'{{{name}: "{target}"}}'
+        try:
+            files.manifest(with_source(source) + "    quantize: {format: int8_weight_only}\n").load()
+        except ManifestErrors as errors:
+            assert f"the layers of a PyTorch module, and model 'net' comes from `{name}`" in str(errors)
+            refused.add(name)
+    assert refused == SOURCE_KINDS.keys() - KINDS_WITH_LAYERS and "python" not in refused
+
+
+def test_each_kind_is_in_the_table_of_the_documentation() -> None:
+    page = SOURCES_PAGE.read_text("utf-8")
+    assert [name for name in SOURCE_KINDS if f"\n| `{name}` |" not in page] == []

@@ -1,4 +1,4 @@
-"""``python -m tests.operators`` writes docs/operators.md."""
+"""``python -m tests.operators`` writes docs/aten-operators.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/operators.md: the results of all rows."""
+"""docs/aten-operators.md: the results of all rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.operators.results import Result, results
 from tests.operators.rows import CHUNKS
 
-PAGE = Path(__file__).parents[2] / "docs" / "operators.md"
+PAGE = Path(__file__).parents[2] / "docs" / "aten-operators.md"
 
 _HEAD = """\
 # Operators

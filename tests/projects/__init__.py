@@ -15,8 +15,6 @@
     A keyword argument, several outputs, two profiles, two targets, and comparisons with PyTorch.
 ``image_model``
     Two engines with a sort in PyTorch between them, nested outputs, relations between dims. One model has no engine.
-``custom_operators``
-    Operators from outside PyTorch between convolutions, one of them in C++.
 ``comparisons``
     Models for comparisons with PyTorch. The tests write ``words.onnx``, the file of one model.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -34,7 +35,8 @@ def remote(url: str) -> RemoteStore:
 def sqlite(folder: Path, fixture: Fixture) -> RemoteStore:
     """A remote of a kind that is added by one row in the table of kinds."""
     sqlite_transport.add_row(fixture("monkeypatch"))
-    return remote(f"sqlite://{folder}/entries")
+    (folder / "share").mkdir(exist_ok=True)
+    return remote(f"sqlite://{folder}/share/entries")
 
 
 def layered(folder: Path) -> LayeredStore:
@@ -53,6 +55,8 @@ STORES: dict[str, Callable[[Path, Fixture], Store]] = {
     "sqlite": sqlite,
 }
 
+#: Stores that write files into a directory of several users.
+IN_SHARED_DIRECTORIES = ("file", "sqlite")
 #: Stores whose server refuses to replace a record.
 NEVER_REPLACE = ("nginx",)
 #: Stores in which several writers may all count as the first. The reason is that moto, unlike S3, checks for an object and
@@ -264,3 +268,24 @@ def test_building_passes_errors_on_and_releases_the_lock(store: Store) -> None:
             raise error
     with store.building(ABSENT):
         pass
+
+
+@pytest.mark.parametrize("name", IN_SHARED_DIRECTORIES)
+def test_the_group_of_a_shared_directory_may_use_all_entries(
+    name: str, tmp_path: Path, request: pytest.FixtureRequest, record_of: Callable[..., Record]
+) -> None:
+    share = tmp_path / "share"
+    share.mkdir()
+    share.chmod(0o770)
+    if os.geteuid() == 0:  # only root may give a directory to a group in which it is not
+        os.chown(share, -1, 4242)
+    umask = os.umask(0o077)
+    try:
+        store = STORES[name](tmp_path, request.getfixturevalue)
+        store.put_record(record_of(1, plan=store.put_bytes(bytes(3 * MIB))))
+        assert isinstance(store, RemoteStore)
+        store.close()
+    finally:
+        os.umask(umask)
+    permissions = {(path.stat().st_mode & 0o060, path.stat().st_gid) for path in share.rglob("*")}
+    assert permissions == {(0o060, share.stat().st_gid)}

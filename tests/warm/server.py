@@ -103,7 +103,7 @@ def _warm_up() -> None:
 
     from trtbuild.stages.convert.conversion import convert
     from trtbuild.stages.lower.run import lower
-    from trtbuild.stages.program import guard
+    from trtbuild.stages.program import consistency
     from trtbuild.stages.program.functional import functional
     from trtbuild.stages.program.text import program_text
     from trtbuild.stages.program.translations import decomposition_table
@@ -113,9 +113,9 @@ def _warm_up() -> None:
     with torch.no_grad():
         exported = torch.export.export(torch.nn.Linear(2, 2).eval(), (torch.zeros(4, 2),), dynamic_shapes=rows)
         traced, _ = functional(exported)
-        lowered = lower(guard.read_program(traced.to_bytes()), "float32", decomposition_table())
+        lowered = lower(consistency.read_program(traced.to_bytes()), "float32", decomposition_table())
         program_text(lowered)
-        convert(guard.read_program(lowered.to_bytes()), 20)
+        convert(consistency.read_program(lowered.to_bytes()), 20)
     tqdm.monitor_interval = interval_s
     if threading.active_count() > 1:
         raise AssertionError("a thread runs in a server of workers")

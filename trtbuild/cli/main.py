@@ -18,10 +18,12 @@ import click
 from trtbuild.cli.commands import completing, show
 from trtbuild.cli.commands.cache_commands import cache
 from trtbuild.cli.commands.options import common, depfile, request
+from trtbuild.cli.commands.plan_command import plan
 from trtbuild.cli.commands.run_commands import bench
 from trtbuild.cli.commands.run_commands import run as run_package
 from trtbuild.cli.commands.sections import Sections, examples
 from trtbuild.cli.commands.verify_command import verify
+from trtbuild.cli.commands.worker_command import worker
 from trtbuild.cli.terminal import terminal
 from trtbuild.errors import EnvironmentFault, InternalError, TrtbuildError
 
@@ -31,6 +33,8 @@ INTERRUPTED = 130
 
 #: Options whose value may be a word like a command: a path.
 _PATHS = ("-C", "-f")
+#: The flags of files that describe one build.
+_FILES_OF_A_BUILD = {"trace_file", "events_file", "report_file"}
 
 
 @click.group(
@@ -116,27 +120,30 @@ def build(models: tuple[str, ...], verifies: bool, flags: Flags) -> int:
     from trtbuild.cli.screens import builds
     from trtbuild.driver.answers import report
     from trtbuild.driver.building.build import build as run
+    from trtbuild.driver.cache import build_history
     from trtbuild.driver.project.workspace import Workspace
     from trtbuild.driver.up_to_date import snapshot
     from trtbuild.driver.verification import verified_build
 
-    with show.watching(flags) as watcher:
+    with show.recorded(flags) as watcher:
         with watcher.phase("read the manifests"):
             workspace, dependency_file = Workspace(request(flags, models)), depfile(flags)
         result = run(workspace, watcher)
         if verifies and result.ok:
             verified_build.verify_build(workspace, result, watcher)
+        document = report.build_document(result)
+        watcher.build_finished(document)
     if dependency_file is not None and result.ok:
         dependency_file.write(workspace, result)
     other_files = [
         *([] if dependency_file is None else [str(dependency_file.path)]),
         *verified_build.provenance_files(workspace, result),
     ]
-    document = report.build_document(result)
+    build_history.note_build(workspace.project, document)
     show.document(flags, document, builds.build_lines)
     show.problems(builds.failures(document))
     show.summary(document)
-    if "trace_file" not in flags:  # the null build writes no timeline
+    if not flags.keys() & _FILES_OF_A_BUILD:  # the null build writes none of these files
         answer = partial(show.text, flags, for_people=builds.build_lines)
         snapshot.keep(workspace, verified_build.repeated_result(result), flags["arguments"], answer, other_files)
     return 0 if result.ok else 1
@@ -160,17 +167,34 @@ def watch(models: tuple[str, ...], flags: Flags) -> int:
     return 0
 
 
-@cli.command()
-@click.argument("models", nargs=-1, shell_complete=completing.models)
+@cli.command(
+    epilog=examples("trtbuild report", "trtbuild report -o build.html --build 2    # the build before the last")
+)
+@click.option(
+    "-o",
+    "--output",
+    default="trtbuild-report.html",
+    show_default=True,
+    metavar="FILE",
+    help="Write the page to FILE.",
+    shell_complete=completing.file,
+)
+@click.option("--build", "number", type=click.IntRange(min=1), default=1, metavar="N", help="The N-th last build.")
 @common
-def plan(models: tuple[str, ...], flags: Flags) -> int:
-    """Show what a build would do, and why. Runs nothing, and needs neither torch nor TensorRT."""
-    from trtbuild.cli.screens import plans
-    from trtbuild.driver.answers import inquiries
+def report(output: str, number: int, flags: Flags) -> int:
+    """Write a report of the last build as one HTML page.
 
-    document = inquiries.plan(request(flags, models))
-    show.document(flags, document, plans.plan_lines)
-    return 0 if document.ok else 2
+    The page needs no network. It shows the time line, why each step ran, partitions, layers, comparisons with PyTorch,
+    and the changes since the build before. The last five builds are kept. A build that had nothing to do is not kept.
+    """
+    from trtbuild.cli.report_page.page import render
+    from trtbuild.cli.screens import reports
+    from trtbuild.driver.reports import report_file
+
+    project = request(flags).project
+    document = report_file.write_report(project, output, number, render)
+    show.document(flags, document, reports.report_lines)
+    return 0
 
 
 @cli.command(epilog=examples("trtbuild why vit", "trtbuild why vit/engine", "trtbuild why vit/engine/model@ada"))
@@ -181,7 +205,7 @@ def why(name: str, flags: Flags) -> int:
     from trtbuild.cli.screens import plans
     from trtbuild.driver.answers import inquiries
 
-    show.document(flags, inquiries.why(request(flags), name), plans.why_lines)
+    show.paged(flags, inquiries.why(request(flags), name), plans.why_lines)
     return 0
 
 
@@ -190,14 +214,16 @@ def why(name: str, flags: Flags) -> int:
 @click.option(
     "--format", "form", type=click.Choice(["text", "dot", "mermaid", "json"]), default="text", help="Default: text."
 )
+@click.option("--deps", metavar="STEP|MODEL", help="Only the steps from which it is made.")
+@click.option("--rdeps", metavar="STEP|MODEL", help="Only the steps that are made from it.")
 @common
-def graph(models: tuple[str, ...], form: str, flags: Flags) -> int:
+def graph(models: tuple[str, ...], form: str, deps: str | None, rdeps: str | None, flags: Flags) -> int:
     """Show the steps and their dependencies."""
     from trtbuild.cli.screens import graphs
     from trtbuild.driver.answers import inquiries
 
-    document = inquiries.graph(request(flags, models))
-    show.document({**flags, "as_json": flags.get("as_json") or form == "json"}, document, graphs.graph_screen(form))
+    document = inquiries.graph(request(flags, models), deps, rdeps)
+    show.paged({**flags, "as_json": flags.get("as_json") or form == "json"}, document, graphs.graph_screen(form))
     return 0
 
 
@@ -208,7 +234,25 @@ def status(flags: Flags) -> int:
     from trtbuild.cli.screens import plans
     from trtbuild.driver.answers import inquiries
 
-    show.document(flags, inquiries.status(request(flags)), plans.status_lines)
+    show.paged(flags, inquiries.status(request(flags)), plans.status_lines)
+    return 0
+
+
+@cli.command(epilog=examples("trtbuild affected --since origin/main", "trtbuild affected --since HEAD~1 --json"))
+@click.argument("models", nargs=-1, shell_complete=completing.models)
+@click.option("--since", required=True, metavar="REV", help="A commit of git, with which the files are compared.")
+@common
+def affected(models: tuple[str, ...], since: str, flags: Flags) -> int:
+    """Show which models the changes since a commit touch, and why.
+
+    Runs nothing, and needs no torch. A model that was never traced counts as affected.
+    """
+    from trtbuild.cli.screens import plans
+    from trtbuild.driver.answers import affected as answer
+    from trtbuild.driver.answers import inquiries
+
+    document = answer.affected(inquiries.read_only_workspace(request(flags, models)), since)
+    show.paged(flags, document, plans.affected_lines)
     return 0
 
 
@@ -242,14 +286,14 @@ def inspect(
         from trtbuild.cli.screens import precisions
         from trtbuild.driver.inspection.precision import inspect_precision
 
-        show.document(flags, inspect_precision(request(flags), path), precisions.precision_lines)
+        show.paged(flags, inspect_precision(request(flags), path), precisions.precision_lines)
         return 0
     if path is None:
         found = whole_project.inspect_all(request(flags), layers=layers, memory=memory, onnx=onnx)
-        show.document(flags, found, packages.project_screen(layers=layers, trtexec=trtexec))
+        show.paged(flags, found, packages.project_screen(layers=layers, trtexec=trtexec))
         return 0
     document = inspection.inspect(request(flags), path, layers=layers, memory=memory, onnx=onnx)
-    show.document(flags, document, packages.package_screen(layers=layers, trtexec=trtexec))
+    show.paged(flags, document, packages.package_screen(layers=layers, trtexec=trtexec))
     return 0
 
 
@@ -317,9 +361,11 @@ def schema(for_documents: bool, flags: Flags) -> int:
 
 
 cli.add_command(cache)
+cli.add_command(plan)
 cli.add_command(verify)
 cli.add_command(run_package)
 cli.add_command(bench)
+cli.add_command(worker)
 
 
 def main(arguments: list[str] | None = None) -> None:

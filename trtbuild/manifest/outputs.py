@@ -11,7 +11,7 @@ from trtbuild.manifest.declared import INVALID, DeclaredModel, LocatedValue
 from trtbuild.manifest.paths import is_outside
 from trtbuild.manifest.yaml_text.problems import Problems, place_text
 
-#: The folder of the builder's state in the project.
+#: The folder in the project for trtbuild's own files, such as logs and snapshots.
 STATE_FOLDER = ".trtbuild"
 OUTPUT_KINDS = ("package", "plans", "triton", "pt2")
 

@@ -1,4 +1,4 @@
-"""Reads a project from its directory. `load_project` calls all steps of this package in order."""
+"""Reads a project from its directory. `load_project` calls the modules of `trtbuild.manifest` in order."""
 
 from __future__ import annotations
 

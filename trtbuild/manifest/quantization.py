@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from trtbuild.core.model.quantization import FORMATS, Calibration, Quantization
 from trtbuild.core.model.quantized_types import unsupported_reason
+from trtbuild.core.model.source_kinds import KINDS_WITH_LAYERS
 from trtbuild.core.model.spec import Origin, Source, Target
 from trtbuild.manifest.declared import LocatedValue
 from trtbuild.manifest.format.fields import CalibrationFields, QuantizeFields
@@ -20,11 +21,12 @@ def resolve_quantization(
     """The quantization that a model declares, or None when it is invalid; its problems are then added."""
     declared: QuantizeFields = located.value
     node, before = located.node, len(problems)
-    if source is not None and source.kind != "python":
+    if source is not None and source.kind not in KINDS_WITH_LAYERS:
+        names = " or ".join(f"`{name}:`" for name in KINDS_WITH_LAYERS)
         problems.add(
             located.name_origin,
             f"`quantize` needs the layers of a PyTorch module, and model {model!r} comes from `{source.kind}`",
-            "use a `python:` source, or a model that is quantized already",
+            f"use a {names} source, or a model that is quantized already",
         )
     methods = FORMATS[declared.format].methods
     if declared.method not in methods:

@@ -80,8 +80,7 @@ precision float32 is an error for such a target.
 _PROFILES = """\
 Each profile is a TensorRT optimization profile. It must have shapes for every input of every model that uses it, and
 for no other input. A dim's range is the union of its ranges in all profiles of a model. An axis is static if its range
-is one
-number. A dynamic axis has a min of at least 1, and min ≤ opt ≤ max.
+is one number. A dynamic axis has a min of at least 1, and min ≤ opt ≤ max.
 
 ```yaml
 profiles:
@@ -117,7 +116,7 @@ formats, the methods and the calibration data.
 
 _PLUGINS = """\
 `plugins` puts calls of operators from outside PyTorch into engines.
-[TensorRT plugins](custom-operators.md#tensorrt-plugins) explains the fields and the library.
+[TensorRT plugins](operators.md#tensorrt-plugins) explains the fields and the library.
 """
 
 #: heading, fields, prose above the table

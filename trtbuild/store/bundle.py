@@ -306,7 +306,7 @@ class _Reader:
         data = self._read_bytes(size)
         padding = -size % _BLOCK_SIZE
         if self._read_bytes(padding) != bytes(padding):
-            raise self._refusal("bytes between two members", at=self._offset - padding)
+            raise self._refusal("the padding after a member has bytes that are not zero", at=self._offset - padding)
         return data
 
     def _read_bytes(self, size: int) -> bytes:

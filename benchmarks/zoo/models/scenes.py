@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import nn
+from torchvision import ops
 from torchvision.models import optical_flow, resnet, segmentation
 from torchvision.models._utils import IntermediateLayerGetter
 from torchvision.models.detection import RetinaNet
@@ -65,8 +66,36 @@ class Boxes(nn.Module):  # type: ignore[misc]
         return boxes.reshape(batch, -1, 4), outputs["cls_logits"].sigmoid()
 
 
+class Regions(Boxes):
+    """RetinaNet for one image with its non-maximum suppression, and the features of each box that is left."""
+
+    def forward(self, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        boxes, scores = super().forward(image)
+        best, places = scores[0].amax(1).topk(200)
+        kept = boxes[0, places]
+        kept = kept[ops.nms(kept, best, 0.5)]
+        # Features of random layers change much between two pixels, so the regions begin and end at whole pixels.
+        regions = torch.cat([torch.zeros_like(kept[:, :1]), kept.floor()], 1)
+        (features, *_) = self.detector.backbone(image).values()
+        return kept, ops.roi_align(features, regions, (7, 7), 1 / 8, 2, True).amax((2, 3))
+
+
 def retinanet() -> nn.Module:
     """RetinaNet on ResNet-50 for 91 classes; small: on ResNet-18 for 4 classes."""
+    return prepare_module(Boxes(_retinanet()))
+
+
+def retinanet_regions() -> nn.Module:
+    """RetinaNet as in `retinanet`, with torchvision's nms and roi_align.
+
+    torchvision's initial weights give all boxes nearly the same score, and rounding would decide their order. So the last
+    layer of the scores has larger weights."""
+    detector = _retinanet()
+    nn.init.normal_(detector.head.classification_head.cls_logits.weight, std=0.5)
+    return prepare_module(Regions(detector))
+
+
+def _retinanet() -> RetinaNet:
     torch.manual_seed(0)
     name, classes = by_size(("resnet50", 91), ("resnet18", 4))
     backbone = resnet_fpn_backbone(
@@ -77,4 +106,4 @@ def retinanet() -> nn.Module:
         returned_layers=[2, 3, 4],
         extra_blocks=LastLevelP6P7(256, 256),
     )
-    return prepare_module(Boxes(RetinaNet(backbone, classes)))
+    return RetinaNet(backbone, classes)

@@ -1,8 +1,8 @@
-"""Models that call operators from outside PyTorch: built, loaded, run and verified."""
+"""The examples of manifests/operators, which call operators from outside PyTorch: built, loaded, run and verified."""
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import os
 import shutil
@@ -18,27 +18,42 @@ import torch
 import trtbuild
 from tests.conftest import CommandLine, ran
 from tests.programs import ALL, program
-from tests.projects import copy_project, edit
+from tests.projects import edit
 from trtbuild.errors import OperatorMismatch, OperatorMissing
 
+EXAMPLES = Path(__file__).parents[3] / "manifests" / "operators"
+#: An operator whose fake implementation is wrong for 3 images, a size that no profile has as its min, opt or max.
+LATE = """\
+import torch
+from nets import Around, made
+
+
+@torch.library.custom_op("boxes::late", mutates_args=())
+def late(x: torch.Tensor) -> torch.Tensor:
+    return x[:1].clone() if len(x) == 3 else x.clone()
+
+
+late.register_fake(torch.empty_like)
+
+
+def build():
+    return made(lambda: Around(late))
+"""
 SHAPES = ((1, 3, 8, 12), (2, 3, 20, 12), (5, 3, 24, 12))
-
-
-def compile_library(source: Path, library: Path) -> None:
-    """Compile a C++ file that uses only torch's stable headers, which takes about 2 s."""
-    root = Path(torch.__file__).parent
-    include, libraries = ["-I", str(root / "include")], ["-L", str(root / "lib"), "-ltorch_cpu", "-lc10"]
-    command = [program("g++"), "-std=c++20", "-shared", "-fPIC", *include, str(source), "-o", str(library), *libraries]
-    subprocess.run(command, check=True, capture_output=True)
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
     root = tmp_path_factory.mktemp("operators")
-    project = copy_project("custom_operators", root / "project")
-    models = ["boxes", "half", "on_gpu", "late"]
+    ignored = shutil.ignore_patterns("__pycache__", "dist", ".trtbuild", "*.so")
+    project = Path(shutil.copytree(EXAMPLES, root / "project", ignore=ignored, copy_function=shutil.copyfile))
+    (project / "late.py").write_text(LATE)
+    with (project / "trtbuild.yaml").open("a") as manifest:
+        manifest.write('  late: {source: {python: "late:build"}}\n')
+    models = ["boxes", "half", "detector", "on_gpu", "late"]
     if shutil.which("g++") or os.environ.get(ALL):
-        compile_library(project / "negated.cpp", project / "libnegated.so")
+        make = [program("make"), "libnegated.so", f"PYTHON={sys.executable}", f"CXX={program('g++')}"]
+        subprocess.run(make, cwd=project, check=True, capture_output=True)
         models.append("moved")
     command = CommandLine(project, root / "cache")
     document = command("build", *models)
@@ -52,12 +67,11 @@ def nets(built: CommandLine) -> Iterator[Any]:
     """The project's module, imported in this process."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(built.project))
-        spec = importlib.util.spec_from_file_location("nets_of_custom_operators", built.project / "nets.py")
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        patch.delitem(sys.modules, "operators", raising=False)
-        spec.loader.exec_module(module)
-        yield module
+        for name in ("operators", "nets", "late"):
+            patch.delitem(sys.modules, name, raising=False)
+        yield importlib.import_module("nets")
+        for name in ("operators", "nets", "late"):
+            sys.modules.pop(name, None)
 
 
 def index(built: CommandLine, model: str) -> Any:
@@ -126,6 +140,19 @@ def test_a_package_returns_what_the_model_returns(built: CommandLine, nets: Any,
 
 
 @torch.no_grad()
+def test_a_detector_returns_as_many_boxes_as_the_model(built: CommandLine, nets: Any) -> None:
+    original, counts = nets.detector(), set()
+    with trtbuild.load(built.project / "dist/detector", device="cpu") as loaded:
+        for height, width in ((16, 16), (24, 32), (48, 32)):
+            x = torch.randn(1, 3, height, width, generator=torch.Generator().manual_seed(height))
+            (boxes, classes), (wanted_boxes, wanted_classes) = loaded.module()(x), original(x)
+            torch.testing.assert_close(boxes, wanted_boxes)
+            torch.testing.assert_close(classes, wanted_classes)
+            counts.add(len(boxes))
+    assert len(counts) > 1  # the number of boxes depends on data
+
+
+@torch.no_grad()
 def test_a_pt2_file_calls_the_operators(built: CommandLine, nets: Any) -> None:
     module = torch.export.load(built.project / "dist/boxes.pt2").module()
     x = torch.randn(SHAPES[1])
@@ -145,9 +172,10 @@ def test_an_operator_in_cpp_gets_contiguous_tensors(built: CommandLine, nets: An
 
 @torch.no_grad()
 def test_a_wrong_size_between_the_proven_sizes_is_an_error_of_the_call(built: CommandLine, nets: Any) -> None:
+    late = importlib.import_module("late")
     with trtbuild.load(built.project / "dist/late", device="cpu") as loaded:
         x = torch.randn(2, 3, 8, 12)
-        torch.testing.assert_close(loaded.module()(x), nets.late()(x))
+        torch.testing.assert_close(loaded.module()(x), late.build()(x))
         with pytest.raises(
             OperatorMismatch, match=r"boxes::late returns float32\[1, 12, 4, 8\], but .*\[3, 12, 4, 8\]"
         ):
@@ -172,8 +200,8 @@ def test_inspect_lists_the_operators(built: CommandLine) -> None:
 
 
 def test_verify_compares_models_with_operators(built: CommandLine) -> None:
-    document = built("verify", "boxes", "half", "on_gpu")
-    assert [model["status"] for model in document["models"]] == ["right"] * 3
+    document = built("verify", "boxes", "half", "detector", "on_gpu")
+    assert [model["status"] for model in document["models"]] == ["right"] * 4
     (warning,) = document["warnings"]
     assert warning == (
         "on_gpu: boxes::on_gpu has no kernel for the CPU: "

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import click
 
 from tests.cli.entries import NEW, RECORDED, a_plan, a_step, an_error, changed
 from trtbuild.cli.screens import plans
 from trtbuild.core.planning.graph import Reason
-from trtbuild.driver.answers.documents import ModelStatus, NextStep, Status, StepEntry, Why, WhyStep
+from trtbuild.driver.answers.documents import ModelStatus, NearestRecord, NextStep, Status, StepEntry, Why, WhyStep
 from trtbuild.driver.project.history import LastRun
 
 TARGETS = ("ada", "ampere", "blackwell", "turing", "hopper")
@@ -107,6 +109,18 @@ def test_why_lists_every_changed_part_and_the_reason_of_the_last_run() -> None:
         "vit/lower  hit: nothing that it depends on has changed",
         "    last ran in 1.2 s: 1 part changed",
         "    graph  000000000000 → ffffffffffff",
+    ]
+
+
+def test_why_shows_the_parts_that_differ_in_the_nearest_record() -> None:
+    nearest = NearestRecord(
+        key="0" * 64, builder="ci@runner", finished="2026-01-02T03:04:05Z", changed=changed("file:vit.py").changed
+    )
+    step = replace(a_reason(a_step("vit", "trace", "run", NEW)), nearest=nearest)
+    assert unstyled(plans.why_lines(Why(steps=[step], warnings=[]))) == [
+        "vit/trace  run: it was not built in this project before",
+        "    the nearest record in the cache was made by ci@runner, 2026-01-02T03:04:05Z; 1 part differs:",
+        "    file:vit.py  000000000000 → ffffffffffff",
     ]
 
 

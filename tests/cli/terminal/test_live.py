@@ -65,7 +65,10 @@ def test_a_row_shows_the_duration_of_the_last_run_if_there_is_room(live: LivePro
     first, second, _ = rows(live, 80, 24)
     assert re.fullmatch(r"   . +\d+\.\d s  known/trace +last time 4\.2 s", first)
     assert re.fullmatch(r"   . +\d+\.\d s  fresh/trace *", second)
-    assert "last time" not in "".join(rows(live, 40, 24))
+    assert re.fullmatch(r"   . +\d+\.\d s  known/trace +last 4\.2 s", rows(live, 40, 24)[0])
+    live.step_started(a_step("known_with_a_long_name", "trace"))
+    assert re.fullmatch(r"   . +\d+\.\d s  known_w….*trace  last 4\.2 s", rows(live, 44, 24)[2])
+    assert "last" not in "".join(rows(live, 36, 24))
 
 
 def test_many_rows_are_counted_and_a_long_name_keeps_its_ends(live: LiveProgress) -> None:

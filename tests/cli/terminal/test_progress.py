@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.cli.fake_steps import a_plan, a_result, a_step
-from trtbuild.cli.terminal.progress import Progress, Tally, crop
+from trtbuild.cli.terminal.progress import MOST_ID_WIDTH, Progress, Tally, crop
+from trtbuild.core.model.spec import PartitionSettings, Target
 from trtbuild.errors import ToolchainError
 
 
@@ -22,6 +25,16 @@ def test_the_total_grows_when_a_model_is_partitioned_and_excludes_hits() -> None
     tally.planned(a_plan("m", trace="hit", lower="hit", partition="hit", engine="run", package="unknown"))
     assert tally.line(3.0) == "4/8 run · 3 hit · 3.0 s"
     assert not tally.may_grow
+
+
+def test_columns_have_room_for_the_engines_of_partitions_that_are_not_known_yet() -> None:
+    plan = a_plan("encoder", trace="run", engine="unknown")
+    model = replace(plan.model, targets=(Target("blackwell", 120),), partition=PartitionSettings(("layers.*",)))
+    tally = Tally()
+    tally.planned(replace(plan, model=model))
+    assert tally.id_width == len("encoder/engine/layers.0@blackwell")
+    tally.planned(replace(plan, model=replace(model, name="x" * MOST_ID_WIDTH)))
+    assert tally.id_width == len("encoder/engine/layers.0@blackwell")
 
 
 def test_lines_for_steps_that_start_end_come_from_the_cache_or_fail(capfd: pytest.CaptureFixture[str]) -> None:

@@ -100,5 +100,5 @@ class Listed:
 def test_a_sequence_of_dataclasses_is_decoded() -> None:
     value = Listed([Inner((1, 2)), Inner((), "y")])
     assert decode(Listed, json.loads(json.dumps(encode(value)))) == value
-    with pytest.raises(TypeError, match="a list is needed"):
+    with pytest.raises(TypeError, match="expected a list"):
         decode(Listed, {"parts": "a"})

@@ -476,7 +476,7 @@ def test_a_blob_of_several_records_is_sent_once(tmp_path: Path) -> None:
     assert {puts[part.sha256] for part in local.files_of(plan.sha256)} == {1}
 
 
-def test_links_are_sent_after_the_records_that_they_name(tmp_path: Path) -> None:
+def test_pointers_are_sent_after_the_records_that_they_lead_to(tmp_path: Path) -> None:
     local = LocalStore(tmp_path / "cache")
     records = [
         local.put_record(Record(Recipe(stage, 1, (("number", n),)), {"record": local.put_bytes(bytes([n]) * 9000)}))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from trtbuild.driver import configuration
-from trtbuild.driver.configuration import Configuration, TrustSettings
+from trtbuild.driver.configuration import Configuration, TrustSettings, WorkersSettings
 from trtbuild.errors import ConfigurationError, ConfigurationErrors
 from trtbuild.store.transports.settings import RemoteSettings
 from trtbuild.store.trust.signing import Signer, parse_trusted
@@ -39,6 +39,16 @@ revoked = ["{OTHER}"]
 signing_key_file = "~/.config/trtbuild/ci.key"
 domain = "ci"
 read_domains = ["release", "ci"]
+
+[matrix]
+sm_89 = ["self-hosted", "l4"]
+sm_120 = "gpu rtx"
+[workers]
+scheduler = "tls://10.0.0.1:8786"
+ca = "~/certificates/ca.pem"
+cert = "~/certificates/cert.pem"
+key = "~/certificates/key.pem"
+wait = "90s"
 """
 
 
@@ -87,8 +97,26 @@ def test_every_entry_of_the_file_is_read(home: Home) -> None:
         domain="ci",
         read_domains=("release", "ci"),
     )
+    assert result.runners == {89: ("self-hosted", "l4"), 120: ("gpu rtx",)}
+    certificates = home.root / "certificates"
+    files = (certificates / "ca.pem", certificates / "cert.pem", certificates / "key.pem")
+    assert result.workers == WorkersSettings("tls://10.0.0.1:8786", *files, 90.0)
     assert result.path == str(home.file)
     assert result.sha256 is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('[workers]\nwait = "soon"\n', "'soon' is not a time to wait"),
+        ('[workers]\nca = "ca.pem"\n', "ca 'ca.pem' is not an absolute path"),
+        ('[workers]\nadress = "x"\n', "'adress' is not known here"),
+    ],
+)
+def test_a_wrong_entry_of_workers_is_an_error_with_its_line(home: Home, text: str, problem: str) -> None:
+    error = home.refused(text)
+    assert error.text == problem
+    assert error.line == 2
 
 
 def test_every_entry_has_a_variable_that_overrides_it(home: Home) -> None:
@@ -102,6 +130,12 @@ def test_every_entry_has_a_variable_that_overrides_it(home: Home) -> None:
         "TRTBUILD_SIGNING_KEY": Signer.new("ci").text(),
         "TRTBUILD_DOMAIN": "pr-17",
         "TRTBUILD_READ_DOMAINS": "release pr-17",
+        "TRTBUILD_MATRIX": "sm_90=h100  sm_89=self-hosted,l4",
+        "TRTBUILD_WORKERS": "local:2",
+        "TRTBUILD_WORKERS_CA": "/ca.pem",
+        "TRTBUILD_WORKERS_CERT": "/cert.pem",
+        "TRTBUILD_WORKERS_KEY": "/key.pem",
+        "TRTBUILD_WORKERS_WAIT": "2m",
     }
     assert set(configuration.VARIABLES) - {"TRTBUILD_SIGNING_KEY_FILE"} == {
         name for name in variables if not name.startswith("TRTBUILD_REMOTE_")
@@ -109,6 +143,8 @@ def test_every_entry_has_a_variable_that_overrides_it(home: Home) -> None:
     for text in (ALL_ENTRIES, ""):
         result = home.load(text, **variables)
         assert result.cache_max_size == 1 << 30
+        files = (Path("/ca.pem"), Path("/cert.pem"), Path("/key.pem"))
+        assert result.workers == WorkersSettings("local:2", *files, 120.0)
         assert result.remotes == (
             RemoteSettings("a", "http://127.0.0.1:1/x", read=True, write=False),
             RemoteSettings("b-2", "file:///mnt/cache", read=False, write=True, patience_s=0.5, connections=1),
@@ -120,6 +156,7 @@ def test_every_entry_has_a_variable_that_overrides_it(home: Home) -> None:
             domain="pr-17",
             read_domains=("release", "pr-17"),
         )
+        assert result.runners == {90: ("h100",), 89: ("self-hosted", "l4")}
 
 
 def test_without_configuration_no_module_is_imported(home: Home) -> None:
@@ -226,6 +263,12 @@ def test_no_file_of_a_project_is_read(home: Home, monkeypatch: pytest.MonkeyPatc
         ("[trust]\nread_domains = ['ci', 'a b']\n", 2, "'a b' is not a domain", "letters"),
         ("[trust]\nrevoked = ['nothing']\n", 2, "32 bytes", "keygen"),
         ("[trust]\nsigning_key_file = 'ci.key'\n", 2, "not an absolute path", "~/"),
+        ("[matrix]\n\nsm89 = ['l4']\n", 3, "'sm89' is not known", "sm_89"),
+        ("[matrix]\nsm_89 = []\n", 2, "sm_89 has no labels", "self-hosted"),
+        ("[matrix]\nsm_89 = {label = 'l4'}\n", 2, "sm_89 has no labels", "self-hosted"),
+        ("[matrix]\nsm_89 = ['l4', 4]\n", 2, "4 is not a label", "letters"),
+        ("[matrix]\nsm_89 = '${{ secrets.KEY }}'\n", 2, "is not a label", "letters"),
+        ("matrix = ['l4']\n", 1, "'matrix' is not a table", "[matrix]"),
         ("[cache\n", 1, "it is not valid TOML", "quotes"),
         ("[cache]\nmax_size = 50GiB\n", 2, "it is not valid TOML", "quotes"),
         ("[cache]\nmax_size = '1B'\nmax_size = '2B'\n", 3, "it is not valid TOML", "quotes"),
@@ -251,6 +294,11 @@ def test_an_error_in_the_file_names_file_and_line(home: Home, text: str, line: i
         ("TRTBUILD_REVOKED_KEYS", "ci", "32 bytes"),
         ("TRTBUILD_DOMAIN", "local-x", "no domain"),
         ("TRTBUILD_READ_DOMAINS", "release,ci", "not a domain"),
+        ("TRTBUILD_MATRIX", "sm_89", "has no labels"),
+        ("TRTBUILD_MATRIX", "89=l4", "'89' is not known"),
+        ("TRTBUILD_MATRIX", "sm_89=l4, sm_90=h100", "'' is not a label"),
+        ("TRTBUILD_MATRIX", "sm_89=l4 sm_89=l40", "sm_89 is set twice"),
+        ("TRTBUILD_MATRIX", '{"sm_89": ["l4"]}', "has no labels"),
     ],
 )
 def test_an_error_in_a_variable_names_the_variable(home: Home, name: str, value: str, message: str) -> None:

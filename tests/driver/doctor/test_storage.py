@@ -1,4 +1,4 @@
-"""Findings about file systems, free space and the index."""
+"""Findings about file systems, free space, and the index of file digests (``.trtbuild/index``)."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> type[FakeOpenEngines]:
     monkeypatch.setattr(
         engine_verification,
         "gpus_for_targets",
-        lambda package, targets: [(name, TargetGpu(name, 0, 89)) for name in targets],
+        lambda package, targets, device: [(name, TargetGpu(name, 0, 89)) for name in targets],
     )
     monkeypatch.setattr(
         engine_verification, "machine", lambda fit, platform: {"platform": platform, "device": "FakeGPU"}

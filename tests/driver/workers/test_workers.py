@@ -13,7 +13,8 @@ import pytest
 
 from trtbuild import errors
 from trtbuild.core.engines.engine_job import ENGINE_ENVIRONMENT
-from trtbuild.driver.workers.pool import _environment, error_from_json
+from trtbuild.driver.workers.environments import visible_gpu, worker_environment
+from trtbuild.driver.workers.pool import error_from_json
 from trtbuild.driver.workers.worker import FORKS, error_to_json
 
 KINDS = [
@@ -53,10 +54,36 @@ def test_an_error_of_an_unknown_type_is_an_internal_error_with_its_traceback() -
 
 def test_gpus_are_hidden_only_from_the_workers_that_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
-    assert _environment("trace")["CUDA_VISIBLE_DEVICES"] == ""
-    assert _environment("torch")["CUDA_VISIBLE_DEVICES"] == "1"  # TensorRT's parser needs a GPU
-    assert _environment("engine") == dict(ENGINE_ENVIRONMENT)
+    for name in ("LD_LIBRARY_PATH", "CUDA_DEVICE_ORDER"):
+        monkeypatch.delenv(name, raising=False)
+    assert worker_environment("trace")["CUDA_VISIBLE_DEVICES"] == ""
+    assert worker_environment("torch")["CUDA_VISIBLE_DEVICES"] == "1"  # TensorRT's parser needs a GPU
+    assert worker_environment("engine") == {**ENGINE_ENVIRONMENT, "CUDA_VISIBLE_DEVICES": "1"}
+
+
+@pytest.mark.parametrize(
+    ("variable", "gpu", "value"),
+    [
+        (None, 0, "0"),
+        (None, 3, "3"),
+        ("", 1, "1"),
+        ("2,0", 0, "2"),
+        ("2,0", 1, "0"),
+        ("GPU-8932f937, MIG-41b3359c", 1, "MIG-41b3359c"),
+        ("1,-1,2", 0, "1"),
+    ],
+)
+def test_a_worker_sees_only_its_gpu_of_the_gpus_that_the_user_chose(
+    variable: str | None, gpu: int, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environ = {} if variable is None else {"CUDA_VISIBLE_DEVICES": variable}
+    assert visible_gpu(gpu, environ) == value
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    for name, chosen in environ.items():
+        monkeypatch.setenv(name, chosen)
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # the numbers mean the same GPUs in the worker
+    environment = worker_environment("engine", gpu)
+    assert (environment["CUDA_VISIBLE_DEVICES"], environment["CUDA_DEVICE_ORDER"]) == (value, "PCI_BUS_ID")
 
 
 def test_a_worker_whose_parent_died_before_it_began_runs_no_job(tmp_path: Path) -> None:

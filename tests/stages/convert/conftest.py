@@ -16,7 +16,7 @@ from torch import nn
 from torch.export import Dim, export
 
 from trtbuild.stages.convert.conversion import Conversion, convert
-from trtbuild.stages.convert.weights import materialize
+from trtbuild.stages.convert.weights import with_inline_weights
 from trtbuild.stages.program.functional import Program, WeightSlot, functional
 from trtbuild.stages.program.translations import decomposition_table
 
@@ -83,7 +83,7 @@ class LoweredCase:
 
 def run(model: bytes, weights: dict[str, np.ndarray], tensors: Sequence[torch.Tensor]) -> list[np.ndarray]:
     """The outputs that onnxruntime computes."""
-    session = onnxruntime.InferenceSession(materialize(model, weights), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(with_inline_weights(model, weights), providers=["CPUExecutionProvider"])
     return session.run(None, {f"i{index}": tensor.numpy() for index, tensor in enumerate(tensors)})
 
 

@@ -17,7 +17,7 @@ from torch.export import Dim
 
 from trtbuild.errors import ConversionRefused
 from trtbuild.stages.convert.conversion import convert, untranslatable_calls
-from trtbuild.stages.convert.weights import materialize
+from trtbuild.stages.convert.weights import with_inline_weights
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.text import program_text
 
@@ -57,7 +57,7 @@ def test_equals_eager_in_the_opset_of_tensorrt_8(
 
 def test_names_are_canonical_and_the_model_has_no_metadata(case: str, lowered_case: Any, converted: Any) -> None:
     proto = onnx.ModelProto.FromString(converted(case).model)
-    onnx.checker.check_model(materialize(converted(case).model, lowered_case(case).weights()), full_check=True)
+    onnx.checker.check_model(with_inline_weights(converted(case).model, lowered_case(case).weights()), full_check=True)
     graph = proto.graph
     assert [value.name for value in graph.input] == [f"i{k}" for k in range(len(lowered_case(case).case.inputs))]
     assert [value.name for value in graph.output] == [

@@ -11,7 +11,7 @@ from onnx import helper as h
 
 from trtbuild.core.partition.partitions import TensorType
 from trtbuild.errors import ConversionRefused
-from trtbuild.stages.convert.weights import materialize
+from trtbuild.stages.convert.weights import with_inline_weights
 from trtbuild.stages.graphs import onnx_model
 from trtbuild.stages.graphs.handlers import HANDLERS, ModelPartition
 
@@ -36,7 +36,7 @@ def product(name: str = "product") -> list[onnx.NodeProto]:
 
 
 def run(model: bytes, x: np.ndarray) -> np.ndarray:
-    session = onnxruntime.InferenceSession(materialize(model, {"w0": WEIGHT}))
+    session = onnxruntime.InferenceSession(with_inline_weights(model, {"w0": WEIGHT}))
     (output,) = session.run(None, {"i0": x})
     return np.asarray(output)
 

@@ -23,7 +23,7 @@ from trtbuild.stages.program.translations import decomposition_table
 
 @dataclass
 class TraceResult:
-    """An exported module, and inputs for comparisons. For MODELS, the example of the export has other sizes."""
+    """An exported module, and inputs for comparisons. The models in MODELS were exported with inputs of other sizes."""
 
     module: nn.Module
     program: Program

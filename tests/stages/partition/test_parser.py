@@ -16,7 +16,7 @@ from trtbuild.core.model.spec import PartitionSettings
 from trtbuild.core.planning.jobs import PartitionJob
 from trtbuild.driver.workers.validator import Validator
 from trtbuild.stages.convert.conversion import convert
-from trtbuild.stages.convert.weights import materialize
+from trtbuild.stages.convert.weights import with_inline_weights
 
 pytest.importorskip("tensorrt_rtx")
 
@@ -37,7 +37,7 @@ def assert_onnx_equals_programs(partitioned: Any) -> None:
             continue
         weights = {f"w{number}": partitioned.model.weights[slot].numpy() for number, slot in enumerate(part.weights)}
         session = onnxruntime.InferenceSession(
-            materialize(convert(partitioned.result.programs[part.graph], OPSET).model, weights),
+            with_inline_weights(convert(partitioned.result.programs[part.graph], OPSET).model, weights),
             providers=["CPUExecutionProvider"],
         )
         for case in CASES:

@@ -186,12 +186,11 @@ def test_two_independent_calls_are_two_partitions_of_one_structure(lowered: Any)
 
 
 class OddNames(nn.Module):
-    """Modules whose names have a meaning in the partitions document, or are not valid file names."""
+    """Modules whose names have a meaning in the partitions document, or are not valid file names, and one plain name."""
 
     def __init__(self) -> None:
         super().__init__()
-        names = ("input", "weight", "torch", "p1", "model", "a/b", "..x", "a:b")
-        self.parts = [name.replace(".", "") for name in names]
+        self.parts = ["input", "weight", "torch", "p1", "model", "a/b", "x", "a:b"]
         for number, name in enumerate(self.parts):
             self.add_module(name, nn.Linear(4 + number, 5 + number))
 

@@ -1,4 +1,4 @@
-"""A graph of 3,000 operators is partitioned in seconds. On an idle machine, each case takes a fifth of its limit."""
+"""A graph of 3,000 operators is partitioned in seconds of CPU time. Each case takes about a fifth of its limit."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def large(seed_program: Any, model_of: Any) -> Any:
 def test_three_thousand_operators_are_partitioned_in_time(
     settings: Any, count: int, limit_s: float, large: Any
 ) -> None:
-    started = time.monotonic()
+    started = time.process_time()
     partitioned = large.partition(**settings)
-    duration_s = time.monotonic() - started
+    duration_s = time.process_time() - started
     assert len(large.operators) > 6 * LAYERS
     assert len(partitioned.partitions) == count
     assert duration_s < limit_s

@@ -1,4 +1,4 @@
-"""Programs with operators from outside PyTorch: stand-ins for operators whose code is not loaded, and opened calls."""
+"""Programs with operators from outside PyTorch: operators whose code is not loaded, and opened calls."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch.export import Dim
 
 from trtbuild.core.values.expressions import expression_text
 from trtbuild.errors import ConversionRefused, OperatorMismatch, SourceError
-from trtbuild.stages.program.cpu_kernels import stand_in_kernels
+from trtbuild.stages.program.consistency import signature
+from trtbuild.stages.program.cpu_kernels import substitute_kernels
 from trtbuild.stages.program.custom_calls import checked_copy, open_calls
-from trtbuild.stages.program.custom_operators import define_stand_ins, registered_schema, stored_schemas
+from trtbuild.stages.program.custom_operators import define_missing_operators, registered_schema, stored_schemas
 from trtbuild.stages.program.functional import Program, functional
-from trtbuild.stages.program.guard import signature
 from trtbuild.stages.program.text import program_text, target_name
 from trtbuild.stages.program.translations import has_translation
 
@@ -131,7 +131,7 @@ def test_a_process_without_the_code_reads_the_program(tmp_path: Path) -> None:
     assert set(stored_schemas(data)) == {"program_test.part.default", "program_test.split.default"}
     (tmp_path / "program.pt2").write_bytes(data)
     script = (
-        "import sys\nfrom pathlib import Path\nfrom trtbuild.stages.program.guard import read_program\n"
+        "import sys\nfrom pathlib import Path\nfrom trtbuild.stages.program.consistency import read_program\n"
         "from trtbuild.stages.program.text import program_text\n"
         "from trtbuild.stages.program.custom_calls import open_calls\n"
         "program = read_program(Path(sys.argv[1]).read_bytes())\n"
@@ -142,25 +142,25 @@ def test_a_process_without_the_code_reads_the_program(tmp_path: Path) -> None:
     assert done.stdout == program_text(Program.from_bytes(data)), done.stderr
 
 
-def test_a_stand_in_is_replaced_if_another_model_has_another_schema() -> None:
+def test_a_definition_is_replaced_if_another_model_has_another_schema() -> None:
     name = "program_test_of_another_model.call.default"
     for schema in ("(Tensor x) -> Tensor", "(Tensor x, int n=3) -> Tensor", "(Tensor x) -> Tensor"):
-        define_stand_ins({name: f"program_test_of_another_model::call{schema}"})
+        define_missing_operators({name: f"program_test_of_another_model::call{schema}"})
         assert registered_schema(name) == f"program_test_of_another_model::call{schema}"
 
 
 def test_an_operator_with_another_schema_than_that_of_the_program_is_refused() -> None:
     with pytest.raises(SourceError, match=r"has the schema program_test::part\(Tensor x, SymInt rows\) -> Tensor"):
-        define_stand_ins({"program_test.part.default": "program_test::part(Tensor x) -> Tensor"})
+        define_missing_operators({"program_test.part.default": "program_test::part(Tensor x) -> Tensor"})
 
 
-def test_a_stand_in_for_the_cpu_depends_on_every_argument() -> None:
+def test_a_substitute_kernel_depends_on_every_argument() -> None:
     LIBRARY.define("gpu(Tensor x, float a, Tensor y) -> (Tensor, Tensor)")
     torch.library.register_fake(
         "program_test::gpu", lambda x, a, y: (torch.empty_like(x), torch.empty_like(y, dtype=torch.int64)), lib=LIBRARY
     )
     x, y = torch.randn(3, 4), torch.randn(5)
-    with stand_in_kernels(["program_test.gpu.default", "program_test.part.default"]) as names:
+    with substitute_kernels(["program_test.gpu.default", "program_test.part.default"]) as names:
         assert names == ("program_test.gpu.default",)
         first, integers = torch.ops.program_test.gpu(x, 0.5, y)
         assert torch.equal(first, torch.ops.program_test.gpu(x, 0.5, y)[0]) and not integers.any()

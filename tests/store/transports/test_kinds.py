@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import sqlite3
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from trtbuild.errors import ConfigurationError
+from tests.store.transports import sqlite_transport
+from trtbuild.errors import ConfigurationError, RemoteDown
 from trtbuild.store.transports.kinds import KINDS, RemoteKind, kind_of, open_transport
 from trtbuild.store.transports.settings import RemoteSettings
 from trtbuild.store.transports.transport import Transport
@@ -47,3 +49,41 @@ def test_an_unknown_scheme_is_an_error_that_lists_the_schemes() -> None:
         open_transport(RemoteSettings("team", "s4://bucket"))
     known = ", ".join(scheme for kind in KINDS for scheme in kind.schemes)
     assert caught.value.hint == f"the schemes are: {known}"
+
+
+@pytest.mark.parametrize("scheme", [*(scheme for kind in KINDS for scheme in kind.schemes), "sqlite"])
+def test_no_transport_shows_the_password_of_a_url(scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sqlite_transport.add_row(monkeypatch)
+    try:
+        transport = open_transport(RemoteSettings("team", f"{scheme}://user:secret@host{tmp_path}/entries"))
+    except ConfigurationError as error:
+        assert "secret" not in f"{error}{error.hint}"
+    else:
+        assert "secret" not in f"{transport.place}{transport!r}{transport.report()}"
+        transport.close()
+
+
+@pytest.mark.parametrize("timed", [True, False])
+def test_the_example_of_a_new_kind_does_not_wait_for_a_locked_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timed: bool
+) -> None:
+    sqlite_transport.add_row(monkeypatch)
+    transport = open_transport(RemoteSettings("team", f"sqlite://{tmp_path}/entries", patience_s=0.1))
+    other = sqlite3.connect(tmp_path / "entries", isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(RemoteDown, match="locked"):
+        transport.get("ac", "ab" * 32, 1 << 20, timed=timed)
+    other.close()
+    assert transport.get("ac", "ab" * 32, 1 << 20, timed=timed) is None
+    transport.close()
+
+
+def test_a_timed_call_of_the_example_does_not_wait_for_another_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sqlite_transport.add_row(monkeypatch)
+    transport = open_transport(RemoteSettings("team", f"sqlite://{tmp_path}/entries", patience_s=0.1))
+    assert isinstance(transport, sqlite_transport.SqliteTransport)
+    with transport._lock, pytest.raises(RemoteDown, match="did not arrive within"):
+        transport.get("ac", "ab" * 32, 1 << 20, timed=True)
+    transport.close()

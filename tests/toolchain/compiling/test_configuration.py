@@ -15,6 +15,7 @@ from trtbuild.core.model.builder_settings import SETTINGS, Attribute, BuilderSet
 from trtbuild.core.model.spec import ShapeRange, Target
 from trtbuild.errors import ToolchainError
 from trtbuild.toolchain.compiling.configuration import configure
+from trtbuild.toolchain.libraries.releases import lacks_setting
 
 HOPPER = Target("hopper", 90, toolchain="tensorrt")
 ROWS = ShapeRange((1, 8), (4, 8), (16, 8))
@@ -98,3 +99,17 @@ def test_every_setting_reaches_tensorrt_rtx(name: str) -> None:
     needed = {"version_compatible": True} if name == "exclude_lean_runtime" else {}
     before, after = _rtx_config(**needed), _rtx_config(**{**needed, name: other_value(name)})
     assert _read(before, SETTINGS[name].config_part) != _read(after, SETTINGS[name].config_part)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_setting_that_8_6_lacks_names_its_first_release(name: str) -> None:
+    match SETTINGS[name].config_part:
+        case Flag(member):
+            exists = hasattr(trt.BuilderFlag, member)
+        case MemoryPool(member):
+            exists = hasattr(trt.MemoryPoolType, member)
+        case Attribute(member):
+            exists = hasattr(trt.FakeConfig, member)
+        case _:
+            exists = True
+    assert exists is not lacks_setting("tensorrt", "8.6", SETTINGS[name])

@@ -90,7 +90,7 @@ def test_the_error_names_the_mapped_library_its_version_and_the_fix(tmp_path: Pa
         f"tensorrt 10.3.0 was planned, but {file} is loaded, which is 10.9.1\n"
         "  → {way}, or install the toolchain of that version: pip install 'tensorrt==10.9.1.*'"
     )
-    folder = "put the folder of the planned one first in LD_LIBRARY_PATH"
+    folder = "put the folder of the planned library first in LD_LIBRARY_PATH"
     assert checked("tensorrt", "10.3.0", [file]) == text.format(way=folder)
     remove = f"take {tmp_path} out of LD_LIBRARY_PATH"
     assert checked("tensorrt", "10.3.0", [file], f"/nowhere:{tmp_path}") == text.format(way=remove)
@@ -108,7 +108,7 @@ def test_rejects_a_wrong_library_even_if_the_right_one_is_loaded(tmp_path: Path)
         ("beside/libnvonnxparser.so.10", "fits"),
         ("beside/libnvonnxparser.so.10.3.0", "fits"),
         ("elsewhere/libnvonnxparser.so.10.3.0", "fits"),
-        ("elsewhere/libnvonnxparser.so.10", "is not the one in the folder of"),
+        ("elsewhere/libnvonnxparser.so.10", "is not the parser in the folder of"),
         ("beside/libnvonnxparser.so.10.4.0", "which is 10.4.0"),
     ],
 )

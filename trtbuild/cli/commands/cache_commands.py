@@ -28,7 +28,10 @@ def cache(flags: Flags) -> None:
 @cache.command("stats")
 @common
 def stats(flags: Flags) -> int:
-    """Show the size by stage, and the space that chunking saves."""
+    """Show the size by stage, and the hits of the last builds.
+
+    Also shows the space that chunking saves, and the reasons of misses. Builds that had nothing to do are not counted.
+    """
     from trtbuild.driver.cache import housekeeping
 
     show.document(flags, housekeeping.stats(request(flags)), caches.stats_lines)

@@ -1,4 +1,4 @@
-"""The JSON Schemas of the documents that commands print with ``--json``."""
+"""The JSON Schemas of the documents that commands print with ``--json``, and of the lines of ``build --events``."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from trtbuild.driver.answers import documents as answers
 from trtbuild.driver.answers.differences import Diff
 from trtbuild.driver.cache import documents as caches
 from trtbuild.driver.doctor.examination import Diagnosis
+from trtbuild.driver.event_log import events
 from trtbuild.driver.inspection.documents import Inspection, Inspections
 from trtbuild.driver.inspection.precision import InspectedPrecision
 from trtbuild.driver.project.versions import Versions
+from trtbuild.driver.reports.report_file import WrittenReport
 from trtbuild.driver.running.documents import Bench, Run
 
 DOCUMENTS = (
+    answers.Affected,
     answers.Build,
     answers.Failure,
     answers.Graph,
@@ -40,16 +43,20 @@ DOCUMENTS = (
     InspectedPrecision,
     Run,
     Versions,
+    WrittenReport,
 )
+
+#: The lines of ``build --events``.
+EVENTS = tuple(events.KINDS.values())
 
 
 def schema() -> dict[str, Any]:
-    """A schema that every document conforms to, with a definition for each kind of document."""
+    """A schema that every document and every event conforms to, with a definition for each kind."""
     definitions: dict[str, Any] = {}
-    kinds = [schema_of(kind, definitions) for kind in DOCUMENTS]
+    kinds = [schema_of(kind, definitions) for kind in (*DOCUMENTS, *EVENTS)]
     return {
         "$schema": DIALECT,
-        "title": "The documents that trtbuild prints with --json",
+        "title": "The documents that trtbuild prints with --json, and the events of build --events",
         "anyOf": kinds,
         "$defs": dict(sorted(definitions.items())),
     }

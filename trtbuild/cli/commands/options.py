@@ -30,6 +30,7 @@ _MANIFEST_COMMANDS = (
     "why",
     "status",
     "graph",
+    "affected",
     "inspect",
     "run",
     "bench",
@@ -38,10 +39,12 @@ _MANIFEST_COMMANDS = (
     "verify",
     *_CACHE_COMMANDS,
 )
-_LOOKUP_COMMANDS = ("build", "watch", "plan", "why", "status", "graph", "diff", "verify")
+_LOOKUP_COMMANDS = ("build", "watch", "plan", "why", "status", "graph", "affected", "diff", "verify")
 _BUILD_COMMANDS = ("build",)
+#: Commands whose long results are shown in a pager.
+_PAGED_COMMANDS = ("plan", "why", "status", "graph", "affected", "inspect")
 #: Commands that plan with the versions of a lock file.
-_LOCKED_VERSION_COMMANDS = ("build", "watch", "plan", "why", "status", "graph", "diff", "lock", "verify")
+_LOCKED_VERSION_COMMANDS = ("build", "watch", "plan", "why", "status", "graph", "affected", "diff", "lock", "verify")
 
 
 class _Flag(click.Option):
@@ -95,6 +98,14 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
             "metavar": "N",
             "commands": (*_BUILD_COMMANDS, "watch"),
             "help": "Number of steps that run at the same time. Default: the number of cores.",
+        },
+    ),
+    (
+        ("--workers", "workers"),
+        {
+            "metavar": "ADDRESS",
+            "commands": _BUILD_COMMANDS,
+            "help": "Compile engines on the workers of a Dask scheduler: tls://host:8786, or local:4 to try it.",
         },
     ),
     (
@@ -176,6 +187,33 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
             "help": "Write the times of all steps to FILE, for ui.perfetto.dev and chrome://tracing.",
         },
     ),
+    (
+        ("--no-pager", "no_pager"),
+        {
+            "is_flag": True,
+            "default": None,
+            "commands": _PAGED_COMMANDS,
+            "help": "Print a long result on a terminal without $PAGER.",
+        },
+    ),
+    (
+        ("--events", "events_file"),
+        {
+            "metavar": "FILE",
+            "commands": _BUILD_COMMANDS,
+            "help": "Write the events of the build to FILE while it runs, as JSON lines.",
+            "shell_complete": completing.file,
+        },
+    ),
+    (
+        ("--report", "report_file"),
+        {
+            "metavar": "FILE",
+            "commands": _BUILD_COMMANDS,
+            "help": "Write a report of the build to FILE, one HTML page, as trtbuild report does.",
+            "shell_complete": completing.file,
+        },
+    ),
     (("--json", "as_json"), {"is_flag": True, "default": None, "help": "Print one JSON document on standard output."}),
     (("-q", "--quiet", "quiet"), {"is_flag": True, "default": None, "help": "Print errors only."}),
 )
@@ -213,6 +251,7 @@ def request(flags: dict[str, Any], models: tuple[str, ...] = ()) -> Request:
         upgrade=bool(flags.get("upgrade")),
         offline=bool(flags.get("offline")),
         until=flags.get("until"),
+        workers=flags.get("workers"),
     )
 
 

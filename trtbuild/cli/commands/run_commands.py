@@ -10,7 +10,7 @@ import click
 
 from trtbuild.cli.commands import completing, show
 from trtbuild.cli.commands.options import common, request
-from trtbuild.cli.commands.sections import examples
+from trtbuild.cli.commands.sections import Command, examples
 from trtbuild.errors import UsageError
 
 Flags = dict[str, Any]
@@ -32,11 +32,12 @@ _PROFILE = click.option("--profile", metavar="NAME", help="Use the shapes of thi
 
 
 @click.command(
+    cls=Command,
     epilog=examples(
         "trtbuild run vit --device cpu",
         "trtbuild run dist/vit --input image=photo.npy --output scores.npz",
         "trtbuild run vit --input image=random:4x3x224x224 --json",
-    )
+    ),
 )
 @click.argument("package", metavar="PACKAGE|MODEL", shell_complete=completing.packages)
 @click.option(
@@ -104,11 +105,12 @@ def run(
 
 
 @click.command(
+    cls=Command,
     epilog=examples(
         "trtbuild bench vit --eager --torch-compile",
         "trtbuild bench dist/vit --profile photo --shape image=4x3x224x224",
         "trtbuild bench vit --eager --plot vit.svg",
-    )
+    ),
 )
 @click.argument("package", metavar="PACKAGE|MODEL", shell_complete=completing.packages)
 @_PROFILE
@@ -160,7 +162,9 @@ def bench(
     profile, and those of --shape.
     """
     from trtbuild.cli.screens import latency_plot, runs
+    from trtbuild.driver.project.wiring import STATE_FOLDER
     from trtbuild.driver.running import bench as bench_driver
+    from trtbuild.driver.running.kept import keep_bench
     from trtbuild.driver.workers.stopwatch import Budget
 
     wanted = (with_eager, with_torch_compile)
@@ -178,6 +182,7 @@ def bench(
             import_operators=import_operators,
             load_plugins=load_plugins,
         )
+    keep_bench(request(flags).project / STATE_FOLDER, document)
     if plot is not None:
         _write_plot(Path(flags.get("directory") or ".") / plot, latency_plot.latency_svg(document))
     show.document(flags, replace(document, plot=plot), runs.bench_lines)

@@ -10,13 +10,13 @@ from trtbuild.cli.terminal import terminal
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Begin": ("init", "doctor", "completion", "schema"),
-    "Build": ("build", "watch", "plan", "why", "status", "graph"),
-    "Look at results": ("inspect", "run", "verify", "bench", "diff"),
+    "Build": ("build", "watch", "plan", "why", "status", "graph", "affected", "worker"),
+    "Look at results": ("report", "inspect", "run", "verify", "bench", "diff"),
     "Cache": ("cache", "lock"),
 }
 
 
-class _Command(click.Command):
+class Command(click.Command):
     """A command that writes its help with `terminal.answer`."""
 
     def get_help_option(self, ctx: click.Context) -> click.Option | None:
@@ -32,10 +32,10 @@ def _show_help(context: click.Context, _: click.Parameter, wanted: Any) -> None:
         context.exit()
 
 
-class Sections(_Command, click.Group):
+class Sections(Command, click.Group):
     """A group of commands. The outermost group lists them in `SECTIONS`, and the commands of no section at the end."""
 
-    command_class = _Command
+    command_class = Command
     group_class = type  # subgroups are `Sections`, too
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from trtbuild.cli.commands.options import request
 from trtbuild.cli.terminal import terminal
 from trtbuild.core.values.codec import encode
 from trtbuild.errors import ConfigurationErrors, FrozenError, ManifestErrors, TrtbuildError, UsageError
@@ -30,6 +31,16 @@ Flags = dict[str, Any]
 def document(flags: Flags, result: Document, for_people: Callable[[Document], list[str]]) -> None:
     """Write a command's result to standard output."""
     terminal.answer(text(flags, result, for_people))
+
+
+def paged(flags: Flags, result: Document, for_people: Callable[[Document], list[str]]) -> None:
+    """Write a command's result to standard output, through a pager if it is longer than the terminal."""
+    from trtbuild.cli.terminal import paging
+
+    output = text(flags, result, for_people)
+    pager = None if flags.get("as_json") or flags.get("no_pager") else paging.pager_command(output)
+    if pager is None or not paging.page(output, pager):
+        terminal.answer(output)
 
 
 def text(flags: Flags, result: Document, for_people: Callable[[Document], list[str]]) -> str:
@@ -67,7 +78,7 @@ def error(problem: TrtbuildError, *, as_json: bool, command: str) -> None:
             with contextlib.suppress(TrtbuildError):  # the error may be about standard output
                 terminal.answer(json.dumps(encode(failure)) + "\n")
     for text in problem.warnings if isinstance(problem, FrozenError) else ():
-        _warn(text)
+        warn(text)
     for each_problem in problem.problems if isinstance(problem, (ConfigurationErrors, ManifestErrors)) else (problem,):
         terminal.say(f"{terminal.red('error')}: {each_problem}")
 
@@ -103,11 +114,36 @@ def watching(flags: Flags) -> Watcher:
     if flags.get("trace_file"):
         from trtbuild.driver.building.timeline import Timeline
 
-        watchers.append(Timeline(flags["trace_file"], _warn))
+        watchers.append(Timeline(flags["trace_file"], warn))
     return Watchers(watchers)
 
 
-def _warn(text: str) -> None:
+def recorded(flags: Flags) -> Watcher:
+    """The watcher of a build, as `watching` returns it, and the recorder of its events.
+
+    The events go to the project's state, to the file of `--events`, and into the report of `--report`."""
+    from trtbuild.driver.building.events import Watchers
+    from trtbuild.driver.building.recorder import Recorder
+    from trtbuild.driver.event_log.kept import KeptEvents
+    from trtbuild.driver.event_log.lines import EventFile, Sink
+    from trtbuild.driver.project.wiring import STATE_FOLDER
+
+    requested = request(flags)
+    sinks: list[Sink] = []
+    if flags.get("report_file"):
+        from trtbuild.cli.report_page.page import render, require_jinja2
+        from trtbuild.driver.reports.report_file import ReportFile
+
+        require_jinja2()
+        sinks.append(ReportFile(flags["report_file"], requested.project, render, warn))
+    if flags.get("events_file"):
+        sinks.append(EventFile(flags["events_file"], warn))
+    sinks.append(KeptEvents(requested.project / STATE_FOLDER))
+    return Watchers([watching(flags), Recorder(sinks)])
+
+
+def warn(text: str) -> None:
+    """Write a warning to standard error, also with `--quiet` and with `--json`."""
     problems([f"{terminal.yellow('warning')}: {text}"])
 
 

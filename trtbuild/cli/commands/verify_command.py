@@ -8,19 +8,21 @@ import click
 
 from trtbuild.cli.commands import completing, show
 from trtbuild.cli.commands.options import common, request
-from trtbuild.cli.commands.sections import examples
+from trtbuild.cli.commands.sections import Command, examples
 from trtbuild.core.model.verification import DEFAULT_RANDOM_POINTS, DEFAULT_SEED
 from trtbuild.errors import UsageError
 
 
 @click.command(
+    cls=Command,
     epilog=examples(
         "trtbuild build && trtbuild verify",
         "trtbuild verify vit --points 20 --seed 7",
         "trtbuild verify dist/vit              # on a machine with a GPU, without the project",
+        "trtbuild verify vit --device cuda:1",
         "trtbuild verify vit --max-error 0.05    # a limit for a quantized model",
         "trtbuild verify vit --replay .trtbuild/verify/vit.safetensors    # the worst inputs again",
-    )
+    ),
 )
 @click.argument("models", metavar="[MODEL|PACKAGE]...", nargs=-1, shell_complete=completing.packages)
 @click.option(
@@ -58,6 +60,11 @@ from trtbuild.errors import UsageError
     help="Compare with the inputs in FILE only (safetensors, by name).",
 )
 @click.option(
+    "--device",
+    metavar="DEVICE",
+    help="Run engines on cuda:1, … only. Default: for each target the GPU that fits best. On cpu, no engine runs.",
+)
+@click.option(
     "--import-operators",
     is_flag=True,
     help="Import the modules of operators from outside PyTorch that a PACKAGE calls. This runs their code.",
@@ -75,6 +82,7 @@ def verify(
     tolerance: float | None,
     max_error: float | None,
     replay: str | None,
+    device: str | None,
     import_operators: bool,
     load_plugins: bool,
     flags: dict[str, Any],
@@ -92,7 +100,7 @@ def verify(
     from trtbuild.driver.verification import packages as package_verification
     from trtbuild.driver.verification.document import Options
 
-    options = Options(points, seed, tolerance, replay, max_error, import_operators, load_plugins)
+    options = Options(points, seed, tolerance, replay, max_error, import_operators, load_plugins, device)
     requested = request(flags, models)
     packages = [path for path in (directory_of(requested.project, name) for name in models) if path is not None]
     if packages and len(packages) < len(models):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from trtbuild.cli.terminal import terminal
 from trtbuild.cli.terminal.quantities import align_rows, count, duration, size
 from trtbuild.core.planning.graph import STAGES
-from trtbuild.driver.cache.documents import CacheGc, CacheStats, CacheVerify, NewKey
+
+if TYPE_CHECKING:  # every command imports this module, and only the commands of `cache` make these documents
+    from trtbuild.driver.cache.documents import CacheGc, CacheHistory, CacheStats, CacheVerify, NewKey
 
 
 def stats_lines(document: CacheStats) -> list[str]:
@@ -29,7 +33,34 @@ def stats_lines(document: CacheStats) -> list[str]:
                 "damaged, never used; trtbuild cache gc removes those older than a week",
             )
         )
-    return align_rows(rows)
+    return [*align_rows(rows), *(_history(document.history) if document.history is not None else [])]
+
+
+def _history(history: CacheHistory) -> list[str]:
+    """The last builds in sum, and one row for each day."""
+    summary = f"{_rate(history.hit_rate)} of {count(history.hits + history.misses, 'step')} were hits"
+    lines = [
+        "",
+        f"{terminal.bold('history')}  {count(history.builds, 'build')} since {history.since}: {summary}, "
+        f"{duration(history.saved_s)} saved, {duration(history.built_s)} built",
+    ]
+    header = ("  day", "builds", "hits", "saved", "built", "  reasons of misses")
+    rows = [
+        (
+            f"  {day.day}",
+            f"{day.builds:,}",
+            _rate(day.hit_rate),
+            duration(day.saved_s),
+            duration(day.built_s),
+            "  " + ", ".join(f"{code} {number:,}" for code, number in day.reasons.items()),
+        )
+        for day in history.days
+    ]
+    return [*lines, *align_rows([header, *rows], right=(1, 2, 3, 4))]
+
+
+def _rate(rate: float | None) -> str:
+    return "–" if rate is None else f"{rate:.0%}"
 
 
 def verify_lines(document: CacheVerify) -> list[str]:

@@ -15,7 +15,16 @@ from trtbuild.cli.terminal.quantities import align_rows, count, duration, first_
 from trtbuild.cli.terminal.reasons import short_reason, shorten
 from trtbuild.core.planning.graph import Reason
 from trtbuild.core.recipes.recipe import Change
-from trtbuild.driver.answers.documents import ErrorEntry, ModelStatus, Plan, Status, StepEntry, Why
+from trtbuild.driver.answers.documents import (
+    Affected,
+    ErrorEntry,
+    ModelStatus,
+    NearestRecord,
+    Plan,
+    Status,
+    StepEntry,
+    Why,
+)
 
 #: A longer list of rows ends after this many, with the number of the others (if there are at least two others).
 MOST_ROWS = 40
@@ -134,7 +143,19 @@ def why_lines(document: Why) -> list[str]:
         else:
             lines.append(f"{name}  {terminal.yellow(step.verdict)}: {_reason_text(reason)}")
             lines += _changes(reason.changed)
+            lines += _nearest(step.nearest) if step.nearest is not None else []
     return [*lines, *warning_lines(document.warnings)]
+
+
+def _nearest(nearest: NearestRecord) -> list[str]:
+    """The most similar record in the cache, and the parts that differ there."""
+    maker = f" by {nearest.builder}" if nearest.builder else ""
+    when = f", {nearest.finished}" if nearest.finished else ""
+    differing = f"{count(len(nearest.changed), 'part')} differ{'s' if len(nearest.changed) == 1 else ''}"
+    return [
+        terminal.dim(f"    the nearest record in the cache was made{maker}{when}; {differing}:"),
+        *_changes(nearest.changed),
+    ]
 
 
 def _reason_text(reason: Reason) -> str:
@@ -170,3 +191,14 @@ def _state(entry: ModelStatus) -> str:
     name = entry.next.id.removeprefix(f"{entry.model}/")
     to_run = terminal.yellow(f"{'at least ' if entry.steps['unknown'] else ''}{entry.steps['run']} to run")
     return f"{to_run}, first {name}: {_reason(entry.next.reason, entry.model)}"
+
+
+def affected_lines(document: Affected) -> list[str]:
+    """The affected models with the reasons, and their number."""
+    affected = [entry for entry in document.models if entry.affected]
+    rows = [(terminal.bold(entry.model), entry.text) for entry in affected]
+    untracked = dict.fromkeys(name for entry in document.models for name in entry.untracked)
+    note = f"git does not track {first_names(list(untracked))}: their changes are not seen"
+    notes = [terminal.dim(note)] if untracked else []
+    total = f"{len(affected):,} of {count(len(document.models), 'model')} affected since {document.since[:12]}"
+    return [*align_rows(rows), *warning_lines(document.warnings), *notes, total]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import click
 
 from trtbuild.cli.terminal import terminal
-from trtbuild.cli.terminal.progress import Progress, conversions_text, crop, headline
+from trtbuild.cli.terminal.progress import Progress, crop, description, headline
 from trtbuild.cli.terminal.quantities import duration
 from trtbuild.cli.terminal.reasons import short_reason
 from trtbuild.core.planning.graph import Step
@@ -39,6 +39,9 @@ REFRESH = 8
 
 #: Work other than steps (planning, writing outputs) is shown when it takes longer than this, in s.
 PHASE_DELAY_S = 1.0
+
+#: In a narrow row, the duration of the last run is left out if it leaves fewer columns than this for the step's id.
+LEAST_NAME_WIDTH = 12
 
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 ASCII_SPINNER = "|/-\\"
@@ -75,7 +78,7 @@ class LiveProgress(Progress):
             self._remove_row(step)
             self.tally.finished(step, ran)
             if ran.source == "built":
-                about = ", ".join(filter(None, (short_reason(step.reason), conversions_text(ran))))
+                about = ", ".join(filter(None, (short_reason(step.reason), description(ran))))
                 self._scroll(terminal.green("done"), step.id, about)
             else:
                 self._scroll(terminal.cyan("got "), step.id, "another build has made it")
@@ -188,10 +191,15 @@ class LiveProgress(Progress):
         free_columns = width - len(head) - 1  # one column stays free, because some terminals wrap a full row
         if free_columns < 8:
             return crop(f"{frame} {step}", width - 1)
-        note = f"  last time {duration(last_s)}" if last_s else ""
-        name = f"{step:{self.tally.id_width}}"
-        if note and len(name) + len(note) <= free_columns:
-            return f"{terminal.cyan(head)}{name}{terminal.dim(note)}"
+        if last_s:
+            note = f"  last time {duration(last_s)}"
+            name_width = self.tally.id_width
+            if max(len(step), name_width) + len(note) > free_columns:
+                note = f"  last {duration(last_s)}"
+                name_width = free_columns - len(note)
+            if name_width >= LEAST_NAME_WIDTH:
+                name = _middle(step, free_columns - len(note))
+                return f"{terminal.cyan(head)}{name:{name_width}}{terminal.dim(note)}"
         return f"{terminal.cyan(head)}{_middle(step, free_columns)}"
 
 

@@ -62,7 +62,7 @@ class Tally:
         self._by_model[name] = (remaining, hits)
         self.remaining += len(remaining) - len(earlier_remaining)
         self.hits += hits - earlier_hits
-        widths = (len(step.id) for step in plan.steps.values())
+        widths = (len(identifier) for identifier in (*plan.steps, *_expected_ids(plan)))
         self.id_width = max(self.id_width, *(width for width in widths if width <= MOST_ID_WIDTH), 0)
         partition = plan.steps.get(step_id(name, "partition"))
         if partition is None or partition.verdict == "hit":
@@ -97,6 +97,16 @@ class Tally:
         return " · ".join([*parts, duration(elapsed_s)])
 
 
+def _expected_ids(plan: ModelPlan) -> list[str]:
+    """The likely ids of the engines of a model whose partitions are not known yet. With them, the columns of a build are
+    aligned from the first line on."""
+    if not any(step.stage == "engine" and step.verdict == "unknown" for step in plan.steps.values()):
+        return []
+    model = plan.model
+    partitions = model.partition.granularity  # ``layers.*`` is as long as ``layers.0``
+    return [step_id(model.name, "engine", name, target.name) for name in partitions for target in model.targets]
+
+
 class Progress(Watcher):
     """Progress as plain lines."""
 
@@ -118,12 +128,16 @@ class Progress(Watcher):
         with self._lock:
             self.tally.finished(step, ran)
             word = terminal.green("done") if ran.source == "built" else terminal.cyan("got ")
-            self._say(self._row(word, self._elapsed(step.id), step.id, conversions_text(ran)))
+            self._say(self._row(word, self._elapsed(step.id), step.id, description(ran)))
 
     def step_failed(self, step: Step, error: TrtbuildError) -> None:
         with self._lock:
             self.tally.failed += 1
             self._say(self._row(terminal.red("FAIL"), self._elapsed(step.id), step.id, headline(error)))
+
+    def warned(self, text: str) -> None:
+        with self._lock:
+            self._say(f"{terminal.yellow('warning')}: {text}")
 
     def work_started(self, name: str) -> None:
         with self._lock:
@@ -151,8 +165,11 @@ class Progress(Watcher):
             terminal.say(text)
 
 
-def conversions_text(ran: StepRun) -> str:
-    """The number of conversions that a partition step made, such as ``with 2 conversions``; empty without conversions."""
+def description(ran: StepRun) -> str:
+    """The worker that ran a step (``on gpu-host-812-gpu0``), or the conversions that a partition step made (``with 2
+    conversions``). Empty without either."""
+    if ran.worker is not None:
+        return f"on {ran.worker}"
     return f"with {count(len(ran.conversions), 'conversion')}" if ran.conversions else ""
 
 

@@ -134,7 +134,7 @@ class KernelCache(Protocol):
 
 
 class Library(Protocol):
-    """A TensorRT flavour of one version."""
+    """An installed TensorRT product: TensorRT or TensorRT-RTX, or one of the smaller runtimes of TensorRT."""
 
     name: str
     version: str

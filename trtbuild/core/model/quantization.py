@@ -14,7 +14,8 @@ from trtbuild.core.values.encoding import Value, from_json, to_json
 
 @dataclass(frozen=True)
 class Format:
-    """One format. `types` are the types that weights and activations are rounded to.
+    """One format. `weights` and `activations` are the types that these are rounded to. `activations` is None if
+    activations are not rounded.
 
     `methods` are the methods that find its scales, the default first. Those in `methods_without_data` look at the weights
     only.

@@ -15,6 +15,7 @@ class SourceKind:
     `reader` is the class in `trtbuild.stages.trace.sources` that reads it, as ``module:Class``; it is empty for a module in
     memory. Editors and docs/manifest.md show `description` and `example`. `file` is the noun for the source's file in
     messages. In a manifest, a kind without `file` names a callable, as ``module.path:callable``, which takes ``kwargs``.
+    `has_layers`: whether the reader's module has submodules of ``torch.nn``. `quantize:` needs them.
     """
 
     name: str
@@ -23,6 +24,7 @@ class SourceKind:
     description: str = ""
     file: str | None = None
     example: str | None = None
+    has_layers: bool = False
 
 
 _ROWS = (
@@ -31,6 +33,7 @@ _ROWS = (
         PROGRAM,
         "python_source:PythonSource",
         "A callable that returns an `nn.Module` in evaluation mode, as `module.path:callable`.",
+        has_layers=True,
     ),
     SourceKind(
         "exported_program",
@@ -65,9 +68,11 @@ _ROWS = (
     ),
 )
 
-#: The kinds that a manifest can name, in the order of its reference.
+#: The kinds that a manifest can name, in the order of its reference and of messages.
 SOURCE_KINDS: Mapping[str, SourceKind] = {kind.name: kind for kind in _ROWS}
 #: The kinds that name a callable, which takes kwargs.
 CALLABLE_KINDS = [name for name, kind in SOURCE_KINDS.items() if kind.file is None]
+#: The kinds whose layers `quantize:` can replace.
+KINDS_WITH_LAYERS = [name for name, kind in SOURCE_KINDS.items() if kind.has_layers]
 #: A module that a running program has in memory.
 MODULE_IN_MEMORY = SourceKind("module", PROGRAM)

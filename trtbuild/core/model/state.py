@@ -18,8 +18,8 @@ class StateTensor:
     """A state buffer of a model.
 
     `name` is the buffer's name in the module. `slot` is the weight slot with its first value; no program reads this slot.
-    `output` is the number of the program's output with its value after a call. An output may also be one that the model
-    returns. `range` is the range of random values for tests, None for any values.
+    `output` is the number of the program's output with its value after a call. The model may return the same output.
+    `range` is the range of random values for comparisons; None for any values.
     """
 
     name: str
@@ -29,7 +29,7 @@ class StateTensor:
 
     @property
     def input_name(self) -> str:
-        """Its name among the inputs of comparisons. No declared input has such a name, because it has a dot."""
+        """The name of the buffer among the inputs of comparisons. It has a dot, so no declared input has this name."""
         return f"state.{self.name}"
 
     def to_json(self) -> dict[str, Any]:

@@ -7,9 +7,9 @@ Rules
    (``atan2``), and random values are almost never zero.
 3. The error of an output a is max|a-b| / max|b|, where b is PyTorch's result. Integers and bools must be equal, unless
    rounding decides them (`trtbuild.stages.verify.rounding`).
-4. The tolerance of an output follows from the coarsest type among the values that it is computed from, with inputs and
-   weights (`trtbuild.stages.verify.precisions`). A coarse type may come from the manifest's `precision`, from a module with
-   float16 weights, or from a quantizer.
+4. The tolerance of an output follows from the coarsest type among the values that it is computed from. Inputs and weights
+   count, too (`trtbuild.stages.verify.precisions`). A coarse type may come from the manifest's `precision`, from a module
+   with float16 weights, or from a quantizer.
 """
 
 from __future__ import annotations

@@ -7,8 +7,9 @@ Rules
 1. `_ROWS` lists which library runs which plans. The first row whose library is installed is chosen.
 2. A version-compatible plan contains the lean runtime of the version that built it. Libraries of later versions load this
    runtime, which is host code, and run the plan with it ("Version Compatibility").
-3. If a version-compatible plan was built with exclude_lean_runtime, only the version that built it runs the plan. Its lean
-   library is enough. (``IRuntime.load_runtime`` would load that library into a later version. trtbuild does not call it.)
+3. If a version-compatible plan was built with exclude_lean_runtime, only the version that built it runs the plan. The
+   lean runtime of this version is enough. (``IRuntime.load_runtime`` would load this runtime into a later version. trtbuild
+   does not call it.)
 4. A later version must be near enough (`_oldest_plan`). The documentation names the versions.
 """
 

@@ -4,8 +4,8 @@ Rules
 1. Everything is checked: every value must have its type, and every name must refer to something that exists. If a check
    fails, the package is damaged, and no other file of it is read.
 2. No path may leave the package: paths are relative, with ``/`` between the parts, and have no ``..``, drive or backslash.
-3. A newer format (``trtbuild.package/3``) is refused with an error that names it. Unknown fields are ignored, because later
-   versions may add fields. Format 2 is format 1 with numbers in the output structure.
+3. A newer format (``trtbuild.package/4``) is refused with an error that names it. Unknown fields are ignored, because later
+   versions may add fields. Format 2 is format 1 with numbers in the output structure. Format 3 is format 2 with state.
 4. Fields that were added later are optional. Their default is the behaviour of packages without them.
 """
 

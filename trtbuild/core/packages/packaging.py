@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from trtbuild.core.engines.binding import Interface
@@ -117,7 +118,9 @@ class PackageContents:
         return Recipe("package", STEP_VERSIONS["package"], tuple(parts))
 
     def blobs(self) -> dict[str, str]:
-        """The blobs of the package's programs and weights: digest → ``program`` or ``weight``."""
+        """The blobs of the package's programs and weights, and of its library of plugins.
+
+        The result maps each digest to ``program``, ``weight`` or ``library``."""
         kinds = {
             output.sha256: "program"
             for toolchain_partitions in self.partitions_by_target.values()
@@ -261,17 +264,15 @@ class PackageContents:
         weight = self.weights[slot]
         return PackedWeight(self.interface.slots[slot].name, weight.dtype, weight.shape, weight_path(weight.sha256))
 
-    def _targets(self) -> dict[str, dict[str, Any]]:
+    def _targets(self) -> dict[str, Shared]:
+        builder = self.model.builder
+        lean = (builder.version_compatible, builder.exclude_lean_runtime)
         return {
-            target.name: {
-                **settings_of(target),
-                "version": self.toolchains[target.name],
-                "sms": list(self.sms[target.name]),
-                "version_compatible": self.model.builder.version_compatible,
-                # left out if it is False, so that packages from before this field keep their keys
-                **({"exclude_lean_runtime": True} if self.model.builder.exclude_lean_runtime else {}),
-            }
+            target.name: _target_part(
+                target, tuple(map(type, vars(target).values())), self.toolchains[target.name], sms, *lean
+            )
             for target in self.model.targets
+            for sms in (tuple(self.sms[target.name]),)
         }
 
     def _partition_documents(self) -> dict[str, Value]:
@@ -299,9 +300,8 @@ class PackageContents:
     def _needed_slots(self) -> list[int]:
         """The slots of the weights that the package needs, in their order.
 
-        They are the weights of Torch partitions, and all weights that are inputs of a partition or outputs of the model.
-        The first values of the state are needed, too. With ``reference``, they also include the weights of TensorRT
-        partitions."""
+        They are the weights of Torch partitions, all weights that are inputs of a partition or outputs of the model, and
+        the first values of the state. With ``reference``, the package also needs the weights of TensorRT partitions."""
         slots = {entry.slot for entry in self.interface.state}
         for toolchain_partitions in {
             id(toolchain_partitions): toolchain_partitions
@@ -314,6 +314,21 @@ class PackageContents:
                 slots.update(int(ref[7:]) for ref in references if ref.startswith("weight:"))
             slots.update(int(ref[7:]) for ref in toolchain_partitions.partitions.outputs if ref.startswith("weight:"))
         return sorted(slots)
+
+
+@lru_cache(maxsize=1024)  # the packages of a project have few different targets
+def _target_part(
+    target: Target,
+    _: tuple[type, ...],  # the types of the target's fields are compared, too, because 1 == True
+    version: str,
+    sms: tuple[int, ...],
+    version_compatible: bool,
+    exclude_lean_runtime: bool,
+) -> Shared:
+    """A target in the recipe."""
+    part = {**settings_of(target), "version": version, "sms": list(sms), "version_compatible": version_compatible}
+    # left out if it is False, so that packages from before this field keep their keys
+    return Shared({**part, "exclude_lean_runtime": True} if exclude_lean_runtime else part)
 
 
 def _partitions_document(toolchain_partitions: ToolchainPartitions) -> dict[str, Any]:

@@ -22,8 +22,8 @@ from trtbuild.core.values.value_ranges import ValueRange
 _MAX_ELEMENTS = 1 << 29
 
 #: A model with more weight elements than this (64 MiB of float32) is compared at one point only. One point is enough,
-#: because smaller models test the same lowering passes at two points. Also, `trtbuild.stages.program.guard` compares sizes
-#: at all points.
+#: because smaller models test the same lowering passes at two points. Also, `trtbuild.stages.program.consistency` compares
+#: sizes at all points.
 _MAX_ELEMENTS_AT_TWO_POINTS = 1 << 24
 
 

@@ -25,11 +25,11 @@ class CalibrateStep:
 
 
 @dataclass(frozen=True)
-class WeightTypes:
-    """The name, dtype and shape of each tensor of the weights file. The rest of a trace job does not come from planning.
+class TraceStep:
+    """The part of a trace step's job that comes from planning. The rest of the job follows from the model.
 
-    `weights` is None if the model has no weights file. `quantizers` is the digest of the calibration's result; None without
-    a calibration."""
+    `weights` has the name, dtype and shape of each tensor of the weights file. It is None if the model has no weights file.
+    `quantizers` is the digest of the calibration's result; None without a calibration."""
 
     weights: tuple[tuple[str, str, tuple[int, ...]], ...] | None = None
     quantizers: str | None = None
@@ -83,4 +83,4 @@ class ConvertJob:
 
 
 #: The job of a step. The package step has no job.
-StepJob = CalibrateStep | WeightTypes | LowerJob | PartitionJob | ConvertJob | EngineJob
+StepJob = CalibrateStep | TraceStep | LowerJob | PartitionJob | ConvertJob | EngineJob

@@ -9,7 +9,7 @@ from trtbuild.core.engines.binding import weight_types
 from trtbuild.core.engines.engine_job import Weight
 from trtbuild.core.planning import acceptance
 from trtbuild.core.planning.graph import ModelPlan, Reason, Step, UserCode
-from trtbuild.core.planning.jobs import CalibrateStep, WeightTypes
+from trtbuild.core.planning.jobs import CalibrateStep, TraceStep
 from trtbuild.core.planning.lookups import Facts, Lookups
 from trtbuild.core.planning.verdicts import RECORDED, Verdicts
 from trtbuild.core.recipes import chain, keys
@@ -50,7 +50,7 @@ class UserCodePlanner:
         recipe, hit_reason, versions = self._look_up(declared_for)
         weights = None if types is None else tuple((name, dtype, tuple(shape)) for name, dtype, shape in types)
         producers = () if calibration is None else (calibration.id,)
-        job = WeightTypes(weights, quantizers)
+        job = TraceStep(weights, quantizers)
         return self._verdicts.add_step("trace", recipe, job, producers=producers, hit_reason=hit_reason), versions
 
     def _look_up(self, declared_for: Callable[[Versions | None], keys.Declared]) -> tuple[Recipe, Reason, Versions]:

@@ -59,7 +59,7 @@ def ranks(plan: ModelPlan, last_duration_s: Callable[[str], float | None]) -> di
     stage_s: dict[Stage, float] = dict.fromkeys(STAGES, 0.0)
     for step in plan.steps.values():
         if step.verdict != "hit":
-            step_s[step.id] = _estimated_duration_s(step, last_duration_s)
+            step_s[step.id] = estimated_duration_s(step, last_duration_s)
             stage_s[step.stage] += step_s[step.id]
     engines_of_conversion_s: dict[str, float] = {}
     for step in plan.steps.values():
@@ -81,6 +81,7 @@ def ranks(plan: ModelPlan, last_duration_s: Callable[[str], float | None]) -> di
     return result
 
 
-def _estimated_duration_s(step: Step, last_duration_s: Callable[[str], float | None]) -> float:
+def estimated_duration_s(step: Step, last_duration_s: Callable[[str], float | None]) -> float:
+    """The estimated duration of a step in seconds (rule 2)."""
     last = last_duration_s(step.id)
     return TYPICAL_S[step.stage] + ENGINE_S_PER_BYTE * weights_bytes(step) if last is None else last

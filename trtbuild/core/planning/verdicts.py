@@ -133,11 +133,7 @@ class Verdicts:
         last = self._lookups.last_recipe(identifier)
         if last is None:
             return Reason("new", "it was not built in this project before")
-        changed = changes(last, recipe)
-        if recipe.stage in USER_CODE_STAGES:
-            # The chain of links ends at the changed or missing dependency. So later dependencies are unknown, not changed.
-            changed = tuple(change for change in changed if change.now != ABSENT or not _is_dependency(change.part))
-        changed = _causes(changed)
+        changed = explained_changes(last, recipe)
         if not changed:
             return Reason("evicted", "it was built before, but the cache no longer has it")
         name_of_part = names()
@@ -156,6 +152,15 @@ class Verdicts:
         step = Step(identifier, self.plan.model.name, stage, "unknown", reason, target or None, producers=producers)
         self.plan.steps[identifier] = step
         return step
+
+
+def explained_changes(was: Recipe, now: Recipe) -> tuple[Change, ...]:
+    """The parts of a step's recipe that differ, without those that are unknown or follow from another change."""
+    changed = changes(was, now)
+    if now.stage in USER_CODE_STAGES:
+        # The chain of links ends at the changed or missing dependency. So later dependencies are unknown, not changed.
+        changed = tuple(change for change in changed if change.now != ABSENT or not _is_dependency(change.part))
+    return _causes(changed)
 
 
 def _add_name(change: Change, names: Mapping[str, str]) -> Change:

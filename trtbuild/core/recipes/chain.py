@@ -1,4 +1,5 @@
-"""Looks up a step that runs user code through a chain of links. Its dependencies are known only after it has run.
+"""Looks up the record of a step that runs user code. The dependencies of such a step are known only after it has run, so a
+chain of links leads to the record.
 
 Rules
 1. The declared parts lead to the first dependencies to observe. These observations lead to further dependencies, or to the

@@ -43,7 +43,7 @@ EXCLUDED: Mapping[tuple[str, str], str] = {
 #: (type, field) → the meaning of its default. Such a field is a part only if it is not at its default. It was added when
 #: keys of its type were already in use, and earlier keys must stay valid.
 OMITTED_AT_DEFAULT: Mapping[tuple[str, str], str] = {
-    ("Input", "range"): "with None, values are drawn as before there were ranges",
+    ("Input", "range"): "with None, random values are chosen as before this field existed",
     ("PartitionSettings", "truncate_double"): "with False, float64 values stay in PyTorch",
 }
 

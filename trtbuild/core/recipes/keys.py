@@ -15,8 +15,8 @@ Rules (for users: docs/keys.md)
    only the files that were read.
 6. The versions of trtbuild's own steps are in keys (`STEP_VERSIONS`), and the version of trtbuild is not. A step's version
    is raised when the step's output changes.
-7. Versions of python, torch, onnx, onnx-ir and onnxscript are in the keys of trace, lower, partition and convert. They are
-   not in the keys of engines.
+7. Versions of python, torch, onnx, onnx-ir and onnxscript are in the keys of calibrate, trace, lower, partition and
+   convert. They are not in the keys of engines.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from trtbuild.core.recipes.record import Output, Record
 class FileStamp:
     """The metadata of a file that was just written. Any later edit of the file changes the stamp.
 
-    It has the inode, the size in bytes, and an mtime that a clock cannot produce (`store.local.publication`)."""
+    It has the inode, the size in bytes, and an mtime that no edit can give to the file (`store.local.publication`)."""
 
     inode: int
     size: int

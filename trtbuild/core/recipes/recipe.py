@@ -40,17 +40,18 @@ class Recipe:
 
     def _encoded(self) -> bytes:
         """The canonical bytes of [stage, version, [[name, value], …]]."""
-        parts = encode_list(len(self.parts), self._encoded_parts)
+        parts = encode_list(len(self.parts), self._encoded_parts())
         return encode_list(3, encode(self.stage) + encode(self.version) + parts)
 
-    @cached_property
     def _encoded_parts(self) -> bytes:
-        return b"".join(map(encode, self.parts))
+        # Only `followed_by` stores these bytes: a plan of 10,000 engines keeps tens of thousands of recipes.
+        stored: bytes | None = self.__dict__.get("_stored_parts")
+        return b"".join(map(encode, self.parts)) if stored is None else stored
 
     def followed_by(self, parts: Sequence[tuple[str, Value]]) -> Recipe:
         """This recipe with `parts` added at the end. The existing parts are not encoded again."""
         longer = Recipe(self.stage, self.version, (*self.parts, *parts))
-        longer.__dict__["_encoded_parts"] = self._encoded_parts + b"".join(map(encode, parts))
+        longer.__dict__["_stored_parts"] = self._encoded_parts() + b"".join(map(encode, parts))
         return longer
 
     def to_json(self) -> dict[str, object]:
@@ -60,9 +61,10 @@ class Recipe:
             "parts": [[name, to_json(value)] for name, value in self.parts],
         }
 
-    @cached_property
+    @property
     def text(self) -> str:
-        """`to_json` as text with sorted keys and without spaces, as in a record's document."""
+        """`to_json` as text with sorted keys and without spaces, as in a record's document. It is not stored, because it is
+        as long as the recipe."""
         parts = ",".join([f"[{json_text(name)},{json_text(value)}]" for name, value in self.parts])
         return f'{{"parts":[{parts}],"stage":{json_text(self.stage)},"version":{self.version}}}'
 

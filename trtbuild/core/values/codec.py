@@ -90,7 +90,7 @@ def _decode_value(kind: Any, data: Any) -> Any:
         return tuple(_decode_value(argument, item) for argument, item in zip(arguments, data, strict=True))
     if origin is Sequence:
         if not isinstance(data, list | tuple):
-            raise TypeError(f"a list is needed, not {data!r}")
+            raise TypeError(f"expected a list, not {data!r}")
         return [_decode_value(arguments[0], item) for item in data]
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return {name: _decode_value(arguments[1], item) for name, item in data.items()}

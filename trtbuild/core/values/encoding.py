@@ -152,7 +152,16 @@ def json_text(value: Value) -> str:
         except AttributeError:
             value.text = _dumps(to_json(value))
             return value.text
+    if type(value) is dict and Shared in map(type, value.values()):
+        return _text_with_shared(value)
     return _dumps(to_json(value))
+
+
+def _text_with_shared(value: Mapping[str, Value]) -> str:
+    """`json_text` of a mapping of shared mappings. The text of a shared mapping that is in it twice is computed once."""
+    if "$" in "".join(key[:1] for key in value):
+        return _dumps(to_json(value))
+    return "{" + ",".join([f"{_quoted(key)}:{json_text(value[key])}" for key in sorted(value)]) + "}"
 
 
 _dumps = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode

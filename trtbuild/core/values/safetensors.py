@@ -26,7 +26,8 @@ _LARGEST_HEADER_BYTES = 100_000_000
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """A tensor of a file. `dtype` is torch's name. Its data is from byte `first` up to, but not including, byte `last`."""
+    """A tensor of a file. `dtype` is torch's name. Its bytes are those from `first` up to, but not including, `last`. Both
+    count from the end of the header."""
 
     name: str
     dtype: str

@@ -1,4 +1,4 @@
-"""The documents that ``plan``, ``build``, ``why``, ``graph``, ``status`` and ``init`` print with ``--json``.
+"""The documents that ``plan``, ``build``, ``why``, ``graph``, ``status``, ``affected`` and ``init`` print with ``--json``.
 
 The members of a JSON document have the names of the dataclass's fields. An `optional` member is left out if it does not
 apply.
@@ -12,6 +12,7 @@ from typing import Literal
 
 from trtbuild.core.model.verified import ModelEntry, PackageEntry
 from trtbuild.core.planning.graph import Reason, Stage, Verdict
+from trtbuild.core.recipes.recipe import Change
 from trtbuild.core.recipes.record import Output
 from trtbuild.core.values.codec import optional
 from trtbuild.driver.project.history import LastRun
@@ -54,7 +55,9 @@ class StepError:
 
 @dataclass(frozen=True, kw_only=True)
 class StepEntry:
-    """A step, its verdict and its results. `saved_s`: for a hit, the seconds that the step took when it ran."""
+    """A step, its verdict and its results. `saved_s`: for a hit, the seconds that the step took when it ran.
+
+    `worker`: the worker of a scheduler that ran the step."""
 
     id: str
     model: str
@@ -67,6 +70,7 @@ class StepEntry:
     duration_s: float
     saved_s: float
     outputs: Mapping[str, Output]
+    worker: str | None = optional()
     error: StepError | None = optional()
 
 
@@ -163,6 +167,18 @@ class Failure:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NearestRecord:
+    """The record in the local cache that is most similar to a step that was never built in this project.
+
+    `changed` are the parts that differ: `was` is the value of the record, and `now` is the value here."""
+
+    key: str
+    builder: str | None
+    finished: str | None
+    changed: Sequence[Change]
+
+
+@dataclass(frozen=True, kw_only=True)
 class WhyStep:
     """Why a step would run now, and why it last ran."""
 
@@ -171,6 +187,7 @@ class WhyStep:
     verdict: Verdict
     reason: Reason
     last_run: LastRun | None
+    nearest: NearestRecord | None = optional()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,6 +252,33 @@ class Status:
 
     schema: Literal["trtbuild.status/1"] = "trtbuild.status/1"
     models: Sequence[ModelStatus]
+    warnings: Sequence[str]
+
+
+#: A file has changed; the trace is not known, so the model counts as affected; nothing has changed.
+AffectedCode = Literal["changed", "untraced", "unchanged"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AffectedModel:
+    """Whether changes affect a model, and why. `changed` are the changed files. `untracked` are files of the project that
+    git does not track: the answer does not contain their changes."""
+
+    model: str
+    affected: bool
+    code: AffectedCode
+    text: str
+    changed: Sequence[str]
+    untracked: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Affected:
+    """The models that the changes since a commit affect. `since` is the commit's full name."""
+
+    schema: Literal["trtbuild.affected/1"] = "trtbuild.affected/1"
+    since: str
+    models: Sequence[AffectedModel]
     warnings: Sequence[str]
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
+from collections.abc import Sequence
 
 from trtbuild.core.planning.graph import Step, Verdict
 from trtbuild.core.planning.model_plan import ModelPlan
@@ -19,26 +21,29 @@ from trtbuild.driver.answers.documents import (
     Why,
     WhyStep,
 )
+from trtbuild.driver.answers.nearest import nearest_records
 from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.errors import UsageError
 
 
-def _read_only_workspace(request: Request) -> Workspace:
+def read_only_workspace(request: Request) -> Workspace:
     """The workspace of a command that changes nothing in the cache."""
     workspace = Workspace(request)
     workspace.store.begin_read_only()
     return workspace
 
 
-def plan(request: Request) -> Plan:
-    """The plan of the requested models. If this machine cannot build it, `errors` contains the reason."""
-    start_s = time.monotonic()
-    workspace = _read_only_workspace(request)
+def plan(workspace: Workspace, start_s: float) -> tuple[Plan, dict[str, ModelPlan]]:
+    """The plans of the requested models, as a document and by model. `start_s` is the start of the command
+    (`time.monotonic`).
+
+    If this machine cannot build the plans, `errors` of the document contains the reason."""
     plans = workspace.plans()
     error = workspace.environment_error(plans)
     duration_s = time.monotonic() - start_s
     store = workspace.store
-    return report.plan_document(plans, [error] if error else [], duration_s, store.warnings(), store.reports())
+    errors = [error] if error else []
+    return report.plan_document(plans, errors, duration_s, store.warnings(), store.reports()), plans
 
 
 def why(request: Request, name: str) -> Why:
@@ -46,7 +51,7 @@ def why(request: Request, name: str) -> Why:
 
     Raises UsageError if no step matches.
     """
-    workspace = _read_only_workspace(request)
+    workspace = read_only_workspace(request)
     model = name if name in workspace.models else name.partition("/")[0]
     plans = {model: workspace.plan(model)} if model in workspace.models else {}
     steps = [step for plan in plans.values() for step in plan.steps.values() if name == model or _matches(step, name)]
@@ -54,6 +59,7 @@ def why(request: Request, name: str) -> Why:
         step_ids = [step.id for plan in plans.values() for step in plan.steps.values()]
         candidates, kind = ([model, *step_ids], "steps") if step_ids else (list(workspace.models), "models")
         raise UsageError(f"no step or model is called {name!r}", hint=suggestion(name, candidates, kind))
+    nearest = nearest_records(workspace.store.local, steps)
     return Why(
         steps=[
             WhyStep(
@@ -62,6 +68,7 @@ def why(request: Request, name: str) -> Why:
                 verdict=step.verdict,
                 reason=step.reason,
                 last_run=workspace.history.last_run(step.id),
+                nearest=nearest.get(step.id),
             )
             for step in steps
         ],
@@ -77,23 +84,55 @@ def _matches(step: Step, name: str) -> bool:
     return step.id == name or step.id.startswith((f"{name}/", f"{name}@"))
 
 
-def graph(request: Request) -> Graph:
-    """The known steps of the requested models, as nodes and edges."""
-    plans = _read_only_workspace(request).plans()
-    nodes = [
-        Node(id=step.id, model=step.model, stage=step.stage, target=step.target, verdict=step.verdict)
-        for plan in plans.values()
-        for step in plan.steps.values()
-    ]
-    edges = [
-        (input_id, step.id) for plan in plans.values() for step in plan.steps.values() for input_id in step.producers
-    ]
-    return Graph(nodes=nodes, edges=edges)
+def graph(request: Request, deps: str | None = None, rdeps: str | None = None) -> Graph:
+    """The known steps of the requested models, as nodes and edges.
+
+    `deps` and `rdeps` name a step or a model. With `deps`, only the steps from which it is made are included, and with
+    `rdeps`, only the steps that are made from it. Raises UsageError if no step matches.
+    """
+    plans = read_only_workspace(request).plans()
+    steps = [step for plan in plans.values() for step in plan.steps.values()]
+    edges = [(producer, step.id) for step in steps for producer in step.producers]
+    kept = {step.id for step in steps}
+    if deps is not None:
+        kept &= _reachable(_named(steps, deps), [(consumer, producer) for producer, consumer in edges])
+    if rdeps is not None:
+        kept &= _reachable(_named(steps, rdeps), edges)
+    return Graph(
+        nodes=[
+            Node(id=step.id, model=step.model, stage=step.stage, target=step.target, verdict=step.verdict)
+            for step in steps
+            if step.id in kept
+        ],
+        edges=[edge for edge in edges if edge[0] in kept and edge[1] in kept],
+    )
+
+
+def _named(steps: Sequence[Step], name: str) -> set[str]:
+    """The ids of the steps that `name` matches. Raises UsageError if no step matches."""
+    found = {step.id for step in steps if step.model == name or _matches(step, name)}
+    if not found:
+        candidates = [*dict.fromkeys(step.model for step in steps), *(step.id for step in steps)]
+        raise UsageError(f"no step or model is called {name!r}", hint=suggestion(name, candidates, "steps"))
+    return found
+
+
+def _reachable(first: set[str], edges: Sequence[tuple[str, str]]) -> set[str]:
+    """`first`, and all nodes to which the edges lead from there."""
+    following: dict[str, list[str]] = defaultdict(list)
+    for source, end in edges:
+        following[source].append(end)
+    reached, waiting = set(first), list(first)
+    while waiting:
+        new = [node for node in following[waiting.pop()] if node not in reached]
+        reached.update(new)
+        waiting += new
+    return reached
 
 
 def status(request: Request) -> Status:
     """The state of each requested model: the steps that would run, and whether its outputs are up to date."""
-    workspace = _read_only_workspace(request)
+    workspace = read_only_workspace(request)
     return Status(
         models=[_model_status(workspace, plan) for plan in workspace.plans().values()],
         warnings=workspace.store.warnings(),

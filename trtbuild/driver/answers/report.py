@@ -167,12 +167,12 @@ def _step_entry(step: Step) -> StepEntry:
         source=step.source,
         reason=step.reason,
         duration_s=0.0,
-        saved_s=_saved_s(step),
+        saved_s=saved_s(step),
         outputs=step.record.outputs if step.record is not None and step.verdict == "hit" else {},
     )
 
 
-def _saved_s(step: Step) -> float:
+def saved_s(step: Step) -> float:
     """The seconds that the step of a hit took when it ran, from its record. Another machine may have run it."""
     duration_s = step.record.provenance.get("duration_s") if step.record is not None and step.verdict == "hit" else None
     if (
@@ -204,6 +204,7 @@ def _built_step_entries(plan: ModelPlan, outcome: Outcome) -> list[StepEntry]:
                 duration_s=round(ran.duration_s, 3),
                 saved_s=0.0,
                 outputs=ran.record.outputs,
+                worker=ran.worker,
             )
         elif step.verdict != "hit":
             entry = replace(entry, verdict="skipped", source=None, outputs={})

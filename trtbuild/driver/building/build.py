@@ -18,11 +18,14 @@ from trtbuild.driver.building import exported_files, memory, refused_nodes
 from trtbuild.driver.building.estimates import Estimates
 from trtbuild.driver.building.events import Watcher
 from trtbuild.driver.building.executor import Callbacks, execute
+from trtbuild.driver.building.farm_of_build import farm_of_build
 from trtbuild.driver.building.gpu_limit import GpuLimit
 from trtbuild.driver.building.memory import MemoryLimit
 from trtbuild.driver.building.operator_warnings import operator_warnings
 from trtbuild.driver.building.quantization_warnings import quantization_warnings
 from trtbuild.driver.building.steps import run_step
+from trtbuild.driver.farm.farm import Farm
+from trtbuild.driver.farm.limit import MOST_JOBS, FarmLimit
 from trtbuild.driver.project import wiring
 from trtbuild.driver.project.blame import place_in_manifest
 from trtbuild.driver.project.history import LastRun
@@ -91,8 +94,10 @@ def build(workspace: Workspace, watcher: Watcher) -> BuildResult:
         if pending:
             workspace.check_environment(plans)
         outcome = Outcome(dict(plans), stages=stages)
+        messages: list[str] = []
         try:
-            _execute_steps(workspace, outcome, watcher)
+            with farm_of_build(workspace, pending, watcher, messages) as farm:
+                _execute_steps(workspace, outcome, watcher, farm)
             with watcher.phase("send to remotes"):
                 workspace.store.finish()
         except KeyboardInterrupt as stop:
@@ -115,6 +120,7 @@ def build(workspace: Workspace, watcher: Watcher) -> BuildResult:
         result.written += outcome.written.get(name, [])
     result.errors += outcome.unwritten.values()
     result.warnings += workspace.store.warnings()
+    result.warnings += messages
     result.warnings += quantization_warnings(outcome.plans.values())
     result.warnings += operator_warnings(outcome.plans.values())
     if workspace.lock_file is not None:
@@ -140,11 +146,12 @@ def _has_new_record(workspace: Workspace, plans: Mapping[str, ModelPlan]) -> boo
     return any(record is not None for record in records)
 
 
-def _execute_steps(workspace: Workspace, outcome: Outcome, watcher: Watcher) -> None:
+def _execute_steps(workspace: Workspace, outcome: Outcome, watcher: Watcher, farm: Farm | None) -> None:
     request = workspace.request
     jobs = request.jobs or os.cpu_count() or 1
     estimates = Estimates(workspace.history, workspace.project, workspace.models)
     pool = WorkerPool(workspace.store.local.root, workspace.project)
+    gpus = GpuLimit(MemoryLimit(estimates.estimate_bytes))
 
     def run(step: Step, plan: ModelPlan) -> StepRun:
         with workspace.store.building(step.key or step.id):
@@ -152,7 +159,7 @@ def _execute_steps(workspace: Workspace, outcome: Outcome, watcher: Watcher) -> 
             if record is not None:
                 ran = StepRun(record, 0.0, source=workspace.lookups.source_of(record.recipe.key))
             else:
-                ran = _run_step(step, plan, workspace, pool)
+                ran = _run_step(step, plan, workspace, pool, gpus.gpu_of(step), farm)
         workspace.lookups.note_run(step.id, ran.record)
         return ran
 
@@ -160,7 +167,14 @@ def _execute_steps(workspace: Workspace, outcome: Outcome, watcher: Watcher) -> 
         if request.until not in (None, STAGES[-1]):
             return []
         with watcher.phase(f"outputs {plan.model.name}"):
-            return _write_outputs(workspace, plan, pool)
+            written = _write_outputs(workspace, plan, pool)
+        watcher.outputs_written(written)
+        return written
+
+    def abort() -> None:
+        pool.close(kill=True)
+        if farm is not None:
+            farm.cancel()
 
     gc.freeze()
     gc.enable()  # a build runs for a long time and creates many plans
@@ -168,21 +182,23 @@ def _execute_steps(workspace: Workspace, outcome: Outcome, watcher: Watcher) -> 
     try:
         execute(
             outcome,
-            Callbacks(workspace.plan, run, write, lambda: pool.close(kill=True), estimates.last_duration_s),
-            jobs=jobs,
+            Callbacks(workspace.plan, run, write, abort, estimates.last_duration_s),
+            jobs=jobs if farm is None else jobs + MOST_JOBS,
             watcher=watcher,
             keep_going=request.keep_going,
-            limit=GpuLimit(MemoryLimit(estimates.estimate_bytes)),
+            limit=gpus if farm is None else FarmLimit(farm, gpus, jobs),
             rebuild_lost=not request.frozen,
         )
     finally:
         pool.close(kill=True)
 
 
-def _run_step(step: Step, plan: ModelPlan, workspace: Workspace, pool: WorkerPool) -> StepRun:
+def _run_step(
+    step: Step, plan: ModelPlan, workspace: Workspace, pool: WorkerPool, gpu: int | None, farm: Farm | None
+) -> StepRun:
     folder = workspace.project / wiring.LOG_FOLDER
     try:
-        ran = _run_with_typed_errors(step, plan, workspace, pool)
+        ran = _run_with_typed_errors(step, plan, workspace, pool, gpu, farm)
     except TrtbuildError as error:
         if isinstance(error, ToolchainError) and error.nodes:
             refused_nodes.name_operators(error, plan, step, workspace.lookups)
@@ -195,8 +211,10 @@ def _run_step(step: Step, plan: ModelPlan, workspace: Workspace, pool: WorkerPoo
     return ran
 
 
-def _run_with_typed_errors(step: Step, plan: ModelPlan, workspace: Workspace, pool: WorkerPool) -> StepRun:
-    weights = weights_bytes(step)
+def _run_with_typed_errors(
+    step: Step, plan: ModelPlan, workspace: Workspace, pool: WorkerPool, gpu: int | None, farm: Farm | None
+) -> StepRun:
+    weights = 0 if farm is not None and step.stage == "engine" else weights_bytes(step)
     try:
         refuse_small_memory(
             step.id,
@@ -204,7 +222,8 @@ def _run_with_typed_errors(step: Step, plan: ModelPlan, workspace: Workspace, po
             memory.least_bytes(step.stage, weights),
             memory.free_with_swap_bytes() if weights else None,
         )
-        return run_step(step, plan, workspace.facts[plan.model.name], workspace.lookups, workspace.store, pool)
+        facts = workspace.facts[plan.model.name]
+        return run_step(step, plan, facts, workspace.lookups, workspace.store, pool, gpu=gpu, farm=farm)
     except TrtbuildError:
         raise
     except OSError as error:

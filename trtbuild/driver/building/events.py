@@ -1,4 +1,5 @@
-"""The events of a build, and the watchers that receive them: a progress display, and the timeline of `--trace`.
+"""The events of a build, and the watchers that receive them: a progress display, the timeline of `--trace`, and the
+recorder of `--events`.
 
 Rules
 1. Several threads call a watcher, so a watcher with state needs a lock.
@@ -19,7 +20,10 @@ from trtbuild.core.planning.graph import ModelPlan, Step
 from trtbuild.errors import TrtbuildError
 
 if TYPE_CHECKING:  # a watcher does not need the worker code that this module imports
-    from trtbuild.driver.project.outcome import StepRun
+    from types import TracebackType
+
+    from trtbuild.driver.answers.documents import Build
+    from trtbuild.driver.project.outcome import StepRun, WrittenOutput
 
 #: Returns the seconds that the step with this id took last time; None if they are not known.
 LastDuration = Callable[[str], float | None]
@@ -53,6 +57,9 @@ class Watcher:
     def step_failed(self, step: Step, error: TrtbuildError) -> None:
         """A step has failed."""
 
+    def warned(self, text: str) -> None:
+        """Something happened that the user should know at once."""
+
     def phase_started(self, name: str) -> None:
         """Work that is not a step begins, for example planning, or writing a model's outputs."""
 
@@ -66,6 +73,15 @@ class Watcher:
     def work_finished(self, name: str, *, succeeded: bool) -> None:
         """A piece of work has ended; `succeeded` is whether it succeeded."""
         self.phase_finished(name)
+
+    def outputs_written(self, outputs: Sequence[WrittenOutput]) -> None:
+        """The outputs of a model are up to date."""
+
+    def build_finished(self, document: Build) -> None:
+        """The build has ended, and `document` is its result. An exception does not call this method."""
+
+    def build_stopped(self, error: BaseException) -> None:
+        """An exception ends the build, for example an error of a manifest, or Ctrl-C."""
 
     def close(self) -> None:
         """The build has ended, with or without an error. No event follows."""
@@ -95,7 +111,11 @@ class Watcher:
     def __enter__(self) -> Watcher:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.build_stopped(error)
         self.close()
 
 
@@ -125,6 +145,10 @@ class Watchers(Watcher):
         for watcher in self._watchers:
             watcher.step_failed(step, error)
 
+    def warned(self, text: str) -> None:
+        for watcher in self._watchers:
+            watcher.warned(text)
+
     def phase_started(self, name: str) -> None:
         for watcher in self._watchers:
             watcher.phase_started(name)
@@ -140,6 +164,18 @@ class Watchers(Watcher):
     def work_finished(self, name: str, *, succeeded: bool) -> None:
         for watcher in self._watchers:
             watcher.work_finished(name, succeeded=succeeded)
+
+    def outputs_written(self, outputs: Sequence[WrittenOutput]) -> None:
+        for watcher in self._watchers:
+            watcher.outputs_written(outputs)
+
+    def build_finished(self, document: Build) -> None:
+        for watcher in self._watchers:
+            watcher.build_finished(document)
+
+    def build_stopped(self, error: BaseException) -> None:
+        for watcher in self._watchers:
+            watcher.build_stopped(error)
 
     def close(self) -> None:
         for watcher in self._watchers:

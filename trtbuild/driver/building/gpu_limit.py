@@ -1,16 +1,33 @@
-"""A limit of one engine build at a time on a GPU.
+"""A limit of one engine build at a time on each GPU, and the choice of the GPU.
 
 `tensorrt` measures kernels on the GPU and chooses the fastest. Another build on the same GPU would disturb the
 measurements, and the choice of slower kernels would stay in the engine. A second worker process would also need time and
 memory: loading TensorRT 8.6 takes 8 s and 4 GB.
+
+Rules
+1. An engine step whose toolchain needs a GPU gets one GPU with the SM of its target. No other step of this build gets this
+   GPU at the same time. Other steps are not limited.
+2. The step gets the idle GPU with the most free memory. So it avoids a GPU that another program uses.
+3. While such steps run on other GPUs, a step waits if no idle GPU has enough free memory (`least_gpu_bytes`). If no such
+   step runs, it starts anyway: a build makes progress, and TensorRT itself reports a lack of memory.
+4. If there is no GPU with the SM, one step at a time runs without a chosen GPU. Its worker reports the error.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from trtbuild.core.engines.engine_job import EngineJob
 from trtbuild.core.planning.graph import Step
+from trtbuild.core.planning.priorities import weights_bytes
+from trtbuild.toolchain.libraries.devices import device_sms
+from trtbuild.toolchain.libraries.gpu_memory import free_gpu_bytes
 from trtbuild.toolchain.libraries.table import FLAVOURS
+
+#: Bytes of GPU memory that a build needs without weights, and for each byte of weights. These numbers were not measured.
+GPU_BASE_BYTES = 1 << 30
+GPU_BYTES_PER_WEIGHT_BYTE = 3
 
 
 class _ResourceLimit(Protocol):
@@ -22,32 +39,63 @@ class _ResourceLimit(Protocol):
 
 
 class GpuLimit:
-    """Allows a step if the limit `inner_limit` allows it, but at most one step at a time that needs a GPU."""
+    """Allows a step if the limit `inner_limit` allows it and, if the step needs a GPU, one is idle. Not thread-safe, except
+    `gpu_of`.
 
-    def __init__(self, inner_limit: _ResourceLimit) -> None:
+    `sms` returns the SM of each GPU by number, and `free_bytes` the free memory of a GPU (None: unknown).
+    """
+
+    def __init__(
+        self,
+        inner_limit: _ResourceLimit,
+        sms: Callable[[], Sequence[int]] = device_sms,
+        free_bytes: Callable[[int], int | None] = free_gpu_bytes,
+    ) -> None:
         self._inner_limit = inner_limit
-        self._gpu_steps: set[str] = set()
+        self._sms = sms
+        self._free_bytes = free_bytes
+        #: Step id → the number of its GPU, or None (rule 4). It contains all running steps that need a GPU.
+        self._gpus: dict[str, int | None] = {}
 
     def allows(self, step: Step) -> bool:
         """Whether the step may start now."""
-        return not (self._gpu_steps and _needs_gpu(step)) and self._inner_limit.allows(step)
+        return (not _needs_gpu(step) or self._has_gpu_for(step)) and self._inner_limit.allows(step)
 
     def acquire(self, step: Step) -> None:
-        """Note that the step starts."""
+        """Note that the step starts, and choose its GPU."""
         self._inner_limit.acquire(step)
         if _needs_gpu(step):
-            self._gpu_steps.add(step.id)
+            self._gpus[step.id] = max(self._idle_gpus(step), key=self._free_bytes_for_choice, default=None)
 
     def release(self, step: Step) -> None:
         """Note that the step has ended."""
         self._inner_limit.release(step)
-        self._gpu_steps.discard(step.id)
+        self._gpus.pop(step.id, None)
+
+    def gpu_of(self, step: Step) -> int | None:
+        """The number of the GPU that a running step got; None if no GPU was chosen."""
+        return self._gpus.get(step.id)
+
+    def _has_gpu_for(self, step: Step) -> bool:
+        if not self._gpus:
+            return True
+        needed_bytes = least_gpu_bytes(step)
+        return any(self._free_bytes_for_choice(gpu) >= needed_bytes for gpu in self._idle_gpus(step))
+
+    def _idle_gpus(self, step: Step) -> list[int]:
+        sm = step.job.target.sm if isinstance(step.job, EngineJob) else None
+        busy = set(self._gpus.values())
+        return [gpu for gpu, gpu_sm in enumerate(self._sms()) if gpu_sm == sm and gpu not in busy]
+
+    def _free_bytes_for_choice(self, gpu: int) -> float:
+        free = self._free_bytes(gpu)
+        return float("inf") if free is None else free
+
+
+def least_gpu_bytes(step: Step) -> int:
+    """The free bytes on a GPU from which an engine step may start beside steps on other GPUs."""
+    return GPU_BASE_BYTES + GPU_BYTES_PER_WEIGHT_BYTE * weights_bytes(step)
 
 
 def _needs_gpu(step: Step) -> bool:
-    if step.stage != "engine" or step.recipe is None:
-        return False
-    toolchain = dict(step.recipe.parts)["toolchain"]
-    return isinstance(toolchain, list | tuple) and any(
-        flavour.needs_gpu and flavour.name == toolchain[0] for flavour in FLAVOURS.values()
-    )
+    return isinstance(step.job, EngineJob) and FLAVOURS[step.job.target.toolchain].needs_gpu

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+from trtbuild.core.engines.engine_job import EngineJob
 from trtbuild.core.engines.engine_layers import quantized_types
 from trtbuild.core.model.quantized_types import QUANTIZED_TYPES
 from trtbuild.core.model.shapes import pairs_not_to_tie
@@ -15,16 +16,17 @@ from trtbuild.core.packages.package_writing import index_to_bytes
 from trtbuild.core.packages.packaging import PackageContents, name_table
 from trtbuild.core.planning.demand import blobs_read_by
 from trtbuild.core.planning.graph import USER_CODE_STAGES, Step
-from trtbuild.core.planning.jobs import PartitionJob, WeightTypes
+from trtbuild.core.planning.jobs import PartitionJob, TraceStep
 from trtbuild.core.planning.model_plan import Facts, ModelPlan
 from trtbuild.core.recipes import chain, keys
 from trtbuild.core.recipes.dependency import Dependency, Observation
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
-from trtbuild.driver.configuration.builder import builder_name
+from trtbuild.driver.farm.farm import Farm
 from trtbuild.driver.project.lookups import StoreLookups
 from trtbuild.driver.project.outcome import StepRun
 from trtbuild.driver.workers.pool import WorkerPool
+from trtbuild.driver.workers.provenance import provenance
 from trtbuild.driver.workers.results import Reply
 from trtbuild.driver.workers.tasks import call
 from trtbuild.errors import SourceError
@@ -40,9 +42,23 @@ _REPLACING_REASONS = ("forced", "evicted", "corrupt", "untrusted")
 
 
 def run_step(
-    step: Step, plan: ModelPlan, facts: Facts, lookups: StoreLookups, store: LayeredStore, pool: WorkerPool
+    step: Step,
+    plan: ModelPlan,
+    facts: Facts,
+    lookups: StoreLookups,
+    store: LayeredStore,
+    pool: WorkerPool,
+    *,
+    gpu: int | None = None,
+    farm: Farm | None = None,
 ) -> StepRun:
-    """Run one step whose inputs are in the store. Raises TrtbuildError, OSError, or any error of the step."""
+    """Run one step whose inputs are in the store.
+
+    `gpu` is the only GPU that the step's worker process sees; None: no such limit. With `farm`, its workers compile
+    engines.
+
+    Raises TrtbuildError, OSError, or any error of the step.
+    """
     if step.recipe is None:
         raise AssertionError("a step runs when its recipe is known")
     start_s = time.monotonic()
@@ -57,14 +73,30 @@ def run_step(
     job = step.job
     if isinstance(job, PartitionJob):
         job = replace(job, trust=store.local.trust.to_json())
-    reply = call(pool, step.stage, job)
-    record = Record(step.recipe, reply.outputs, _provenance(reply))
+    if farm is not None and isinstance(job, EngineJob):
+        return _compile_on_worker(step, job, farm, start_s)
+    reply = call(pool, step.stage, job, gpu)
+    record = Record(step.recipe, reply.outputs, provenance(reply))
     conversions = _publish_conversions(reply, store)
     record = store.put_record(record, replace=step.reason.code in _REPLACING_REASONS)
     if step.stage == "partition":
         _publish_partitions_for_any_parser(plan, facts, record, store)
     return StepRun(
         record, time.monotonic() - start_s, conversions=conversions, log=reply.log, peak_rss_bytes=reply.peak_rss_bytes
+    )
+
+
+def _compile_on_worker(step: Step, job: EngineJob, farm: Farm, start_s: float) -> StepRun:
+    if step.recipe is None:
+        raise AssertionError("a step runs when its recipe is known")
+    inputs = [sha256 for _, sha256 in blobs_read_by(step)]
+    compiled = farm.compile(step.recipe, job, inputs, replace=step.reason.code in _REPLACING_REASONS)
+    return StepRun(
+        compiled.record,
+        time.monotonic() - start_s,
+        log=compiled.log,
+        peak_rss_bytes=compiled.peak_rss_bytes,
+        worker=compiled.worker,
     )
 
 
@@ -78,19 +110,8 @@ def _publish_conversions(reply: Reply, store: LayeredStore) -> dict[str, float]:
     return durations_s
 
 
-def _provenance(reply: Reply) -> dict[str, object]:
-    provenance: dict[str, object] = {
-        "duration_s": round(reply.duration_s, 3),
-        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "builder": builder_name(),
-    }
-    if reply.statistics is not None:
-        provenance["statistics"] = reply.statistics
-    return provenance
-
-
-def trace_job(plan: ModelPlan, weights: WeightTypes) -> TraceJob:
-    """The job of a trace step."""
+def trace_job(plan: ModelPlan, planned: TraceStep) -> TraceJob:
+    """The job of a trace step. `planned` is the part of it that comes from the plan."""
     model = plan.model
     places = {path: f"{origin.file}:{origin.line}" for path, origin in model.places.items()}
     places.setdefault("model", f"{model.origin.file}:{model.origin.line}")
@@ -101,20 +122,20 @@ def trace_job(plan: ModelPlan, weights: WeightTypes) -> TraceJob:
         model.inputs,
         shapes,
         points,
-        weights.weights,
+        planned.weights,
         places,
         untied_pairs,
-        weights.quantizers,
+        planned.quantizers,
         model.state,
     )
 
 
 def _user_code_job(step: Step, plan: ModelPlan) -> TraceJob | CalibrateJob:
-    if isinstance(step.job, WeightTypes):
+    if isinstance(step.job, TraceStep):
         return trace_job(plan, step.job)
     if plan.model.quantization is None:
         raise AssertionError("only a model with `quantize:` has a calibrate step")
-    return CalibrateJob(trace_job(plan, WeightTypes()), plan.model.quantization)
+    return CalibrateJob(trace_job(plan, TraceStep()), plan.model.quantization)
 
 
 def _run_user_code(
@@ -141,7 +162,7 @@ def _run_user_code(
         uncacheable = "the manifest says `cacheable: false`"
     if uncacheable:
         # Links lead to the record of a step. Without a new link, no other build can find this record.
-        record = Record(keys.user_code(code.declared, code.observations), reply.outputs, _provenance(reply))
+        record = Record(keys.user_code(code.declared, code.observations), reply.outputs, provenance(reply))
         return StepRun(
             record,
             time.monotonic() - start_s,
@@ -153,7 +174,7 @@ def _run_user_code(
     lookups.use_observations(observations)
     seen = chain.extend(code.declared, observations, lookups.read_link, lookups.write_link, lookups.observe)
     recipe = keys.user_code(code.declared, seen)
-    record = Record(recipe, reply.outputs, _provenance(reply))
+    record = Record(recipe, reply.outputs, provenance(reply))
     record = store.put_record(record, replace=step.reason.code in _REPLACING_REASONS)
     _publish_for_any_versions(code.declared, observations, record, lookups, store)
     return StepRun(

@@ -18,7 +18,6 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from trtbuild.atomic import replace_file
 from trtbuild.core.planning.graph import ModelPlan, Step
 from trtbuild.core.values.codec import encode
 from trtbuild.driver.building.events import LastDuration, Watcher
+from trtbuild.driver.building.lanes import Lanes
 from trtbuild.driver.project.outcome import StepRun
 from trtbuild.errors import TrtbuildError, UsageError
 
@@ -33,24 +33,6 @@ Event = dict[str, Any]
 
 #: The format's "processes": the build itself, and its workers.
 BUILD_PROCESS, WORKER_PROCESS = 1, 2
-
-
-@dataclass
-class _Lanes:
-    """The lanes of one process of the format.
-
-    `names_in_use` maps each lane in use to the name of its event. `lane_count` is the number of lanes used so far.
-    """
-
-    label: str
-    names_in_use: dict[int, str] = field(default_factory=dict)
-    lane_count: int = 0
-
-    def add(self, name: str) -> int:
-        lane = next(lane for lane in range(len(self.names_in_use) + 1) if lane not in self.names_in_use)
-        self.names_in_use[lane] = name
-        self.lane_count = max(self.lane_count, lane + 1)
-        return lane
 
 
 class Timeline(Watcher):
@@ -67,7 +49,7 @@ class Timeline(Watcher):
         self._lock = threading.Lock()
         self._start_s = time.perf_counter()
         self._start_unix_s = time.time()
-        self._lanes = {BUILD_PROCESS: _Lanes("build"), WORKER_PROCESS: _Lanes("worker")}
+        self._lanes = {BUILD_PROCESS: Lanes("build"), WORKER_PROCESS: Lanes("worker")}
         self._open_events: dict[tuple[int, str], tuple[int, float, Event]] = {}
         self._events: list[Event] = []
 
@@ -95,6 +77,8 @@ class Timeline(Watcher):
             args["statistics"] = statistics
         if ran.peak_rss_bytes:
             args["peak_rss_bytes"] = ran.peak_rss_bytes
+        if ran.worker is not None:
+            args["worker"] = ran.worker
         if ran.conversions:
             args["conversions"] = len(ran.conversions)
         self._end(WORKER_PROCESS, step.id, args)
@@ -127,7 +111,7 @@ class Timeline(Watcher):
         metadata = [_metadata_event(process, 0, "process_name", name) for process, name in names.items()]
         for process, lanes in self._lanes.items():
             for lane in range(lanes.lane_count):
-                metadata.append(_metadata_event(process, lane, "thread_name", f"{lanes.label} {lane + 1}"))
+                metadata.append(_metadata_event(process, lane, "thread_name", lanes.name_of(lane)))
         events = sorted(self._events, key=lambda event: float(event["ts"]))
         return {
             "traceEvents": metadata + events,
@@ -145,7 +129,7 @@ class Timeline(Watcher):
             lane, start_us, event = self._open_events.pop(
                 (process, name), (0, self._now_us(), {"cat": "step", "args": {}})
             )
-            self._lanes[process].names_in_use.pop(lane, None)
+            self._lanes[process].remove(lane)
             merged = {**event, "args": {**event["args"], **args}}
             self._events.append(_complete_event(process, lane, name, start_us, self._now_us(), merged))
 

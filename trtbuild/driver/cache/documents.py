@@ -13,8 +13,40 @@ from trtbuild.driver.answers.documents import ErrorEntry
 
 
 @dataclass(frozen=True, kw_only=True)
+class CachePeriod:
+    """The builds of one day. `hit_rate`: hits divided by hits and misses, null without steps. `saved_s`: the seconds that
+    the hits took when they ran. `built_s`: the seconds of the misses. `reasons`: the number of misses by reason.
+    """
+
+    day: str
+    builds: int
+    hits: int
+    misses: int
+    hit_rate: float | None
+    saved_s: float
+    built_s: float
+    reasons: Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheHistory:
+    """The last builds of the project in sum, since the day `since`, and by day. The members are those of `CachePeriod`."""
+
+    since: str
+    builds: int
+    hits: int
+    misses: int
+    hit_rate: float | None
+    saved_s: float
+    built_s: float
+    reasons: Mapping[str, int]
+    days: Sequence[CachePeriod]
+
+
+@dataclass(frozen=True, kw_only=True)
 class CacheStats:
-    """The numbers and sizes of the entries of a cache. `records`: the number of records by stage."""
+    """The numbers and sizes of the entries of a cache. `records`: the number of records by stage. `history`: the last
+    builds of the project, left out if none is noted."""
 
     schema: Literal["trtbuild.cache-stats/1"] = "trtbuild.cache-stats/1"
     cache: str
@@ -27,6 +59,7 @@ class CacheStats:
     dedup_ratio: float
     quarantine_entries: int
     quarantine_bytes: int
+    history: CacheHistory | None = optional()
 
 
 @dataclass(frozen=True, kw_only=True)

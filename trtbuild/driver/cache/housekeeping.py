@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trtbuild.core.recipes.ports import Store
-from trtbuild.driver.cache import locking
+from trtbuild.driver.cache import build_history, locking
 from trtbuild.driver.cache.documents import CacheGc, CacheStats, CacheVerify, DamagedEntry
 from trtbuild.driver.configuration.quantities import age_s, size_bytes
 from trtbuild.driver.project import wiring
@@ -24,7 +24,7 @@ from trtbuild.store.transports.settings import RemoteSettings
 
 
 def stats(request: Request) -> CacheStats:
-    """The numbers and sizes of the entries in the project's cache."""
+    """The numbers and sizes of the entries in the project's cache, and the history of its builds."""
     store = _open_local_store(request)
     statistics = check.stats(store)
     return CacheStats(
@@ -38,6 +38,7 @@ def stats(request: Request) -> CacheStats:
         dedup_ratio=round(statistics.dedup_ratio, 2),
         quarantine_entries=statistics.quarantine_entries,
         quarantine_bytes=statistics.quarantine_bytes,
+        history=build_history.summarize(build_history.read_builds(request.project)),
     )
 
 

@@ -1,8 +1,8 @@
-"""The configuration of a user or of CI: remotes, trusted keys, and the size limit of the cache (docs/configuration.md).
+"""The configuration of a user or of CI: remotes, keys, workers, runners, and the size of the cache (docs/configuration.md).
 
 Input: the environment and one TOML file. Output: a `Configuration`. `file` reads the file and finds line numbers. `sources`
-combines the file and the variables. `remotes` and `trust` interpret the entries. `settings` has the dataclasses and rules.
-This package imports no other package of `driver`.
+combines the file and the variables. `remotes`, `trust`, `runners` and `workers` interpret the entries. `settings` has the
+dataclasses and rules. This package imports no other package of `driver`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trtbuild.driver.configuration.settings import Configuration, TrustSettings, expand_home
+from trtbuild.driver.configuration.settings import Configuration, TrustSettings, WorkersSettings, expand_home
 from trtbuild.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from trtbuild.driver.configuration.file import ConfigFile
 
-__all__ = ["VARIABLES", "Configuration", "TrustSettings", "config_path", "expand_home", "load"]
+__all__ = ["VARIABLES", "Configuration", "TrustSettings", "WorkersSettings", "config_path", "expand_home", "load"]
 
 #: The environment variables of the configuration. Each remote has further variables: ``TRTBUILD_REMOTE_<NAME>_PATIENCE_S``,
 #: ``…_CONNECTIONS``, and the credentials (``…_TOKEN``, ``…_USER``, ``…_PASSWORD``).
@@ -31,6 +31,12 @@ VARIABLES = (
     "TRTBUILD_SIGNING_KEY",
     "TRTBUILD_DOMAIN",
     "TRTBUILD_READ_DOMAINS",
+    "TRTBUILD_MATRIX",
+    "TRTBUILD_WORKERS",
+    "TRTBUILD_WORKERS_CA",
+    "TRTBUILD_WORKERS_CERT",
+    "TRTBUILD_WORKERS_KEY",
+    "TRTBUILD_WORKERS_WAIT",
 )
 
 
@@ -45,7 +51,7 @@ def load(environ: Mapping[str, str], project: Path) -> Configuration:
         file = _read(path, None if from_variable else project)
     if file is None and not any(name in environ for name in VARIABLES):
         return Configuration(path=path)
-    from trtbuild.driver.configuration import remotes, trust
+    from trtbuild.driver.configuration import remotes, runners, trust, workers
     from trtbuild.driver.configuration.sources import Sources
 
     sources = Sources(environ, file)
@@ -53,8 +59,10 @@ def load(environ: Mapping[str, str], project: Path) -> Configuration:
         sources.size("TRTBUILD_CACHE_MAX_SIZE", "cache", "max_size"),
         remotes.read_remotes(sources),
         trust.read_trust(sources),
+        workers.read_workers(sources),
         path,
         None if file is None else file.sha256,
+        runners.read_runners(sources),
     )
     sources.raise_problems()
     return loaded

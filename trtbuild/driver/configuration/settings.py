@@ -43,15 +43,30 @@ class TrustSettings:
 
 
 @dataclass(frozen=True)
+class WorkersSettings:
+    """The Dask scheduler whose workers compile engines (None: this machine compiles them), and the files for TLS."""
+
+    scheduler: str | None = None
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+    #: The seconds after which a build gives up an engine that no worker can compile.
+    wait_s: float = 60.0
+
+
+@dataclass(frozen=True)
 class Configuration:
     """A user's configuration. `cache_max_size` is in bytes."""
 
     cache_max_size: int | None = None
     remotes: tuple[RemoteSettings, ...] = ()
     trust: TrustSettings = TrustSettings()
+    workers: WorkersSettings = WorkersSettings()
     #: The file's expected path (None: there is no home directory), and the SHA-256 of its bytes (None: no file was read).
     path: str | None = None
     sha256: str | None = None
+    #: SM → the labels of CI's runners that have a GPU of this SM.
+    runners: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
 
 def expand_home(path: str, environ: Mapping[str, str]) -> str:

@@ -16,6 +16,8 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     "cache": ("max_size",),
     "remote": ("name", "url", "mode", "patience_s", "connections"),
     "trust": ("keys", "revoked", "signing_key_file", "domain", "read_domains"),
+    "matrix": ("sm_<number>",),
+    "workers": ("scheduler", "ca", "cert", "key", "wait"),
 }
 
 #: Fields that users look for in the file → the place where they are set.
@@ -139,7 +141,7 @@ class Sources:
                     )
             elif not isinstance(value, dict):
                 self.add_problem(file.place(name), f"{name!r} is not a table", f"write [{name}]")
-            else:
+            elif name != "matrix":  # its keys contain numbers: `runners` checks them
                 for key in value:
                     if key not in FIELDS[name]:
                         self.add_unknown_key(file.place(name, key), key, FIELDS[name], f"fields of [{name}]")

@@ -13,13 +13,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
-from trtbuild.core.engines.engine_layers import Layer, read_layers
-from trtbuild.core.engines.plan_contents import PlanContents
 from trtbuild.core.packages import provenance
 from trtbuild.driver.answers.subjects import Subject, package_subject
 from trtbuild.driver.inspection.documents import InspectedEngine, Inspection, TrtexecCommand
+from trtbuild.driver.inspection.layers import NAMES_FILE, layers_of_engine, plan_contents, plans_of, read_json
 from trtbuild.driver.inspection.memory import device_memory
 from trtbuild.driver.inspection.onnx_files import write_onnx
 from trtbuild.driver.inspection.source_form import source_form
@@ -27,9 +25,7 @@ from trtbuild.driver.inspection.target_libraries import target_libraries
 from trtbuild.driver.inspection.trtexec import trtexec_command
 from trtbuild.driver.packages.lookup import package_of
 from trtbuild.driver.project.workspace import Request
-from trtbuild.errors import PackageError
 from trtbuild.runtime.packages.package import Package, open_package
-from trtbuild.toolchain.compiling.plan_reading import read_plan
 
 
 def inspect(
@@ -49,10 +45,10 @@ def inspect_directory(
 ) -> Inspection:
     """Do the same as `inspect` for the package in a directory. `name` is its name in messages."""
     package = open_package(path)
-    layer_names = _read_json(package, "names.json")
+    layer_names = read_json(package, NAMES_FILE)
     subject = package_subject(Path(request.project).absolute(), package, name, offline=request.offline or onnx is None)
     onnx_files = write_onnx(request, package.index, subject, onnx) if onnx is not None else {}
-    plans = {plan: _plan_contents(package, plan) for plan in _plans_of(package)} if layers else {}
+    plans = {plan: plan_contents(package, plan) for plan in plans_of(package)} if layers else {}
     engines = [
         InspectedEngine(
             target=target,
@@ -60,7 +56,7 @@ def inspect_directory(
             plan=plan,
             size=package.index.files[plan].size,
             sha256=package.index.files[plan].sha256,
-            layers=_layers(package, layer_names, target, partition, plans.get(plan)),
+            layers=layers_of_engine(package, layer_names, target, partition, plans.get(plan)),
             weights=contents.weights if (contents := plans.get(plan)) is not None else None,
             onnx=onnx_files.get((target, partition)),
             trtexec=_trtexec(package, subject, target, partition, onnx_files.get((target, partition))),
@@ -77,39 +73,6 @@ def inspect_directory(
         memory=device_memory(package.path) if memory else None,
         provenance=provenance.parse(package.read_unlisted(provenance.PROVENANCE_FILE), package.digest),
     )
-
-
-def _read_json(package: Package, name: str) -> Any:
-    """Return a JSON document of a package; None if it is missing or damaged."""
-    try:
-        return json.loads(bytes(package.read([name])[name]))
-    except (KeyError, PackageError, ValueError):
-        return None
-
-
-def _plans_of(package: Package) -> list[str]:
-    return [plan for target in package.index.targets.values() for plan in target.engines.values()]
-
-
-def _plan_contents(package: Package, plan: str) -> PlanContents | None:
-    """Return the contents of a plan; None if it does not name them, or if it is damaged."""
-    try:
-        return read_plan(package.read([plan])[plan])
-    except PackageError:
-        return None
-
-
-def _layers(
-    package: Package, layer_names: Any, target: str, partition: str, contents: PlanContents | None
-) -> list[Layer]:
-    """Return the layers of an engine. The list is empty if the package's files do not name the layers."""
-    path = package.index.targets[target].layers.get(partition)
-    if path is None:
-        return []
-    try:
-        return read_layers(_read_json(package, path), layer_names[target][partition], contents)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return []
 
 
 def _trtexec(

@@ -36,7 +36,7 @@ def write_onnx(request: Request, index: PackageIndex, subject: Subject, folder: 
     * EnvironmentFault if onnx is not installed.
     """
     try:
-        from trtbuild.stages.convert.weights import materialize, with_data_file
+        from trtbuild.stages.convert.weights import with_data_file, with_inline_weights
         from trtbuild.toolchain.compiling.preparing import prepare_model
     except ImportError as error:
         raise EnvironmentFault(
@@ -70,7 +70,7 @@ def write_onnx(request: Request, index: PackageIndex, subject: Subject, folder: 
             model, prepared = prepare_model(model, weights, release(*parts["toolchain"]))
             data_file = Path(f"{project / path}.data")
             if sum(memoryview(data).nbytes for data in prepared.values()) <= MAX_INLINE_BYTES:
-                _write_if_changed(project / path, materialize(model, prepared))
+                _write_if_changed(project / path, with_inline_weights(model, prepared))
                 data_file.unlink(missing_ok=True)  # of an earlier, larger model
             else:
                 model, contents = with_data_file(model, prepared, data_file.name)

@@ -217,14 +217,24 @@ def check_releases(model: Model, facts: Facts) -> None:
 
 
 def check_targets(
-    models: Mapping[str, Model], engines: Sequence[tuple[str, Target]], facts: Mapping[str, Facts]
+    models: Mapping[str, Model],
+    engines: Sequence[tuple[str, Target]],
+    facts: Mapping[str, Facts],
+    *,
+    elsewhere: bool = False,
 ) -> None:
-    """Raise EnvironmentFault if an engine has to be built, but no toolchain on this machine can build it."""
-    devices = device_sms() if engines else ()
+    """Raise EnvironmentFault if an engine has to be built, but no toolchain on this machine can build it.
+
+    With `elsewhere`, workers build the engines. The check is then that of a machine with the toolchain and the GPU."""
+    devices = device_sms() if engines and not elsewhere else ()
     for model, target in engines:
         version = table.installed_version(target.toolchain)
         try:
             planned = facts[model].toolchains[target].version
+            if elsewhere:
+                settings, sms = models[model].builder, (target.sm,)
+                table.check_target(target, settings, planned, devices=sms, host=target.platform)
+                continue
             if target.version is None and version != planned:
                 raise _locked_version_missing(target, planned, version)
             table.check_target(target, models[model].builder, version, devices=devices)

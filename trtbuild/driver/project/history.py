@@ -63,6 +63,10 @@ class History:
             return decode(LastRun, self._entry(step).get("ran"))
         return None
 
+    def steps(self) -> list[str]:
+        """The ids of all steps of the history."""
+        return list(self._entries)
+
     def uncacheable(self, step: str) -> str | None:
         """The reason why the step's last result was not cached, or None."""
         if _UNCACHEABLE_MEMBER not in self._entries.get(step, ""):

@@ -17,7 +17,7 @@ class StepRun:
 
     `conversions`: for a partition step, the key of each convert step that it has done, and the duration in seconds.
     `source` is ``built``, or the origin of a record that another build has stored. `uncacheable` is the reason why the
-    result was not cached, or None.
+    result was not cached, or None. `worker` is the name of the worker of a scheduler that ran the step, or None.
     """
 
     record: Record
@@ -28,6 +28,7 @@ class StepRun:
     observations: Sequence[Observation] = ()
     log: str = ""
     peak_rss_bytes: int = 0
+    worker: str | None = None
 
 
 @dataclass(frozen=True)

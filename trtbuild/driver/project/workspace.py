@@ -57,6 +57,8 @@ class Request:
     offline: bool = False
     #: The last stage whose steps are run. None: the steps of all stages are run, and the outputs are written.
     until: str | None = None
+    #: The address of the scheduler whose workers compile engines. None: the one of the configuration.
+    workers: str | None = None
 
 
 class Workspace:
@@ -89,6 +91,11 @@ class Workspace:
             self.project, self.store, self.history, self.digests, force=request.force
         )
 
+    @property
+    def workers(self) -> str | None:
+        """The address of the scheduler whose workers compile engines; None if this machine compiles them."""
+        return self.request.workers or self.configuration.workers.scheduler
+
     def plan(self, name: str) -> ModelPlan:
         """The plan for one model with the current files and caches."""
         return plan_model(self.models[name], self.shapes[name], self.facts[name], self.lookups, self.in_place)
@@ -120,7 +127,7 @@ class Workspace:
         return None
 
     def check_environment(self, plans: Mapping[str, ModelPlan]) -> None:
-        """Raise EnvironmentFault if this machine cannot run one of the steps that have to run."""
+        """Raise EnvironmentFault if this machine, or any worker, cannot run one of the steps that have to run."""
         engines: list[tuple[str, Target]] = []
         requested_stages = stages_until(self.request.until)
         for name, plan in plans.items():
@@ -138,7 +145,9 @@ class Workspace:
                     continue
                 if step.stage == "engine" and step.verdict in ("run", "unknown") and step.target in targets:
                     engines.append((name, targets[step.target]))
-        environment.check_targets(self.models, list(dict.fromkeys(engines)), self.facts)
+        environment.check_targets(
+            self.models, list(dict.fromkeys(engines)), self.facts, elsewhere=self.workers is not None
+        )
 
     def files_of(self, model: Model, record: Record) -> list[tuple[str, str, list[outputs.OutputFile]]]:
         """The kind, the path and the files of each output of a model, from its package's record.

@@ -8,7 +8,8 @@ written only under these conditions:
   edit. If there is no such entry, the file is read now, and its last change must be at least one tick of the clock before
   the read.
 * Listings are read again, between two reads of the directory's times. Links are read again, too.
-* trtbuild's own sources and the directories of ``sys.path`` were last changed before this process started.
+* trtbuild's own sources and the directories of ``sys.path`` were last changed before this process started. The same holds
+  for the directories of the cache in the snapshot of a plan.
 
 If one of these conditions is not met, no snapshot is written, and the next build makes the whole plan.
 """
@@ -34,7 +35,7 @@ from trtbuild.core.planning import locks
 from trtbuild.core.planning.graph import ModelPlan
 from trtbuild.core.recipes.dependency import ABSENT, DIRECTORY, Dependency
 from trtbuild.driver.answers import report
-from trtbuild.driver.answers.documents import Build
+from trtbuild.driver.answers.documents import Build, Plan
 from trtbuild.driver.answers.report import BuildResult
 from trtbuild.driver.building.executor import Outcome
 from trtbuild.driver.project import wiring
@@ -82,24 +83,59 @@ def keep(
     document = report.build_document(
         replace(result, outcome=Outcome(plans), written=unchanged, warnings=warnings, remotes=[])
     )
+    text = _with_placeholder(render(replace(document, duration_s=_PLACEHOLDER_S)))
+    if text and null_build.DURATION_PLACEHOLDER not in text:
+        return False
+    return _keep(workspace, plans, arguments, text, extra_files)
+
+
+def keep_plan(
+    workspace: Workspace,
+    plans: Mapping[str, ModelPlan],
+    document: Plan,
+    arguments: list[str],
+    render: Callable[[Plan], str],
+) -> bool:
+    """Write the snapshot of a plan that has nothing to run, and for which no remote was needed.
+
+    Returns whether it was written. `render` returns the text that is printed for a plan.
+    """
+    all_local = all(step.verdict == "hit" and step.source == "local" for step in document.steps)
+    if not document.ok or not all_local or document.warnings or workspace.request.force:
+        return False
+    text = render(replace(document, duration_s=_PLACEHOLDER_S, remotes=[]))
+    return _keep(workspace, plans, arguments, _with_placeholder(text), (), reads_cache=True)
+
+
+def _keep(
+    workspace: Workspace,
+    plans: Mapping[str, ModelPlan],
+    arguments: list[str],
+    text: str,
+    extra_files: Iterable[str],
+    *,
+    reads_cache: bool = False,
+) -> bool:
+    """Write a snapshot with the output `text`. Return whether it was written.
+
+    `reads_cache` is whether the output depends on the entries of the local cache.
+    """
     try:
-        snapshot = _SnapshotRows(workspace, plans, extra_files).document(arguments)
-        text = _with_placeholder(render, document)
-        _write_snapshot(workspace.project / null_build.SNAPSHOT_FOLDER, snapshot, text)
+        rows = _SnapshotRows(workspace, plans, extra_files)
+        if reads_cache:
+            rows.add_cache()
+        _write_snapshot(workspace.project / null_build.SNAPSHOT_FOLDER, rows.document(arguments), text)
     except (Unsettled, OSError, ValueError, BlobMissing, EntryCorrupt):
         return False
     return True
 
 
-def _with_placeholder(render: Callable[[Build], str], document: Build) -> str:
-    """Return the printed text, with a placeholder for the duration."""
-    text = render(replace(document, duration_s=_PLACEHOLDER_S))
+def _with_placeholder(text: str) -> str:
+    """Return `text` with a placeholder for the duration `_PLACEHOLDER_S`. The text of a plan for people has no duration."""
     # in JSON the duration comes first, and in text it comes last
     split = text.partition if text.startswith('{"schema"') else text.rpartition
     before, separator, after = split(str(_PLACEHOLDER_S))
-    if text and not separator:
-        raise Unsettled
-    return before + null_build.DURATION_PLACEHOLDER + after if text else ""
+    return before + null_build.DURATION_PLACEHOLDER + after if separator else text
 
 
 class _SnapshotRows:
@@ -124,6 +160,17 @@ class _SnapshotRows:
         root = self._snapshot_name(str(wiring.store_root(workspace.project)))
         for directory in (root, os.path.join(root, "ac")):
             self.directories[directory] = os.stat(self._path(directory)).st_ino
+
+    def add_cache(self) -> None:
+        """Add the directories of the local cache. Adding or removing an entry changes the times of its directory."""
+        root = wiring.store_root(self._workspace.project)
+        for kind in ("ac", "cas"):
+            with os.scandir(root / kind) as entries:
+                shards = [entry.path for entry in entries if entry.is_dir()]
+            for path in (str(root / kind), *shards):
+                status = os.stat(path)
+                _require(_is_settled(status, null_build.STARTED_NS))
+                self.listings[self._snapshot_name(path)] = null_build.directory_identity(status)
 
     def document(self, arguments: list[str]) -> dict[str, Any]:
         """Return the snapshot without the printed text and its length."""

@@ -26,7 +26,8 @@ class Options:
     `tolerance` replaces the tolerances that depend on the precision. `replay` is a file of inputs, which replace the inputs
     of all points. `max_error` is the largest allowed error against the float model, for quantized models.
     `import_operators` is whether to import the modules of operators that a package calls,
-    and `load_plugins` whether to load its library of plugins.
+    and `load_plugins` whether to load its library of plugins. `device` is the device that runs engines, with the names of
+    `trtbuild.load`. None: for each target the GPU that fits best.
     """
 
     points: int = verification.DEFAULT_RANDOM_POINTS
@@ -36,6 +37,7 @@ class Options:
     max_error: float | None = None
     import_operators: bool = False
     load_plugins: bool = False
+    device: str | None = None
 
     def excess(self, cuts: Sequence[CutEntry], advice: str, *, quantized: bool) -> str | None:
         """The reason why the cuts of a model are not known to have at most `max_error`; None if they are.

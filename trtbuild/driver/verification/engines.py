@@ -6,7 +6,8 @@ Rules
 2. PyTorch computes on the CPU, in the precision of the partition's program. So the comparison includes the engine's
    rounding on the GPU (TF32), but no property of PyTorch on GPUs.
 3. The engines of a target run on the first GPU with the target's SM. If there is no such GPU, they run on a GPU
-   with the lowest SM that their plans support.
+   with the lowest SM that their plans support. With `--device`, no other GPU is used. With the device ``cpu``, no engine
+   runs.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from trtbuild.core.model.shapes import ShapePlan
 from trtbuild.core.model.verification import Point, Runner
 from trtbuild.core.partition.partitions import Partition
 from trtbuild.core.planning.expand import sizes_in_units
-from trtbuild.driver.packages.machine import this_machine
-from trtbuild.errors import CallRefused, EngineError, NoFittingTarget, TrtbuildError
+from trtbuild.driver.packages.machine import gpu_number, this_machine
+from trtbuild.errors import CallRefused, EngineError, NoFittingTarget, TrtbuildError, UsageError
 from trtbuild.runtime.calls.call import Call
 from trtbuild.runtime.calls.stitching import Part
 from trtbuild.runtime.packages.choice import choose_target
@@ -75,34 +76,56 @@ class EngineRunner:
             raise PartFailed(f"the engine fails: {error.text}") from error
 
 
-def gpus_for_targets(package: Package, targets: Sequence[str]) -> Iterator[tuple[str, TargetGpu | str]]:
-    """Yield (target, its GPU) for each target, or (target, the reason why it does not run here)."""
-    sms = devices.device_sms()
+def gpus_for_targets(
+    package: Package, targets: Sequence[str], device: str | None = None
+) -> Iterator[tuple[str, TargetGpu | str]]:
+    """Yield (target, its GPU) for each target, or (target, the reason why it does not run here).
+
+    `device` is the value of `--device`, with the names of `trtbuild.load`. Raises UsageError for an unknown device.
+    """
+    gpus = usable_gpus(device)
     for name in targets:
         if name not in package.index.targets:
             yield name, "the package in place does not have it"
-            continue
-        if not sms:
-            yield name, "no GPU was found"
-            continue
-        target_sm = package.index.targets[name].sm
-        reason = ""
-        for sm in sorted(set(sms), key=lambda candidate: (candidate != target_sm, candidate)):
-            ordinal = sms.index(sm)
-            try:
-                choose_target(package.index, this_machine(sm, ordinal), name)
-            except NoFittingTarget as error:
-                reason = reason or error.text.rpartition("\n")[2].strip()
-                continue
-            yield name, TargetGpu(name, ordinal, sm)
-            break
+        elif isinstance(gpus, str):
+            yield name, gpus
         else:
-            yield name, reason
+            yield name, _gpu_for_target(package, name, gpus)
+
+
+def usable_gpus(device: str | None) -> Sequence[tuple[int, int]] | str:
+    """Return (ordinal, SM) of the GPUs that may run engines, or the reason why no GPU may. Raises UsageError."""
+    sms = devices.device_sms()
+    if device is None:
+        return list(enumerate(sms)) or "no GPU was found"
+    ordinal = gpu_number(device)
+    if ordinal is None:
+        return "--device cpu runs no engine"
+    if sms and ordinal >= len(sms):
+        raise UsageError(
+            f"--device {device}: there is no GPU {ordinal}, this machine has {len(sms)}",
+            hint=f"devices are cuda:0 to cuda:{len(sms) - 1}",
+        )
+    return [(ordinal, sms[ordinal])] if sms else "no GPU was found"
+
+
+def _gpu_for_target(package: Package, target: str, gpus: Sequence[tuple[int, int]]) -> TargetGpu | str:
+    """Return the GPU of `gpus` on which a target runs (rule 3), or the reason why none of them runs it."""
+    target_sm = package.index.targets[target].sm
+    reason = ""
+    for ordinal, sm in sorted(gpus, key=lambda gpu: (gpu[1] != target_sm, gpu[1], gpu[0])):
+        try:
+            choose_target(package.index, this_machine(sm, ordinal), target)
+        except NoFittingTarget as error:
+            reason = reason or error.text.rpartition("\n")[2].strip()
+            continue
+        return TargetGpu(target, ordinal, sm)
+    return reason
 
 
 def machine(gpu: TargetGpu, platform: str) -> Mapping[str, str]:
     """Return the facts about the GPU and its driver that belong to the key of a verification."""
-    device = devices.use_device(gpu.sm)
+    device = devices.use_gpu(gpu.ordinal)
     details = {} if device is None else {"device": device.name, "driver": device.driver}
     return {"platform": platform, "device": f"GPU {gpu.ordinal}", **details}
 

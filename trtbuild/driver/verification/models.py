@@ -62,9 +62,11 @@ def verify(request: Request, options: Options, watcher: Watcher) -> Verification
 
     `ok` is false if a comparison fails, if a step has no record, or if the verification of a model ends with an error.
 
-    Raises ToolchainMissing if onnxruntime, torch or onnx is not installed, and UsageError if a replay is not for one model.
+    Raises ToolchainMissing if onnxruntime, torch or onnx is not installed. Raises UsageError if a replay is not for one
+    model, or if the device does not exist.
     """
     started = time.monotonic()
+    engines_here.usable_gpus(options.device)  # an unknown device is an error before any work
     workspace = Workspace(replace(request, force=False))
     if options.replay is not None and len(workspace.models) != 1:
         raise UsageError("--replay is for one model", hint="name it: trtbuild verify MODEL --replay FILE")
@@ -302,7 +304,7 @@ class _ModelVerification:
                 for name in partitioning.targets
             ]
             return
-        for name, gpu in engines_here.gpus_for_targets(package, partitioning.targets):
+        for name, gpu in engines_here.gpus_for_targets(package, partitioning.targets, self._options.device):
             reason = gpu if isinstance(gpu, str) else engines_here.reason_without_torch()
             if reason is not None or isinstance(gpu, str):
                 self._not_run.append(NotRun(target=name, reason=reason or ""))

@@ -59,6 +59,7 @@ def verify_packages(paths: Sequence[Path], targets: Sequence[str], options: Opti
     fails because of the arguments or of this machine, the first error is raised.
     """
     started = time.monotonic()
+    engines_here.usable_gpus(options.device)  # an unknown device is an error before any work
     models: list[PackageEntry] = []
     errors_by_path: dict[Path, TrtbuildError] = {}
     for path in paths:
@@ -107,7 +108,8 @@ class _PackageVerification:
         index = self._package.index
         cuts: list[CutEntry] = []
         not_run: list[NotRun] = []
-        for name, gpu in engines_here.gpus_for_targets(self._package, targets or list(index.targets)):
+        wanted = targets or list(index.targets)
+        for name, gpu in engines_here.gpus_for_targets(self._package, wanted, self._options.device):
             reason = (
                 gpu if isinstance(gpu, str) else self._reason_without_onnx(name) or engines_here.reason_without_torch()
             )

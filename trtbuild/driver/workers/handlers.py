@@ -120,13 +120,13 @@ def tensor_bytes(tensor: Any) -> tuple[str, tuple[int, ...], memoryview]:
 def lower(job: LowerJob, context: Context) -> Result:
     """Lower a traced program, and check that the lowered program gives the same results."""
     from trtbuild.stages.lower import run
-    from trtbuild.stages.program import guard
+    from trtbuild.stages.program import consistency
     from trtbuild.stages.program.custom_calls import open_calls
     from trtbuild.stages.program.text import module_paths, program_text
     from trtbuild.stages.program.translations import decomposition_table
 
     store = context.store
-    traced = guard.read_program(store.get_bytes(job.program))
+    traced = consistency.read_program(store.get_bytes(job.program))
     opened = open_calls(traced)  # the code of operators from outside PyTorch is loaded only in the trace worker
     program = run.lower(
         opened.program, job.precisions, decomposition_table(), job.points, truncates_double=job.truncates_double
@@ -135,7 +135,7 @@ def lower(job: LowerJob, context: Context) -> Result:
         compare_lowered(job.comparison, job.precisions, opened, program, store)
     if opened.calls:
         program = opened.close(program)
-        guard.refuse_changes(program, guard.signature(traced), "lower", job.points)
+        consistency.refuse_changes(program, consistency.signature(traced), "lower", job.points)
     outputs = {
         "program": store.put_bytes(program.to_bytes()),
         "graph": store.put_bytes(program_text(program).encode()),
@@ -179,11 +179,11 @@ def compare_lowered(
 def explain(job: LowerJob, context: Context) -> Result:
     """Say in which type each operator of a traced program is computed, if it is lowered by `job`."""
     from trtbuild.stages.lower import explaining
-    from trtbuild.stages.program import guard
+    from trtbuild.stages.program import consistency
     from trtbuild.stages.program.custom_calls import open_calls
     from trtbuild.stages.program.translations import decomposition_table
 
-    traced = guard.read_program(context.store.get_bytes(job.program))
+    traced = consistency.read_program(context.store.get_bytes(job.program))
     program = open_calls(traced).program
     computed = explaining.explain(program, job.precisions, decomposition_table(), truncates_double=job.truncates_double)
     return Result(computed=tuple(computed))
@@ -192,11 +192,11 @@ def explain(job: LowerJob, context: Context) -> Result:
 def partition(job: PartitionJob, context: Context) -> Result:
     """Partition a lowered program. The result contains the conversions that were made for the parser."""
     from trtbuild.stages.partition import run
-    from trtbuild.stages.program import guard
+    from trtbuild.stages.program import consistency
     from trtbuild.store.trust.keyring import trust_from_json as trust_policy
 
     store = context.store
-    program = guard.read_program(store.get_bytes(job.program))
+    program = consistency.read_program(store.get_bytes(job.program))
     validator = Validator(store if job.trust is None else LocalStore(store.root, trust_policy(job.trust)), job)
     result = run.partition(program, job.settings, validator, job.points, job.plugins)
     outputs = {"partitions": store.put_bytes(result.document.to_bytes())}
@@ -208,9 +208,11 @@ def partition(job: PartitionJob, context: Context) -> Result:
 def convert(job: ConvertJob, context: Context) -> Result:
     """Convert a partition to ONNX."""
     from trtbuild.stages.convert import conversion
-    from trtbuild.stages.program import guard
+    from trtbuild.stages.program import consistency
 
-    converted = conversion.convert(guard.read_program(context.store.get_bytes(job.program)), job.opset, job.plugins)
+    converted = conversion.convert(
+        consistency.read_program(context.store.get_bytes(job.program)), job.opset, job.plugins
+    )
     return Result(conversion_outputs(converted, context.store))
 
 

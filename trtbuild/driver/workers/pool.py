@@ -10,8 +10,9 @@ Rules
    * A trace worker inherits the user's environment, with hidden GPUs and a fixed hash seed.
    * A torch worker gets the same environment, but sees the GPUs, because TensorRT's parser runs in it and needs a GPU.
    * An ``original`` worker sees the GPUs, too, but gets no fixed hash seed.
-   * An engine worker gets only `ENGINE_ENVIRONMENT`, which is in the engine's key, and `LIBRARY_PATHS`, which is in no key.
+   * An engine worker gets only `ENGINE_ENVIRONMENT`, which is in the engine's key, and `INHERITED`, which is in no key.
      The code that loads TensorRT compares the loaded library with the planned one (`trtbuild.toolchain.libraries.mapped`).
+     If the engine is built for one GPU, the worker sees no other GPU. It compiles only engines for this GPU.
      ``LD_PRELOAD`` and ``LD_AUDIT`` load other code into a process, so an engine worker does not get them.
 3. If a worker dies, its job fails. The error contains the end of its log. The next job gets a new worker.
 4. Each worker runs in its own session, so Ctrl-C reaches the driver only. The driver then ends the workers.
@@ -37,15 +38,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from trtbuild import errors
-from trtbuild.core.engines.engine_job import ENGINE_ENVIRONMENT
 from trtbuild.driver.workers import logs
+from trtbuild.driver.workers.environments import worker_environment
 from trtbuild.driver.workers.fork_servers import CAN_FORK_WORKERS, FORKED_KINDS, ForkServers, client_command, lent
 from trtbuild.driver.workers.kinds import FORKS, WorkerKind
 from trtbuild.errors import ToolchainError, TrtbuildError
-from trtbuild.stages.trace.user_code.observe import HIDDEN
-
-#: Variables that an engine worker inherits.
-LIBRARY_PATHS = ("LD_LIBRARY_PATH",)
 
 #: Seconds after which an idle worker that does not exit is killed.
 EXIT_TIMEOUT_S = 5.0
@@ -92,11 +89,19 @@ class WorkerDied(ToolchainError):
 
 
 class Worker:
-    """One child process. Not thread-safe: one job at a time."""
+    """One child process. Not thread-safe: one job at a time. `gpu` is the only GPU that it sees; None: no such limit."""
 
-    def __init__(self, kind: WorkerKind, store_root: Path, project: Path, servers: ForkServers | None = None) -> None:
+    def __init__(
+        self,
+        kind: WorkerKind,
+        store_root: Path,
+        project: Path,
+        gpu: int | None = None,
+        servers: ForkServers | None = None,
+    ) -> None:
         """Start a worker. With `servers`, it is forked from one of them."""
         self.kind = kind
+        self.gpu = gpu
         self._project = project
         self._log: IO[bytes] = tempfile.TemporaryFile(prefix="trtbuild-log-")  # noqa: SIM115
         words = command(kind, store_root, project)
@@ -111,7 +116,7 @@ class Worker:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._log,
-                env=_environment(kind),
+                env=worker_environment(kind, gpu),
                 cwd=project,
                 pass_fds=descriptors,
                 start_new_session=True,
@@ -213,26 +218,28 @@ def start_servers(project: Path) -> ForkServers | None:
     """Return the servers from which a pool's workers are forked. None if this system cannot fork workers."""
     if not CAN_FORK_WORKERS:
         return None
-    return lent() or ForkServers(_environment("trace"), project)
+    return lent() or ForkServers(worker_environment("trace"), project)
 
 
 class WorkerPool:
-    """Starts workers on demand, and keeps idle ones by kind. Thread-safe."""
+    """Starts workers on demand, and keeps idle ones by kind and GPU. Thread-safe."""
 
     def __init__(self, store_root: Path, project: Path) -> None:
         self._store_root = store_root
         self._project = project
-        self._idle: dict[WorkerKind, list[Worker]] = {kind: [] for kind in _IS_REUSED}
+        self._idle: dict[tuple[WorkerKind, int | None], list[Worker]] = {}
         self._busy: set[Worker] = set()
         self._lock = threading.Lock()
         self._closed = False
         self._servers: ForkServers | None = None
 
-    def call(self, kind: WorkerKind, job: Mapping[str, Any], *, alone: bool = False) -> dict[str, Any]:
+    def call(
+        self, kind: WorkerKind, job: Mapping[str, Any], *, alone: bool = False, gpu: int | None = None
+    ) -> dict[str, Any]:
         """Do one job in a worker of `kind`, and return its reply. With `alone`, the worker does no other job.
 
-        Raises TrtbuildError."""
-        worker = self._take(kind, new=alone)
+        `gpu` is the GPU of an engine worker. Raises TrtbuildError."""
+        worker = self._take(kind, gpu, new=alone)
         is_reused = _IS_REUSED[kind] and not alone
         if kind == "trace":
             self._prepare("torch")
@@ -253,7 +260,7 @@ class WorkerPool:
             self._closed = True
             idle = [worker for workers in self._idle.values() for worker in workers]
             busy = list(self._busy)
-            self._idle = {kind: [] for kind in _IS_REUSED}
+            self._idle = {}
         for worker in busy if kill else []:
             worker.kill()
         for worker in idle:
@@ -262,39 +269,43 @@ class WorkerPool:
         if self._servers is not None:
             self._servers.close()
 
-    def _take(self, kind: WorkerKind, *, new: bool) -> Worker:
+    def _take(self, kind: WorkerKind, gpu: int | None, *, new: bool) -> Worker:
         with self._lock:
             if self._closed:
                 raise WorkerDied("the build was interrupted")
-            worker = self._idle[kind].pop() if self._idle[kind] and not new else None
+            idle = self._idle.get((kind, gpu))
+            worker = idle.pop() if idle and not new else None
             if worker is None or not worker.is_alive:
-                worker = self._start(kind)
+                worker = self._start(kind, gpu)
             self._busy.add(worker)
             return worker
 
-    def _start(self, kind: WorkerKind) -> Worker:
+    def _start(self, kind: WorkerKind, gpu: int | None = None) -> Worker:
         if kind in FORKED_KINDS and (self._servers is None or not self._servers.is_alive):
             if self._servers is not None:
                 self._servers.close()
             self._servers = start_servers(self._project)
         servers = self._servers if kind in FORKED_KINDS else None
-        return Worker(kind, self._store_root, self._project, servers)
+        return Worker(kind, self._store_root, self._project, gpu, servers)
 
     def _prepare(self, kind: WorkerKind) -> None:
         """Start a worker of `kind` if none exists, so that it loads its libraries before it is needed."""
         with self._lock:
-            exists = self._idle[kind] or any(worker.kind == kind for worker in self._busy)
+            exists = self._idle.get((kind, None)) or any(worker.kind == kind for worker in self._busy)
             if not self._closed and not exists and (os.cpu_count() or 1) > 1:
                 with contextlib.suppress(OSError):  # the error is reported when the worker is needed
-                    self._idle[kind].append(self._start(kind))
+                    self._keep(self._start(kind))
 
     def _give_back(self, worker: Worker, *, reusable: bool) -> None:
         with self._lock:
             self._busy.discard(worker)
             if reusable and not self._closed:
-                self._idle[worker.kind].append(worker)
+                self._keep(worker)
                 return
         worker.end()
+
+    def _keep(self, worker: Worker) -> None:
+        self._idle.setdefault((worker.kind, worker.gpu), []).append(worker)
 
 
 def error_from_json(fields: Mapping[str, Any], log: str) -> TrtbuildError:
@@ -313,15 +324,3 @@ def error_from_json(fields: Mapping[str, Any], log: str) -> TrtbuildError:
             error.nodes = tuple(map(str, fields.get("nodes", ())))
         return error
     return errors.InternalError(f"{text}\n{fields.get('trace') or log[-LOG_TAIL:]}".rstrip())
-
-
-def _environment(kind: WorkerKind) -> dict[str, str]:
-    if kind == "engine":
-        return {**ENGINE_ENVIRONMENT, **{name: os.environ[name] for name in LIBRARY_PATHS if name in os.environ}}
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(HIDDEN)}
-    if kind == "original":  # it may run on a GPU, as the package does
-        return {**environment, "PYTHONDONTWRITEBYTECODE": "1"}
-    environment.update({"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"})
-    if kind == "trace":
-        environment["CUDA_VISIBLE_DEVICES"] = ""
-    return environment

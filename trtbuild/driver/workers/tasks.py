@@ -62,13 +62,14 @@ TASKS: Mapping[str, Task] = {
 }
 
 
-def call(pool: WorkerPool, task: str, job: Any) -> Reply:
-    """Do `task` in a worker of `pool`. Raises the error that the worker reports, or WorkerDied."""
+def call(pool: WorkerPool, task: str, job: Any, gpu: int | None = None) -> Reply:
+    """Do `task` in a worker of `pool`, which sees only the GPU `gpu` if it is not None.
+
+    Raises the error that the worker reports, or WorkerDied.
+    """
     message = {"task": task, "job": encode(job)}
-    if isinstance(job, EngineJob) and job.plugin_library is not None:
-        answer = pool.call(TASKS[task].worker, message, alone=True)
-    else:
-        answer = pool.call(TASKS[task].worker, message)
+    loads_plugins = isinstance(job, EngineJob) and job.plugin_library is not None
+    answer = pool.call(TASKS[task].worker, message, alone=loads_plugins, gpu=gpu)
     return Reply(
         **vars(decode(Result, answer["result"])),
         duration_s=float(answer["duration_s"]),

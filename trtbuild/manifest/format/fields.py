@@ -1,7 +1,7 @@
 """The fields of a manifest as pydantic models: kinds, ranges and defaults.
 
-Other modules check rules that need more than one entry or the file system: `declared`, `resolve`, `shapes`, `source` and
-`outputs`. Editors and docs/manifest.md show the docstrings and descriptions of this module.
+Other modules check rules that need more than one entry or the file system: `declared`, `resolve`, `shapes`, `source`,
+`quantization`, `plugins` and `outputs`. Editors and docs/manifest.md show the docstrings and descriptions of this module.
 """
 
 from __future__ import annotations
@@ -252,13 +252,14 @@ class QuantizeFields(Fields):
     """The types that the layers of a model are rounded to, and the method that finds the scales."""
 
     format: kinds.QuantizationFormat = Field(
-        description="The types of weights and, without `weight_only` and for `int8` and `fp8`, of activations."
+        description="The type that weights are rounded to. `int8` and `fp8` also round activations, to the same type."
     )
     method: kinds.QuantizationMethod = Field(
-        "max", description="How the scales are found. The format decides which exist."
+        "max", description="How the scales are found. Each format allows some of these methods."
     )
     calibration: CalibrationFields | None = Field(
-        None, description="The data with which scales are found. Formats for weights only need none with `max`."
+        None,
+        description="The data with which scales are found. With `max`, formats that round only weights need no data.",
     )
     exclude: kinds.ModulePatterns = Field(
         [],
@@ -275,8 +276,8 @@ class PluginFields(Fields):
     namespace: kinds.PluginText = Field("", description="The namespace of the plugin.")
     arguments: dict[str, str | None] = Field(
         {},
-        description="Arguments of the operator whose field of the plugin has another name, or null if the plugin has no "
-        "such field.",
+        description="Argument of the operator → the plugin's field for it, if the names differ. null means that the plugin "
+        "has no field for it.",
         examples=[{"pooled_height": "output_height"}],
     )
     attributes: dict[str, Any] = Field(

@@ -1,1 +1,1 @@
-"""YAML text as nodes with their places, and messages for syntax errors. Uses no other package of `trtbuild.manifest`."""
+"""YAML text as nodes with their places, and messages for syntax errors. Uses no other module of `trtbuild.manifest`."""

@@ -86,7 +86,7 @@ class Arguments:
         self._positional = [number for number, entry in enumerate(index.inputs) if not entry.keyword]
         self._numbers = {entry.name: number for number, entry in enumerate(index.inputs)}
         #: The number of inputs if all are positional, otherwise -1.
-        self._all_positional = len(index.inputs) if len(self._positional) == len(index.inputs) else -1
+        self._count_if_all_positional = len(index.inputs) if len(self._positional) == len(index.inputs) else -1
         #: Names in the package's order. If `_in_order` is True, the positional inputs come first.
         self._names = [entry.name for entry in index.inputs]
         self._in_order = self._positional == list(range(len(self._positional)))
@@ -101,7 +101,7 @@ class Arguments:
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any], stream: int) -> BoundArguments:
         """Return the inputs in the package's order, the decision for their shapes, and whether an input was adopted. Raises
         CallRefused."""
-        if not kwargs and len(args) == self._all_positional:
+        if not kwargs and len(args) == self._count_if_all_positional:
             values = args
         else:
             values = self._in_package_order(args, kwargs)

@@ -76,9 +76,10 @@ class Loaded:
         self._files: Mapping[str, memoryview] | None = files
         self._create_engines = create_engines
         self._engines: Engines | None = None
-        #: The operations on arrays of the device, the parts that PyTorch computes (by partition), and the value weights (by
-        #: slot). A value weight is a weight that a part reads like an input, or that is an output of the model.
-        self._torch_state: tuple[ArrayOperations, Mapping[str, Part], Mapping[int, Any]] | None = None
+        #: The objects that all runners share: the operations on arrays of the device, the parts that PyTorch computes (by
+        #: partition), and the value weights (by slot). A value weight is a weight that a part reads like an input, or that
+        #: is an output of the model.
+        self._shared_by_runners: tuple[ArrayOperations, Mapping[str, Part], Mapping[int, Any]] | None = None
         self._runners: dict[bool, Runner] = {}
         self._lock = threading.Lock()
 
@@ -148,7 +149,7 @@ class Loaded:
                 runner.close()
             if self._engines is not None:
                 self._engines.close()
-            self._runners, self._engines, self._files, self._torch_state = {}, None, None, None
+            self._runners, self._engines, self._files, self._shared_by_runners = {}, None, None, None
 
     def __enter__(self) -> Loaded:
         return self
@@ -167,12 +168,12 @@ class Loaded:
     def _create_runner(self, cuda_graphs: bool) -> Runner:
         if self._files is None:
             raise PackageError(f"the package of {self.model!r} is closed", hint="load it again")
-        if self._torch_state is None:
-            self._torch_state = (
+        if self._shared_by_runners is None:
+            self._shared_by_runners = (
                 self._load_on_cpu(self._files) if self.target is None else self._load_on_gpu(self._files)
             )
             self._files = {}  # engines have copied their plans, and each tensor keeps its file's bytes alive
-        arrays, torch_parts, weights = self._torch_state
+        arrays, torch_parts, weights = self._shared_by_runners
         target, parts = target_to_run(self.package.index, self.target), dict(torch_parts)
         if self._engines is not None:
             for partition in target.partitions.partitions:
@@ -212,7 +213,7 @@ class Loaded:
         engines = self._create_engines()
         try:
             with engines.memory.on_device():
-                torch_state = engines.memory, *self._create_torch_parts(target, files, engines.memory, everything=False)
+                shared = engines.memory, *self._create_torch_parts(target, files, engines.memory, everything=False)
                 for partition in target.partitions.partitions:
                     if partition.kind == "tensorrt":
                         engines.load(partition, files[target.engines[partition.name]])
@@ -220,7 +221,7 @@ class Loaded:
             engines.close()
             raise
         self._engines = engines
-        return torch_state
+        return shared
 
     def _create_torch_parts(
         self, target: PackedTarget, files: Mapping[str, memoryview], arrays: ArrayOperations, *, everything: bool

@@ -5,10 +5,10 @@ Rules
    the input of the next one. A new state is copied only if the caller has the same array, as an output or as an input.
 2. No part writes to its inputs. So all sessions begin with the same arrays of first values, and an old state that the
    model returns is copied for the caller.
-3. Calls of one session are in an order. A call that begins while another thread is in one is an error, because no result
-   would be right. If a call fails, the state is that from before the call.
-4. A call on another stream than the last one waits for the work of the last one, and copies the state: memory is freed
-   in the order of the stream for which it was allocated.
+3. Calls of one session run one after the other. A call that begins while another thread is in a call of the same session
+   raises an error, because no result would be right. If a call fails, the state is the one from before this call.
+4. If a call is on another stream than the call before it, it waits for the work of that call, and copies the state. The
+   copy is needed because memory is freed in the order of the stream for which it was allocated.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ class State:
 
     @contextlib.contextmanager
     def call(self, stream: int) -> Iterator[_StateCall]:
-        """Give the arrays for one call on `stream`. Raises CallRefused if another thread is in a call of this session."""
+        """Yield an object with the arrays for one call on `stream`. Raises CallRefused if another thread is in a call of
+        this session."""
         with self._exclusive():
             yield _StateCall(self, self._current(stream), stream)
 
@@ -95,8 +96,8 @@ class State:
         return {entry.name: copy for entry, copy in zip(self.layout.entries, copies, strict=True)}
 
     def set(self, values: Mapping[str, Any], stream: int) -> None:
-        """Replace values by copies of `values`, by buffer name. Other buffers keep theirs. Raises CallRefused for an
-        unknown name, and for another dtype, shape or device; then nothing is replaced."""
+        """Replace the state by copies of `values`, by buffer name. Buffers without a value keep theirs. Raises CallRefused
+        for an unknown name, and for another dtype, shape or device; then nothing is replaced."""
         names = [entry.name for entry in self.layout.entries]
         unknown = [name for name in values if name not in names]
         if unknown:

@@ -3,9 +3,9 @@
 Rules
 1. A wrapped array is not copied. The object that its memory comes from (a DLPack capsule, the exporting object) is its
    `owner`. So this object is not freed before the array.
-2. The `stream` of an array is the stream of the last write to its memory, if this stream is known. For a wrapped array it
-   is the stream of its reader, which waits for this write. Readers on other streams
-   wait for the write (CUDA array interface 3, "Synchronization"; ``__dlpack__(stream=…)``).
+2. The `stream` of an array is the stream of the last write to its memory, if this stream is known. When an array is
+   wrapped, the stream of the call waits for that write, and becomes the `stream` of the wrapped array. Readers on other
+   streams wait for the work on `stream` (CUDA array interface 3, "Synchronization"; ``__dlpack__(stream=…)``).
 3. An array in host memory is refused, with a hint. Nothing is uploaded automatically.
 """
 

@@ -113,7 +113,9 @@ def consume_capsule(capsule: object) -> CapsuleTensor:
         address = _object_api.PyCapsule_GetPointer(ctypes.py_object(capsule), name)
         managed: Any = structure.from_address(address)
         if structure is _VersionedTensor and managed.major != 1:
-            raise ValueError(f"a DLPack capsule of version {managed.major}.{managed.minor}; this is 1")
+            raise ValueError(
+                f"a DLPack capsule of version {managed.major}.{managed.minor}, but only version 1 can be read"
+            )
         tensor = managed.tensor
         element = element_of_dlpack(tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes)
         if element is None:

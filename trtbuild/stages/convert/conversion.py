@@ -14,7 +14,7 @@ Rules
 5. The types and sizes that ONNX infers must equal those of the program (module `types`). A translation writes complex
    numbers as pairs of floats, so inputs and outputs must be real.
 6. Quantizers to float8, int4 and float4 need newer opsets than other models (`trtbuild.stages.program.quantized_onnx`).
-   Such a model has its own opset if the toolchain's opset is older, and if the toolchain's parser reads it.
+   If the toolchain's opset is older, and if its parser also reads the newer opset, such a model has the newer opset.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def convert(program: Program, opset: int, plugins: Sequence[Plugin] = ()) -> Con
             nodes=tuple(index for index, _ in untranslatable),
         )
     _refuse_complex_boundaries(program)
-    opset = _raise_for_quantizers(program, opset)
+    opset = _opset_for_quantizers(program, opset)
     exported = copy_for_exporter(program)
     write_nodes(exported.graph, by_operator(plugins))
     try:
@@ -108,7 +108,7 @@ def convert(program: Program, opset: int, plugins: Sequence[Plugin] = ()) -> Con
     return Conversion(result.SerializeToString(deterministic=True), origins)
 
 
-def _raise_for_quantizers(program: Program, opset: int) -> int:
+def _opset_for_quantizers(program: Program, opset: int) -> int:
     """The opset for `program`: `opset`, or a newer one for the types of its quantizers (rule 6). Raises ConversionRefused
     if the toolchain does not read that opset."""
     required = required_opset(program.graph)
@@ -144,13 +144,13 @@ def _refuse_complex_boundaries(program: Program) -> None:
 
 def untranslatable_calls(program: Program, plugins: Sequence[Plugin] = ()) -> list[tuple[int, str]]:
     """List the call_function nodes without a correct translation: (index, name of the operator)."""
-    found = by_operator(plugins)
+    plugins_by_operator = by_operator(plugins)
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
     indices = (
         index
         for index, node in enumerate(calls)
-        if not is_plugin(node, found)
-        and (found.keys() == set() or checked_plugin(node, found) is None)
+        if not is_plugin(node, plugins_by_operator)
+        and (not plugins_by_operator or checked_plugin(node, plugins_by_operator) is None)
         and (not has_translation(node) or is_mistranslated(node))
     )
     return [(index, target_name(calls[index].target)) for index in indices]

@@ -15,7 +15,7 @@ _ALIGNMENT = 4096
 _FOUR_BITS = (onnx.TensorProto.INT4, onnx.TensorProto.FLOAT4E2M1)
 
 
-def materialize(model: bytes, weights: Mapping[str, np.ndarray | Bytes]) -> bytes:
+def with_inline_weights(model: bytes, weights: Mapping[str, np.ndarray | Bytes]) -> bytes:
     """Return `model` (a result of `convert`) with its external weights inlined. `weights` maps names to row-major bytes.
 
     `weights` may lack weights that the model does not read. Raises KeyError for a missing weight that the model reads,

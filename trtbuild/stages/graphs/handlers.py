@@ -20,7 +20,7 @@ from trtbuild.core.partition.partitions import Partition, Partitions, TensorType
 from trtbuild.errors import ConversionRefused
 from trtbuild.stages.graphs import network, onnx_model
 
-#: Name of the one partition (`trtbuild.stages.partition.naming`, rule 1).
+#: Name of the only partition (`trtbuild.stages.partition.naming`, rule 1).
 PARTITION_NAME = "model"
 
 
@@ -60,7 +60,7 @@ class GraphHandler:
     text: Callable[[bytes], str]
     names: Callable[[bytes], list[tuple[str, str, str]]]
     make_partition: Callable[[bytes, int, AskParser], ModelPartition]
-    #: For a partition's model: (name, number) of its nodes; the number is the one in `Partition.calls`.
+    #: For a partition's model: the name of each node, and its index in `Partition.calls`.
     origins: Callable[[bytes], list[tuple[str, int]]]
 
 

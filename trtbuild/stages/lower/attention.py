@@ -12,8 +12,7 @@ Rules
 5. Query and key are both multiplied by the square root of the scale, as in torch's own formula. So half overflows less
    often.
 6. Some attention is never written out: with dropout, with a mask and ``is_causal``, or with inputs that are not float32
-   in the user's module.
-   The same is true if the scale or the number of heads in a group depends on a dynamic size.
+   in the user's module. The same is true if the scale or the number of heads in a group depends on a dynamic size.
 """
 
 from __future__ import annotations

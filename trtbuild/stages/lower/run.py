@@ -5,7 +5,7 @@ Rules
    inputs in the same order (unused ones too), the same outputs with the same dtypes, no mutation.
 2. The table in `passes.py` lists all changes of a graph, in order.
 3. torch adds no guards on the symbols during the step (`fixed_symbols`).
-4. The lowered program has the same sizes as the traced program (`trtbuild.stages.program.guard`).
+4. The lowered program has the same sizes as the traced program (`trtbuild.stages.program.consistency`).
 5. The traced program is not changed. The same program gives the same canonical text in every process.
 """
 
@@ -17,9 +17,9 @@ from typing import Any
 from trtbuild.core.model.precisions import Precision, Precisions
 from trtbuild.stages.lower.passes import PASSES, Pass
 from trtbuild.stages.lower.request import Request
+from trtbuild.stages.program.consistency import refuse_changes, signature
 from trtbuild.stages.program.fixed_symbols import suppress_new_guards
 from trtbuild.stages.program.functional import Program, assemble
-from trtbuild.stages.program.guard import refuse_changes, signature
 from trtbuild.stages.program.text import module_paths
 
 

@@ -47,8 +47,8 @@ def make_result(
     plugins: Sequence[Plugin] = (),
 ) -> PartitionResult:
     """Make partitions of the candidates. `candidates` is in an order in which they can run. `reasons` maps the call numbers
-    of units that stay in PyTorch to the reasons.
-    `plugins` are those of the model. Raises SourceError if an output of the model is a constant."""
+    of units that stay in PyTorch to the reasons. `plugins` are those of the model. Raises SourceError if an output of the
+    model is a constant."""
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
     numbers = {node: number for number, node in enumerate(calls)}
     slots = {node: slot for slot, node in enumerate(program.weight_nodes)}

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from trtbuild.stages.partition.units import Unit
 from trtbuild.stages.program.sizes import Point, PointEvaluator, Type
 
-#: Operators that are defined for empty tensors: sums, operators that copy elements of another operand, and operators that
-#: read only a shape.
+#: Operators that are defined for empty tensors: sums and products, operators that copy elements of another operand, and
+#: operators that read only a shape.
 _DEFINED_OPERATORS = frozenset(
     {"sum", "prod", "cat", "concat", "stack", "constant_pad_nd", "pad", "slice_scatter", "select_scatter", "scatter"}
     | {"scatter_add", "index_put", "_unsafe_index_put", "index_add", "new_zeros", "new_ones", "new_full", "new_empty"}
@@ -24,7 +24,7 @@ def find_calls_on_empty_tensors(units: Sequence[Unit], points: Sequence[Point]) 
     points."""
     evaluators = [PointEvaluator(point) for point in points]
     return {
-        unit.index: "makes numbers of a tensor without elements"
+        unit.index: "computes values from a tensor without elements"
         for unit in units
         if _fills_empty_input(unit, evaluators)
     }

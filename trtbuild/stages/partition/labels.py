@@ -6,8 +6,8 @@ partition.
 Rules
 1. Some units stay in PyTorch: operators in `torch_executed_ops`, calls that the ONNX exporter cannot translate or the
    toolchain's parser rejects, calls that compute values from empty tensors, and calls with sizes or arguments that depend
-   on data. Operators from outside PyTorch and the checks of their results stay in PyTorch, too, except
-   operators that are plugins. The check of a plugin's result has the label of the plugin.
+   on data. Operators from outside PyTorch and the checks of their results stay in PyTorch, too, except operators that
+   become plugins. The check of a plugin's result has the label of the plugin.
 2. If `granularity` has module paths, each call of a matching module is a separate region. All other units together are
    one region.
 3. The label of a unit that stays in PyTorch has the reason for it.
@@ -64,7 +64,7 @@ def matches_any(name: str, operators: Sequence[str]) -> bool:
 def check_operators_exist(operators: Sequence[str]) -> None:
     """Raise SourceError (code ``torch-executed-ops``) for an operator that PyTorch does not have.
 
-    Only loaded namespaces are checked, because the operators of the user's code are not registered in this process.
+    Only operators of `TORCH_NAMESPACES` are checked, because the user's operators are not registered in this process.
     """
     if not operators:
         return
@@ -127,7 +127,7 @@ def _label(
     if is_custom(unit.call.target) and not is_plugin(unit.call, plugins):
         return Label(None, CUSTOM_OPERATOR_REASON)
     if declared_sizes.is_check(unit.call.target):
-        return Label(None, "checks the sizes that such an operator returns")
+        return Label(None, "checks the sizes that an operator from outside PyTorch returns")
     if unit.index in refusals:
         return Label(None, refusals[unit.index])
     if _has_data_dependent_size(unit):

@@ -32,9 +32,9 @@ from trtbuild.stages.partition.pieces import Piece, make_pieces
 from trtbuild.stages.partition.regions import REST_REGION, check_patterns, module_path
 from trtbuild.stages.partition.split import PieceProgram, build_program
 from trtbuild.stages.partition.units import Unit, affected_calls, call_numbers_by_node, find_units
+from trtbuild.stages.program.consistency import refuse_inconsistency
 from trtbuild.stages.program.fixed_symbols import suppress_new_guards
 from trtbuild.stages.program.functional import Program
-from trtbuild.stages.program.guard import refuse_inconsistency
 from trtbuild.stages.program.plugins import by_operator, check_plugins
 from trtbuild.stages.program.sizes import points_of
 from trtbuild.stages.program.symbols import Symbols
@@ -110,13 +110,13 @@ class _Partitioner:
             check_patterns(self._units, settings.granularity)
         check_operators_exist(settings.torch_executed_ops)
         check_plugins(self._program.graph, self._plugins)
-        found = by_operator(self._plugins)
+        plugins_by_operator = by_operator(self._plugins)
         refused = _untranslatable(self._program, self._units, self._validator)
         refused = find_calls_on_empty_tensors(self._units, self._points) | refused
         if settings.truncate_double:
             refused |= find_border_casts(self._program, self._units)
         while True:
-            labels = label_units(self._units, settings, refused, found)
+            labels = label_units(self._units, settings, refused, plugins_by_operator)
             final_labels, groups = group_units(self._units, labels, settings)
             pieces = make_pieces(self._program, groups, self._symbols)
             newly_refused: dict[int, str] = {}

@@ -7,7 +7,7 @@ Rules
    * a dimension of a tensor from outside whose size is the root's expression,
    * arithmetic on the dimensions of tensors from outside,
    * the tensor that the root reads, if the piece computes this tensor,
-   * inputs of the model from whose sizes the root can be computed. They become inputs of the piece (carriers).
+   * inputs of the model from whose sizes the root can be computed (they become inputs of the piece: carriers),
    * the tensor that the root reads, as a carrier.
 3. With this order, equal layers compute equal sizes in equal ways. It does not matter where the model uses the sizes
    first.

@@ -1,6 +1,6 @@
 """Put the calls of operators from outside PyTorch back into a lowered program (`custom_calls`).
 
-Rules 2 to 5 of `trtbuild.stages.program.custom_calls` are those of this file.
+This file follows rules 2 to 5 of `trtbuild.stages.program.custom_calls`.
 """
 
 from __future__ import annotations
@@ -46,8 +46,10 @@ class CallSize:
 
 @dataclass(frozen=True)
 class TakenCall:
-    """A call that was taken out. `node` is the call in the traced program. `results` maps the name of each added input to
-    the index of the result; None if the call has one result."""
+    """A call that was taken out. `node` is the call in the traced program.
+
+    `results` maps the name of each added input to the result that it stands for: the index of the result, which is None if
+    the call returns one tensor, and the node of the traced program that is this result."""
 
     node: torch.fx.Node
     args: Any
@@ -110,7 +112,7 @@ class _Closing:
         return self._copies[node]
 
     def _needs(self, node: torch.fx.Node) -> list[torch.fx.Node]:
-        """The nodes of the lowered program that a node needs, or that the call needs whose result it stands for."""
+        """The nodes of the lowered program that a node needs. An added input needs the arguments of its call."""
         if node.op != "placeholder" or node in self._copies:
             return list(node.all_input_nodes)
         call = self._calls_by_result[node.name]

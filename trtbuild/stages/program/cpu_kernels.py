@@ -1,8 +1,8 @@
-"""Stand-ins for operators from outside PyTorch that have no kernel for the CPU.
+"""Substitute kernels for operators from outside PyTorch that have no kernel for the CPU.
 
-A model with such an operator cannot run on the CPU, so no result of the operator can be compared there. A stand-in returns
-values that depend on the arguments of the call. So two programs that call the operator with other arguments, or in another
-place, still have different results: they are compared by their calls of the operator.
+A model with such an operator cannot run on the CPU, so no result of the operator can be compared there. A substitute
+returns values that depend on the arguments of the call. So two programs that call the operator with different arguments,
+or in different places, still have different results: they are compared by their calls of the operator.
 
 Rules
 1. The dtypes and sizes of a result are those of the operator's fake implementation. A size that depends on data is 2.
@@ -32,8 +32,8 @@ _UNKNOWN_SIZE = 2
 
 
 @contextlib.contextmanager
-def stand_in_kernels(operators: Iterable[str]) -> Iterator[tuple[str, ...]]:
-    """Give each operator (``mylib.twist.default``) without a kernel for the CPU a stand-in, inside the block. Yields the
+def substitute_kernels(operators: Iterable[str]) -> Iterator[tuple[str, ...]]:
+    """Give each operator (``mylib.twist.default``) without a kernel for the CPU a substitute, inside the block. Yields the
     names of these operators."""
     libraries, names = [], []
     try:

@@ -51,7 +51,8 @@ class OpenedProgram:
         return [node for node in self.program.input_nodes if node.name.startswith(_PREFIX)]
 
     def point_with_results(self, point: Point) -> Point:
-        """`point` with a number for each size of a result that depends on data: 2, if its range has 2."""
+        """`point` with a number for each size of a result that depends on data: the number of its range that is closest to
+        2."""
         ranges = self.program.exported.range_constraints
         sizes = (size for node in self.added_inputs for size in node.meta["val"].shape if not isinstance(size, int))
         symbols = {symbol for size in sizes for symbol in size.node.expr.free_symbols if symbol not in point}

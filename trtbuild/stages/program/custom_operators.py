@@ -1,12 +1,12 @@
-"""Operators from outside PyTorch in programs: find them, and define stand-ins where their code is not loaded.
+"""Operators from outside PyTorch in programs: find them, and define the operators whose code is not loaded.
 
 Rules
 1. Only the process of a trace loads the code that registers such an operator. A program contains the schemas of the
    operators that it calls. So a process without the code can read the program: it defines an operator with this schema.
-2. This stand-in has no kernel, and no implementation for tensors without data. Steps do not run it
-   (`trtbuild.stages.lower.custom_calls`).
-3. A process may read programs of several models. If another model has an operator of this name with another schema, a new
-   stand-in replaces the earlier one. An operator that the process has loaded itself is never replaced.
+2. An operator that is defined here has no kernel, and no implementation for tensors without data. Steps do not run it
+   (`trtbuild.stages.program.custom_calls`).
+3. A process may read programs of several models. If another model has an operator of this name with another schema, the
+   definition is replaced. An operator that the process has loaded itself is never replaced.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ SCHEMAS_FILE = "trtbuild.operators"
 #: The dispatch keys whose kernels run on tensors on the CPU.
 _CPU_KEYS = ("CPU", "CompositeExplicitAutograd", "CompositeImplicitAutograd")
 
-#: Name of an operator → the schema and the library of its stand-in. An operator exists as long as its library.
-_stand_ins: dict[str, tuple[str, Any]] = {}
+#: Name of an operator that is defined here → its schema and its library. An operator exists as long as its library.
+_defined_here: dict[str, tuple[str, Any]] = {}
 
 
 def is_custom(target: Any) -> bool:
@@ -90,7 +90,7 @@ def stored_schemas(program: bytes) -> dict[str, str]:
     return {}
 
 
-def define_stand_ins(schemas: Mapping[str, str]) -> None:
+def define_missing_operators(schemas: Mapping[str, str]) -> None:
     """Define the operators that this process does not have (rules 1 and 3).
 
     Raises SourceError if the process has loaded an operator of the same name with another schema."""
@@ -98,19 +98,19 @@ def define_stand_ins(schemas: Mapping[str, str]) -> None:
         registered = registered_schema(name)
         if registered == schema:
             continue
-        if registered is not None and name not in _stand_ins:
+        if registered is not None and name not in _defined_here:
             raise SourceError(
                 f"the operator {name} has the schema {registered} in this process, but the program was traced with "
                 f"{schema}",
                 code="operator-schema",
                 hint="load the code of the operator that the model was traced with",
             )
-        if name in _stand_ins:
-            _stand_ins.pop(name)[1]._destroy()
+        if name in _defined_here:
+            _defined_here.pop(name)[1]._destroy()
         namespace, _, signature = schema.partition("::")
         library = torch.library.Library(namespace, "FRAGMENT")
         library.define(signature)
-        _stand_ins[name] = schema, library
+        _defined_here[name] = schema, library
 
 
 @contextlib.contextmanager

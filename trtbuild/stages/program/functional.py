@@ -1,8 +1,9 @@
 """The functional form of an ExportedProgram: weights are its first inputs, and its outputs are a flat tuple.
 
 Rules
-1. The placeholders are, in this order: weights (parameters, then buffers), lifted constants, inputs. For torch.export,
-   weights are inputs as well. So a program contains no weights, and its bytes do not depend on their values.
+1. The placeholders are, in this order: weights (parameters, then buffers), lifted constants, inputs. In the signature of
+   the ExportedProgram, weights are user inputs. So a program contains no weights, and its bytes do not depend on their
+   values.
 2. Lifted constants (tensors that are neither parameters nor buffers) stay in the program, because they are part of the
    graph.
 3. Nodes keep only ``val`` and the paths of ``nn_module_stack``. Stack traces, file and class names are removed, because
@@ -32,7 +33,7 @@ from torch.export.graph_signature import (
 )
 
 from trtbuild import declared_sizes
-from trtbuild.stages.program.custom_operators import SCHEMAS_FILE, define_stand_ins, schemas_in, stored_schemas
+from trtbuild.stages.program.custom_operators import SCHEMAS_FILE, define_missing_operators, schemas_in, stored_schemas
 from trtbuild.stages.program.fixed_symbols import suppress_new_guards
 from trtbuild.stages.program.quantized import register_operators_of
 
@@ -99,13 +100,13 @@ class Program:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Program:
-        """Read a stored program. Operators that this process lacks get a stand-in (`custom_operators`).
+        """Read a stored program. Operators that this process lacks are defined without kernels (`custom_operators`).
 
         Raises SourceError if the process has another operator of such a name."""
         extra = {"trtbuild.weights": ""}
         register_operators_of(data)
         declared_sizes.define_for(data)
-        define_stand_ins(stored_schemas(data))
+        define_missing_operators(stored_schemas(data))
         with suppress_new_guards():
             exported = torch.export.load(io.BytesIO(data), extra_files=extra)
         # Loading adds a getitem for each result of a call, used or not. Remove the unused nodes: they were not stored.

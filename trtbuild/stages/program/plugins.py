@@ -48,7 +48,7 @@ def name_of(target: Any) -> str | None:
 
 
 def is_plugin(node: Any, plugins: Mapping[str, Plugin]) -> bool:
-    """Whether a node is a call that becomes one of `plugins`, which are by operator."""
+    """Whether a node is a call that becomes a plugin. `plugins` maps operators to plugins."""
     return isinstance(node, torch.fx.Node) and node.op == "call_function" and name_of(node.target) in plugins
 
 

@@ -36,8 +36,8 @@ ReadFile = Callable[[str], "bytes | bytearray | memoryview"]
 
 
 def write_pt2(index: PackageIndex, target: str, read: ReadFile, origin: str) -> bytes:
-    """Return the bytes of the ``.pt2`` file for one target. `origin` is the text of its extra file `INFO_FILE`, which
-    `about_text` returns."""
+    """Return the bytes of the ``.pt2`` file for one target. `origin` is the result of `about_text`: the text of the extra
+    file `INFO_FILE`."""
     exported = export_package(index, index.targets[target], read)
     buffer = io.BytesIO()
     torch.export.save(exported, buffer, extra_files={INFO_FILE: origin})
@@ -155,7 +155,8 @@ class _PartitionedModel(torch.nn.Module):
         return _build_outputs(self._index.output_tree, [values[source] for source in self._target.partitions.outputs])
 
     def _sizes(self, inputs: Sequence[torch.Tensor]) -> list[Any]:
-        """The value of each symbol, from the first axis that has the symbol. Its size is `multiple_of` times the value."""
+        """The value of each symbol, from the first axis that has the symbol. The size of that axis is the value times
+        `multiple_of`."""
         sizes: dict[int, Any] = {}
         for value, axes in zip(inputs, self._shapes.shapes, strict=True):
             for number, axis in enumerate(axes):

@@ -129,8 +129,8 @@ def _all_tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 @dataclass(frozen=True)
 class ProgramAxis:
-    """A dynamic axis of an exported program. Its size is `unit` times the symbol `symbol`, from `low` to `high` (None if
-    there is no bound). `hint` is its size in the example of the export, None if this size is unknown."""
+    """A dynamic axis of an exported program. Its size is `unit` times the symbol `symbol`, and is between `low` and `high`
+    (None if there is no bound). `hint` is the size in the example of the export, None if that is unknown."""
 
     symbol: str
     unit: int

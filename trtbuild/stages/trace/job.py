@@ -20,10 +20,10 @@ class TraceJob:
     """A model to trace.
 
     `points` are sizes of the symbols (in the order of ``shapes.symbols``) at which program and model must compute the same:
-    the min and max of every profile. `apart` are pairs of symbols that differ only in the opt of a later profile. Such
-    symbols are not declared alike. `weights` describes the tensors of the ``weights:`` file, None if there is no file.
-    `origins` is for messages: it maps a dotted path in the manifest's model (``inputs.image``, ``dims.height``, ``source``)
-    to ``file:line``.
+    the min and max of every profile. `apart` are pairs of symbols that differ only in the opt of a later profile. The
+    symbols of such a pair are not `alike`. `weights` describes the tensors of the ``weights:`` file, None if there is no
+    file. `origins` is for messages: it maps a dotted path in the manifest's model (``inputs.image``, ``dims.height``,
+    ``source``) to ``file:line``.
     """
 
     source: Source
@@ -45,8 +45,8 @@ class TraceJob:
         return equal and tuple(sorted((one, other))) not in self.apart
 
     def tied(self, ties: Ties) -> TraceJob:
-        """The job with one symbol for both symbols of each pair. Its `apart` is empty, because the numbers in `apart` are
-        those of the declared symbols."""
+        """The job with one symbol for both symbols of each pair in `ties`. Its `apart` is empty, because the numbers in
+        `apart` are those of the declared symbols."""
         kept_numbers = dict.fromkeys(kept_symbols(len(self.shapes.symbols), ties))
         points = tuple(dict.fromkeys(tuple(point[number] for number in kept_numbers) for point in self.points))
         return replace(self, shapes=self.shapes.merge_ties(ties), points=points, apart=())

@@ -133,7 +133,7 @@ def trace(
 
     project = project.resolve()
 
-    def refuse_unrecorded(weights: list[tuple[int, torch.Tensor]]) -> None:
+    def refuse_weights_unrecorded(weights: list[tuple[int, torch.Tensor]]) -> None:
         with discovery.own_work():
             refuse_weights(weights)
 
@@ -155,7 +155,7 @@ def trace(
                     discovery.implementation_digest,
                     discovery.dependency_state,
                     store_weights,
-                    refuse_unrecorded,
+                    refuse_weights_unrecorded,
                 )
         traced.interface["operators"] = discovery.operators
         if discovery.operators:
@@ -190,7 +190,7 @@ def trace_module(
 ) -> TraceResult:
     """Trace a loaded module. `implementation` returns the digest of a custom operator's implementation by the operator's
     name. `dependency_state` returns a value that changes with each new dependency. Raises SourceError."""
-    from trtbuild.stages.program.cpu_kernels import stand_in_kernels
+    from trtbuild.stages.program.cpu_kernels import substitute_kernels
     from trtbuild.stages.program.custom_operators import schemas_in
     from trtbuild.stages.program.text import module_paths, program_text
     from trtbuild.stages.trace.discovery import hooks
@@ -240,7 +240,7 @@ def trace_module(
         ForkedCall(store_in_copy, _STORING_PATIENCE_S)
         if store_weights is not None and values
         else contextlib.nullcontext() as storing,
-        stand_in_kernels(schemas_in(program.exported.graph_module)),
+        substitute_kernels(schemas_in(program.exported.graph_module)),
         Proof(
             module, replace(arranged, program=checked_program(program, job)), failures, job, frames, dependency_state
         ) as proof,
@@ -287,7 +287,7 @@ def _weights_to_store(arranged: ArrangedProgram, state: ModuleState, job: TraceJ
 
     slots: list[Weight | StateBuffer] = [*arranged.weights, *state.buffers]
     return [
-        # a state is copied: the last proof calls the module itself, which writes to it
+        # the buffers of a state are copied: the last proof calls the module itself, which writes to them
         (slot, stored_form(weight.value).clone() if slot >= len(arranged.weights) else stored_form(weight.value))
         for slot, weight in enumerate(slots)
         if job.weights is None or not weight.persistent

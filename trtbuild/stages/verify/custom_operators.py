@@ -1,7 +1,7 @@
 """Register operators from outside PyTorch for a comparison.
 
 The reference runs the operators themselves. So the modules that register them are imported, in a process that runs user
-code. An operator without a kernel for the CPU gets a stand-in (`trtbuild.stages.program.cpu_kernels`). Then the calls of
+code. An operator without a kernel for the CPU gets a substitute (`trtbuild.stages.program.cpu_kernels`). Then the calls of
 the operator are compared, and not its results.
 """
 
@@ -15,13 +15,13 @@ from pathlib import Path
 
 from trtbuild.core.model.custom_operators import CustomOperator
 from trtbuild.errors import SourceError
-from trtbuild.stages.program.cpu_kernels import stand_in_kernels
+from trtbuild.stages.program.cpu_kernels import substitute_kernels
 from trtbuild.stages.program.custom_operators import dynamic_sizes_from_zero, registered_schema
 
 
 @contextlib.contextmanager
 def registered(operators: Sequence[CustomOperator], roots: Sequence[Path]) -> Iterator[None]:
-    """Import the modules of `operators`, and give operators without a kernel for the CPU a stand-in inside the block.
+    """Import the modules of `operators`, and give operators without a kernel for the CPU a substitute inside the block.
 
     `roots` are the folders from which the modules of the project are imported. Raises SourceError (code ``verify``)."""
     if not operators:
@@ -30,7 +30,7 @@ def registered(operators: Sequence[CustomOperator], roots: Sequence[Path]) -> It
     sys.path[:0] = [str(root) for root in roots]
     for operator in operators:
         _import(operator)
-    with stand_in_kernels([operator.name for operator in operators]), dynamic_sizes_from_zero():
+    with substitute_kernels([operator.name for operator in operators]), dynamic_sizes_from_zero():
         yield
 
 

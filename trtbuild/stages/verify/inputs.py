@@ -1,8 +1,8 @@
 """Make the inputs of comparisons: random values that the model accepts, and files of inputs.
 
 Rules
-1. The values of an input with a range are drawn uniformly from it. Without a range, floats are normal, as in the trace,
-   and bools are random, with both values in each row.
+1. The values of an input with a range are drawn uniformly from this range. Without a range, floats are normal, as in the
+   trace, and bools are random, with both values in each row.
 2. Without a range, integers are 0 or 1, because the trace has shown that the model accepts these. If an input is an index
    of table rows (token ids, positions), it may be the index of any row. If it indexes several tables, the smallest one
    counts.

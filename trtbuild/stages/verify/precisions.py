@@ -9,7 +9,7 @@ Rules
 3. A size does not depend on values. An integer may depend on a coarse value (``argmax``). Values that are computed from
    this integer are then coarse.
 4. A number that is computed from sizes alone is exact, because it depends on no rounded value.
-5. float64 counts as float32, and float8 as bfloat16. These are the finest and the coarsest precision with a tolerance.
+5. The dtype float64 counts as float32, and the float8 dtypes as bfloat16, because only quantizers have other tolerances.
 6. The result of a quantizer counts as its type: a difference of one bit of float32 may become a whole step. (A dequantizer
    alone rounds nothing: its input has the same numbers in both results.)
 7. The result of a quantizer of weights counts as int8 at most, because both results round the same weights. Only a weight

@@ -201,8 +201,8 @@ class Reference:
         return [coarsest_precision(pair) for pair in zip(in_partitions, in_program, strict=True)]
 
     def exact_outputs(self) -> frozenset[int]:
-        """The positions of the model's outputs that must be equal. Empty if the traced program is not known, because a
-        package computes such floats with the program that they are compared with."""
+        """The positions of the model's outputs that must be equal. Empty if the traced program is not known: the reference
+        then computes these outputs with the programs of the partitions, as the package does."""
         return frozenset() if self._program is None else precisions.exact_outputs(self._program)
 
     def _compute_part_precisions(self, part: Partition, inputs: Sequence[RoundedType]) -> Sequence[RoundedType]:

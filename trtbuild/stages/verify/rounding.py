@@ -11,7 +11,7 @@ Rules
    (``where``, ``round``, `topk`), or the model amplifies errors too much for a comparison.
 3. The reference may change by more than the tolerance in these runs, because the model amplifies errors (``exp`` of a
    large number). Then the change is allowed as an error, up to `MAX_AMPLIFICATION` tolerances. Without this limit a wrong
-   conversion could hide in a model with a large tolerance: a whole tolerance is changed in every weight.
+   conversion could hide in a model with a large tolerance, because the runs change each weight by up to a whole tolerance.
 4. If the shape of an output changes (``nonzero``), all its values are decided by rounding.
 5. Zeros stay zeros, and the values of an input stay between its smallest and its largest value. So special cases at zero
    and at the ends of a range are compared.

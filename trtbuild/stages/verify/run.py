@@ -10,7 +10,7 @@ Rules
    (`rounding`) are not compared, and the report says how many.
 4. The fault of a wrong partition is located at its smallest wrong point (`locating`).
 5. A model with an ONNX source has no PyTorch program, so the reference is onnxruntime on the CPU.
-6. At the ends of profiles, the state of a model is the one with which a package begins. At random points it is random.
+6. At the ends of profiles, the state of a model is the state with which a package begins. At random points it is random.
 7. The whole model is also compared with the model without its quantizers (`float_errors`). This error is only reported.
 """
 

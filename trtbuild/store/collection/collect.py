@@ -3,7 +3,8 @@ explains why (rules 4 to 6).
 
 Rules
 1. Only entries with an mtime before the cut-off are removed, even if the limits are exceeded. The cut-off is the start of
-   this collection or of the oldest live session, whichever is earlier, minus a slack. No session relies on older entries.
+   this collection or of the oldest live session, whichever is earlier, minus a slack. No session relies on an entry with an
+   mtime before the cut-off.
 2. Each removal reads the mtime again, under the exclusive store-wide lock. The lock is held for short batches.
 3. Records are removed first (retention.py decides which records). Then a chunk list is removed if no remaining record names
    its blob. Then a CAS file is removed if no remaining record or list names it. The remaining entries are computed again

@@ -1,14 +1,17 @@
-"""Finds the records that have a blob among their outputs."""
+"""Finds records of a local store without their keys: by an output, or by their stages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from trtbuild.core.recipes.record import Record
 from trtbuild.errors import EntryCorrupt, RecordUntrusted
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.trust.action_result import ActionResult
+
+#: The stage of a record is in this number of bytes at the end of its document.
+_END_BYTES = 120
 
 
 def records_with_output(store: LocalStore, sha256: str) -> Iterator[Record]:
@@ -32,12 +35,38 @@ def records_with_output(store: LocalStore, sha256: str) -> Iterator[Record]:
             yield record
 
 
+def newest_records(store: LocalStore, stages: Collection[str], most_entries: int) -> Iterator[Record]:
+    """The trusted records of these stages, the newest first. Reads at most `most_entries` entries. An entry that cannot be
+    read is left out.
+
+    Raises StoreUnavailable.
+    """
+    layout, marks = store.entries.layout, [f'"stage":"{stage}","version":'.encode() for stage in stages]
+    entries = sorted(layout.entries("ac"), key=lambda entry: -entry[1].st_mtime_ns)
+    for name, _ in entries[:most_entries]:
+        try:
+            document = _document(store, Path(layout.entry_path("ac", name)).read_bytes())
+            end = b"" if document is None else document[-_END_BYTES:]
+            if document is None or not any(mark in end for mark in marks):
+                continue
+            record = store.get_record(Record.from_bytes(document).recipe.key)
+        except (OSError, ValueError, EntryCorrupt, RecordUntrusted):  # just collected, damaged, or untrusted
+            continue
+        if record is not None and record.recipe.stage in stages:
+            yield record
+
+
+def _document(store: LocalStore, data: bytes) -> bytes | None:
+    """The document that the entry `data` names, not verified, or None."""
+    document = ActionResult.from_bytes(data).document
+    return None if document is None else store.entries.read("cas", document.sha256)
+
+
 def _key_of_record(store: LocalStore, data: bytes) -> str | None:
     """The key of the record in the entry `data`, or None. The key is read from the record's document. The entry's name is
     not always this key: a domain entry has another name."""
     try:
-        document = ActionResult.from_bytes(data).document
-        text = None if document is None else store.entries.read("cas", document.sha256)
+        text = _document(store, data)
         return None if text is None else Record.from_bytes(text).recipe.key
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None

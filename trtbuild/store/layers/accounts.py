@@ -13,7 +13,8 @@ from trtbuild.store.transports.report import Trouble
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """The statistics of one remote, as ``--json`` shows them: its records, and its transport's report (`RemoteReport`)."""
+    """The statistics of one remote, as ``--json`` shows them: counts of its records, and the report of its transport
+    (`RemoteReport`)."""
 
     name: str
     place: str

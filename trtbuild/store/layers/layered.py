@@ -27,6 +27,7 @@ from trtbuild.core.recipes.keys import POINTER_STAGES
 from trtbuild.core.recipes.ports import FileStamp
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Output, Record
+from trtbuild.core.recipes.trust import Signature
 from trtbuild.errors import (
     BlobMissing,
     EntryCorrupt,
@@ -145,7 +146,19 @@ class LayeredStore:
                     and not self._found_records.lacks_blob(key)
                 ):
                     return found.record
-        record = self._note_and_return(key, self.local.put_record(record, replace=replace))
+        return self._announce(self.local.put_record(record, replace=replace))
+
+    def put_record_copy(
+        self, record: Record, document: bytes, signatures: Sequence[Signature], *, replace: bool = False
+    ) -> Record:
+        """Publish a record that another machine made and signed, after its blobs. Returns the record that is used from
+        now on. Raises RecordUntrusted, BlobMissing, StoreUnavailable."""
+        return self._announce(self.local.put_record_copy(record, document, signatures, replace=replace))
+
+    def _announce(self, record: Record) -> Record:
+        """Remember a record that is new in the local store, and send it to the remotes. Returns the record."""
+        key = record.recipe.key
+        self._note_and_return(key, record)
         self._found_records.forget_record(key)
         if not self._sends:
             return record

@@ -103,6 +103,17 @@ class LocalStore(LocalBlobs):
         trusted = self._trusted_record(key, None)
         return None if trusted is None else (trusted.entry, trusted.document)
 
+    def signer(self, key: str) -> str | None:
+        """The name and the domain of the key that signed a trusted record; None if there is no such signature.
+
+        Raises the same errors as `get_record`."""
+        trusted = self._trusted_record(key, None)
+        document = trusted.entry.document if trusted is not None else None
+        if trusted is None or document is None:
+            return None
+        found = self.trust.trusted_signature(key, document, trusted.entry.signatures)
+        return None if found is None else f"{found.signer} (domain {found.domain})"
+
     def _trusted_record(self, key: str, wanted: Recipe | None) -> _TrustedRecord | None:
         """Return the first trusted record of the entries that may hold it, or None.
 
@@ -197,7 +208,8 @@ class LocalStore(LocalBlobs):
         """Publish a record of this machine, after its blobs. The record is signed if this machine signs.
 
         Records are write-once: this method returns the record that is in the store afterwards, which may be another
-        process's. With `replace`, an existing record is replaced, and `record` is returned.
+        process's. With `replace`, an existing record is replaced, and `record` is returned. If an untrusted record has the
+        key and no trusted key has signed `record`, `record` is returned and not stored.
 
         Raises BlobMissing when an output is not in the store, StoreUnavailable.
         """
@@ -252,9 +264,11 @@ class LocalStore(LocalBlobs):
         return found if all(self.has(output.sha256) for output in found.outputs.values()) else None
 
     def _entry_name_for(self, key: str, document: Output, signatures: Sequence[Signature]) -> str | None:
-        """The name of the AC entry for a new record. It is the record's key. If an untrusted record has this name, it is
-        the key of the new record's domain (rule 9). In this case the result is None, and the new record is not stored, if
-        no trusted key has signed it."""
+        """The name of the AC entry for a new record, usually its key.
+
+        If an untrusted record already has this name, the result depends on who signed the new record. If a trusted key has
+        signed it, the result is the key of the record's domain (rule 9). Otherwise the result is None, and the new record
+        is not stored."""
         if not self.trust.enforced:
             return key
         try:

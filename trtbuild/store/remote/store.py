@@ -126,6 +126,10 @@ class RemoteStore:
         self._files.damaged_names.add(sha256)
         return self._files.report_lie(f"the chunks that it names are not blob {sha256}")
 
+    def send_files(self, files: Iterable[Output], read: ReadFile) -> None:
+        """Send the CAS files that the remote lacks, without a record. Raises the errors of `read`."""
+        self._files.send(files, read)
+
     def close(self) -> None:
         """End the threads and close the connections."""
         self._files.close()

@@ -7,7 +7,7 @@ Rules
 2. When the circuit is open, the remote is not used. The circuit opens, for the rest of the run, when
    a. a call fails (after its retries) before the remote has ever answered;
    b. a call fails with a permanent error: a time-out, an unknown host, an answer that is not HTTP;
-   c. `MAX_FAILED_CALLS` calls fail without an answer between them; or failed calls without an answer between them took, in
+   c. `MAX_FAILED_CALLS` calls fail in a row (no call between them got an answer); or calls that failed in a row took, in
       all, a quarter of `patience_s`; or all failed calls of the run took, in all, five times `patience_s`;
    d. `MAX_LIES` answers have wrong content;
    e. successful `timed` calls have delayed the run, in all, by five times `patience_s`. The delay of a call is its time

@@ -11,6 +11,8 @@ Rules
 4. An entry appears complete or not at all.
 5. No error, log or repr contains credentials. Credentials are sent only to the host that they are configured for.
 6. Several threads may call all methods at once.
+7. Every user of a remote may read the entries of all others. If entries are files, they have the group and the mode of
+   the shared directory. The umask of the writer does not matter (shared_folder.py).
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ class Transport(ABC):
     A subclass sets `place`, and implements `get`, `has` and `put`. The other members have defaults.
     """
 
-    #: The place, for people: a URL without credentials.
+    #: The place, for people: a URL without credentials (`credentials.public_place` returns it).
     place: str
     #: Whether `put` with `once` returns True for exactly one of several simultaneous writers. A server that first looks and
     #: then writes (WebDAV) may accept several writers. Then the last writer's entry stays.

@@ -2,8 +2,8 @@
 
 Rules
 1. The job's toolchain version, which is in the key, must be the version of the loaded library.
-2. With TensorRT-RTX, equal jobs give equal bytes, in one process and in several. No key depends on equal bytes, because the
-   bytes differed once on a loaded machine (`Flavour.reproducible`).
+2. With TensorRT-RTX, equal jobs normally give equal bytes, in one process and in several (`Flavour.reproducible`). On a
+   busy machine the bytes differed once, so no key depends on equal bytes.
 3. The network must have the inputs and outputs of the partition (`declared`). Otherwise an error is raised, and nothing is
    compiled.
 4. If the model has quantizers, the statistics say what the engine does in floats nevertheless (`float_fallbacks`).
@@ -83,9 +83,9 @@ def compile_to(
     `read` returns a blob's bytes by its SHA-256. `read` is not called for weights that the model does not
     read. `timings` is the directory for timing caches. A toolchain without timing caches ignores it.
 
-    Raises EnvironmentFault if the library is missing or has another version, if the lean runtime is missing that the plan
-    must contain, or if the library needs a GPU and there is no such GPU. Raises ToolchainError if the library refuses the
-    model. Raises InconsistentShapes if the network differs from the partition (rule 3).
+    Raises EnvironmentFault if something is missing: the library in the right version, the lean runtime that the plan must
+    contain, or the GPU that the library needs. Raises ToolchainError if the library refuses the model. Raises
+    InconsistentShapes if the network differs from the partition (rule 3).
     """
     clock = _Clock()
     trt = load(job.target.toolchain, job.toolchain_version)

@@ -42,11 +42,11 @@ _DATA_OPERAND_COUNTS = {
     **dict.fromkeys(("Squeeze", "Transpose", "Split", "Pad", "Resize", "TopK", "CumSum", "Trilu", "ReduceSum"), 1),
 }
 _QUANTIZE_OPERATORS = frozenset(("QuantizeLinear", "DequantizeLinear"))
-#: uint8, int8, float8e4m3fn, float8e5m2 (onnx.TensorProto.DataType).
+#: uint8, int8, float8e4m3fn, float8e5m2, int4, float4e2m1 (onnx.TensorProto.DataType).
 _QUANTIZED_TYPES = frozenset((2, 3, 17, 19, 22, 23))
 
 
-def _is_slice_end(node: Node, name: str, bounds: Int64Bounds | None) -> bool:
+def _is_slice_limit(node: Node, name: str, bounds: Int64Bounds | None) -> bool:
     """Whether an operand is the constant start or end of a Slice (rule 4)."""
     return bounds is not None and node.operator == "Slice" and name in node.inputs[1:3] and bounds.is_constant(name)
 
@@ -67,7 +67,7 @@ def foreign_nodes(
     reasons: dict[str, str] = {}
     size_reasons: dict[str, str] = {}
     for node in model.nodes:
-        operands = [name for name in node.inputs if not _is_slice_end(node, name, bounds)]
+        operands = [name for name in node.inputs if not _is_slice_limit(node, name, bounds)]
         operand_types = {foreign[name] for name in operands if name in foreign}
         data_types = {foreign[name] for name in operands[: _DATA_OPERAND_COUNTS.get(node.operator)] if name in foreign}
         attribute_types = {element for element in node.types if TYPE_NAMES.get(element) not in dtypes}

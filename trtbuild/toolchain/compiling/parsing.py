@@ -88,7 +88,7 @@ class Parser:
         declared: tuple[Sequence[DeclaredType], Sequence[DeclaredType]] | None = None,
     ) -> Refusal | None:
         """Parse `model` (a result of `convert`). Returns None if the parser accepts it. `largest` maps inputs to the
-        largest size of any of their axes, as far as it is known. The compiler checks the inputs that `largest` lacks later.
+        largest size of any of their axes, as far as it is known. The compiler later checks the inputs that `largest` lacks.
         `declared` has the types of the model's inputs and outputs. A network with other types counts as a refusal."""
         if self._truncates_double:
             model, _ = narrow_doubles(model, unknown_weights(read_outline(model)))

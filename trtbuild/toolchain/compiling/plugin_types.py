@@ -13,8 +13,8 @@ from trtbuild.toolchain.onnx_files.plugin_nodes import PluginNode
 def refuse_other_results(network: Any, plugins: Sequence[PluginNode]) -> None:
     """Raise PluginError if a plugin has a result of another type, rank or size than its operator declares.
 
-    The operators after it are converted for the declared sizes. The network knows only some of the sizes; a size that one
-    of both does not know is not compared."""
+    The operators after the plugin are converted for the declared sizes. A size that is unknown in the network or in the
+    declaration is not compared."""
     if not plugins:
         return
     tensors = {}

@@ -39,7 +39,7 @@ def _stream_writer(trt: Any, write: WritePlan) -> Any:
             self.error: BaseException | None = None
 
         def write(self, data: bytes) -> int:
-            """Returns the number of bytes that were written; the library stops when it is too small."""
+            """Write a piece. Returns the number of written bytes; the library stops if the piece has more."""
             if self.error is not None:
                 return 0
             try:

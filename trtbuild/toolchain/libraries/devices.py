@@ -52,10 +52,14 @@ def device_sms() -> tuple[int, ...]:
 def use_device(sm: int) -> Device | None:
     """Make the first GPU with this SM the current device of this thread, on which TensorRT builds and times. Returns
     None if there is no such GPU."""
+    return use_gpu(device_sms().index(sm)) if sm in device_sms() else None
+
+
+def use_gpu(ordinal: int) -> Device | None:
+    """Make the GPU with this ordinal the current device of this thread. Returns None if there is no such GPU."""
     driver = _driver()
-    if driver is None or sm not in device_sms():
+    if driver is None or ordinal >= len(device_sms()):
         return None
-    ordinal = device_sms().index(sm)
     device, context = ctypes.c_int(), ctypes.c_void_p()
     name, size = ctypes.create_string_buffer(256), ctypes.c_size_t()
     if (
@@ -67,7 +71,22 @@ def use_device(sm: int) -> Device | None:
         or driver.cuDeviceTotalMem_v2(ctypes.byref(size), device) != 0
     ):
         return None
+    sm = device_sms()[ordinal]
     return Device(ordinal, sm, name.value.decode(errors="replace"), size.value, _driver_version(driver))
+
+
+def pci_bus_id(ordinal: int) -> bytes | None:
+    """Return the PCI address of the GPU with this ordinal, such as ``0000:3b:00.0``; None if there is no such GPU."""
+    driver = _driver()
+    if driver is None:
+        return None
+    device, address = ctypes.c_int(), ctypes.create_string_buffer(64)
+    if (
+        driver.cuDeviceGet(ctypes.byref(device), ordinal) != 0
+        or driver.cuDeviceGetPCIBusId(address, len(address), device) != 0
+    ):
+        return None
+    return address.value
 
 
 @functools.lru_cache(maxsize=1)

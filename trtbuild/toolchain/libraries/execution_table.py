@@ -6,7 +6,7 @@ Rules
    a run on a GPU. The other rows are from NVIDIA's API references and the open bindings (pyEngine.cpp).
 3. A version-compatible plan may run with a later version than the one that built it. Then only the calls that both versions
    have are supported (documentation of 10.16.1, "Version Compatibility"). So the row of the older version is used if the
-   later version still has its calls. Profiles are shared as in the older version in any case.
+   later version still has the calls of that row. Profiles are shared as in the older version in any case.
 """
 
 from __future__ import annotations

@@ -36,6 +36,7 @@ class Log:
     lines: list[tuple[str, str]] = field(default_factory=list)
 
     def mark(self) -> int:
+        """Return the number of lines so far, for `errors`."""
         return len(self.lines)
 
     def errors(self, skipped_lines: int = 0) -> list[str]:

@@ -47,7 +47,7 @@ def check_mapped_versions(flavour: Flavour, version: str) -> None:
             continue
         if len(numbers) > 1 or (libraries and parser.parent not in {library.parent for library in libraries}):
             problem = (
-                ".".join(map(str, numbers)) if len(numbers) > 1 else f"not the one in the folder of {libraries[0]}"
+                ".".join(map(str, numbers)) if len(numbers) > 1 else f"not the parser in the folder of {libraries[0]}"
             )
             raise EnvironmentFault(
                 f"the ONNX parser of {flavour.name} {version} was planned, but {parser} is loaded, which is {problem}",
@@ -110,4 +110,4 @@ def _remedy_hint(library: Path) -> str:
     entry = next((entry for entry in folders if os.path.realpath(entry) == str(library.parent)), None)
     if entry is not None:
         return f"take {entry} out of LD_LIBRARY_PATH"
-    return "put the folder of the planned one first in LD_LIBRARY_PATH"
+    return "put the folder of the planned library first in LD_LIBRARY_PATH"

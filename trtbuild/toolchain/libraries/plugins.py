@@ -4,8 +4,9 @@ Rules
 1. A library registers its plugins when it is loaded (``REGISTER_TENSORRT_PLUGIN``). If it registers nothing and has the
    function ``getCreators`` or ``getPluginCreators``, TensorRT loads it (``IPluginRegistry::loadLibrary``, since 8.6).
 2. A library stays loaded until the process ends, because engines may use it. TensorRT keeps the first plugin of a name. So
-   a library is refused if another one has registered a plugin that it should provide: the engine would run other code.
-3. The library is loaded from a private copy of verified bytes. So no other process can replace the file in between.
+   a library is refused if another library has already registered one of the wanted plugins: the engine would run its code.
+3. The library is loaded from a private copy of verified bytes. So no other process can replace the file between the
+   verification and the load.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ _LOCK = threading.Lock()
 def require_plugins(trt: Any, logger: Any, wanted: Iterable[Identity], library: bytes | None, name: str) -> None:
     """Make the plugins `wanted` available in this process.
 
-    `library` are the bytes of the library with them, and `name` is its name for people. Without a library, TensorRT's own
-    libraries have the plugins. Raises PluginError."""
+    `library` is the content of the library that has them, and `name` is its name for messages. If `library` is None, the
+    plugins must be in TensorRT's own libraries. Raises PluginError."""
     plugins = frozenset(wanted)
     with _LOCK:
         if library is None:

@@ -38,7 +38,7 @@ class Release:
     #: Whether a network keeps exactly the types of its graph. Otherwise the precision is set for each layer
     #: (`trtbuild.toolchain.tensorrt8.precision`).
     strongly_typed: bool = True
-    #: Whether the parser converts a batch normalization, with input and parameters in half, to one Scale layer in half.
+    #: Whether the parser converts a batch normalization, with input and parameters in half precision, to one Scale layer.
     scales_halves: bool = True
     #: Whether kernel timings are kept for later builds (`trtbuild.toolchain.compiling.timing_cache`).
     keeps_timings: bool = True
@@ -53,9 +53,10 @@ class Release:
 
 
 #: TensorRT-RTX. It ignores the hardware compatibility level. A plan is for one or several compute capabilities, and runs on
-#: all devices of these. So for ampere_plus, the plan has every SM from 80 on (measured: it is not larger than for one SM).
-#: The parser changes float64 to float32 without an error (measured, 1.7.1), and treats int8 values as quantized. Both would
-#: change the model, so these types are left out. uint8 is accepted only as the input of a cast, which the parser checks.
+#: all devices that have one of them. So for ampere_plus, the plan has every SM from 80 on (measured: it is not larger than
+#: for one SM). The parser changes float64 to float32 without an error (measured, 1.7.1), and treats int8 values as
+#: quantized. Both would change the model, so these types are left out. uint8 is accepted only as the input of a cast, which
+#: the parser checks.
 #: The opset is torch 2.13's default. In opset 20 Gelu is one operator, which the parser accepts.
 _RTX = Release(
     opset=20,

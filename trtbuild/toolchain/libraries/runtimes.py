@@ -26,9 +26,9 @@ class RuntimeLibrary:
     toolchain: ToolchainName
     #: The distribution that a user installs.
     distribution: str
-    #: The Python modules with its API. The first that is installed is used. Only 8.6.0 has no module of bindings. The other
-    #: module imports the bindings, in some releases those of the full TensorRT
-    #: (https://github.com/NVIDIA/TensorRT/issues/4520).
+    #: The Python modules with its API: the module of the bindings, which only 8.6.0 lacks, then a module that imports the
+    #: bindings. The first of them that is installed is used, because in some releases the second module imports the
+    #: bindings of the full TensorRT (https://github.com/NVIDIA/TensorRT/issues/4520).
     modules: tuple[str, ...]
 
     @property

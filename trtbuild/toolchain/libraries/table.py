@@ -53,7 +53,7 @@ class Flavour:
     default_workspace: int | None = None
     #: Whether it can keep kernel timings, which make a later build faster.
     timing_cache: bool = False
-    #: Whether equal jobs give equal bytes, so that a second build can verify an engine.
+    #: Whether equal jobs normally give equal bytes, so that a second build can verify an engine.
     reproducible: bool = False
     #: Version in the metadata → version that the loaded library returns, if the two differ.
     library_versions: Mapping[str, str] = field(default_factory=dict)
@@ -200,7 +200,7 @@ def check_release(
         if lacks_setting(target.toolchain, version, setting) and not has_default(settings, setting_name):
             since = setting.first_releases[target.toolchain]
             raise TargetUnsupported(
-                f"{label}: {name} has no builder.{setting_name}: {flavour.name} {since} and later have"
+                f"{label}: {name} has no builder.{setting_name}: {flavour.name} {since} and later have it"
                 if since is not None
                 else f"{label}: {flavour.name} has no builder.{setting_name}",
                 hint=f"remove {setting_name}",

@@ -2,7 +2,7 @@
 
 Rules
 1. Weights do not pass through protobuf (340 MB take 3 to 7 s): the parser gets pointers. Older parsers (TensorRT before
-   10.13) read them from the files that the model names.
+   10.13) read the weights from the files that the model names.
 2. TensorRT's objects have pointers to one another and to the weights, but Python does not know these pointers. So a
    `ParsedNetwork` refers to all of them, and frees them in the order that TensorRT needs: parser, network, weights. The
    caller frees builder and logger later.

@@ -27,7 +27,7 @@ from trtbuild.toolchain.onnx_files.protobuf import encode_delimited, encode_fixe
 # onnx.proto
 _TENSOR_EXTERNAL_DATA, _ENTRY_KEY, _ENTRY_VALUE = 13, 1, 2
 _ATTRIBUTE_NAME, _ATTRIBUTE_FLOAT, _ATTRIBUTE_INT, _ATTRIBUTE_TYPE = 1, 2, 3, 20
-_IS_FLOAT, _IS_INT = 1, 2
+_FLOAT_TYPE, _INT_TYPE = 1, 2  # AttributeProto.AttributeType
 
 
 def edit_model(
@@ -95,7 +95,7 @@ def node(
 
 def _encode_attribute(name: str, value: int | float) -> bytes:
     if isinstance(value, int):
-        number, kind = encode_integer(_ATTRIBUTE_INT, value), _IS_INT
+        number, kind = encode_integer(_ATTRIBUTE_INT, value), _INT_TYPE
     else:
-        number, kind = encode_fixed32(_ATTRIBUTE_FLOAT, struct.pack("<f", value)), _IS_FLOAT
+        number, kind = encode_fixed32(_ATTRIBUTE_FLOAT, struct.pack("<f", value)), _FLOAT_TYPE
     return encode_delimited(_ATTRIBUTE_NAME, name.encode()) + number + encode_integer(_ATTRIBUTE_TYPE, kind)

@@ -2,7 +2,7 @@
 
 Rules
 1. Only calls with tensor names are used (``set_input_shape``, ``set_tensor_address``, ``execute_async_v3``). They are the
-   same from 8.5 to 11 and in TensorRT-RTX. `execution_table` has the differences between the other calls.
+   same from 8.5 to 11 and in TensorRT-RTX. `execution_table` has the other calls, which differ between versions.
 2. A plan is deserialized from the caller's verified buffer, through the buffer protocol, without a copy.
 3. TensorRT's objects have pointers to one another that Python does not know. So an engine refers to its runtime here, and a
    context refers to its engine.
@@ -10,15 +10,15 @@ Rules
    run return the library's result without a check, to save time. If the result is False, the caller reads the errors with
    `take_errors`.
 5. The bindings raise Python errors in ``infer_shapes`` and ``set_optimization_profile_async`` without the GIL. If one of
-   these calls fails, SIGSEGV ends the process (seen with 8.6; the open bindings had this fault until some release of 10).
+   these calls fails, SIGSEGV ends the process (seen with 8.6; the published bindings of early releases of 10 have it, too).
    So ``infer_shapes`` is never called: shapes come from ``get_tensor_shape``. ``set_optimization_profile_async`` is called
    only if TensorRT cannot refuse the profile (`profile_sharing`).
 6. A version-compatible plan contains its lean runtime, which is host code. TensorRT loads it only if
    ``engine_host_code_allowed`` is set. This property belongs to a runtime object. So there is a separate object for plans
    with host code, and all other plans are refused if they contain host code.
 7. Without a driver, or with one that is too old, the constructor of ``Runtime`` logs an error and returns an object without
-   a runtime. A call of it, or the end of its life, ends the process (seen with the lean and dispatch runtimes 10.16 and
-   11.4). So such an object is neither used nor freed.
+   a runtime. A call of its methods, or its destructor, ends the process (seen with the lean and dispatch runtimes 10.16
+   and 11.4). So such an object is neither used nor freed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _OBJECTS_WITHOUT_RUNTIME: list[Any] = []
 
 
 def load_library(library: EngineLibrary) -> TensorRT:
-    """Load a library that runs engines, once per process for the same plans and the same `host_code`.
+    """Load a library that runs engines. In a process, requests with the same calls and `host_code` get the same object.
 
     Raises ToolchainMissing if the library is not installed, if its module has another version than its distribution, or if
     it is too old to run engines by tensor names. Raises EngineError if it cannot run engines here.

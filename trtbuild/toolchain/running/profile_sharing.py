@@ -27,7 +27,7 @@ class ProfileUse:
         #: The lock is held while a context is created and gets its profile. It is a real lock only if the library may
         #: refuse a profile.
         self.lock: AbstractContextManager[Any] = nullcontext() if calls.shared_profiles else threading.Lock()
-        #: The library's live contexts.
+        #: TensorRT's contexts of the engine that are alive.
         self.contexts: weakref.WeakSet[Any] = weakref.WeakSet()
         self._count = count
         self._shared: bool | None = True if calls.shared_profiles else None

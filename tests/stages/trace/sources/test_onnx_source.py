@@ -18,7 +18,7 @@ from tests.stages.trace.conftest import make_job
 from trtbuild.core.model.spec import Input, NamedDim, Source
 from trtbuild.driver.workers.graph_steps import makers
 from trtbuild.errors import SourceError
-from trtbuild.stages.convert.weights import materialize
+from trtbuild.stages.convert.weights import with_inline_weights
 from trtbuild.stages.graphs.onnx_model import convert_to_opset, graph_text, node_names, types
 from trtbuild.stages.trace.sources.onnx_source import OnnxSource
 from trtbuild.stages.trace.sources.source_graph import SourceGraph
@@ -65,7 +65,7 @@ def run(graph: SourceGraph, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The outputs of the canonical model with its weights, computed by onnxruntime."""
     converted, _ = convert_to_opset(graph.blob, 20)
     session = onnxruntime.InferenceSession(
-        materialize(converted, {f"w{slot}": value.numpy() for slot, value in graph.weights})
+        with_inline_weights(converted, {f"w{slot}": value.numpy() for slot, value in graph.weights})
     )
     return list(session.run(None, {f"i{number}": value for number, value in enumerate(inputs)}))
 

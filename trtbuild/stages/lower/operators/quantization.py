@@ -16,7 +16,7 @@ import torch
 
 from trtbuild.stages.program.quantized import NAMESPACE, register_operators
 
-_aten, _quantized = torch.ops.aten, torch.ops.quantized_decomposed  # looked up when they are used
+_aten, _quantized = torch.ops.aten, torch.ops.quantized_decomposed  # torch looks up their operators at each use
 
 
 def _quantize(x: torch.Tensor, scale: float, zero_point: int, low: int, high: int, dtype: torch.dtype) -> Any:

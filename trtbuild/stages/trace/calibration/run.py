@@ -47,7 +47,8 @@ _CALIBRATOR = ("nvidia-modelopt", "numpy", "scipy")
 class CalibrationResult:
     """The quantizers of a model as bytes (`StoredQuantizers`), and the dependencies of the calibration.
 
-    `uncalibrated` are the paths of the layers that no sample reaches. They stay in float. `uncacheable` is the reason why
+    `uncalibrated` are the paths of the layers that no sample reaches, or that Model Optimizer leaves as they are. They stay
+    in float. `uncacheable` is the reason why
     the result must not be stored; None if it may be stored."""
 
     quantizers: bytes
@@ -81,14 +82,14 @@ def find_quantizers(
     frames: Frames,
     import_library: Callable[[str], Any] = importlib.import_module,
 ) -> tuple[StoredQuantizers, tuple[str, ...]]:
-    """The quantizers of a loaded module, which this function changes, and the paths of layers that no sample reaches.
+    """The quantizers of a loaded module, and the paths of its uncalibrated layers (`CalibrationResult`).
 
-    Raises SourceError or EnvironmentFault."""
+    The module is changed. Raises SourceError or EnvironmentFault."""
     if has_quantizers(module):
         raise SourceError(
             "the model is quantized already, and the manifest has `quantize:`",
             code="quantization",
-            hint="remove `quantize:`, or return the model from before",
+            hint="remove `quantize:`, or return the model without its quantizers",
             **job.model.place("quantize"),
         )
     layers = chosen_layers(module, job)
@@ -182,7 +183,7 @@ def _slow_path_of_attention() -> Iterator[None]:
 def _quantizers_of(
     module: torch.nn.Module, layers: Sequence[str], job: CalibrateJob
 ) -> tuple[dict[str, dict[str, Quantizer]], list[str]]:
-    """The quantizers of each layer, and the layers that were never called, which stay in float."""
+    """The quantizers of each layer, and the paths of the uncalibrated layers (`CalibrationResult`)."""
     place = job.model.place("quantize", "source")
     result: dict[str, dict[str, Quantizer]] = {}
     uncalibrated = []

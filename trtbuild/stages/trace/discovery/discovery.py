@@ -82,8 +82,8 @@ class Discovery:
                 self._recorder.record_file(path)
 
     def import_library(self, name: str, distributions: Iterable[str]) -> ModuleType:
-        """Import a library that trtbuild itself uses, during the recording. Only `distributions` become dependencies, and
-        not the modules that the library loads: they are dependencies if user code imports them. Raises ImportError."""
+        """Import a library that trtbuild itself uses, during the recording. Only `distributions` become dependencies. The
+        modules that the library loads become dependencies only if user code imports them, too. Raises ImportError."""
         with self.own_work():
             module = importlib.import_module(name)
         for distribution in distributions:

@@ -19,8 +19,9 @@ from trtbuild.core.model.spec import Input
 class Violation:
     """A dim that the model restricts more than the manifest. `text` says what is wrong, and `hint` says what to write.
 
-    `path` is the dotted path of the dim in the manifest (`TraceJob.origins`). `symbol` is the restricted symbol. If it must
-    equal another symbol, this is `equal_symbol`. If it may have only one size, this is `only_size`.
+    `path` is the dotted path of the dim in the manifest (`TraceJob.origins`). `symbol` is the restricted symbol.
+    `equal_symbol` is the symbol that it must equal, and `only_size` is the only size that it may have. Each is None if the
+    model has no such restriction.
     """
 
     text: str

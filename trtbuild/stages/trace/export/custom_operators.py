@@ -1,4 +1,4 @@
-"""Reject calls of operators from outside PyTorch that no partition can make.
+"""Reject those calls of operators from outside PyTorch that cannot become partitions.
 
 1. An operator that writes to its arguments is rejected, because the values between partitions are never changed.
 2. An operator that returns anything but new tensors is rejected. The value of a number would be part of the graph, and a

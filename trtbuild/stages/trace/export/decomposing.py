@@ -5,9 +5,9 @@ leaves few operators that a retrace changes: composite operators that may return
 to, chunk). Here each of them is replaced with the operators that torch decomposes it into.
 
 Rules
-1. A program is retraced if this module may not give the same result. Such programs have operators that may write, or
-   operators that copy or return their input because of autograd. Others have nested graphs, assertions about values, sizes
-   that no node computes, or strides that torch.export has not decided.
+1. A program is retraced if this module might give another result. This is so if the program has one of these: operators
+   that may write, operators that copy or return their input because of autograd, nested graphs, assertions about values,
+   sizes that no node computes, strides that torch.export has not decided.
 2. torch itself decomposes an operator (``OpOverload.decompose``), with the shapes at its place in the graph.
 3. The program that the caller passes is not changed.
 """

@@ -53,8 +53,8 @@ def guard_failures(
     assumptions: Sequence[str] = (),
 ) -> list[GuardFailure]:
     """Find sizes at which guards fail. `arguments` are the arguments of forward, with the number of the manifest's input
-    instead of each tensor. If a guard fails at one of `points` or at the sizes of an earlier result, its
-    result has the first of these sizes, and no new sizes.
+    instead of each tensor. If a guard fails at one of `points` or at the sizes of an earlier result, its result has the
+    first of these sizes, and no new sizes.
 
     `assumptions` are guards that `guard_filter` took out of torch's check. Each of them gets its own sizes. All `guards`
     together get about `_MAX_FAILURES` new points."""

@@ -75,8 +75,8 @@ class ModuleState:
 
     def __init__(self, module: torch.nn.Module, buffers: Sequence[StateBuffer]) -> None:
         self.buffers = tuple(buffers)
-        #: The name of a buffer that a call has replaced at one of several places only, or an empty text.
-        self.torn = ""
+        #: The name of a buffer that a call has replaced at some of its places only, or an empty text.
+        self.partly_replaced = ""
         self._module = module
         self._original_forward = module.forward
 
@@ -137,7 +137,7 @@ class ModuleState:
             for place in places:
                 expected = self.values()[self.buffers.index(place.buffer)]
                 if place.container[place.key] is not expected:
-                    self.torn = place.buffer.name
+                    self.partly_replaced = place.buffer.name
         finally:
             for place in places:
                 place.container[place.key] = place.buffer.value
@@ -184,9 +184,10 @@ def declare_state(module: torch.nn.Module, weights: ModuleWeights, job: TraceJob
 
 def refuse_state(arranged: ArrangedProgram, state: ModuleState, job: TraceJob) -> None:
     """Raise SourceError if the program does not write to a state buffer, or changes its dtype or shape (rule 4)."""
-    if state.torn:
+    if state.partly_replaced:
         raise SourceError(
-            f"the model replaces the state {state.torn!r} in one place, but other objects still refer to the old tensor",
+            f"the model replaces the state {state.partly_replaced!r} in one place, but other objects still refer to the "
+            "old tensor",
             code="state",
             hint="write into the tensor: `buffer.copy_(new)`",
             **job.place("state"),

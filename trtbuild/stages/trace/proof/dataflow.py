@@ -1,8 +1,8 @@
 """Describe the computation of a model's call as its flow: the operator calls and their arguments, without elements.
 
 Two calls with equal flows have equal results. While the model is called, each operator call is recorded as (operator,
-arguments). The operator computes nothing, and returns uninitialized memory of the right size. (Rule 5 has
-exceptions.) Each value gets an identifier, its *number*, which depends only on the operator and its arguments. So the
+arguments). The operator computes nothing, and returns uninitialized memory of the right size. (Rule 5 has exceptions.)
+Each value gets an identifier, its *number*, which depends only on the operator and its arguments. So the
 order of independent calls does not matter. Repeated calls and calls whose results are not used do not matter, either. If
 two flows are equal, their results are the same function of the same weights, constants and inputs. Then no elements of
 tensors need to be compared.
@@ -14,7 +14,7 @@ Rules
    elements (``item``, ``numpy``, ``equal``), the call cannot be followed.
 3. Some operators only return their input (clone, detach, a view of the same shape). Their result is the same value. In a
    chain of reshapes only the last shape matters. Strides are not part of a value.
-4. An in-place operator is recorded as the operator that is not in place, if no other tensor uses the memory. Some calls
+4. An in-place operator is recorded as its form that is not in place, if no other tensor uses the memory. Some calls
    cannot be followed: other in-place writes, writes to a weight or an input, random numbers, reads of memory by strides,
    and operators from outside PyTorch.
 5. Weights are identified by their key in the program (`WeightKeys`), constants by their bytes. Values that depend only on

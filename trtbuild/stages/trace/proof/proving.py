@@ -17,7 +17,7 @@ Rules
    return different values for such a row.
 6. The program runs on the stored form of the weights, like all later steps.
 7. The results of operators from outside PyTorch must have the sizes that their fake implementations declare. An operator
-   without a kernel for the CPU has a stand-in (`trtbuild.stages.program.cpu_kernels`), for the model and the program.
+   without a kernel for the CPU gets a substitute (`trtbuild.stages.program.cpu_kernels`), for the model and the program.
 """
 
 from __future__ import annotations

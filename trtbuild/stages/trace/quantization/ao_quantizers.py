@@ -1,11 +1,11 @@
 """The ``FakeQuantize`` modules of ``torch.ao.quantization``, as ``prepare_qat`` leaves them.
 
-They read from buffers whether they observe their input, and whether they round it. torch.export cannot trace such a branch.
-So each module gets a new forward without the branches.
+Buffers decide whether such a module observes its input, and whether it rounds the input. torch.export cannot trace a branch
+on the value of a buffer. So each module gets a new forward without the branches.
 
 Rules
-1. A module that observes changes its scale at each call, and an engine cannot do that. It is an error that names the module
-   and the call that ends the observation.
+1. A module that observes changes its scale at each call, and an engine cannot do that. Such a module is an error, which
+   names the module and the call that ends the observation.
 2. A replaced module gives the results of the original. To check this, both run on random numbers.
 """
 

@@ -6,10 +6,9 @@ a new forward with operators that torch.export can trace (`quantizer`).
 Rules
 1. A replaced quantizer gives the results of the original. To check this, both run on random numbers. A number between two
    steps may be rounded to either step, because the original multiplies by the inverse of a scale.
-2. Scales are computed from the calibrated maxima (``amax``) of the traced module. They are not in a weights
-   file.
-3. `modelopt_layouts` has the quantizers that are replaced. A disabled quantizer only returns its input, and stays, unless
-   it scales its input (SmoothQuant, AWQ). Any other quantizer is an error that names the quantizer.
+2. Scales are computed from the calibrated maxima (``amax``) of the traced module. They are not in a weights file.
+3. `modelopt_layouts` has the quantizers that are replaced. A disabled quantizer only returns its input. It is not
+   replaced, unless it scales its input (SmoothQuant, AWQ). Any other quantizer is an error that names the quantizer.
 4. The original of NVFP4 needs a GPU (0.47). Its results come from Model Optimizer's `NVFP4QTensor`, which packs weights.
 """
 

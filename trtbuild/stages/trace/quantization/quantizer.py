@@ -28,7 +28,7 @@ class QuantizerLayout:
     `type` is ``int8``, ``int4``, ``float8e4m3fn`` or ``float4e2m1``; None if the quantizer only multiplies its input by
     `pre_scale`. `axis` is the axis with one scale for each channel; None if all numbers share one scale, or if blocks
     have scales. `smallest` is the smallest number of an integer type that is used (-127 or -128 for int8), and 0 for other
-    types. `block` is the number of numbers along the last axis that share a scale; None without blocks. The type float4e2m1
+    types. `block` says how many numbers along the last axis share a scale; None without blocks. The type float4e2m1
     has blocks with scales that follow from their numbers, and one scale for all (NVFP4)."""
 
     type: str | None
@@ -73,7 +73,7 @@ class Quantizer(torch.nn.Module):
         self.register_buffer("pre_scale", None if pre_scale is None else pre_scale.detach().cpu(), persistent=False)
         if layout.type == INT8 and scale is not None:
             if layout.axis is None:
-                self._number = float(scale)  # torch.export cannot trace float() of a buffer
+                self._single_scale = float(scale)  # torch.export cannot trace float() of a buffer
             else:
                 zero_point = torch.zeros(scale.numel(), dtype=torch.int64)
                 self.register_buffer("zero_point", zero_point, persistent=False)
@@ -105,8 +105,8 @@ class Quantizer(torch.nn.Module):
         limits = (self.layout.smallest, LARGEST_NUMBERS[INT8], torch.int8)
         result: torch.Tensor
         if self.layout.axis is None:
-            quantized = operators.quantize_per_tensor(x, self._number, 0, *limits)
-            result = operators.dequantize_per_tensor(quantized, self._number, 0, *limits)
+            quantized = operators.quantize_per_tensor(x, self._single_scale, 0, *limits)
+            result = operators.dequantize_per_tensor(quantized, self._single_scale, 0, *limits)
         else:
             arguments = (self.scale, self.zero_point, self.layout.axis, *limits)
             result = operators.dequantize_per_channel(operators.quantize_per_channel(x, *arguments), *arguments)

@@ -5,14 +5,14 @@ gives. They become a weight of the program, and a dequantizer replaces the quant
 each number. (TensorRT-RTX 1.7.1 does this itself for QuantizeLinear of int4 and float8 weights, but not for int8.)
 
 Rules
-1. The dequantizer gives the results of the quantizer, bit by bit: both are the same functions.
-2. int8 weights are stored if nothing else of their product is quantized. In other models TensorRT chooses the arithmetic
-   from the quantizers on both sides, and the program stays as it is.
-3. Blocks have to divide the last axis of a matrix. Other weights are stored as floats that are rounded already, because
-   neither ONNX's blocks nor TensorRT's kernels fit them.
+1. The dequantizer gives the results of the quantizer, bit by bit: both call the same functions.
+2. int8 weights are stored if no other operand of their product is quantized. In other models TensorRT chooses the
+   arithmetic from the quantizers on both sides, and the program stays as it is.
+3. Blocks have to divide the last axis of a matrix. Weights in other blocks are stored as floats that are rounded already,
+   because neither ONNX's blocks nor TensorRT's kernels fit them.
 4. Weights in two levels of scales (NVFP4) are stored as float4 numbers, float8 scales of blocks and one float32 scale. This
    quantizer computes its scales from its input. An input that is not a known weight is an error, because ONNX has no such
-   quantizer: no reference on a CPU could compare it.
+   quantizer: no reference on a CPU could compute it.
 5. With ``weights:``, weights are read after the trace, so nothing is stored (the caller does not call this).
 """
 
@@ -204,7 +204,7 @@ def _int8_quantizers() -> tuple[Any, ...]:
 
 
 def _is_weight_only(node: torch.fx.Node) -> bool:
-    """Whether an int8 quantizer's number is used only beside values that are not quantized (rule 2)."""
+    """Whether the result of an int8 quantizer is used only beside values that are not quantized (rule 2)."""
     if node.args[-1] is not torch.int8:
         return False
     users = [user for dequantizer in node.users for user in _readers(dequantizer)]

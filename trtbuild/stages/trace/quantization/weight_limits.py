@@ -3,7 +3,7 @@
 PyTorch quantizes weights to -127..127, and TensorRT to all numbers of int8. The lower step writes a clamp for the
 difference. TensorRT 8.6 does not compute a quantizer of a weight behind a clamp ("Could not find any implementation"), and
 other releases would not store the weight in int8. But scales are the largest weight divided by 127, so the clamp changes
-nothing. The trace has the weights, and finds this out.
+nothing. The trace has the weights, and checks this.
 
 With ``weights:``, the weights are read after the trace, so nothing is widened.
 """

@@ -1,4 +1,4 @@
-"""Quantized ONNX files: rewrite what TensorRT does not take, and refuse what has no equal form.
+"""Quantized ONNX files: rewrite the parts that TensorRT does not accept, and refuse the parts without an equal form.
 
 Rules
 1. TensorRT's quantization is symmetric: zero points are 0, and types are signed. A file with other quantizers is refused,

@@ -89,7 +89,7 @@ def _set_result_type(graph: onnx.GraphProto, node: onnx.NodeProto, element: int)
 
 def _set_stored_type(tensor: onnx.TensorProto, element: int, name: str, job: TraceJob) -> None:
     if tensor.data_type == onnx.TensorProto.UINT8 and element == _FLOAT8:
-        tensor.data_type = element  # the exporter has no type for these bytes
+        tensor.data_type = element  # Model Optimizer's exporter stores float8 numbers as uint8
     if tensor.data_type != element:
         type_name = onnx.TensorProto.DataType.Name(tensor.data_type).lower()
         raise _error(f"{name} dequantizes {tensor.name!r}, which is not quantized yet: it is {type_name}", _FINISH, job)

@@ -1,7 +1,7 @@
 """Take the weights out of an ONNX model, and read their values.
 
 Initializers of at least `WEIGHT_BYTES` bytes are weights. Smaller initializers, such as axes and shapes, stay in the
-graph. There all numbers are stored in the same way, as raw data.
+graph, where their numbers are stored as raw data.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``python:`` sources: call a function or class of the project, which returns the module.
 
-An error names the place to correct. This is the callable if it does not return a module. It is the manifest if the manifest
-names something that does not exist.
+An error names the place to correct: the callable if the callable does not return a module, and the manifest if the
+manifest names something that does not exist.
 """
 
 from __future__ import annotations

@@ -25,7 +25,8 @@ _DTYPE_TEXT = re.compile(r"\bdtype\b|scalar type", re.IGNORECASE)
 _INTEGER_TEXT = re.compile(r"scalar types?:? Long|tensors used as indices|must be long", re.IGNORECASE)
 #: Prefixes of modules whose exceptions mean that user code used the network.
 _NETWORK_MODULES = ("requests.", "httpx.", "urllib3.", "aiohttp.")
-#: The same, for exceptions that are OSErrors. Others are about invalid values, such as those of a model's configuration.
+#: The same, but only for their exceptions that are OSErrors. The other exceptions of these modules are about invalid
+#: values, such as those of a model's configuration.
 _PARTLY_NETWORK_MODULES = ("huggingface_hub.",)
 
 

@@ -43,7 +43,7 @@ SPECIAL = "special"
 
 #: Prefixes of variables that workers do not inherit: the signing key, and remotes with their credentials. User code
 #: never sees them, so their observation is always `ABSENT`.
-HIDDEN = ("TRTBUILD_SIGNING_KEY", "TRTBUILD_REMOTE")
+HIDDEN = ("TRTBUILD_SIGNING_KEY", "TRTBUILD_REMOTE", "TRTBUILD_WORKERS")
 
 _METADATA_NAME = re.compile(r"(?P<name>.+?)-(?P<version>[^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info")
 

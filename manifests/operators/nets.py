@@ -1,3 +1,5 @@
+"""Models that call the operators of operators.py between convolutions."""
+
 import operators
 import torch
 from torch import nn
@@ -15,6 +17,24 @@ class Boxes(nn.Module):
         z = self.neck(y).relu()
         boxes, rows = operators.positive(self.head(z.mean((2, 3))))
         return z, nn.functional.hardswish(boxes) * 2, rows
+
+
+class Detector(nn.Module):
+    """Boxes of one image, without boxes that overlap better ones, and the class scores of each."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1, stride=2), nn.BatchNorm2d(8), nn.ReLU())
+        self.boxes, self.scores = nn.Conv2d(8, 4, 1), nn.Conv2d(8, 1, 1)
+        self.head = nn.Sequential(nn.Flatten(), nn.Linear(72, 3))
+
+    def forward(self, x):
+        features = self.body(x)
+        corners = self.boxes(features).flatten(2).transpose(1, 2)[0].sigmoid() * 10
+        boxes = torch.cat([corners[:, :2], corners[:, :2] + corners[:, 2:]], 1)
+        kept = boxes[torch.ops.boxes.nms(boxes, self.scores(features).flatten(), 0.3)]
+        regions = torch.cat([torch.zeros_like(kept[:, :1]), kept], 1)
+        return kept, self.head(torch.ops.boxes.roi_align(features, regions, 0.5, 3, 3, 2, True))
 
 
 class Around(nn.Module):
@@ -39,13 +59,13 @@ def boxes():
     return made(Boxes)
 
 
+def detector():
+    return made(Detector)
+
+
 def moved():
     return made(lambda: Around(torch.ops.boxes.negated))
 
 
 def on_gpu():
     return made(lambda: Around(operators.on_gpu))
-
-
-def late():
-    return made(lambda: Around(operators.late))

@@ -1,4 +1,4 @@
-"""The checks of `stages.program.guard`: after each step, a program has the sizes of the traced program."""
+"""The checks of `stages.program.consistency`: after each step, a program has the sizes of the traced program."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from trtbuild.core.model.spec import NamedDim
 from trtbuild.errors import InconsistentShapes
 from trtbuild.stages.lower import run as lowering
 from trtbuild.stages.partition import run as partitioning
-from trtbuild.stages.program import functional, guard
+from trtbuild.stages.program import consistency, functional
+from trtbuild.stages.program.consistency import read_program, refuse_changes, signature
 from trtbuild.stages.program.functional import Program
-from trtbuild.stages.program.guard import read_program, refuse_changes, signature
 from trtbuild.stages.program.sizes import difference, points_of
 
 #: A range that torch treats as a single size, because it assumes that a dynamic size is never 1.
@@ -100,7 +100,7 @@ def without_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lowering, "refuse_changes", lambda *_, **__: None)
     monkeypatch.setattr(partitioning, "refuse_inconsistency", lambda *_, **__: None)
     monkeypatch.setattr(partitioning, "points_of", lambda program, _: points_of(program))
-    monkeypatch.setattr(guard, "read_program", Program.from_bytes)
+    monkeypatch.setattr(consistency, "read_program", Program.from_bytes)
 
 
 @pytest.mark.parametrize(("case", "precision"), [(decoder, "float16"), (tokens, "float32")])

@@ -1,0 +1,64 @@
+"""``python -m benchmarks.farm.driving ADDRESS STEPS SLOTS``: run steps through a farm, and print the costs as JSON.
+
+The time begins after a first step, so that the start of processes is not part of it.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from trtbuild.core.engines.engine_job import ENGINE_ENVIRONMENT, EngineJob
+from trtbuild.core.model.builder_settings import BuilderSettings
+from trtbuild.core.model.spec import Target
+from trtbuild.core.recipes import keys
+from trtbuild.driver.configuration import WorkersSettings
+from trtbuild.driver.farm.census import Census
+from trtbuild.driver.farm.connecting import connected
+from trtbuild.driver.farm.exchange import exchanges
+from trtbuild.driver.farm.farm import Farm
+from trtbuild.driver.project import wiring
+from trtbuild.toolchain.libraries import table
+
+
+def main(address: str, steps: int, slots: int) -> None:
+    """Run `steps` engine steps, `slots` at the same time."""
+    project = Path.cwd()
+    configuration = wiring.load_configuration(project)
+    store = wiring.open_store(project, configuration)
+    version = table.installed_version("tensorrt-rtx") or "none"
+    shared = exchanges(store, configuration)
+    with store.session(), connected(address, WorkersSettings(), project) as client:
+        farm = Farm(client, Census(client, tuple(shared), 60.0, print), store, shared)
+
+        def step(number: int) -> None:
+            onnx = store.put_bytes(f"{time.time_ns()} {number}".encode()).sha256
+            job = EngineJob(onnx, (), (), BuilderSettings(), Target("ada", 89), version)
+            farm.compile(keys.engine(job, ENGINE_ENVIRONMENT), job, [onnx], replace=False)
+
+        step(-1)
+        started_s, cpu_s, rss = time.monotonic(), time.process_time(), _peak_bytes()
+        with ThreadPoolExecutor(slots) as threads:
+            for _ in threads.map(step, range(steps)):
+                pass
+        print(
+            json.dumps(
+                {
+                    "elapsed_s": time.monotonic() - started_s,
+                    "cpu_s": time.process_time() - cpu_s,
+                    "grown_bytes": _peak_bytes() - rss,
+                }
+            )
+        )
+
+
+def _peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,42 @@
+"""Takes the pictures of docs/report.md: ``python -m docs.report_pictures REPORT.html``, with Chromium.
+
+The report in the pictures shows a build of some examples, in a copy of manifests/. They had been built before. Then came
+``trtbuild bench vit --eager --device cpu``, a change of two models, and ``trtbuild build --verify --report REPORT.html``.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tests.cli.report_page.browser import Browser
+from tests.programs import program
+
+PICTURES = Path(__file__).parent / "pictures"
+
+#: File → the view, the size of the window, and whether it is dark.
+VIEWS = {
+    "report-overview.png": ("overview", (1180, 640), False),
+    "report-timeline.png": ("timeline", (1180, 760), True),
+    "report-why.png": ("steps/vit%2Fengine%2Flayers.0%40ada", (1180, 760), False),
+    "report-models.png": ("models/three_parts", (1180, 820), False),
+    "report-layers.png": ("layers/vit%2Flayers.0%40ada", (1180, 560), True),
+    "report-checks.png": ("checks", (1180, 700), False),
+    "report-phone.png": ("timeline", (390, 760), True),
+}
+
+
+def main(report: str) -> None:
+    """Write the pictures of a report."""
+    browser = Browser(program("chromium"))
+    try:
+        for name, (view, (width, height), dark) in VIEWS.items():
+            browser.open(Path(report).absolute(), width=width, height=height, dark=dark)
+            browser.run(f"location.hash = {view!r}; new Promise((done) => setTimeout(done, 300))")
+            (PICTURES / name).write_bytes(browser.picture())
+    finally:
+        browser.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

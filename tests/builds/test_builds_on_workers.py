@@ -1,0 +1,182 @@
+"""Builds whose engines are compiled by the workers of a Dask scheduler: real processes, TLS, and TensorRT-RTX."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import CommandLine, ran, step
+from tests.driver.farm.servers import (
+    Certificates,
+    Process,
+    ended,
+    free_port,
+    make_certificates,
+    scheduler_process,
+    worker_process,
+)
+from tests.projects import copy_project, edit
+from trtbuild.store.local.local import LocalStore
+
+THREE_TARGETS = (
+    ("  ada: {sm: 89}\n", "  ada: {sm: 89}\n  ampere: {sm: 86}\n  blackwell: {sm: 120}\n"),
+    ("targets: [ada]", "targets: [ada, ampere, blackwell]"),
+)
+ENGINES = [f"net/engine/model@{target}" for target in ("ada", "ampere", "blackwell")]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A scheduler with certificates, and one worker with two slots. The worker's cache is that of the builds."""
+
+    address: str
+    certificates: Certificates
+    worker: Process
+    cache: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**self.certificates.environment, "TRTBUILD_CACHE_DIR": str(self.cache)}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    base = tmp_path_factory.mktemp("cluster")
+    certificates, port = make_certificates(base / "certificates"), free_port()
+    address = f"tls://127.0.0.1:{port}"
+    with ended(scheduler_process(port, base, certificates)):
+        environment = {**certificates.environment, "TRTBUILD_CACHE_DIR": str(base / "cache")}
+        worker = worker_process(address, base / "worker", environment, "--slots", "2")
+        with ended(worker):
+            yield Cluster(address, certificates, worker, base / "cache")
+
+
+@pytest.fixture
+def builds(cluster: Cluster, tmp_path: Path) -> CommandLine:
+    copy_project("mlp", tmp_path / "project", *THREE_TARGETS)
+    return CommandLine(tmp_path / "project", cluster.cache, cluster.environment)
+
+
+def test_engines_for_three_sms_come_from_the_worker(cluster: Cluster, builds: CommandLine) -> None:
+    trace = builds.project / "trace.json"
+    document = builds("build", "--workers", cluster.address, "--trace", str(trace))
+    assert ran(document)["engine"] == 3
+    workers = {step(document, engine)["worker"] for engine in ENGINES}
+    assert len(workers) == 1
+    assert workers.pop() in cluster.worker.log.read_text()
+    assert "worker" not in step(document, "net/trace")
+    events = {event["name"]: event for event in json.loads(trace.read_text())["traceEvents"]}
+    assert events[ENGINES[0]]["args"]["worker"] == step(document, ENGINES[0])["worker"]
+
+    # the engines are those of a build on this machine, and nothing is left to do
+    again = builds("build")
+    assert ran(again) == {}
+    assert builds("cache", "verify")["damage"] == []
+
+
+def test_engines_are_the_same_as_without_workers(cluster: Cluster, builds: CommandLine, tmp_path: Path) -> None:
+    on_worker = builds("build", "--workers", cluster.address, "--force")
+    assert ran(on_worker)["engine"] == 3
+    here = CommandLine(builds.project, tmp_path / "another cache", {})("build")
+    for engine in ENGINES:
+        assert step(here, engine)["key"] == step(on_worker, engine)["key"]
+        assert step(here, engine)["outputs"]["plan"] == step(on_worker, engine)["outputs"]["plan"]
+
+
+def test_two_builds_of_two_caches_share_one_compilation(cluster: Cluster, builds: CommandLine, tmp_path: Path) -> None:
+    """The caches are apart, so only the scheduler can join the jobs. The bytes go through a remote cache."""
+    (tmp_path / "remote").mkdir()
+    remote = f"team=rw:file://{tmp_path / 'remote'}"
+    edit(builds.project / "trtbuild.yaml", "max: [8, 8]", "max: [24, 8]")  # no other test has built these engines
+    first, second = builds.project, tmp_path / "copy"
+    shutil.copytree(first, second)
+    CommandLine(first, tmp_path / "first cache")("build", "--until", "convert")
+    shutil.copytree(tmp_path / "first cache", tmp_path / "second cache")
+    environment = {**os.environ, **cluster.environment, "TRTBUILD_REMOTES": remote}
+    environment["TRTBUILD_CACHE_DIR"] = str(tmp_path / "worker cache")
+    command = [sys.executable, "-m", "trtbuild", "build", "--json", "--workers", cluster.address]
+    with ended(worker_process(cluster.address, tmp_path / "far", environment, "--slots", "1")):
+        running = [
+            subprocess.Popen(
+                command,
+                cwd=project,
+                env={**environment, "TRTBUILD_CACHE_DIR": str(tmp_path / f"{name} cache")},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for name, project in (("first", first), ("second", second))
+        ]
+        documents = []
+        for build in running:
+            out, err = build.communicate(timeout=120)
+            assert build.returncode == 0, err
+            documents.append(json.loads(out))
+    assert any("worker" in step(document, ENGINES[0]) for document in documents)
+    for engine in ENGINES:
+        keys = {step(document, engine)["key"] for document in documents}
+        records = [LocalStore(tmp_path / f"{name} cache").entry(key) for name in ("first", "second") for key in keys]
+        assert len({record[1] for record in records if record is not None}) == 1, "both have the same record"
+
+
+def test_an_interrupted_build_ends(cluster: Cluster, builds: CommandLine) -> None:
+    """The label has no worker, so the build waits. Ctrl-C ends it, with what is done in the cache."""
+    edit_target = (builds.project / "trtbuild.yaml").read_text()
+    hopper = edit_target.replace("ada: {sm: 89}", 'ada: {sm: 89, toolchain: tensorrt, version: "8.6.0"}')
+    (builds.project / "trtbuild.yaml").write_text(hopper)
+    build = subprocess.Popen(
+        [sys.executable, "-m", "trtbuild", "build", "--workers", cluster.address],
+        cwd=builds.project,
+        env={**os.environ, **cluster.environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert build.stderr is not None
+    deadline, seen = time.monotonic() + 100, ""
+    while "no worker compiles for tensorrt 8.6.0 linux-x86_64 SM 89" not in seen:
+        assert time.monotonic() < deadline, seen
+        line = build.stderr.readline()
+        assert line, seen
+        seen += line
+    build.send_signal(signal.SIGINT)
+    _, rest = build.communicate(timeout=30)
+    assert build.returncode == 130, rest
+    assert "the finished results are in the cache" in rest
+
+
+@pytest.mark.parametrize(
+    ("address", "text"),
+    [
+        ("tcp://10.0.0.7:8786", "can run code on its workers"),
+        ("tls://10.0.0.7:8786", "needs a client certificate"),
+        ("http://127.0.0.1:8786", "is not a protocol of workers"),
+        ("local:0", "is not the address of a Dask scheduler"),
+    ],
+)
+def test_a_wrong_address_is_an_error_before_any_work(command_line: CommandLine, address: str, text: str) -> None:
+    copy_project("mlp", command_line.project)
+    document = command_line("build", "--workers", address, expect=2)
+    assert text in document["errors"][0]["text"]
+    assert document["steps"] == []
+    assert not (command_line.cache / "ac").exists() or not list((command_line.cache / "ac").glob("*/*"))
+
+
+def test_without_a_shared_store_a_build_is_an_error_before_any_work(
+    cluster: Cluster, builds: CommandLine, tmp_path: Path
+) -> None:
+    document = builds(
+        "build", "--workers", cluster.address, expect=2, environment={"TRTBUILD_CACHE_DIR": str(tmp_path / "apart")}
+    )
+    assert "through a store that this machine and the workers reach" in document["errors"][0]["text"]
+    assert "TRTBUILD_REMOTES=" in document["errors"][0]["hint"]

@@ -1,0 +1,152 @@
+"""`build --events`, `build --report` and `trtbuild report` in real builds: done, failed, frozen, interrupted and killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from tests.builds.faults.test_interrupt import ENDLESS, NET
+from tests.conftest import CommandLine
+from tests.documents.test_documents import closed
+from tests.faults.processes import descendants, wait_until_gone
+from tests.projects import copy_project, edit
+from trtbuild.cli.commands import documents
+from trtbuild.driver.event_log.events import KINDS
+from trtbuild.driver.event_log.kept import kept_builds
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    """The events of a file. Each line must match its schema."""
+    schema = closed(documents.schema())
+    events = [json.loads(line) for line in path.read_text().splitlines()]
+    for event in events:
+        kind = KINDS[event["event"]].__name__
+        jsonschema.validate(event, {"$ref": f"#/$defs/{kind}", "$defs": schema["$defs"]})
+    return events
+
+
+def data_of(page: Path) -> Any:
+    """The JSON in the page of a report."""
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page.read_text(), re.DOTALL)
+    assert found is not None
+    return json.loads(found[1])
+
+
+def test_a_build_its_events_and_its_report(command_line: CommandLine) -> None:
+    project = copy_project("torch_partition", command_line.project)
+    document = command_line("build", "--verify", "--events", "events", "--report", "report.html")
+    events = lines_of(project / "events")
+    assert events[0]["event"] == "build_started"
+    assert events[-1]["event"] == "build_finished"
+    assert (events[-1]["status"], events[-1]["totals"]) == ("done", document["totals"])
+    assert [event["at_s"] for event in events] == sorted(event["at_s"] for event in events)
+    assert lines_of(kept_builds(project / ".trtbuild")[0]) == events
+
+    report = data_of(project / "report.html")
+    verdicts = {step["id"]: step["verdict"] for step in document["steps"]}
+    assert {step["id"]: step["verdict"] for step in report["steps"]} == verdicts
+    assert report["totals"] == {"run": len(verdicts)}
+    assert [(row["target"], row["engines"], row["runs"]) for row in report["targets"]] == [
+        ("ada", 2, 2),
+        ("blackwell", 2, 2),
+    ]
+    (package,) = report["packages"]
+    (cut,) = package["cuts"]
+    assert [(part["name"], part["kind"], part["modules"]) for part in cut["partitions"]] == [
+        ("p0", "tensorrt", {"0": 1}),
+        ("p1", "torch", {"1": 1}),
+        ("p2", "tensorrt", {"2": 1}),
+    ]
+    assert cut["partitions"][1]["reasons"] == {"aten.tanh.default": "in torch_executed_ops"}
+    assert package["verified"][0]["status"] == "right"
+    assert len(report["engines"]) == 4
+    assert {layer[3] for layer in report["layers"]} == {"0", "2"}
+    assert report["comparison"] is None
+
+    _check_a_null_build(command_line, project)
+    _check_a_failed_build(command_line, project)
+
+
+def _check_a_null_build(command_line: CommandLine, project: Path) -> None:
+    """A build with nothing to do is not kept, unless it is asked for its events."""
+    for _ in range(2):
+        command_line("build")
+    kept = len(kept_builds(project / ".trtbuild"))
+    for _ in range(2):
+        command_line("build", "--events", "events")
+        assert lines_of(project / "events")[-1]["status"] == "done"
+    assert len(kept_builds(project / ".trtbuild")) == kept + 2
+
+
+def _check_a_failed_build(command_line: CommandLine, project: Path) -> None:
+    edit(project / "nets.py", "def build():\n", "def build():\n    raise ValueError('no <weights>')\n")
+    command_line("build", "--report", "report.html", expect=1)
+    report = data_of(project / "report.html")
+    assert report["status"] == "failed"
+    assert report["totals"]["failed"] == 1
+    assert "no <weights>" in report["errors"][0]["text"]
+    changed = {step["id"]: (step["verdict_before"], step["verdict_now"]) for step in report["comparison"]["steps"]}
+    assert changed["ranker/trace"] == ("hit", "failed")
+
+    written = command_line("report", "-o", "later.html")
+    assert (written["status"], written["kept_builds"]) == ("failed", 5)
+    assert {**data_of(project / "later.html"), "steps": 0} == {**report, "steps": 0}
+    assert command_line("report", "--build", "2")["status"] == "done"
+    error = command_line("report", "--build", "6", expect=2)["errors"][0]
+    assert "there is no build number 6" in error["text"]
+
+    history = command_line("cache", "stats")["history"]
+    assert history["reasons"]["new"] >= 10
+    assert history["builds"] >= 4
+
+
+def test_an_error_before_the_first_step_is_in_the_report(command_line: CommandLine) -> None:
+    project = copy_project("mlp", command_line.project)
+    command_line("build", "--frozen", "--report", "report.html", "--events", "events", expect=3)
+    report = data_of(project / "report.html")
+    assert report["status"] == "error"
+    assert "--frozen is set" in report["errors"][0]["text"]
+    edit(project / "trtbuild.yaml", "version: 1", "version: 1\nmodel: {}")
+    command_line("build", "--report", "report.html", "--events", "events", expect=2)
+    assert "model" in data_of(project / "report.html")["errors"][0]["text"]
+    assert lines_of(project / "events")[-1]["status"] == "error"
+    assert command_line("build", "--report", "missing/report.html", expect=2)["errors"][0]["type"] == "UsageError"
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
+def test_the_events_of_a_build_that_a_signal_ends(command_line: CommandLine, sent: signal.Signals) -> None:
+    project = copy_project("mlp", command_line.project)
+    (project / "net.py").write_text(NET.format(how=ENDLESS["sleeps"]))
+    build = subprocess.Popen(
+        [sys.executable, "-m", "trtbuild.cli.main", "build", "--quiet", "--events", "events"],
+        cwd=project,
+        env={**os.environ, "TRTBUILD_CACHE_DIR": str(command_line.cache)},
+    )
+    try:
+        deadline_s = time.monotonic() + 60
+        while not (project / "started").exists():
+            assert build.poll() is None and time.monotonic() < deadline_s
+            time.sleep(0.05)
+        children = descendants(build.pid)
+        build.send_signal(sent)
+        build.wait(30)
+        wait_until_gone(children)
+    finally:
+        build.kill()
+    events = lines_of(project / "events")
+    last = {signal.SIGINT: "build_finished", signal.SIGKILL: "step_started"}[sent]
+    assert events[-1]["event"] == last
+    status = {signal.SIGINT: "interrupted", signal.SIGKILL: "running"}[sent]
+    assert command_line("report")["status"] == status
+    (step,) = [step for step in data_of(project / "trtbuild-report.html")["steps"] if step["verdict"] == "running"]
+    assert step["id"].endswith("/trace")

@@ -1,0 +1,77 @@
+"""A long result is shown in a pager if standard output is a terminal, and printed otherwise."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.pty_screen import Screen
+
+#: Prints as many lines as the first argument says, as a command does. The other arguments are names of flags.
+PROGRAM = """\
+import sys
+from trtbuild.cli.commands import show
+count, *flags = sys.argv[1:]
+show.paged(dict.fromkeys(flags, True), int(count), lambda count: [f"line {n}" for n in range(count)])
+"""
+
+#: A pager that says what it gets.
+PAGER = """\
+#!/bin/sh
+echo "pager $1 LESS=$LESS"
+exec tail -n 1
+"""
+
+
+@pytest.fixture
+def pager(tmp_path: Path) -> str:
+    path = tmp_path / "pager"
+    path.write_text(PAGER)
+    path.chmod(0o755)
+    return str(path)
+
+
+def shown(folder: Path, count: int, *flags: str, **environment: str) -> str:
+    """The last lines on a terminal of ten rows."""
+    screen = Screen(columns=40, rows=10)
+    variables = {name: value for name, value in os.environ.items() if name != "LESS"} | {"TERM": "xterm"} | environment
+    assert screen.run([sys.executable, "-c", PROGRAM, str(count), *flags], folder, variables) == 0
+    return screen.written.decode().replace("\r\n", "\n")
+
+
+def test_a_long_result_is_paged(tmp_path: Path, pager: str) -> None:
+    assert shown(tmp_path, 30, PAGER=f"{pager} -x") == "pager -x LESS=FRX\nline 29\n"
+
+
+def test_the_variable_less_is_kept(tmp_path: Path, pager: str) -> None:
+    assert shown(tmp_path, 30, PAGER=pager, LESS="R").startswith("pager  LESS=R\n")
+
+
+def test_a_short_result_is_printed(tmp_path: Path, pager: str) -> None:
+    assert shown(tmp_path, 3, PAGER=pager) == "line 0\nline 1\nline 2\n"
+
+
+@pytest.mark.parametrize("value", ["", "cat", "no-such-program", "'open"])
+def test_without_a_usable_pager_the_result_is_printed(tmp_path: Path, value: str) -> None:
+    assert shown(tmp_path, 30, PAGER=value).count("line") == 30
+
+
+@pytest.mark.parametrize("flag", ["no_pager", "quiet"])
+def test_a_flag_turns_paging_off(tmp_path: Path, pager: str, flag: str) -> None:
+    assert shown(tmp_path, 30, flag, PAGER=pager).count("line") == (30 if flag == "no_pager" else 0)
+
+
+def test_a_pager_that_ends_early_is_no_error(tmp_path: Path) -> None:
+    assert shown(tmp_path, 100_000, PAGER="true") == ""
+
+
+def test_a_pipe_is_not_paged(tmp_path: Path, pager: str) -> None:
+    command = [sys.executable, "-c", PROGRAM, "30"]
+    done = subprocess.run(
+        command, env={**os.environ, "PAGER": pager}, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.count("line") == 30

@@ -1,0 +1,180 @@
+"""`trtbuild affected`: which models a range of commits touches, and the errors about repositories and revisions."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from trtbuild.core.planning.graph import ModelPlan, Reason, Step, UserCode
+from trtbuild.core.recipes.dependency import ABSENT, DIRECTORY, Dependency, Observation
+from trtbuild.driver.answers import affected
+from trtbuild.driver.answers.documents import Affected
+from trtbuild.driver.project.revision import changes_since
+from trtbuild.driver.project.workspace import Workspace
+from trtbuild.errors import UsageError
+
+
+def git(folder: Path, *arguments: str) -> str:
+    settings = ("-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "protocol.file.allow=always")
+    done = subprocess.run(
+        ["git", *settings, *arguments], cwd=folder, check=True, capture_output=True, text=True, timeout=60
+    )
+    return done.stdout.strip()
+
+
+def commit(folder: Path) -> None:
+    git(folder, "add", "-A")
+    git(folder, "commit", "-q", "-m", "a commit")
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A repository with the project in ``project/``: two sources, a listed directory, and files beside the project."""
+    root = tmp_path / "repository"
+    project = root / "project"
+    for name in ("models/a.py", "models/b.py", "data/one.txt", "trtbuild.yaml", "../shared/s.py", "../other.txt"):
+        path = project / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{name}\n")
+    (project / "linked.py").symlink_to("../shared/s.py")
+    git(root, "init", "-q")
+    commit(root)
+    return root
+
+
+#: Model → what its trace has observed. Model `new` was never traced.
+OBSERVED = {
+    "a": [("file", "models/a.py", "1"), ("listing", "data", "2"), ("file", "models", DIRECTORY)],
+    "b": [("file", "models/b.py", "1"), ("file", "models/late.py", ABSENT), ("file", "linked.py", "3")],
+}
+
+
+def answer(root: Path, revision: str = "HEAD", **observed: Any) -> Affected:
+    """The answer for the plans of `OBSERVED`, without a store."""
+    plans = {}
+    for name, entries in {**OBSERVED, "new": [], **observed}.items():
+        verdict, reason = ("run", "it was not built") if name == "new" else ("hit", "recorded")
+        model: Any = SimpleNamespace(name=name, weights=None, plugins=None, source=SimpleNamespace(file=None))
+        plan = ModelPlan(model, cast(Any, None))
+        plan.steps[f"{name}/trace"] = Step(f"{name}/trace", name, "trace", cast(Any, verdict), Reason("new", reason))
+        seen = tuple(Observation(Dependency(cast(Any, kind), path), state) for kind, path, state in entries)
+        plan.user_code["trace"] = UserCode(cast(Any, None), seen)
+        plans[name] = plan
+    workspace = SimpleNamespace(
+        project=root / "project",
+        manifests={"trtbuild.yaml": "0"},
+        plans=lambda: plans,
+        store=SimpleNamespace(warnings=list),
+    )
+    return affected.affected(cast(Workspace, workspace), revision)
+
+
+def codes(root: Path, revision: str = "HEAD") -> str:
+    """The models whose files have changed, as one text. Model `new` is always affected."""
+    document = answer(root, revision)
+    entry = {model.model: model for model in document.models}["new"]
+    assert entry.affected
+    return "".join(model.model for model in document.models if model.code == "changed" and model.model != "new")
+
+
+@pytest.mark.parametrize(
+    ("command", "models"),
+    [
+        ("true", ""),
+        ("echo edit >> ../other.txt", ""),
+        ("echo edit >> models/a.py", "a"),
+        ("echo edit >> ../shared/s.py", "b"),
+        ("ln -sf ../other.txt linked.py", "b"),
+        ("echo new > models/late.py", "b"),
+        ("rm models/b.py", "b"),
+        ("git mv models/a.py models/c.py", "a"),
+        ("echo new > data/two.txt", "a"),
+        ("echo edit >> data/one.txt", ""),
+        ("echo edit >> trtbuild.yaml", "ab"),
+        ("echo new > trtbuild.lock", "ab"),
+    ],
+)
+@pytest.mark.parametrize("committed", [False, True])
+def test_the_models_that_a_change_touches(repository: Path, command: str, models: str, committed: bool) -> None:
+    base = git(repository, "rev-parse", "HEAD")
+    subprocess.run(command, shell=True, cwd=repository / "project", check=True)
+    if committed and command != "true":
+        commit(repository)
+    assert codes(repository, base) == models
+
+
+def test_a_model_that_was_never_traced_is_affected_and_says_why(repository: Path) -> None:
+    (entry,) = [model for model in answer(repository).models if model.model == "new"]
+    assert (entry.affected, entry.code) == (True, "untraced")
+    assert entry.text == "its dependencies are not known, because trace has no result: it was not built"
+
+
+def test_a_new_directory_of_a_package_is_a_change(repository: Path) -> None:
+    package = repository / "project" / "package"
+    package.mkdir()
+    (package / "module.py").write_text("")
+    document = answer(repository, c=[("file", "package", DIRECTORY)])
+    assert {model.model: model.code for model in document.models}["c"] == "changed"
+
+
+def test_a_changed_submodule_touches_the_files_in_it(repository: Path, tmp_path: Path) -> None:
+    library = tmp_path / "library"
+    library.mkdir()
+    git(library, "init", "-q")
+    (library / "layer.py").write_text("")
+    commit(library)
+    git(repository, "submodule", "--quiet", "add", str(library), "project/library")
+    commit(repository)
+    observed = {"c": [("file", "library/layer.py", "1")]}
+    assert {model.model: model.code for model in answer(repository, **observed).models}["c"] == "unchanged"
+    (repository / "project" / "library" / "layer.py").write_text("edited")
+    assert {model.model: model.code for model in answer(repository, **observed).models}["c"] == "changed"
+
+
+def test_a_file_that_git_does_not_track_is_named(repository: Path) -> None:
+    project = repository / "project"
+    (project / ".gitignore").write_text("weights.bin\n")
+    commit(repository)
+    (project / "weights.bin").write_text("")
+    document = answer(repository, c=[("file", "weights.bin", "1")])
+    assert {model.model: list(model.untracked) for model in document.models}["c"] == ["weights.bin"]
+
+
+@pytest.mark.parametrize("revision", ["nothing", "-x", "--output=x", "", "HEAD~9"])
+def test_an_unknown_revision_is_refused(repository: Path, revision: str) -> None:
+    with pytest.raises(UsageError, match="this repository has no such commit") as caught:
+        changes_since(repository / "project", revision)
+    assert "name a commit" in str(caught.value)
+    assert not (repository / "x").exists()
+
+
+def test_a_range_is_refused(repository: Path) -> None:
+    with pytest.raises(UsageError, match="is a range"):
+        changes_since(repository, "HEAD..HEAD")
+
+
+def test_a_shallow_clone_is_named_in_the_hint(repository: Path, tmp_path: Path) -> None:
+    base = git(repository, "rev-parse", "HEAD")
+    (repository / "other.txt").write_text("edited")
+    commit(repository)
+    git(tmp_path, "clone", "-q", "--depth=1", repository.as_uri(), "shallow")
+    with pytest.raises(UsageError, match="--unshallow"):
+        changes_since(tmp_path / "shallow", base)
+
+
+def test_a_directory_without_a_repository_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is not in a git repository"):
+        changes_since(tmp_path, "HEAD")
+
+
+def test_the_document_has_its_schema_and_the_full_commit(repository: Path) -> None:
+    from trtbuild.core.values.codec import encode
+
+    document = json.loads(json.dumps(encode(answer(repository))))
+    assert document["schema"] == "trtbuild.affected/1"
+    assert len(document["since"]) == 40

@@ -1,0 +1,51 @@
+"""One scheduler for the tests of this folder, and a project whose workers pretend to compile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.driver.farm.site import Driver, Site, pretend
+from trtbuild.driver.configuration import Configuration
+from trtbuild.driver.farm import performing
+from trtbuild.driver.farm.connecting import connected  # noqa: F401 (Dask is loaded before the tests)
+
+
+@pytest.fixture(scope="session")
+def scheduler() -> Iterator[Site]:
+    site = Site()
+    yield site
+    site.close()
+
+
+@pytest.fixture
+def site(scheduler: Site, project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """The scheduler, without workers."""
+    honest = performing._answer
+
+    def answer(text: str, name: str) -> performing.Answer:
+        return scheduler.behaviours.get(name, honest)(text, name)
+
+    monkeypatch.setattr(performing, "_answer", answer)
+    monkeypatch.setattr(performing, "call", pretend)
+    yield scheduler
+    scheduler.clear()
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory for workers. Its cache is that of this process."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("TRTBUILD_CONFIG", "/dev/null")
+    monkeypatch.setenv(performing.DIRECTORY_VARIABLE, str(folder))
+    return folder
+
+
+@pytest.fixture
+def driver(site: Site, project: Path) -> Driver:
+    """A build on the same host as its workers."""
+    return Driver(site.client, project, Configuration())

@@ -1,0 +1,137 @@
+"""A scheduler and workers in this process, and a farm that uses them. The workers pretend to compile.
+
+The messages, the stores, the signatures and Dask are real. Only the compiler is replaced: an engine is a text with its key.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from distributed import Client, Scheduler, SpecCluster, Worker
+
+from trtbuild.core.engines.engine_job import ENGINE_ENVIRONMENT, EngineJob
+from trtbuild.core.model.builder_settings import BuilderSettings
+from trtbuild.core.model.spec import Target
+from trtbuild.core.recipes import keys
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.driver.configuration import Configuration
+from trtbuild.driver.farm import performing
+from trtbuild.driver.farm.census import Census
+from trtbuild.driver.farm.exchange import exchanges
+from trtbuild.driver.farm.farm import Compiled, Farm
+from trtbuild.driver.farm.processes import processes_here
+from trtbuild.driver.project import wiring
+from trtbuild.driver.workers.results import Reply
+from trtbuild.store.layers.layered import LayeredStore
+from trtbuild.toolchain.libraries.table import installed_version
+
+#: The function of a worker that takes the text of a job and the worker's name, and returns an answer.
+Behaviour = Callable[[str, str], performing.Answer]
+
+ADA = Target("ada", 89)
+
+VERSION = installed_version("tensorrt-rtx") or "1.7.1"
+
+
+def engine_job(onnx: bytes, target: Target = ADA, version: str = VERSION) -> tuple[EngineJob, Recipe]:
+    """A job without weights, and its recipe."""
+    job = EngineJob(hashlib.sha256(onnx).hexdigest(), (), (), BuilderSettings(), target, version)
+    return job, keys.engine(job, ENGINE_ENVIRONMENT)
+
+
+def pretend(pool: Any, task: str, job: EngineJob) -> Reply:
+    """Takes the place of the compiler."""
+    local = wiring.open_local(performing.directory())
+    local.get_bytes(job.onnx)  # a compiler reads its input
+    outputs = {"plan": local.put_bytes(f"plan of {job.onnx}".encode()), "layers": local.put_bytes(b"[]")}
+    return Reply(outputs, duration_s=0.1, log="pretended\n", peak_rss_bytes=1)
+
+
+class Site:
+    """A scheduler on 127.0.0.1. `behaviours` replaces the behaviour of workers, by name."""
+
+    def __init__(self) -> None:
+        options = {"host": "127.0.0.1", "port": 0, "dashboard": False, "dashboard_address": "127.0.0.1:0"}
+        self.cluster = SpecCluster({}, {"cls": Scheduler, "options": options}, silence_logs=logging.CRITICAL)
+        self.client = Client(self.cluster, set_as_default=False)
+        self.behaviours: dict[str, Behaviour] = {}
+        self._workers: list[Worker] = []
+
+    @property
+    def address(self) -> str:
+        return str(self.cluster.scheduler_address)
+
+    def add_worker(
+        self, name: str, behaviour: Behaviour | None = None, *, project: Path, slots: int = 1, **changes: str
+    ) -> Worker:
+        """Start a worker. `changes` replaces text in its labels."""
+        (process,) = [each for each in processes_here(project, 1, slots) if "gpu" not in each.name]
+        labels = process.labels
+        for old, new in changes.items():
+            labels = tuple(label.replace(old, new) for label in labels)
+        options = dataclasses.replace(process, name=name, labels=labels).options("127.0.0.1", None)
+        del options["env"], options["silence_logs"], options["preload"]
+
+        async def start() -> Worker:
+            return await Worker(self.address, **options)
+
+        if behaviour is not None:
+            self.behaviours[name] = behaviour
+        worker: Worker = self.client.sync(start)
+        self._workers.append(worker)
+        return worker
+
+    def stop(self, worker: Worker) -> None:
+        """End a worker."""
+        self._workers.remove(worker)
+        self.client.sync(worker.close)
+
+    def clear(self) -> None:
+        """End all workers."""
+        for worker in list(self._workers):
+            self.stop(worker)
+        self.behaviours.clear()
+        deadline = time.monotonic() + 10
+        while self.client.scheduler_info()["workers"]:
+            assert time.monotonic() < deadline, "the scheduler still has workers"
+            time.sleep(0.02)
+
+    def close(self) -> None:
+        self.client.close()
+        self.cluster.close()
+
+
+class Driver:
+    """The driver of one build: a store, a farm, and the messages that the user sees."""
+
+    def __init__(
+        self,
+        client: Client,
+        project: Path,
+        configuration: Configuration,
+        *,
+        root: Path | None = None,
+        wait_s: float = 0.5,
+    ) -> None:
+        self.messages: list[str] = []
+        self.store: LayeredStore = wiring.open_store(project, configuration, root)
+        shared = exchanges(self.store, configuration)
+        self.census = Census(client, tuple(shared), wait_s, self.messages.append)
+        self.farm = Farm(client, self.census, self.store, shared)
+
+    def compile(self, onnx: bytes = b"onnx", *, replace: bool = False, **job: Any) -> Compiled:
+        """Compile an engine through the farm, and check that its plan is the right one."""
+        self.store.put_bytes(onnx)
+        engine, recipe = engine_job(onnx, **job)
+        with self.store.session():
+            compiled = self.farm.compile(recipe, engine, [engine.onnx], replace=replace)
+        plan = self.store.get_bytes(compiled.record.outputs["plan"].sha256)
+        assert plan == f"plan of {engine.onnx}".encode()
+        assert compiled.record.recipe.key == recipe.key
+        return compiled

@@ -1,0 +1,395 @@
+"""Engine steps on workers that are slow, missing, wrong or hostile. Each test proves that its fault happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.driver.farm.site import VERSION, Behaviour, Driver, Site, engine_job
+from tests.faults.disks import mounted
+from trtbuild.core.model.spec import Target
+from trtbuild.driver.configuration import Configuration, TrustSettings
+from trtbuild.driver.farm import labels, performing
+from trtbuild.driver.farm.messages import PROTOCOL, Answer, FarmJob
+from trtbuild.driver.project import wiring
+from trtbuild.errors import NoWorker, RemoteDown, SchedulerLost, StoreError, ToolchainError, WorkersError
+from trtbuild.store.transports.settings import RemoteSettings
+from trtbuild.store.trust.signing import Signer
+
+CI, STRANGER = Signer("ci", bytes(32)), Signer("stranger", bytes([1]) * 32)
+
+
+@pytest.fixture
+def honest() -> Behaviour:
+    """The behaviour of a worker without a fault."""
+    return performing._answer
+
+
+class Counting:
+    """A behaviour that counts its jobs, and answers with `answer`."""
+
+    def __init__(self, answer: Callable[[str, str], Answer]) -> None:
+        self.jobs: list[FarmJob] = []
+        self._answer = answer
+
+    def __call__(self, text: str, name: str) -> Answer:
+        self.jobs.append(FarmJob.from_text(text))
+        return self._answer(text, name)
+
+
+def honest_answer(text: str, name: str) -> Answer:
+    """The answer of a worker without a fault, also if `behaviours` has another one for its name."""
+    return performing._compiled(FarmJob.from_text(text), name)
+
+
+def test_an_engine_comes_from_a_worker(site: Site, driver: Driver, project: Path) -> None:
+    site.add_worker("w1", project=project)
+    compiled = driver.compile()
+    assert compiled.worker == "w1"
+    assert compiled.log == "pretended\n"
+    assert driver.store.get_record(compiled.record.recipe.key) is not None
+    assert driver.messages == []
+
+
+def test_a_missing_label_is_said_at_once_and_given_up(site: Site, driver: Driver, project: Path) -> None:
+    site.add_worker("w1", project=project)
+    started = time.monotonic()
+    with pytest.raises(NoWorker) as caught:
+        driver.compile(target=Target("hopper", 90, "tensorrt"), version="8.6.0")
+    assert time.monotonic() - started >= 0.5
+    (message,) = driver.messages
+    for text in (message, caught.value.text):
+        assert "no worker compiles for tensorrt 8.6.0 linux-x86_64 SM 90" in text
+        assert f"tensorrt-rtx {VERSION} linux-x86_64 any SM (1 worker)" in text
+    started = time.monotonic()
+    with pytest.raises(NoWorker):  # the next one is not waited for
+        driver.compile(b"second", target=Target("hopper", 90, "tensorrt"), version="8.6.0")
+    assert time.monotonic() - started < 0.5
+
+
+def test_a_label_that_was_typed_wrong_fits_no_job(site: Site, driver: Driver, project: Path) -> None:
+    site.add_worker("w1", project=project, **{"any SM": "any sm"})
+    with pytest.raises(NoWorker, match=r"compile for tensorrt-rtx \S+ linux-x86_64 any sm \(1 worker\)"):
+        driver.compile()
+
+
+def test_a_late_worker_is_used(site: Site, project: Path) -> None:
+    driver = Driver(site.client, project, Configuration(), wait_s=30)
+    with ThreadPoolExecutor(1) as thread:
+        compiled = thread.submit(driver.compile)
+        while not driver.messages:
+            assert not compiled.done()
+            time.sleep(0.01)
+        site.add_worker("late", project=project)
+        assert compiled.result(timeout=20).worker == "late"
+
+
+def test_workers_of_another_release_are_left_out(site: Site, driver: Driver, project: Path) -> None:
+    old = Counting(honest_answer)
+    site.add_worker("old", old, project=project, release="release 0.0")
+    site.add_worker("new", project=project)
+    assert driver.compile().worker == "new"
+    assert old.jobs == []
+    assert any("worker old is left out: it has trtbuild 0.0" in message for message in driver.messages)
+
+
+def test_workers_with_another_toolchain_are_left_out(site: Site, driver: Driver, project: Path) -> None:
+    other = Counting(honest_answer)
+    site.add_worker("other", other, project=project, **{f"tensorrt-rtx {VERSION}": "tensorrt-rtx 1.3.0"})
+    with pytest.raises(NoWorker, match=r"the workers compile for tensorrt-rtx 1\.3\.0"):
+        driver.compile()
+    assert other.jobs == []
+
+
+def test_workers_that_share_no_store_are_left_out(site: Site, driver: Driver, project: Path) -> None:
+    store = labels.directory_label(driver.store.local.root)
+    far = Counting(honest_answer)
+    site.add_worker("far", far, project=project, **{store: "trtbuild store elsewhere"})
+    with pytest.raises(NoWorker, match="far: it shares no store with this build"):
+        driver.compile()
+    assert far.jobs == []
+
+
+# -- lies
+
+
+def wrong_bytes(text: str, name: str) -> Answer:
+    """Compile, and then damage the plan in the store."""
+    answer = honest_answer(text, name)
+    local = wiring.open_local(performing.directory())
+    plan = json.loads(answer.document)["outputs"]["plan"]["sha256"]
+    path = Path(local.entries.layout.entry_path("cas", plan))
+    path.chmod(0o600)
+    path.write_bytes(b"x" * path.stat().st_size)
+    return answer
+
+
+def another_engine(text: str, name: str) -> Answer:
+    """Answer with the engine of another key."""
+    job, recipe = engine_job(b"another")
+    local = wiring.open_local(performing.directory())
+    local.put_bytes(b"another")
+    asked = FarmJob.from_text(text)
+    return honest_answer(replace(asked, key=recipe.key, job=job, inputs=_listed(local, job.onnx)).to_text(), name)
+
+
+def _listed(local: object, sha256: str) -> object:
+    from trtbuild.driver.farm.exchange import blob_files
+
+    return blob_files(local, [sha256])  # type: ignore[arg-type]
+
+
+def nonsense(text: str, name: str) -> Answer:
+    return Answer(PROTOCOL, FarmJob.from_text(text).key, name, "done", document="{}", entry="[]")
+
+
+@pytest.mark.parametrize(
+    ("lie", "reason"),
+    [
+        (wrong_bytes, "was damaged"),
+        (another_engine, "it is the record of another engine"),
+        (nonsense, "it is not a record"),
+    ],
+)
+def test_a_lie_is_found_and_the_liar_is_not_used_again(
+    site: Site, driver: Driver, project: Path, lie: Behaviour, reason: str
+) -> None:
+    liar = Counting(lie)
+    site.add_worker("liar", liar, project=project)
+    with pytest.raises(NoWorker, match=f"liar: its answer was wrong: .*{reason}"):
+        driver.compile()
+    site.add_worker("honest", project=project)
+    assert driver.compile().worker == "honest"
+    assert len(liar.jobs) == 1
+    assert any(reason in message and "worker liar is left out" in message for message in driver.messages)
+
+
+def test_a_record_without_a_trusted_signature_does_not_count(
+    site: Site, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRTBUILD_SIGNING_KEY", STRANGER.text())
+    monkeypatch.setenv("TRTBUILD_TRUSTED_KEYS", str(STRANGER.trusted))
+    site.add_worker("unknown", project=project)
+    driver = Driver(site.client, project, Configuration(trust=TrustSettings(keys=(CI.trusted,), signing_key=CI.text())))
+    with pytest.raises(WorkersError, match="unknown: its answer was wrong: its record does not count"):
+        driver.compile()
+
+
+def test_a_worker_signs_with_its_own_key(site: Site, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRTBUILD_SIGNING_KEY", STRANGER.text())
+    monkeypatch.setenv("TRTBUILD_TRUSTED_KEYS", str(STRANGER.trusted))
+    site.add_worker("w1", project=project)
+    driver = Driver(site.client, project, Configuration(trust=TrustSettings(keys=(STRANGER.trusted,))))
+    key = driver.compile().record.recipe.key
+    entry = driver.store.local.get_action(key)
+    assert entry is not None
+    assert [signature.signer for signature in entry.signatures] == ["stranger"]
+
+
+# -- workers that cannot do the job
+
+
+def no_remote(text: str, name: str) -> Answer:
+    return performing._answer_of_error(FarmJob.from_text(text).key, name, RemoteDown("the store is unreachable"))
+
+
+def test_another_worker_does_what_one_cannot(site: Site, driver: Driver, project: Path) -> None:
+    unfit = Counting(no_remote)
+    site.add_worker("unfit", unfit, project=project)
+    with pytest.raises(NoWorker, match="unfit: the store is unreachable"):
+        driver.compile()
+    site.add_worker("fit", project=project)
+    assert driver.compile().worker == "fit"
+    assert len(unfit.jobs) == 1
+
+
+def test_a_refusal_of_the_compiler_is_final(site: Site, driver: Driver, project: Path) -> None:
+    def refuse(text: str, name: str) -> Answer:
+        return performing._answer_of_error(FarmJob.from_text(text).key, name, ToolchainError("unsupported layer"))
+
+    refusing = [Counting(refuse), Counting(refuse)]
+    for number, behaviour in enumerate(refusing):
+        site.add_worker(f"w{number}", behaviour, project=project)
+    with pytest.raises(ToolchainError, match="unsupported layer"):
+        driver.compile()
+    assert sum(len(each.jobs) for each in refusing) == 1
+
+
+def test_three_deaths_of_a_compiler_are_the_failure_of_the_step(site: Site, driver: Driver, project: Path) -> None:
+    def die(text: str, name: str) -> Answer:
+        error = {"type": "WorkerDied", "text": "the process that compiles the engine was ended by SIGKILL"}
+        return Answer(PROTOCOL, FarmJob.from_text(text).key, name, "died", error=error, log="last words\n")
+
+    dying = Counting(die)
+    site.add_worker("w1", dying, project=project)
+    with pytest.raises(WorkersError, match=r"(w1: the process that compiles.*\s*){3}") as caught:
+        driver.compile()
+    assert len(dying.jobs) == 3
+    assert caught.value.worker_log == "last words\n" * 3
+
+
+def test_a_clock_that_is_wrong_by_a_year_changes_nothing(
+    site: Site, driver: Driver, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    def late(text: str, name: str) -> Answer:
+        now = time.gmtime
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(time, "gmtime", lambda *_: now(time.time() + 365 * 86400))
+            answer = honest_answer(text, name)
+        seen.append(json.loads(answer.document)["provenance"]["finished"][:4])
+        return answer
+
+    site.add_worker("w1", late, project=project)
+    driver.compile()
+    assert seen == [str(time.gmtime().tm_year + 1)]
+
+
+# -- two builds, and a lost scheduler
+
+
+def test_two_builds_share_one_job(site: Site, project: Path, tmp_path: Path) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def wait(text: str, name: str) -> Answer:
+        begun.set()
+        assert may_end.wait(20)
+        return honest_answer(text, name)
+
+    slow = Counting(wait)
+    site.add_worker("w1", slow, project=project, slots=2)
+    drivers = [Driver(site.client, project, Configuration()) for _ in range(2)]
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(drivers[0].compile)
+        assert begun.wait(20)
+        second = threads.submit(drivers[1].compile)
+        deadline = time.monotonic() + 20
+        while not drivers[1].farm._futures:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        may_end.set()
+        assert first.result(timeout=20).record == second.result(timeout=20).record
+    assert len(slow.jobs) == 1
+
+
+def test_jobs_go_out_as_workers_become_free(site: Site, driver: Driver, project: Path) -> None:
+    site.add_worker("w1", project=project, slots=2)
+    label = labels.engine_label(engine_job(b"onnx")[0])
+    assert driver.farm.has_room(label)
+    driver.farm.begin(label)
+    assert driver.farm.has_room(label)
+    driver.farm.begin(label)
+    assert not driver.farm.has_room(label)
+    driver.farm.end(label)
+    assert driver.farm.has_room(label)
+
+
+def test_a_slot_of_another_build_is_not_free(site: Site, driver: Driver, project: Path) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def wait(text: str, name: str) -> Answer:
+        begun.set()
+        assert may_end.wait(20)
+        return honest_answer(text, name)
+
+    site.add_worker("w1", wait, project=project)
+    other = Driver(site.client, project, Configuration())
+    label = labels.engine_label(engine_job(b"onnx")[0])
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(other.compile)
+        assert begun.wait(20)
+        assert driver.census.free_slots(label, ()) == 0
+        may_end.set()
+        running.result(timeout=20)
+
+
+def test_an_interrupted_build_ends_its_jobs(site: Site, driver: Driver, project: Path) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def wait(text: str, name: str) -> Answer:
+        begun.set()
+        may_end.wait(20)
+        return honest_answer(text, name)
+
+    site.add_worker("w1", wait, project=project)
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(driver.compile)
+        assert begun.wait(20)
+        driver.farm.cancel()
+        with pytest.raises(SchedulerLost, match="the build was interrupted"):
+            running.result(timeout=20)
+        may_end.set()
+
+
+# -- bytes through a remote cache
+
+
+def test_bytes_go_through_a_remote_cache(
+    site: Site, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "remote").mkdir()
+    url = f"file://{tmp_path / 'remote'}"
+    monkeypatch.setenv("TRTBUILD_REMOTES", f"ours=rw:{url}")
+    site.add_worker("far", project=project)
+    configuration = Configuration(remotes=(RemoteSettings("team", url),))
+    driver = Driver(site.client, project, configuration, root=tmp_path / "cache of the driver")
+    compiled = driver.compile(bytes(range(256)) * 4096)  # several chunks
+    assert compiled.worker == "far"
+    assert driver.store.local.get_record(compiled.record.recipe.key) is not None
+    assert wiring.open_local(project).has(compiled.record.outputs["plan"].sha256), "the worker has another cache"
+    driver.store.finish()
+    assert list((tmp_path / "remote" / "ac").glob("*/*")), "the driver publishes the record"
+
+
+def test_a_worker_with_a_full_disk_is_left_out(
+    site: Site, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "remote").mkdir()
+    url = f"file://{tmp_path / 'remote'}"
+    monkeypatch.setenv("TRTBUILD_REMOTES", f"team=rw:{url}")
+    configuration = Configuration(remotes=(RemoteSettings("team", url),))
+    driver = Driver(site.client, project, configuration, root=tmp_path / "cache of the driver")
+    with mounted(tmp_path / "small", "size=512k") as small:
+        monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(small / "cache"))
+        site.add_worker("full", project=project)
+        with pytest.raises(NoWorker, match=r"full: .*[Nn]o space left"):
+            driver.compile(os.urandom(2 << 20))
+        site.clear()
+
+
+def test_a_remote_cache_that_a_worker_cannot_write_is_no_store(
+    site: Site, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The directory of the remote is missing on the worker. The driver has put the inputs there before."""
+    remote = tmp_path / "remote"
+    remote.mkdir()
+    url = f"file://{remote}"
+    monkeypatch.setenv("TRTBUILD_REMOTES", f"team=rw:{url}")
+
+    def lose_the_remote(text: str, name: str) -> Answer:
+        shutil.rmtree(remote)
+        return performing._answer_of_error("", name, _error_of_job(text, name))
+
+    site.add_worker("far", lose_the_remote, project=project)
+    configuration = Configuration(remotes=(RemoteSettings("team", url),))
+    driver = Driver(site.client, project, configuration, root=tmp_path / "cache of the driver")
+    with pytest.raises(NoWorker, match="far: "):
+        driver.compile()
+    assert not remote.exists()
+
+
+def _error_of_job(text: str, name: str) -> Exception:
+    """The error of a job that cannot succeed."""
+    with pytest.raises(StoreError) as caught:
+        honest_answer(text, name)
+    return caught.value

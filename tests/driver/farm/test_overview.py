@@ -1,0 +1,46 @@
+"""Which workers a build uses, and how a message describes them."""
+
+from __future__ import annotations
+
+from trtbuild.driver.farm.overview import FarmWorker, Overview
+
+LABEL, RELEASE, DIRECTORY, REMOTE = "trtbuild engine rtx", "trtbuild release 1", "trtbuild store a", "trtbuild store b"
+
+
+def worker(name: str, *labels: str, slots: int = 1, tasks: tuple[str, ...] = ()) -> FarmWorker:
+    return FarmWorker(name, f"tcp://{name}", dict.fromkeys(labels, slots), frozenset(tasks))
+
+
+def overview(*workers: FarmWorker) -> Overview:
+    return Overview(workers, RELEASE, (DIRECTORY, REMOTE))
+
+
+def test_uses_the_store_that_the_most_slots_reach() -> None:
+    near = worker("near", LABEL, RELEASE, DIRECTORY, REMOTE)
+    far = worker("far", LABEL, RELEASE, REMOTE, slots=2)
+    assert overview(near).store_for(LABEL) == DIRECTORY
+    assert overview(near, far).store_for(LABEL) == REMOTE
+    assert [each.name for each in overview(near, far).able(LABEL)] == ["near", "far"]
+    only_near = worker("only near", LABEL, RELEASE, DIRECTORY)
+    assert [each.name for each in overview(only_near, far).able(LABEL)] == ["far"]
+
+
+def test_no_store_without_a_worker() -> None:
+    assert overview().store_for(LABEL) is None
+    assert overview(worker("old", LABEL, "trtbuild release 0", REMOTE)).store_for(LABEL) is None
+    assert overview(worker("other", "trtbuild engine trt", RELEASE, REMOTE)).able(LABEL) == []
+
+
+def test_counts_the_slots_that_others_do_not_use() -> None:
+    busy = worker("busy", LABEL, RELEASE, REMOTE, slots=3, tasks=("ours", "theirs"))
+    assert overview(busy).free_slots(LABEL, {"ours"}) == 2
+    assert overview(busy).free_slots(LABEL, {"ours"}, {"busy"}) == 0
+
+
+def test_describes_many_workers_in_one_sentence() -> None:
+    strange = [worker(f"dask{number}") for number in range(8)]
+    text = overview(worker("w1", LABEL, RELEASE, REMOTE), *strange).describe({"w1": "its disk is full"})
+    assert text.startswith(
+        "no worker can be used; left out: w1: its disk is full; dask0: it was not started by trtbuild"
+    )
+    assert text.endswith("and 3 more")

@@ -1,0 +1,323 @@
+"""Workers and schedulers that are killed, stopped or unreachable: real processes, which pretend to compile."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from distributed import Client
+
+from tests.driver.farm.servers import (
+    Certificates,
+    Process,
+    ended,
+    free_port,
+    make_certificates,
+    scheduler_process,
+    worker_pids,
+    worker_process,
+)
+from tests.driver.farm.site import Driver
+from tests.faults.processes import alive, state
+from trtbuild.driver.configuration import Configuration, WorkersSettings
+from trtbuild.driver.farm.connecting import connected
+from trtbuild.errors import EnvironmentFault, SchedulerLost, UsageError, WorkersError
+
+#: The seconds in which an event has to happen.
+LIMIT_S = 40.0
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A scheduler without certificates."""
+    port = free_port()
+    with ended(scheduler_process(port, tmp_path_factory.mktemp("scheduler"))):
+        yield f"tcp://127.0.0.1:{port}"
+
+
+@pytest.fixture
+def client(address: str, project: Path) -> Iterator[Client]:
+    with connected(address, WorkersSettings(), project) as client:
+        yield client
+
+
+def wait_until(condition: object, what: str) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text().split() if path.exists() else []
+
+
+def test_a_step_runs_again_when_its_worker_is_killed_while_it_writes(
+    address: str, client: Client, project: Path, tmp_path: Path
+) -> None:
+    worker = worker_process(address, tmp_path / "worker", {}, "--slots", "1", pretends="wait-in-write")
+    driver = Driver(client, project, Configuration(), wait_s=LIMIT_S)
+    with ended(worker), ThreadPoolExecutor(1) as thread:
+        compiled = thread.submit(driver.compile)
+        begun = tmp_path / "worker" / "begun"
+        wait_until(lambda: lines(begun), "the worker has not begun")
+        os.kill(int(lines(begun)[0]), signal.SIGKILL)
+        assert compiled.result(timeout=LIMIT_S).worker.startswith(os.uname().nodename)
+    assert len(lines(begun)) == 1
+    assert not alive(int(lines(begun)[0]))
+
+
+def test_three_deaths_of_workers_are_the_failure_of_the_step(
+    address: str, client: Client, project: Path, tmp_path: Path
+) -> None:
+    worker = worker_process(address, tmp_path / "worker", {}, "--slots", "1", pretends="wait-always")
+    driver = Driver(client, project, Configuration(), wait_s=LIMIT_S)
+    begun = tmp_path / "worker" / "begun"
+    with ended(worker), ThreadPoolExecutor(1) as thread:
+        compiled = thread.submit(driver.compile)
+        for death in range(3):
+            wait_until(lambda: len(lines(begun)) > death, f"attempt {death} has not begun")  # noqa: B023
+            os.kill(int(lines(begun)[death]), signal.SIGKILL)
+        with pytest.raises(WorkersError, match="each worker process that ran this step died"):
+            compiled.result(timeout=LIMIT_S)
+    assert len(lines(begun)) == 3
+
+
+def test_a_worker_that_stands_still_loses_its_job(address: str, client: Client, project: Path, tmp_path: Path) -> None:
+    still = worker_process(address, tmp_path / "still", {}, "--slots", "1", pretends="wait")
+    driver = Driver(client, project, Configuration(), wait_s=LIMIT_S)
+    with ended(still), ThreadPoolExecutor(1) as thread:
+        compiled = thread.submit(driver.compile)
+        begun = tmp_path / "still" / "begun"
+        wait_until(lambda: lines(begun), "the worker has not begun")
+        (pid,) = worker_pids(still)
+        os.kill(pid, signal.SIGSTOP)
+        with ended(worker_process(address, tmp_path / "other", {}, "--slots", "1", pretends="compile")):
+            wait_until(lambda: (state(pid) or "T")[0] == "T", "the worker is not stopped")
+            assert compiled.result(timeout=LIMIT_S).worker
+
+
+class Proxy:
+    """Passes bytes between a port and a scheduler. `cut` loses all connections, and refuses new ones for a while."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self._open: list[socket.socket] = []
+        self.connections = 0
+        self._refuses = False
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def address(self) -> str:
+        return f"tcp://127.0.0.1:{self._server.getsockname()[1]}"
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._server.accept()
+            except OSError:
+                return
+            if self._refuses:
+                near.close()
+                continue
+            self.connections += 1
+            far = socket.create_connection(("127.0.0.1", self._target))
+            self._open += [near, far]
+            for source, sink in ((near, far), (far, near)):
+                threading.Thread(target=_pass_on, args=(source, sink), daemon=True).start()
+
+    def cut(self) -> int:
+        """Cut all connections. Returns their number."""
+        count, self._refuses = len(self._open), True
+        for each in self._open:
+            _shut(each)
+        self._open.clear()
+        return count
+
+    def heal(self) -> None:
+        self._refuses = False
+
+    def close(self) -> None:
+        self._server.close()
+        self.cut()
+
+
+def _pass_on(source: socket.socket, sink: socket.socket) -> None:
+    try:
+        while data := source.recv(1 << 16):
+            sink.sendall(data)
+    except OSError:
+        pass
+    _shut(source)
+    _shut(sink)
+
+
+def _shut(end: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # it is closed already
+        end.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_worker_that_loses_the_network_loses_its_job(
+    address: str, client: Client, project: Path, tmp_path: Path
+) -> None:
+    proxy = Proxy(int(address.rpartition(":")[2]))
+    far = worker_process(proxy.address, tmp_path / "far", {}, "--slots", "1", pretends="wait")
+    driver = Driver(client, project, Configuration(), wait_s=LIMIT_S)
+    with ended(far), ThreadPoolExecutor(1) as thread:
+        compiled = thread.submit(driver.compile)
+        wait_until(lambda: lines(tmp_path / "far" / "begun"), "the worker has not begun")
+        assert proxy.cut() > 0
+        with ended(worker_process(address, tmp_path / "near", {}, "--slots", "1", pretends="compile")):
+            proxy.heal()
+            assert compiled.result(timeout=LIMIT_S).worker
+    proxy.close()
+
+
+# -- schedulers
+
+
+def test_a_scheduler_that_dies_ends_the_build(project: Path, tmp_path: Path) -> None:
+    port = free_port()
+    scheduler = scheduler_process(port, tmp_path)
+    address = f"tcp://127.0.0.1:{port}"
+    worker = worker_process(address, tmp_path / "worker", {}, "--slots", "1", pretends="wait")
+    with ended(scheduler, worker), connected(address, WorkersSettings(), project) as client:
+        driver = Driver(client, project, Configuration(), wait_s=LIMIT_S)
+        with ThreadPoolExecutor(1) as thread:
+            compiled = thread.submit(driver.compile)
+            wait_until(lambda: lines(tmp_path / "worker" / "begun"), "the worker has not begun")
+            scheduler.kill()
+            with pytest.raises(SchedulerLost):
+                compiled.result(timeout=LIMIT_S)
+            with pytest.raises(SchedulerLost):
+                driver.compile(b"next")
+
+
+def test_a_scheduler_that_refuses_is_an_error_before_any_work(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trtbuild.driver.farm.connecting.CONNECT_TIMEOUT_S", 1.0)
+    with (
+        pytest.raises(EnvironmentFault, match="cannot be used"),
+        connected(f"tcp://127.0.0.1:{free_port()}", WorkersSettings(), project),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("greeting", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", bytes(64)])
+def test_a_server_that_is_not_a_scheduler_is_an_error_before_any_work(
+    project: Path, greeting: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trtbuild.driver.farm.connecting.CONNECT_TIMEOUT_S", 1.0)
+    seen = threading.Event()
+    server = socket.create_server(("127.0.0.1", 0))
+    kept: list[socket.socket] = []
+
+    def accept() -> None:
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            kept.append(connection)
+            seen.set()
+            with contextlib.suppress(OSError):  # the client may have gone
+                connection.sendall(greeting)
+
+    threading.Thread(target=accept, daemon=True).start()
+    with (
+        pytest.raises(EnvironmentFault, match="cannot be used"),
+        connected(f"tcp://127.0.0.1:{server.getsockname()[1]}", WorkersSettings(), project),
+    ):
+        pass
+    assert seen.wait(30), "the server was not asked"
+    server.close()
+    for connection in kept:
+        connection.close()
+
+
+# -- certificates
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make_certificates(tmp_path_factory.mktemp("certificates") / "ours")
+
+
+def test_only_a_certificate_of_the_same_authority_is_accepted(
+    certificates: Certificates, project: Path, tmp_path: Path
+) -> None:
+    port = free_port()
+    address = f"tls://127.0.0.1:{port}"
+    ours = WorkersSettings(None, **vars(certificates))
+    theirs = WorkersSettings(None, **vars(make_certificates(tmp_path / "theirs")))
+    with ended(scheduler_process(port, tmp_path, certificates)):
+        worker = worker_process(
+            address, tmp_path / "worker", certificates.environment, "--slots", "1", pretends="compile"
+        )
+        with ended(worker):
+            with connected(address, ours, project) as client:
+                assert Driver(client, project, Configuration(), wait_s=LIMIT_S).compile().worker
+            with pytest.raises(EnvironmentFault, match="cannot be used"), connected(address, theirs, project):
+                pass
+            with (
+                pytest.raises(UsageError, match="needs a client certificate"),
+                connected(address, WorkersSettings(), project),
+            ):
+                pass
+            assert _listens_on_loopback_only(worker)
+
+
+def _listens_on_loopback_only(process: Process) -> bool:
+    """Whether all listening TCP sockets of the worker processes are on 127.0.0.1."""
+    import psutil
+
+    found = [
+        connection.laddr.ip
+        for pid in worker_pids(process)
+        for connection in psutil.Process(pid).net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    return bool(found) and set(found) == {"127.0.0.1"}
+
+
+def test_other_users_of_the_host_cannot_reach_local_workers(project: Path) -> None:
+    with connected("local:1", WorkersSettings(), project) as client:
+        address = client.scheduler.address
+        assert address.startswith("tls://127.0.0.1:")
+        (worker,) = client.scheduler_info()["workers"]
+        assert worker.startswith("tls://127.0.0.1:")
+        with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=LIMIT_S) as caller:
+            context = ssl.create_default_context()
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            answer = b""  # a scheduler that accepts a connection sends its versions at once
+            with contextlib.suppress(ssl.SSLError, ConnectionError), context.wrap_socket(caller) as connection:
+                answer = connection.recv(1)
+            assert answer == b"", "the scheduler answers without a certificate"
+
+
+def test_a_worker_without_a_scheduler_ends_with_an_error(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = (
+        "import sys; from trtbuild.driver.farm import joining; joining.CONNECT_TIMEOUT_S = 1.0; "
+        "from trtbuild.cli.main import main; main()"
+    )
+    ended_process = subprocess.run(
+        [sys.executable, "-c", code, "worker", f"tcp://127.0.0.1:{free_port()}"],
+        cwd=project,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert ended_process.returncode == 1
+    assert "cannot be joined" in ended_process.stderr

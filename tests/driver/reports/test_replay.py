@@ -1,0 +1,111 @@
+"""A report's rows follow from the events alone, wherever the events end."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.driver.reports.logs import NEW, a_log, a_planned_step, finished, started
+from trtbuild.driver.event_log import events
+from trtbuild.driver.reports.comparison import compare
+from trtbuild.driver.reports.critical_path import with_waits
+from trtbuild.driver.reports.replay import replay
+from trtbuild.driver.reports.targets import target_rows
+
+
+def test_the_rows_of_a_build_that_failed() -> None:
+    build = replay(a_log())
+    assert {id: row.verdict for id, row in build.steps.items()} == {
+        "m/trace": "hit",
+        "m/partition": "run",
+        "m/convert/p0": "run",  # the partition step has done it
+        "m/engine/p0@ada": "run",
+        "m/engine/p0@ampere": "failed",
+        "m/package": "skipped",
+    }
+    assert build.steps["m/convert/p0"].duration_s == 0.7
+    assert build.steps["m/engine/p0@ada"].reason.changed[0].part == "onnx"
+    assert build.steps["m/engine/p0@ampere"].error is not None
+    assert build.steps["m/engine/p0@ampere"].duration_s == pytest.approx(2.0)
+    assert build.totals == {"hit": 1, "run": 3, "failed": 1, "skipped": 1}
+    assert (build.status, build.jobs, build.last_s) == ("failed", 2, 5.5)
+
+
+@pytest.mark.parametrize("length", range(len(a_log())))
+def test_a_log_may_end_at_any_event(length: int) -> None:
+    build = replay(a_log()[:length])
+    assert build.status == "running"
+    with_waits(build.steps, build.producers, build.last_s)
+
+
+def test_a_step_that_runs_at_the_end_of_the_log_is_running() -> None:
+    build = replay(a_log()[:9])
+    assert build.steps["m/engine/p0@ada"].verdict == "running"
+    assert target_rows(build.steps.values())[0].verdict == "running"
+
+
+def test_the_critical_path_leads_from_the_last_step_to_the_first() -> None:
+    build = replay(a_log())
+    steps, seconds = with_waits(build.steps, build.producers, build.last_s)
+    assert [id for id, row in steps.items() if row.critical] == ["m/partition", "m/engine/p0@ada"]
+    # the convert step did not start: the partition step did its work, and the worker was free then
+    assert steps["m/engine/p0@ada"].waited_for == "m/partition"
+    assert seconds == pytest.approx(5.0)
+
+
+def test_a_step_waits_for_a_free_worker_after_its_producers() -> None:
+    convert = a_planned_step("convert", "run", partition="p0")
+    first, second = (
+        a_planned_step("engine", "run", convert.id, partition="p0", target=target) for target in ("a", "b")
+    )
+    build = replay(
+        [
+            events.ModelPlanned(at_s=0.0, model="m", steps=[convert, first, second]),
+            started(0.0, convert.id),
+            finished(1.0, convert.id, 1.0),
+            started(1.0, first.id),
+            finished(4.0, first.id, 3.0),
+            started(4.0, second.id),
+            finished(5.0, second.id, 1.0),
+        ]
+    )
+    steps, seconds = with_waits(build.steps, build.producers, build.last_s)
+    assert steps[first.id].waited_for == convert.id
+    assert (steps[second.id].waited_for, steps[second.id].waited_s) == (first.id, 3.0)
+    assert seconds == pytest.approx(5.0)
+
+
+def test_the_engines_of_a_model_and_a_target_in_sum() -> None:
+    ada, ampere = target_rows(replay(a_log()).steps.values())
+    assert (ada.model, ada.target, ada.verdict, ada.engines, ada.runs) == ("m", "ada", "run", 1, 1)
+    assert (ada.output_bytes, ada.duration_s, ada.sources, ada.builders) == (5000, 3.0, ["built"], ["u@h"])
+    assert (ampere.verdict, ampere.runs) == ("failed", 0)
+
+
+def test_the_steps_that_differ_from_the_build_before() -> None:
+    before = replay([*a_log()[:5], events.BuildFinished(at_s=1.0, status="done", totals={}, errors=[], remotes=[])])
+    comparison = compare(before, replay(a_log()))
+    assert comparison.unchanged == 1, "the trace"
+    assert comparison.status == "done"
+    by_id = {step.id: step for step in comparison.steps}
+    assert "m/trace" not in by_id
+    assert (by_id["m/partition"].verdict_before, by_id["m/partition"].verdict_now) == ("skipped", "run")
+    assert by_id["m/partition"].change == "same"
+    assert comparison.steps[-1].id == "m/partition", "steps with the same key are at the end"
+    assert (by_id["m/engine/p0@ada"].verdict_before, by_id["m/engine/p0@ada"].change) == (None, "new")
+    reverse = {step.id: step for step in compare(replay(a_log()), before).steps}
+    assert (reverse["m/engine/p0@ada"].verdict_now, reverse["m/engine/p0@ada"].change) == (None, "removed")
+    assert {step.change for step in compare(replay(a_log("n")), replay(a_log())).steps} == {"new", "removed"}
+
+
+def test_a_step_that_could_not_be_planned_has_no_start() -> None:
+    step = a_planned_step("engine", "run", partition="p0", target="ada")
+    log = a_log()
+    failed = next(event for event in log if isinstance(event, events.StepFailed))
+    build = replay(
+        [
+            events.ModelPlanned(at_s=0.0, model="m", steps=[step]),
+            events.StepFailed(at_s=1.0, id=step.id, worker="", error=failed.error),
+        ]
+    )
+    row = build.steps[step.id]
+    assert (row.verdict, row.start_s, row.duration_s, row.reason) == ("failed", None, 0.0, NEW)

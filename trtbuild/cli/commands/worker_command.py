@@ -1,0 +1,42 @@
+"""``trtbuild worker``: compile engines for the builds of a Dask scheduler."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from trtbuild.cli.commands.options import common, request
+from trtbuild.cli.commands.sections import Command, examples
+from trtbuild.cli.terminal import terminal
+
+
+@click.command(
+    cls=Command,
+    epilog=examples(
+        "trtbuild worker tls://scheduler.example:8786",
+        "trtbuild worker tcp://127.0.0.1:8786 --slots 2    # a scheduler on this machine",
+    ),
+)
+@click.argument("address")
+@click.option(
+    "--slots",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Engines that need no GPU, at the same time. Default: the number of cores.",
+)
+@click.option("--listen", metavar="IP", help="The address to listen on. Default: the one that reaches the scheduler.")
+@common
+def worker(address: str, slots: int | None, listen: str | None, flags: dict[str, Any]) -> int:
+    """Compile engines for the builds of a Dask scheduler.
+
+    ADDRESS is that of the scheduler. There is one process for each GPU, and one for engines that need no GPU. The command
+    ends when the scheduler ends. Caches, keys and logs are those of the directory (-C) and of this machine's
+    configuration.
+    """
+    from trtbuild.driver.farm import joining
+
+    project = request(flags).project.absolute()
+    joining.serve(project, address, slots=slots or os.cpu_count() or 1, listen=listen, report=terminal.say)
+    return 0

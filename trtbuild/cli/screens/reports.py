@@ -1,0 +1,13 @@
+"""The result of ``trtbuild report`` as text."""
+
+from __future__ import annotations
+
+from trtbuild.cli.terminal import terminal
+from trtbuild.cli.terminal.quantities import align_rows, size
+from trtbuild.driver.reports.report_file import WrittenReport
+
+
+def report_lines(document: WrittenReport) -> list[str]:
+    """The file of the report, and the build that it shows."""
+    about = f"the build of {document.started.replace('T', ' ').replace('Z', ' UTC')}: {document.status}"
+    return align_rows([("report", terminal.bold(document.path), terminal.dim(f"{size(document.size)}, {about}"))])

@@ -1,0 +1,59 @@
+"""Shows a long result in a pager, as git does.
+
+Rules
+1. A result is paged only if standard output is a terminal, and if the result has more lines than the terminal has rows.
+2. The pager is ``$PAGER``, or less. An empty ``$PAGER`` and ``cat`` turn paging off, and so does ``TERM=dumb``.
+3. If ``$LESS`` is not set, it is ``FRX``: less shows colours, and leaves the text on the screen.
+4. A pager that is not installed or that cannot be started is not an error: the result is printed. A pager may end early.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+
+
+def pager_command(text: str, environment: Mapping[str, str] = os.environ) -> list[str] | None:
+    """The pager for `text` and its arguments; None if `text` has to be printed without a pager."""
+    if not sys.stdout.isatty() or environment.get("TERM") == "dumb":
+        return None
+    if text.count("\n") < shutil.get_terminal_size().lines:
+        return None
+    try:
+        words = shlex.split(environment.get("PAGER", "less"))
+    except ValueError:  # an open quote
+        return None
+    if not words or words == ["cat"] or shutil.which(words[0]) is None:
+        return None
+    return words
+
+
+def page(text: str, command: list[str]) -> bool:
+    """Show `text` in a pager, and wait until it ends. Return whether the pager was started."""
+    environment = {**os.environ, "LESS": os.environ.get("LESS", "FRX")}
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        pager = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)
+    except OSError:
+        return False
+    with _ignored_interrupts():
+        with contextlib.suppress(OSError):  # the user has left the pager early
+            pager.communicate(text.encode(encoding, "replace"))
+        pager.wait()
+    return True
+
+
+@contextlib.contextmanager
+def _ignored_interrupts() -> Iterator[None]:
+    """Ignore Ctrl-C: the pager handles it, as less does."""
+    earlier = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, earlier)

@@ -1,0 +1,131 @@
+"""Split the engines that have to be built into jobs for several machines.
+
+Rules
+1. A job builds engines for one target. A model is work for a target if one of its engines has to run, or if its engines are
+   not known yet, because the model is not partitioned or converted.
+2. An engine is built in one job only. Models whose engines have a common key are in the same job. If several targets have
+   engines with a common key (equal targets with two names), the first target builds them.
+3. Engines that are not known yet have no keys. So two jobs may build the same engine, if both have a model whose engines
+   are unknown. A plan that is made after the convert steps has no such models.
+4. A target has as many jobs as its estimated time needs, if a job takes `job_duration_s`. The jobs are balanced: the
+   longest work goes first, and into the job with the least work.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from trtbuild.core.model.spec import Target
+from trtbuild.core.planning.graph import ModelPlan, Step
+
+#: GitHub Actions runs at most this many jobs of one matrix.
+MAX_JOBS = 256
+
+
+@dataclass(frozen=True)
+class MatrixJob:
+    """The models of one job for `target`. The job is number `number` (from 1) of the `count` jobs of this target."""
+
+    target: Target
+    models: tuple[str, ...]
+    duration_s: float
+    number: int
+    count: int
+
+
+@dataclass
+class _Group:
+    """Models that must be in one job: the durations of their known engines by key, and of their unknown engines."""
+
+    models: list[str]
+    known_s: dict[str, float] = field(default_factory=dict)
+    unknown_s: float = 0.0
+
+    @property
+    def duration_s(self) -> float:
+        return sum(self.known_s.values()) + self.unknown_s
+
+    def absorb(self, other: _Group) -> None:
+        self.models += other.models
+        self.known_s.update(other.known_s)
+        self.unknown_s += other.unknown_s
+
+
+def engine_jobs(
+    plans: Iterable[ModelPlan], estimate_s: Callable[[Step], float], job_duration_s: float
+) -> list[MatrixJob]:
+    """Return the jobs that build all engines of `plans` that are not hits, ordered by target.
+
+    `estimate_s` returns the estimated duration of an engine step in seconds. For a step with the verdict ``unknown``, this
+    is the duration of all engines that the step stands for. If there would be more than `MAX_JOBS` jobs, they take longer
+    than `job_duration_s`. A target has at least one job.
+    """
+    plans = list(plans)
+    order = {plan.model.name: position for position, plan in enumerate(plans)}
+    groups = _groups_by_target(plans, estimate_s)
+    while sum(_job_count(target_groups, job_duration_s) for target_groups in groups.values()) > max(
+        MAX_JOBS, len(groups)
+    ):
+        job_duration_s *= 2
+    return [
+        MatrixJob(target, tuple(sorted(job.models, key=order.__getitem__)), job.duration_s, number, len(jobs))
+        for target, target_groups in groups.items()
+        for jobs in [_balanced(target_groups, _job_count(target_groups, job_duration_s))]
+        for number, job in enumerate(jobs, start=1)
+    ]
+
+
+def _groups_by_target(
+    plans: Iterable[ModelPlan], estimate_s: Callable[[Step], float]
+) -> Mapping[Target, Sequence[_Group]]:
+    """Return the work of each target that has work (rules 1 and 2). Targets and models are in the order of the plans."""
+    target_of_key: dict[str, Target] = {}
+    groups: dict[Target, list[_Group]] = {}
+    for plan in plans:
+        targets = {target.name: target for target in plan.model.targets}
+        work: dict[Target, _Group] = {}
+        for step in plan.steps.values():
+            if step.stage != "engine" or step.verdict == "hit":
+                continue
+            target = targets[step.target or ""]
+            if step.key is not None and target_of_key.setdefault(step.key, target) != target:
+                continue
+            group = work.setdefault(target, _Group([plan.model.name]))
+            if step.key is None:
+                group.unknown_s += estimate_s(step)
+            else:
+                group.known_s[step.key] = estimate_s(step)
+        for target, group in work.items():
+            groups[target] = _joined(groups.get(target, []), group)
+    return groups
+
+
+def _joined(groups: Sequence[_Group], new_group: _Group) -> list[_Group]:
+    """Return `groups` and `new_group`. Groups that have a key of `new_group` are joined with it."""
+    separate, joined = [], _Group([])
+    for group in groups:
+        if group.known_s.keys() & new_group.known_s.keys():
+            joined.absorb(group)
+        else:
+            separate.append(group)
+    joined.absorb(new_group)
+    return [*separate, joined]
+
+
+def _job_count(groups: Sequence[_Group], job_duration_s: float) -> int:
+    """Return the number of jobs of one target (rule 4)."""
+    return max(1, min(len(groups), math.ceil(sum(group.duration_s for group in groups) / job_duration_s)))
+
+
+def _balanced(groups: Sequence[_Group], count: int) -> list[_Group]:
+    """Join `groups` to `count` groups of similar duration (rule 4). None of them is empty if there are enough groups."""
+    jobs = [_Group([]) for _ in range(count)]
+    queue = [(0.0, 0, number) for number in range(count)]
+    for group in sorted(groups, key=lambda group: -group.duration_s):
+        _, _, number = heapq.heappop(queue)
+        jobs[number].absorb(group)
+        heapq.heappush(queue, (jobs[number].duration_s, len(jobs[number].models), number))
+    return jobs

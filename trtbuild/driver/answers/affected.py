@@ -1,0 +1,102 @@
+"""The command affected: the models that the changes since a commit touch. It needs neither torch nor TensorRT.
+
+Rules
+1. A model is affected if a changed file is its manifest, the lock file, its weights, its source file, its library of
+   plugins, or a dependency of its calibration or trace. If one manifest changes, all models are affected.
+2. The dependencies come from the chain of links, which the plan follows with the files of now. If the trace would run, the
+   chain has ended early. Then the model is affected, and the text says why: the model was never traced in this state.
+3. In doubt, a model is affected: an unnecessary build has only hits, but a missing build goes unnoticed.
+4. git does not see files that it does not track. The document names the dependencies in the project that are such files.
+"""
+
+# Paths are strings here, as in recipes.
+# ruff: noqa: PTH110, PTH117
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from trtbuild.core.planning import locks
+from trtbuild.core.planning.graph import USER_CODE_STAGES, ModelPlan, Step, step_id
+from trtbuild.core.recipes.dependency import ABSENT, DIRECTORY, Dependency, Observation
+from trtbuild.driver.answers.documents import Affected, AffectedCode, AffectedModel
+from trtbuild.driver.project.revision import Changes, changes_since
+from trtbuild.driver.project.workspace import Workspace
+
+
+def affected(workspace: Workspace, revision: str) -> Affected:
+    """The state of each requested model since `revision`. Raises UsageError and EnvironmentFault."""
+    changes = changes_since(workspace.project, revision)
+    plans = workspace.plans()
+    models = [_model(workspace, plan, changes) for plan in plans.values()]
+    return Affected(since=changes.commit, models=models, warnings=workspace.store.warnings())
+
+
+def _model(workspace: Workspace, plan: ModelPlan, changes: Changes) -> AffectedModel:
+    project = os.path.realpath(workspace.project)
+    observations = dict.fromkeys(_dependencies(workspace, plan))
+    changed = dict.fromkeys(seen.dependency.name for seen in observations if _has_changed(project, seen, changes))
+    untracked = [seen.dependency.name for seen in observations if _is_untracked(project, seen, changes)]
+    to_run = next((step for step in _user_code_steps(plan) if step.verdict != "hit"), None)
+    code: AffectedCode = "unchanged"
+    text = "no file that it depends on has changed"
+    if changed:
+        code, text = "changed", f"changed: {', '.join(list(changed)[:3])}{', …' if len(changed) > 3 else ''}"
+    elif to_run is not None:
+        code, text = (
+            "untraced",
+            f"its dependencies are not known, because {to_run.stage} has no result: {to_run.reason.text}",
+        )
+    return AffectedModel(
+        model=plan.model.name,
+        affected=code != "unchanged",
+        code=code,
+        text=text,
+        changed=list(changed),
+        untracked=untracked,
+    )
+
+
+def _user_code_steps(plan: ModelPlan) -> Iterator[Step]:
+    for stage in USER_CODE_STAGES:
+        step = plan.steps.get(step_id(plan.model.name, stage))
+        if step is not None:
+            yield step
+
+
+def _dependencies(workspace: Workspace, plan: ModelPlan) -> Iterator[Observation]:
+    """The files that a model depends on, and what its calibration and trace have observed."""
+    model = plan.model
+    library = model.plugins.library if model.plugins is not None else None
+    for name in (*workspace.manifests, locks.LOCK_FILE, model.weights, model.source.file, library):
+        if name is not None:
+            yield Observation(Dependency("file", str(name)), "")
+    yield from plan.observations
+
+
+def _has_changed(project: str, seen: Observation, changes: Changes) -> bool:
+    """Whether a change touches what was observed."""
+    kind, name = seen.dependency.kind, seen.dependency.name
+    if kind not in ("file", "link", "listing"):
+        return False
+    # a file may be reached through a symbolic link: the link and the file are compared
+    joined = os.path.normpath(os.path.join(project, name))
+    for path in dict.fromkeys((joined, os.path.realpath(joined))):
+        if changes.paths.get(path) is not None or changes.has_changed_parent(path):
+            return True
+        if kind == "listing" and changes.has_other_entries(path):
+            return True
+        if seen.state == ABSENT and changes.existed_as_directory(path):
+            return True
+        if seen.state == DIRECTORY and changes.is_new_directory(path):
+            return True
+    return False
+
+
+def _is_untracked(project: str, seen: Observation, changes: Changes) -> bool:
+    """Whether git cannot say that a file of the project has changed, because git does not track it."""
+    kind, name = seen.dependency.kind, seen.dependency.name
+    if kind != "file" or seen.state in (ABSENT, DIRECTORY) or os.path.isabs(name):
+        return False
+    path = os.path.realpath(os.path.join(project, name))
+    return os.path.exists(path) and path not in changes.tracked and path not in changes.paths

@@ -1,0 +1,35 @@
+"""The workers of a build: opened if an engine has to be compiled and a scheduler is configured."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator
+
+from trtbuild.core.planning.graph import Step
+from trtbuild.driver.building.events import Watcher
+from trtbuild.driver.farm.farm import Farm
+from trtbuild.driver.farm.opening import opened
+from trtbuild.driver.project.workspace import Workspace
+
+
+@contextlib.contextmanager
+def farm_of_build(
+    workspace: Workspace, pending: Collection[Step], watcher: Watcher, messages: list[str]
+) -> Iterator[Farm | None]:
+    """The workers that compile the engines among the `pending` steps; None if this machine compiles them.
+
+    The messages of the workers are shown at once, and are added to `messages`. Raises UsageError or EnvironmentFault.
+    """
+    if workspace.workers is None or not any(step.stage == "engine" for step in pending):
+        yield None
+        return
+
+    def report(text: str) -> None:
+        messages.append(text)
+        watcher.warned(text)
+
+    with contextlib.ExitStack() as stack:
+        with watcher.phase("connect to the workers"):
+            farm = opened(workspace.workers, workspace.project, workspace.configuration, workspace.store, report)
+            entered = stack.enter_context(farm)
+        yield entered

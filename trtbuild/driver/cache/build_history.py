@@ -1,0 +1,144 @@
+"""The history of builds that ``cache stats`` shows: hits, misses and saved time of the last builds of a project.
+
+The file ``.trtbuild/build_history.jsonl`` has one line for each build. It may be deleted, and affects no result.
+
+Rules
+1. A line is appended in one write under a lock, so simultaneous builds do not mix their lines.
+2. The file has at most `MOST_BUILDS` + `SLACK` lines. The oldest lines are removed under the same lock.
+3. A build that the snapshot of the null build answers looks up no step, so it has no line.
+4. An error of the disk is ignored: a state directory that is not writable must not fail a build.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtbuild.atomic import replace_file, write_all
+from trtbuild.core.values.codec import decode, encode
+from trtbuild.driver.answers.documents import Build
+from trtbuild.driver.cache.documents import CacheHistory, CachePeriod
+from trtbuild.driver.project import wiring
+from trtbuild.regular import read_regular
+
+FILE = "build_history.jsonl"
+MOST_BUILDS = 2000
+SLACK = 200
+#: The number of days that `summarize` lists.
+MOST_PERIODS = 14
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotedBuild:
+    """One build: its end (Unix seconds), its hits and misses, the seconds of both, and the reasons of its misses.
+
+    A miss is a step that ran or failed. `reasons` has their number by the code of the reason."""
+
+    finished_s: float
+    ok: bool
+    hits: int
+    misses: int
+    saved_s: float
+    built_s: float
+    reasons: Mapping[str, int]
+
+
+def note_build(project: Path, document: Build) -> None:
+    """Append the line of a build (rules 1, 2 and 4)."""
+    missed = [step for step in document.steps if step.verdict in ("run", "failed")]
+    build = NotedBuild(
+        finished_s=round(time.time(), 1),
+        ok=document.ok,
+        hits=sum(step.verdict == "hit" for step in document.steps),
+        misses=len(missed),
+        saved_s=round(sum(step.saved_s for step in document.steps), 1),
+        built_s=round(sum(step.duration_s for step in missed), 1),
+        reasons=dict(Counter(step.reason.code for step in missed)),
+    )
+    path = project / wiring.STATE_FOLDER / FILE
+    line = json.dumps(encode(build), separators=(",", ":")).encode() + b"\n"
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _lock(path):
+            _append(path, line)
+
+
+def read_builds(project: Path) -> list[NotedBuild]:
+    """The noted builds of a project, the oldest first. Lines that cannot be read are left out."""
+    builds = []
+    try:
+        data = read_regular(project / wiring.STATE_FOLDER / FILE)
+    except OSError:
+        return []
+    for line in data.split(b"\n"):
+        with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            builds.append(decode(NotedBuild, json.loads(line)))
+    return builds
+
+
+def summarize(builds: Sequence[NotedBuild]) -> CacheHistory | None:
+    """The history of `builds` in sum and by day (UTC); None if there is no build."""
+    if not builds:
+        return None
+    days: dict[str, list[NotedBuild]] = {}
+    for build in builds:
+        days.setdefault(time.strftime("%Y-%m-%d", time.gmtime(build.finished_s)), []).append(build)
+    newest = sorted(days)[-MOST_PERIODS:]
+    whole = _period("", builds)
+    return CacheHistory(
+        since=min(days),
+        builds=whole.builds,
+        hits=whole.hits,
+        misses=whole.misses,
+        hit_rate=whole.hit_rate,
+        saved_s=whole.saved_s,
+        built_s=whole.built_s,
+        reasons=whole.reasons,
+        days=[_period(day, days[day]) for day in newest],
+    )
+
+
+def _period(day: str, builds: Iterable[NotedBuild]) -> CachePeriod:
+    chosen = list(builds)
+    hits, misses = sum(build.hits for build in chosen), sum(build.misses for build in chosen)
+    reasons: Counter[str] = Counter()
+    for build in chosen:
+        reasons.update(build.reasons)
+    return CachePeriod(
+        day=day,
+        builds=len(chosen),
+        hits=hits,
+        misses=misses,
+        hit_rate=round(hits / (hits + misses), 4) if hits + misses else None,
+        saved_s=round(sum(build.saved_s for build in chosen), 1),
+        built_s=round(sum(build.built_s for build in chosen), 1),
+        reasons=dict(reasons.most_common()),
+    )
+
+
+def _append(path: Path, line: bytes) -> None:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+    try:
+        size = os.fstat(descriptor).st_size
+        # a write that was cut off by a full disk must not damage this line, too
+        whole = line if size == 0 or os.pread(descriptor, 1, size - 1) == b"\n" else b"\n" + line
+        write_all(descriptor, whole)
+    finally:
+        os.close(descriptor)
+    lines = read_regular(path).splitlines(keepends=True)
+    if len(lines) > MOST_BUILDS + SLACK:
+        replace_file(path, b"".join(lines[-MOST_BUILDS:]), mode=0o600)
+
+
+@contextlib.contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    with open(path.with_suffix(".lock"), "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,76 @@
+"""JSON lines of events: writing them to a file while a build runs, and reading them.
+
+Each event is one write of one complete line, so a file is valid up to its last line after ``kill -9``. A reader ignores an
+incomplete last line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from trtbuild.atomic import write_all
+from trtbuild.core.values.codec import decode, encode
+from trtbuild.driver.event_log.events import KINDS, Event
+from trtbuild.errors import UsageError
+from trtbuild.regular import read_regular
+
+
+class Sink(Protocol):
+    """Receives the events of a build, one after the other, and is closed at its end. It never raises."""
+
+    def write(self, event: Event) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class EventFile:
+    """The file of ``--events``. Raises UsageError if it cannot be written.
+
+    If writing fails later, `report_error` is called once, and the file ends there."""
+
+    def __init__(self, path: str, report_error: Callable[[str], None]) -> None:
+        self._path, self._report_error = path, report_error
+        try:
+            self._descriptor: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise UsageError(
+                f"--events {path}: the file cannot be written: {error.strerror or error}",
+                hint="name a file in a writable directory",
+            ) from error
+
+    def write(self, event: Event) -> None:
+        """Append the line of an event."""
+        if self._descriptor is None:
+            return
+        try:
+            write_all(self._descriptor, line_of(event))
+        except OSError as error:
+            self._report_error(f"the events could not be written to {self._path}: {error.strerror or error}")
+            self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def line_of(event: Event) -> bytes:
+    """The line of an event, with its line break."""
+    return json.dumps(encode(event), separators=(",", ":")).encode() + b"\n"
+
+
+def read_events(path: str | Path) -> list[Event]:
+    """The events of a file. Lines that this version does not know are left out. Raises OSError."""
+    events = []
+    for line in read_regular(path).split(b"\n"):
+        try:
+            data = json.loads(line)
+            events.append(decode(KINDS[data["event"]], data))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            continue
+    return events

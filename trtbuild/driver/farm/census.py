@@ -1,0 +1,133 @@
+"""The workers of a scheduler during one build: which exist, which are unfit, and which kind is missing.
+
+Rules
+1. An overview is made again when it is older than `OVERVIEW_AGE_S`. So late workers are used, and the scheduler gets few
+   questions.
+2. Each message for the user is reported once.
+3. A label that no worker has is reported at once, and given up after `wait_s` seconds. Later jobs with this label then fail
+   at once, until a worker has it.
+4. When the scheduler does not answer, it is lost for the rest of the build.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING
+
+from trtbuild.driver.farm import labels
+from trtbuild.driver.farm.overview import Overview
+from trtbuild.errors import NoWorker, SchedulerLost
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+#: The age in seconds at which an overview is made again.
+OVERVIEW_AGE_S = 0.5
+
+#: The seconds in which a scheduler has to answer a question.
+ANSWER_S = 30.0
+
+
+class Census:
+    """The workers that a build knows. Thread-safe. `stores` are the labels of the stores that the build can use."""
+
+    def __init__(self, client: Client, stores: Sequence[str], wait_s: float, report: Callable[[str], None]) -> None:
+        self._client = client
+        self._report = report
+        self.wait_s = wait_s
+        self.release = labels.release_label()
+        self._lock = threading.Lock()
+        self._asking = threading.Lock()
+        self._overview = Overview((), self.release, tuple(stores))
+        self._overview_time_s = float("-inf")
+        self._unfit: dict[str, str] = {}
+        self._reported: set[str] = set()
+        #: Engine label → the time since which no worker has it, or -inf if it was given up.
+        self._absent_since_s: dict[str, float] = {}
+        self._lost: str | None = None
+
+    def overview(self, age_s: float = OVERVIEW_AGE_S) -> Overview:
+        """The workers, as they were at most `age_s` seconds ago. Raises SchedulerLost."""
+        if self._lost is not None:
+            raise self.lost(self._lost)
+        with self._asking:
+            if time.monotonic() - self._overview_time_s < age_s:
+                return self._overview
+            ask, scheduler = self._client.sync, self._client.scheduler
+            try:
+                identity = ask(scheduler.identity, callback_timeout=ANSWER_S)
+                processing = ask(scheduler.processing, workers=None, callback_timeout=ANSWER_S)
+            except Exception as error:  # Dask raises many types when a connection is lost
+                raise self.lost(f"{type(error).__name__}: {error}") from error
+            self._overview = Overview.of(identity, processing, self.release, self._overview.stores)
+            self._overview_time_s = time.monotonic()
+        for name, reason in self._overview.left_out().items():
+            self._say(f"worker {name} is left out: {reason}")
+        return self._overview
+
+    def lost(self, reason: str) -> SchedulerLost:
+        """Note that the scheduler is lost. Returns the error to raise."""
+        with self._lock:
+            self._lost = self._lost or reason
+        return SchedulerLost(
+            f"the connection to the scheduler was lost ({self._lost})",
+            hint="build again when the scheduler runs: the finished results are in the cache",
+        )
+
+    def free_slots(self, label: str, own_tasks: Collection[str]) -> int:
+        """The slots for jobs with a label that other builds do not use. Raises SchedulerLost."""
+        return self.overview().free_slots(label, own_tasks, self.unfit())
+
+    def wait_for_worker(self, label: str, poll_s: float, problems: Sequence[str] = ()) -> str:
+        """Wait until a worker has the label. Returns the label of the store to use. Raises NoWorker, SchedulerLost."""
+        while True:
+            for age_s in (OVERVIEW_AGE_S, 0.0):  # a worker may have joined just now
+                store = self.overview(age_s).store_for(label, self.unfit())
+                if store is not None:
+                    self.note_present(label)
+                    return store
+            self.refuse_absent(label, problems)
+            time.sleep(min(poll_s, self.wait_s))
+
+    def note_present(self, label: str) -> None:
+        """Note that a worker has the label."""
+        with self._lock:
+            self._absent_since_s.pop(label, None)
+
+    def refuse_absent(self, label: str, problems: Sequence[str] = ()) -> None:
+        """Report a label that no worker has. Raises NoWorker when it is given up (rule 3).
+
+        With `problems`, the workers that had the label are unfit, and it is given up at once.
+        """
+        now_s = time.monotonic()
+        with self._lock:
+            since_s = self._absent_since_s.setdefault(label, now_s)
+        engine, seen = labels.without_prefix(label), self._overview.describe(self.unfit())
+        if problems or now_s - since_s >= self.wait_s:
+            with self._lock:
+                self._absent_since_s[label] = float("-inf")
+            raise NoWorker(
+                f"no worker compiles for {engine}; {seen}",
+                hint="start one with trtbuild worker on such a machine, or build without --workers",
+            )
+        self._say(f"no worker compiles for {engine}: the build waits {self.wait_s:g} s for one; {seen}")
+
+    def leave_out(self, worker: str, reason: str) -> None:
+        """Do not use a worker again in this build."""
+        with self._lock:
+            self._unfit[worker] = reason
+        self._say(f"worker {worker} is left out: {reason}")
+
+    def unfit(self) -> dict[str, str]:
+        """The workers that are not used again, and the reason for each."""
+        with self._lock:
+            return dict(self._unfit)
+
+    def _say(self, text: str) -> None:
+        with self._lock:
+            if text in self._reported:
+                return
+            self._reported.add(text)
+        self._report(text)

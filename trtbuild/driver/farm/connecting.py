@@ -1,0 +1,107 @@
+"""Opens the connection to a scheduler: a configured one, or one of this process on 127.0.0.1."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+from trtbuild.driver.configuration import WorkersSettings
+from trtbuild.driver.farm import addresses
+from trtbuild.driver.farm.addresses import LocalWorkers, SchedulerAddress
+from trtbuild.driver.farm.processes import processes_here
+from trtbuild.errors import EnvironmentFault
+
+if TYPE_CHECKING:
+    from distributed import Client, SpecCluster
+    from distributed.security import Security
+
+#: The seconds in which a scheduler has to answer.
+CONNECT_TIMEOUT_S = 10.0
+
+#: The deaths of a worker after which a local scheduler gives up a task: the third one.
+_ALLOWED_DEATHS = 2
+
+
+@contextlib.contextmanager
+def connected(text: str, settings: WorkersSettings, project: Path) -> Iterator[Client]:
+    """A connection to the scheduler at the address `text`. Raises UsageError or EnvironmentFault."""
+    address = addresses.parse(text)
+    addresses.require_dask()
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # the build reports what it needs to know
+    if isinstance(address, SchedulerAddress):
+        security = addresses.security(address, settings)
+        with _client(str(address), security) as client:
+            yield client
+        return
+    from distributed.security import Security
+
+    temporary = Security.temporary()  # so that other users of this host cannot connect
+    with (
+        contextlib.closing(_local_cluster(address, project, temporary)) as cluster,
+        _client(cluster.scheduler_address, temporary) as client,
+    ):
+        yield client
+
+
+@contextlib.contextmanager
+def _client(address: str, security: object | None = None) -> Iterator[Client]:
+    try:
+        client = _connect(address, security)
+    except Exception as error:  # Dask raises many types: OSError, TimeoutError, and errors about a strange answer
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise EnvironmentFault(
+            f"the scheduler {address} cannot be used: {reason}",
+            hint="check that it runs, that its version of Dask is near this one, and that it accepts this certificate",
+        ) from error
+    try:
+        yield client
+    finally:
+        with contextlib.suppress(Exception):  # the connection may be lost already
+            client.close(timeout=2)
+
+
+def _connect(address: str, security: object | None) -> Client:
+    """Connect in a thread, because Dask waits forever for some answers of a server that is not a scheduler."""
+    from distributed import Client
+
+    answers: SimpleQueue[Client | Exception] = SimpleQueue()
+
+    def connect() -> None:
+        try:
+            answers.put(
+                Client(address, security=security, timeout=CONNECT_TIMEOUT_S, set_as_default=False, name="trtbuild")
+            )
+        except Exception as error:
+            answers.put(error)
+
+    threading.Thread(target=connect, name="trtbuild-connect", daemon=True).start()
+    try:
+        answer = answers.get(timeout=CONNECT_TIMEOUT_S + 2)
+    except queue.Empty:
+        raise TimeoutError("it does not answer as a Dask scheduler does") from None
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def _local_cluster(address: LocalWorkers, project: Path, security: Security) -> SpecCluster:
+    """A scheduler in this process, and worker processes. They listen on 127.0.0.1 only."""
+    import dask
+    from distributed import Nanny, Scheduler, SpecCluster
+
+    dask.config.set({"distributed.scheduler.allowed-failures": _ALLOWED_DEATHS})
+    workers = {
+        process.name: {"cls": Nanny, "options": process.options("127.0.0.1", security, log_level=logging.CRITICAL)}
+        for process in processes_here(project, address.count, 1)
+    }
+    options = {"host": "127.0.0.1", "port": 0, "dashboard": False, "dashboard_address": "127.0.0.1:0"}
+    options.update(protocol="tls://", security=security)
+    return SpecCluster(
+        workers, {"cls": Scheduler, "options": options}, security=security, silence_logs=logging.CRITICAL
+    )

@@ -1,0 +1,77 @@
+"""``trtbuild worker``: start the worker processes of this machine, and serve a scheduler until it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from trtbuild.driver.farm import addresses
+from trtbuild.driver.farm.addresses import LocalWorkers, SchedulerAddress
+from trtbuild.driver.farm.processes import WorkerProcess, processes_here
+from trtbuild.driver.project import wiring
+from trtbuild.errors import UsageError, WorkersError
+
+#: The seconds after which a worker gives up a scheduler that it cannot reach.
+CONNECT_TIMEOUT_S = 30.0
+
+
+def serve(project: Path, text: str, *, slots: int, listen: str | None, report: Callable[[str], None]) -> None:
+    """Join the scheduler at the address `text`, and work until it ends. `report` gets one line for each process.
+
+    The processes listen on the address of this machine that the scheduler reaches, or on `listen`. Raises UsageError,
+    ToolchainMissing or WorkersError.
+    """
+    address = addresses.parse(text)
+    if isinstance(address, LocalWorkers):
+        raise UsageError(
+            f"{text!r} is not a scheduler that a worker can join", hint="write tls://scheduler.example:8786"
+        )
+    addresses.require_dask()
+    security = addresses.security(address, wiring.load_configuration(project).workers)
+    processes = processes_here(project, 1, slots)
+    asyncio.run(_serve(address, processes, listen or _own_address(address), security, report))
+
+
+def _own_address(address: SchedulerAddress) -> str:
+    """The address of this machine from which it reaches the scheduler. Raises WorkersError."""
+    if address.is_on_this_host:
+        return "127.0.0.1" if ":" not in address.host else "::1"
+    import socket
+
+    try:
+        family, kind, _, _, endpoint = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(endpoint)  # UDP: this sends nothing
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise WorkersError(
+            f"{address} cannot be reached: {error}", hint="check the host name and the network"
+        ) from error
+
+
+async def _serve(
+    address: SchedulerAddress,
+    processes: Sequence[WorkerProcess],
+    host: str,
+    security: object | None,
+    report: Callable[[str], None],
+) -> None:
+    from distributed import Nanny
+
+    nannies = [
+        Nanny(str(address), death_timeout=CONNECT_TIMEOUT_S, **process.options(host, security)) for process in processes
+    ]
+    try:
+        try:
+            await asyncio.wait_for(asyncio.gather(*nannies), 2 * CONNECT_TIMEOUT_S)
+        except Exception as error:  # Dask raises many types: RuntimeError, OSError, TimeoutError
+            raise WorkersError(
+                f"the scheduler {address} cannot be joined: {error or type(error).__name__}",
+                hint="check that it runs, and that it accepts this certificate",
+            ) from error
+        for process in processes:
+            report(f"{process.name}: {process.slots} at the same time")
+        await asyncio.gather(*(nanny.finished() for nanny in nannies))
+    finally:
+        await asyncio.gather(*(nanny.close(timeout=5) for nanny in nannies), return_exceptions=True)

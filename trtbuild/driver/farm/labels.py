@@ -1,0 +1,106 @@
+"""The labels of workers. A label is a Dask resource: the scheduler sends a job only to a worker that has all of its labels.
+
+Rules
+1. A worker process has three kinds of labels: the engines that it can compile, its release of trtbuild, and the stores that
+   it can reach. The amount of each label is the number of jobs that the process does at the same time.
+2. A job needs one of each kind. So Dask never sends a job to a worker with another release, another toolchain or another
+   store, and never sends two jobs to one GPU.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from trtbuild.core.engines.engine_job import EngineJob
+from trtbuild.core.recipes.keys import STEP_VERSIONS
+from trtbuild.driver.farm.messages import PROTOCOL
+from trtbuild.driver.project.versions import installed_version
+from trtbuild.toolchain.libraries import table
+from trtbuild.toolchain.libraries.devices import device_sms
+
+_ENGINE, _RELEASE, _STORE = "trtbuild engine ", "trtbuild release ", "trtbuild store "
+
+
+def engine_label(job: EngineJob) -> str:
+    """The label of the workers that can compile `job`."""
+    flavour = table.FLAVOURS[job.target.toolchain]
+    return _engine(flavour, job.toolchain_version, job.target.platform, job.target.sm)
+
+
+def _engine(flavour: table.Flavour, version: str, platform: str, sm: int) -> str:
+    gpu = f"SM {sm}" if flavour.needs_gpu else "any SM"
+    return f"{_ENGINE}{flavour.name} {version} {platform} {gpu}"
+
+
+def engine_labels_here(sms: Iterable[int]) -> list[str]:
+    """The engine labels of a process on this machine.
+
+    `sms` are those of the GPUs that the process may use. Without a GPU, it compiles for toolchains that need no GPU.
+    """
+    visible, labels = tuple(dict.fromkeys(sms)), []
+    for name, flavour in table.FLAVOURS.items():
+        version = table.installed_version(name)
+        if version is None or flavour.needs_gpu != bool(visible):
+            continue
+        labels += [_engine(flavour, version, table.host_platform(), sm) for sm in visible or (0,)]
+    return labels
+
+
+def gpus_here() -> tuple[int, ...]:
+    """The SM of each GPU of this machine that has a toolchain which needs a GPU."""
+    has_toolchain = any(flavour.needs_gpu and table.installed_version(name) for name, flavour in table.FLAVOURS.items())
+    return device_sms() if has_toolchain else ()
+
+
+def release_label() -> str:
+    """The label of workers with this release of trtbuild: equal jobs give equal results there."""
+    return f"{_RELEASE}{installed_version('trtbuild')} engine {STEP_VERSIONS['engine']} protocol {PROTOCOL}"
+
+
+def directory_label(root: Path) -> str:
+    """The label of the processes that use the cache directory `root` of this machine."""
+    root.mkdir(parents=True, exist_ok=True)
+    status = root.stat()
+    return _STORE + _short_digest(f"{_boot_id()} {status.st_dev} {status.st_ino}")
+
+
+def remote_label(url: str) -> str:
+    """The label of the machines that read and write the remote cache at `url`. Credentials are not part of it."""
+    scheme, _, rest = url.partition("://")
+    return _STORE + _short_digest(f"{scheme}://{rest.rpartition('@')[2]}")
+
+
+def _short_digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _boot_id() -> str:
+    """A text that differs between machines, and between two starts of one machine."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        import uuid
+
+        return f"{uuid.getnode():x}"
+
+
+def engines_of(resources: Mapping[str, float]) -> list[str]:
+    """The engines that a worker can compile, for people: ``tensorrt-rtx 1.7.1 linux-x86_64 any SM``."""
+    return [label.removeprefix(_ENGINE) for label in resources if label.startswith(_ENGINE)]
+
+
+def release_of(resources: Mapping[str, float]) -> str | None:
+    """The release of a worker, for people. None if the worker is not a worker of trtbuild."""
+    return next((label.removeprefix(_RELEASE) for label in resources if label.startswith(_RELEASE)), None)
+
+
+def without_prefix(label: str) -> str:
+    """An engine label, for people."""
+    return label.removeprefix(_ENGINE)
+
+
+def task_name(key: str, store: str) -> str:
+    """The name of the task of a step, for the scheduler. Two builds with the same step and store have the same name."""
+    return f"trtbuild-{key}-{store.removeprefix(_STORE)}"

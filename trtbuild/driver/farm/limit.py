@@ -1,0 +1,53 @@
+"""A limit of steps: engine steps start when a worker is free, other steps as before."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from trtbuild.core.engines.engine_job import EngineJob
+from trtbuild.core.planning.graph import Step
+from trtbuild.driver.farm import labels
+from trtbuild.driver.farm.farm import Farm
+
+#: The most engine steps that a build has in work at the same time. Each needs a thread.
+MOST_JOBS = 1024
+
+
+class _ResourceLimit(Protocol):
+    def allows(self, step: Step) -> bool: ...
+
+    def acquire(self, step: Step) -> None: ...
+
+    def release(self, step: Step) -> None: ...
+
+
+class FarmLimit:
+    """Allows an engine step if a worker of `farm` is free. Allows at most `jobs` other steps, if `inner_limit` does."""
+
+    def __init__(self, farm: Farm, inner_limit: _ResourceLimit, jobs: int) -> None:
+        self._farm = farm
+        self._inner_limit = inner_limit
+        self._jobs = jobs
+        self._own_steps = 0
+
+    def allows(self, step: Step) -> bool:
+        """Whether the step may start now."""
+        if isinstance(step.job, EngineJob):
+            return self._farm.has_room(labels.engine_label(step.job))
+        return self._own_steps < self._jobs and self._inner_limit.allows(step)
+
+    def acquire(self, step: Step) -> None:
+        """Note that the step starts."""
+        if isinstance(step.job, EngineJob):
+            self._farm.begin(labels.engine_label(step.job))
+            return
+        self._own_steps += 1
+        self._inner_limit.acquire(step)
+
+    def release(self, step: Step) -> None:
+        """Note that the step has ended."""
+        if isinstance(step.job, EngineJob):
+            self._farm.end(labels.engine_label(step.job))
+            return
+        self._own_steps -= 1
+        self._inner_limit.release(step)

@@ -1,0 +1,101 @@
+"""The job that a driver sends to a worker, and the worker's answer. Both are JSON texts.
+
+Rules
+1. Bytes are never part of a message. A message names blobs by their digests, and lists the files of each blob in the store
+   that both sides reach.
+2. The record of an answer has the form of an entry in a remote cache: `entry` is an ActionResult with the worker's
+   signatures, and `document` is the record.
+3. Equal keys and stores give equal jobs, so the scheduler can join the jobs of two builds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from trtbuild.core.engines.engine_job import EngineJob
+from trtbuild.core.recipes.record import Output
+from trtbuild.core.values.codec import decode, encode
+
+#: The version of the messages. It is in the label of a release, and in each message.
+PROTOCOL = 1
+
+Message = TypeVar("Message")
+
+#: ``failed``: the step cannot succeed. ``died``: the compiler's process died. ``unfit``: another worker may succeed.
+Outcome = Literal["done", "failed", "died", "unfit"]
+
+
+@dataclass(frozen=True)
+class BlobFiles:
+    """A blob, and the files that it consists of in a store."""
+
+    sha256: str
+    files: tuple[Output, ...]
+
+    def to_json(self) -> list[Any]:
+        return [self.sha256, [[file.sha256, file.size] for file in self.files]]
+
+    @classmethod
+    def from_json(cls, data: Any) -> BlobFiles:
+        return cls(str(data[0]), tuple(Output(str(sha256), int(size)) for sha256, size in data[1]))
+
+
+@dataclass(frozen=True)
+class FarmJob:
+    """Compile the engine of `job`, whose key is `key`. The `inputs` are in the store with the label `store`.
+
+    With `replace`, a record that the worker already has is not used.
+    """
+
+    protocol: int
+    key: str
+    job: EngineJob
+    store: str
+    inputs: tuple[BlobFiles, ...]
+    replace: bool = False
+
+    def to_text(self) -> str:
+        return json.dumps(encode(self), sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: str) -> FarmJob:
+        """The job in a text. Raises ValueError if this release cannot read it."""
+        return _decode(cls, text, "job")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to a job: a record with its entry, or an error (`trtbuild.driver.workers.worker.error_to_json`)."""
+
+    protocol: int
+    key: str
+    worker: str
+    outcome: Outcome
+    document: str = ""
+    entry: str = ""
+    error: Mapping[str, Any] | None = None
+    log: str = ""
+    duration_s: float = 0.0
+    peak_rss_bytes: int = 0
+
+    def to_text(self) -> str:
+        return json.dumps(encode(self), separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: str) -> Answer:
+        """The answer in a text. Raises ValueError if this release cannot read it."""
+        return _decode(cls, text, "answer")
+
+
+def _decode(kind: type[Message], text: str, noun: str) -> Message:
+    try:
+        document = json.loads(text)
+        protocol = document["protocol"]
+        if protocol != PROTOCOL:
+            raise ValueError(f"the {noun} has version {protocol} of the protocol, and this trtbuild knows {PROTOCOL}")
+        return decode(kind, document)
+    except (TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+        raise ValueError(f"the {noun} cannot be read: {type(error).__name__}: {error}") from error

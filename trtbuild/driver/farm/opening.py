@@ -1,0 +1,42 @@
+"""Opens the workers of a build, after the checks that need no work."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from trtbuild.driver.configuration import Configuration
+from trtbuild.driver.farm import addresses
+from trtbuild.driver.farm.addresses import LocalWorkers
+from trtbuild.driver.farm.census import Census
+from trtbuild.driver.farm.connecting import connected
+from trtbuild.driver.farm.exchange import exchanges, remote_labels
+from trtbuild.driver.farm.farm import Farm
+from trtbuild.errors import EnvironmentFault
+from trtbuild.store.layers.layered import LayeredStore
+
+
+@contextlib.contextmanager
+def opened(
+    text: str, project: Path, configuration: Configuration, store: LayeredStore, report: Callable[[str], None]
+) -> Iterator[Farm]:
+    """The workers of the scheduler at the address `text`. `report` gets messages for the user.
+
+    Raises UsageError or EnvironmentFault if the scheduler cannot be used, or if no store is shared with its workers.
+    """
+    with connected(text, configuration.workers, project) as client:
+        shared = exchanges(store, configuration)
+        census = Census(client, tuple(shared), configuration.workers.wait_s, report)
+        has_remote = bool(remote_labels(configuration))
+        if (
+            not isinstance(addresses.parse(text), LocalWorkers)
+            and not has_remote
+            and not census.overview().shares_a_store
+        ):
+            raise EnvironmentFault(
+                "the engines have to be exchanged through a store that this machine and the workers reach, and no remote "
+                "cache is configured for reading and writing",
+                hint='configure one here and on the workers: TRTBUILD_REMOTES="team=rw:https://cache.example/trtbuild"',
+            )
+        yield Farm(client, census, store, shared)

@@ -1,0 +1,123 @@
+"""The workers of a scheduler at one moment: which jobs each of them can do, and which slots are free.
+
+`Overview` is a value that follows from two answers of the scheduler: its workers with their labels, and the tasks that each
+worker has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trtbuild.driver.farm import labels
+
+#: The most workers that a message lists.
+_MOST_LISTED = 6
+
+
+@dataclass(frozen=True)
+class FarmWorker:
+    """A worker process: its name, its Dask address, its labels with the number of slots, and the keys of its tasks."""
+
+    name: str
+    address: str
+    resources: Mapping[str, float]
+    tasks: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Overview:
+    """The workers of a scheduler, and the labels of this build: its release, and the stores that it can use."""
+
+    workers: tuple[FarmWorker, ...]
+    release: str
+    stores: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls, identity: Mapping[str, Any], processing: Mapping[str, Iterable[Any]], release: str, stores: Sequence[str]
+    ) -> Overview:
+        """The overview in the answers of a scheduler."""
+        workers = tuple(
+            FarmWorker(
+                str(entry["name"]),
+                address,
+                dict(entry.get("resources") or {}),
+                frozenset(map(str, processing.get(address, ()))),
+            )
+            for address, entry in identity["workers"].items()
+        )
+        return cls(workers, release, tuple(stores))
+
+    def able(self, label: str, unfit: Collection[str] = ()) -> list[FarmWorker]:
+        """The workers that can do jobs with an engine label for this build, without those named in `unfit`.
+
+        All of them reach the store of `store_for`.
+        """
+        store = self.store_for(label, unfit)
+        return [worker for worker in self._fitting(label, unfit) if store in worker.resources]
+
+    def store_for(self, label: str, unfit: Collection[str] = ()) -> str | None:
+        """The store for jobs with a label: the one that the most slots reach, and of equal ones the first of this build.
+
+        None if no worker can do such a job."""
+        slots = dict.fromkeys(self.stores, 0.0)
+        for worker in self._fitting(label, unfit):
+            for store in slots.keys() & worker.resources.keys():
+                slots[store] += worker.resources[label]
+        most = max(slots.values(), default=0.0)
+        return next((store for store in self.stores if slots[store] == most > 0), None)
+
+    def _fitting(self, label: str, unfit: Collection[str]) -> list[FarmWorker]:
+        """The workers with an engine label and the release of this build."""
+        return [
+            worker
+            for worker in self.workers
+            if label in worker.resources and self.release in worker.resources and worker.name not in unfit
+        ]
+
+    def free_slots(self, label: str, own_tasks: Collection[str], unfit: Collection[str] = ()) -> int:
+        """The slots for an engine label that tasks of other builds do not use."""
+        able = self.able(label, unfit)
+        return sum(int(worker.resources[label]) - len(worker.tasks.difference(own_tasks)) for worker in able)
+
+    def _shared_store(self, worker: FarmWorker) -> str | None:
+        return next((store for store in self.stores if store in worker.resources), None)
+
+    @property
+    def shares_a_store(self) -> bool:
+        """Whether at least one worker reaches a store of this build."""
+        return any(self._shared_store(worker) is not None for worker in self.workers)
+
+    def left_out(self) -> dict[str, str]:
+        """The reason why this build does not use a worker, by the worker's name."""
+        reasons = {}
+        for worker in self.workers:
+            release = labels.release_of(worker.resources)
+            if release is None:
+                reasons[worker.name] = "it was not started by trtbuild worker"
+            elif self.release not in worker.resources:
+                reasons[worker.name] = (
+                    f"it has trtbuild {release}; this build has {labels.release_of({self.release: 1})}"
+                )
+            elif self._shared_store(worker) is None:
+                reasons[worker.name] = "it shares no store with this build"
+        return reasons
+
+    def describe(self, unfit: Mapping[str, str]) -> str:
+        """One sentence about the workers: the engines that they compile, and the workers that are left out.
+
+        `unfit` has more workers that are left out, and the reason for each."""
+        left_out = {**unfit, **self.left_out()}
+        counts: dict[str, int] = {}
+        for worker in self.workers:
+            for engine in () if worker.name in left_out else labels.engines_of(worker.resources):
+                counts[engine] = counts.get(engine, 0) + 1
+        parts = [f"{engine} ({count} {'worker' if count == 1 else 'workers'})" for engine, count in counts.items()]
+        text = f"the workers compile for {', '.join(parts)}" if parts else "no worker can be used"
+        if left_out:
+            shown = [f"{name}: {reason}" for name, reason in list(left_out.items())[:_MOST_LISTED]]
+            more = len(left_out) - len(shown)
+            text += f"; left out: {'; '.join(shown)}" + (f"; and {more} more" if more else "")
+        return text

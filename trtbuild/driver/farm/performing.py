@@ -1,0 +1,169 @@
+"""The worker's side of a job: one function, which takes a JSON text and returns one.
+
+Rules
+1. The worker checks everything that it can check itself: the version of the message, the key, the installed toolchain, and
+   the GPU. A job that does not fit this machine is answered with ``unfit``, and another worker gets it.
+2. The engine is compiled in an engine worker (`trtbuild.driver.workers`), in the environment that is part of its key. So
+   this process never loads TensorRT, and a crash of the compiler is an answer.
+3. The store is opened for each job, with this machine's configuration: its remotes, its trusted keys, its signing key. A
+   remote that was down during one job is used again for the next.
+4. A record that this machine already has is used if this machine trusts it. The worker holds no lock of the key: the driver
+   may hold it in the same directory. The scheduler joins equal jobs, and a record is written once.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from trtbuild.core.engines.engine_job import ENGINE_ENVIRONMENT, EngineJob
+from trtbuild.core.recipes import keys
+from trtbuild.core.recipes.record import Record
+from trtbuild.driver.farm.exchange import Exchange, blob_files, exchanges
+from trtbuild.driver.farm.messages import PROTOCOL, Answer, FarmJob, Outcome
+from trtbuild.driver.project import wiring
+from trtbuild.driver.workers.pool import WorkerDied, WorkerPool
+from trtbuild.driver.workers.provenance import provenance
+from trtbuild.driver.workers.tasks import call
+from trtbuild.driver.workers.worker import error_to_json
+from trtbuild.errors import (
+    EnvironmentFault,
+    InsufficientResources,
+    InternalError,
+    RecordUntrusted,
+    StoreError,
+    ToolchainMissing,
+    TrtbuildError,
+    UsageError,
+)
+from trtbuild.store.layers.sendable import complete_record
+from trtbuild.store.local.local import LocalStore
+from trtbuild.toolchain.libraries import table
+from trtbuild.toolchain.libraries.devices import device_sms
+
+#: The variable with the directory of a worker: its caches and logs are there. Default: the current directory.
+DIRECTORY_VARIABLE = "TRTBUILD_WORKER_DIRECTORY"
+
+#: Errors of this machine or of its store, and of a message that this release cannot read. Another worker may succeed.
+_UNFIT = (UsageError, StoreError, InsufficientResources, OSError, ValueError)
+
+
+def perform(text: str) -> str:
+    """Do the job in `text`, and return the answer as text. This is the only function that a scheduler calls."""
+    return _answer(text, _worker_name()).to_text()
+
+
+def _worker_name() -> str:
+    from distributed import get_worker
+
+    return str(get_worker().name)
+
+
+def directory() -> Path:
+    """The directory of this worker."""
+    return Path(os.environ.get(DIRECTORY_VARIABLE) or ".").absolute()
+
+
+@functools.cache
+def pool() -> WorkerPool:
+    """The engine workers of this process."""
+    return WorkerPool(wiring.store_root(directory()), directory())
+
+
+def _answer(text: str, name: str) -> Answer:
+    key = ""
+    try:
+        job = FarmJob.from_text(text)
+        key = job.key
+        _check(job)
+        return _compiled(job, name)
+    except Exception as error:
+        return _answer_of_error(key, name, error)
+
+
+def _answer_of_error(key: str, name: str, error: Exception) -> Answer:
+    """The answer to a job that ended with an error."""
+    outcome: Outcome = "failed"
+    if isinstance(error, WorkerDied):
+        outcome = "died"
+    elif isinstance(error, _UNFIT):
+        outcome = "unfit"
+    if isinstance(error, TrtbuildError):
+        known = error
+    else:
+        kind = EnvironmentFault if isinstance(error, _UNFIT) else InternalError
+        known = kind(f"{type(error).__name__}: {error}")
+    return Answer(PROTOCOL, key, name, outcome, error=error_to_json(known), log=known.worker_log)
+
+
+def _check(job: FarmJob) -> None:
+    """Raise an error if this machine cannot do the job, or if the job contradicts its key."""
+    if keys.engine(job.job, ENGINE_ENVIRONMENT).key != job.key:
+        raise EnvironmentFault(f"the job is not the job of its key {job.key}", hint="use one release of trtbuild")
+    target, planned = job.job.target, job.job.toolchain_version
+    installed = table.installed_version(target.toolchain)
+    if installed != planned:
+        raise ToolchainMissing(f"the job needs {target.toolchain} {planned}; {installed} is installed here")
+    table.check_target(target, job.job.settings, installed, devices=device_sms())
+
+
+def _compiled(job: FarmJob, name: str) -> Answer:
+    project = directory()
+    configuration = wiring.load_configuration(project)
+    store = wiring.open_store(project, configuration)
+    try:
+        exchange = exchanges(store, configuration).get(job.store)
+        if exchange is None:
+            raise EnvironmentFault("the store of the job is not configured here")
+        with store.session():
+            answer = None if job.replace else _known(job, store.local, exchange, name)
+            return answer or _built(job, store.local, exchange, name)
+    finally:
+        store.close()
+
+
+def _known(job: FarmJob, local: LocalStore, exchange: Exchange, name: str) -> Answer | None:
+    """The answer from a record that this machine has and trusts, or None."""
+    found = complete_record(local, job.key)
+    if found is None or not found.record.recipe.same_as(keys.engine(job.job, ENGINE_ENVIRONMENT)):
+        return None
+    return _published(job, local, exchange, Answer(PROTOCOL, job.key, name, "done"))
+
+
+def _built(job: FarmJob, local: LocalStore, exchange: Exchange, name: str) -> Answer:
+    exchange.receive(local, job.inputs)
+    _refuse_missing_inputs(job.job, (blob.sha256 for blob in job.inputs))
+    reply = call(pool(), "engine", job.job)
+    recipe = keys.engine(job.job, ENGINE_ENVIRONMENT)
+    local.put_record(Record(recipe, reply.outputs, provenance(reply)), replace=job.replace)
+    done = Answer(
+        PROTOCOL,
+        job.key,
+        name,
+        "done",
+        log=reply.log,
+        duration_s=reply.duration_s,
+        peak_rss_bytes=reply.peak_rss_bytes,
+    )
+    return _published(job, local, exchange, done)
+
+
+def _refuse_missing_inputs(job: EngineJob, sent: Iterable[str]) -> None:
+    needed = {job.onnx, *(weight.sha256 for weight in job.weights), *filter(None, [job.plugin_library])}
+    if missing := needed - set(sent):
+        raise EnvironmentFault(f"the job does not list its input {min(missing)}")
+
+
+def _published(job: FarmJob, local: LocalStore, exchange: Exchange, answer: Answer) -> Answer:
+    """The answer with the signed record, after its blobs are where the driver can read them."""
+    found = complete_record(local, job.key)
+    if found is None:
+        raise RecordUntrusted(
+            "this worker does not trust the record that it has written",
+            hint="configure the worker's signing key as one of its trusted keys",
+        )
+    exchange.send(local, blob_files(local, found.files_by_blob))
+    entry = found.entry({})
+    return Answer(**{**vars(answer), "document": found.document.decode(), "entry": entry.to_bytes().decode()})

@@ -1,0 +1,83 @@
+"""The worker processes of one machine: one for each GPU, and one or more for engines that need no GPU."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trtbuild.driver.farm import labels, worker_setup
+from trtbuild.driver.farm.exchange import remote_labels
+from trtbuild.driver.farm.performing import DIRECTORY_VARIABLE
+from trtbuild.driver.project import wiring
+from trtbuild.driver.workers.environments import visible_gpu
+from trtbuild.errors import ToolchainMissing
+
+
+@dataclass(frozen=True)
+class WorkerProcess:
+    """A process to start: its name, the number of jobs at the same time, its labels, and its environment variables."""
+
+    name: str
+    slots: int
+    labels: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def options(self, host: str, security: object | None, *, log_level: int = logging.WARNING) -> dict[str, Any]:
+        """The arguments of Dask's Nanny, which starts the process, and starts it again when it dies."""
+        import dask.config
+        import distributed  # noqa: F401 (its defaults are part of the configuration then)
+
+        return {
+            "name": self.name,
+            "nthreads": self.slots,
+            "resources": dict.fromkeys(self.labels, self.slots),
+            "env": dict(self.environment),
+            "host": host,
+            "security": security,
+            "dashboard": False,
+            "dashboard_address": "127.0.0.1:0",
+            "memory_limit": None,
+            "silence_logs": log_level,
+            "preload": [worker_setup.__name__, *dask.config.get("distributed.worker.preload")],
+        }
+
+
+def processes_here(project: Path, cpu_processes: int, slots: int) -> list[WorkerProcess]:
+    """The worker processes of this machine, which use `project` as their directory.
+
+    There is one for each GPU, and `cpu_processes` for engines that need no GPU, each with `slots`. Raises ToolchainMissing
+    if no toolchain is installed.
+    """
+    common = _common_labels(project)
+    environment = {DIRECTORY_VARIABLE: str(project)}
+    prefix = f"{platform.node()}-{os.getpid()}"
+    processes = [
+        WorkerProcess(
+            f"{prefix}-gpu{number}",
+            1,
+            (*labels.engine_labels_here([sm]), *common),
+            {**environment, "CUDA_VISIBLE_DEVICES": visible_gpu(number, os.environ)},
+        )
+        for number, sm in enumerate(labels.gpus_here())
+    ]
+    if without_gpu := labels.engine_labels_here(()):
+        processes += [
+            WorkerProcess(f"{prefix}-cpu{number}", slots, (*without_gpu, *common), environment)
+            for number in range(cpu_processes)
+        ]
+    if not processes:
+        raise ToolchainMissing(
+            "this machine has no toolchain that can compile an engine", hint="pip install 'trtbuild[rtx]'"
+        )
+    return processes
+
+
+def _common_labels(project: Path) -> tuple[str, ...]:
+    remotes = remote_labels(wiring.load_configuration(project))
+    directory = labels.directory_label(wiring.store_root(project))
+    return (labels.release_label(), directory, *(label for label, _ in remotes))

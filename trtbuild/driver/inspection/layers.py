@@ -1,0 +1,51 @@
+"""The layers of the engines of a package, read from its files."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from trtbuild.core.engines.engine_layers import Layer, read_layers
+from trtbuild.core.engines.plan_contents import PlanContents
+from trtbuild.errors import PackageError
+from trtbuild.runtime.packages.package import Package
+from trtbuild.toolchain.compiling.plan_reading import read_plan
+
+#: The file with the module path and the operator of each ONNX node.
+NAMES_FILE = "names.json"
+
+
+def read_json(package: Package, name: str) -> Any:
+    """Return a JSON document of a package; None if it is missing or damaged."""
+    try:
+        return json.loads(bytes(package.read([name])[name]))
+    except (KeyError, PackageError, ValueError):
+        return None
+
+
+def plans_of(package: Package) -> list[str]:
+    """Return the paths of the plans of a package."""
+    return [plan for target in package.index.targets.values() for plan in target.engines.values()]
+
+
+def plan_contents(package: Package, plan: str) -> PlanContents | None:
+    """Return the contents of a plan; None if it does not name them, or if it is damaged."""
+    try:
+        return read_plan(package.read([plan])[plan])
+    except PackageError:
+        return None
+
+
+def layers_of_engine(
+    package: Package, names: Any, target: str, partition: str, contents: PlanContents | None
+) -> list[Layer]:
+    """Return the layers of an engine. `names` is the content of `NAMES_FILE`.
+
+    The list is empty if the package's files do not name the layers."""
+    path = package.index.targets[target].layers.get(partition)
+    if path is None:
+        return []
+    try:
+        return read_layers(read_json(package, path), names[target][partition], contents)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return []

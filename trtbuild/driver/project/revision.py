@@ -1,0 +1,124 @@
+"""The files that differ between a commit of git and the working tree.
+
+Rules
+1. Changes that are not committed yet count, and so do new files that git does not ignore. A renamed file is a deleted and
+   an added file.
+2. A submodule is one changed path if its commit or its files have changed. A path below it counts as changed, too.
+3. git is called without external diff programs and without a pager. Each call has a time limit.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtbuild.errors import EnvironmentFault, UsageError
+
+#: The time limit of one call of git, in s.
+_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True)
+class Changes:
+    """The changes since a commit. All paths are absolute, without symbolic links above the repository's root.
+
+    `paths` maps each changed path to git's letter: A (added), D (deleted), M (modified), T (another type).
+    `tracked` has the files that git tracks now, and `directories` the directories of the commit."""
+
+    commit: str
+    root: str
+    paths: Mapping[str, str]
+    tracked: frozenset[str]
+    directories: frozenset[str]
+
+    def has_changed_parent(self, path: str) -> bool:
+        """Whether a directory above `path` is a changed path, as a submodule is."""
+        return any(str(parent) in self.paths for parent in Path(path).parents)
+
+    def has_other_entries(self, directory: str) -> bool:
+        """Whether a directory may have other entries than in the commit."""
+        for path, letter in self.paths.items():
+            if letter in "AD" and path.startswith(f"{directory}/"):
+                entry = f"{directory}/{path[len(directory) + 1 :].partition('/')[0]}"
+                if path == entry or (letter == "A" and entry not in self.directories) or not Path(entry).exists():
+                    return True
+        return False
+
+    def existed_as_directory(self, path: str) -> bool:
+        """Whether a path was a directory in the commit."""
+        return path in self.directories
+
+    def is_new_directory(self, path: str) -> bool:
+        """Whether a directory of the repository did not exist in the commit, and has new files now."""
+        is_new = path.startswith(f"{self.root}/") and path not in self.directories
+        return is_new and any(letter == "A" and added.startswith(f"{path}/") for added, letter in self.paths.items())
+
+
+def changes_since(project: Path, revision: str) -> Changes:
+    """The changes in the repository of `project` since `revision`. Raises UsageError and EnvironmentFault."""
+    root = os.fsdecode(_git(project, "rev-parse", "--show-toplevel", problem=_no_repository(project)).rstrip(b"\n"))
+    commit = _commit(project, revision)
+    top = Path(root)
+    options = ("--no-ext-diff", "--no-renames", "--ignore-submodules=none", "--name-status", "-z")
+    words = _words(_git(top, "diff", *options, commit, "--"))
+    paths = {f"{root}/{path}": letter[:1] for letter, path in zip(words[::2], words[1::2], strict=True)}
+    for path in _words(_git(top, "ls-files", "--others", "--exclude-standard", "-z")):
+        paths[f"{root}/{path.rstrip('/')}"] = "A"
+    tracked = _words(_git(top, "ls-files", "-z"))
+    directories = _words(_git(top, "ls-tree", "-r", "-d", "--name-only", "-z", commit))
+    return Changes(
+        commit,
+        root,
+        paths,
+        frozenset(f"{root}/{path}" for path in tracked),
+        frozenset([root, *(f"{root}/{path}" for path in directories)]),
+    )
+
+
+def _commit(project: Path, revision: str) -> str:
+    if ".." in revision:
+        raise UsageError(
+            f"--since {revision!r} is a range", hint="name one commit: the working tree is compared with it"
+        )
+    shallow = _git(project, "rev-parse", "--is-shallow-repository").strip() == b"true"
+    problem = UsageError(
+        f"--since {revision!r}: this repository has no such commit",
+        hint="the clone is shallow: fetch the commit with git fetch --unshallow, or fetch-depth: 0 of actions/checkout"
+        if shallow
+        else "name a commit, a branch or a tag; git fetch gets those of the remote",
+    )
+    words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+    return _git(project, *words, problem=problem).decode().strip()
+
+
+def _no_repository(project: Path) -> UsageError:
+    return UsageError(f"{project} is not in a git repository", hint="affected needs the history of git: use git init")
+
+
+def _git(folder: Path, *arguments: str, problem: UsageError | None = None) -> bytes:
+    """The output of git. Raises `problem` if git fails, or an error with git's message."""
+    command = ["git", "-C", str(folder), "-c", "core.quotePath=false", *arguments]
+    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, timeout=_TIMEOUT_S, check=False)
+    except FileNotFoundError:
+        raise EnvironmentFault("git is not installed", hint="install git: affected compares commits with it") from None
+    except subprocess.TimeoutExpired:
+        raise EnvironmentFault(
+            f"git {arguments[0]} has not ended after {_TIMEOUT_S:.0f} s", hint=f"try it: {' '.join(command)}"
+        ) from None
+    if done.returncode == 0:
+        return done.stdout
+    message = done.stderr.decode(errors="replace").strip()
+    if "dubious ownership" in message:
+        raise UsageError(
+            f"git refuses the repository: {message.splitlines()[0]}", hint="git's safe.directory allows it"
+        )
+    raise problem or EnvironmentFault(f"git {arguments[0]} failed: {message}", hint=f"try it: {' '.join(command)}")
+
+
+def _words(output: bytes) -> list[str]:
+    return [os.fsdecode(word) for word in output.split(b"\0") if word]

@@ -1,0 +1,190 @@
+"""The contents of a report. The page has them as JSON, so their names are also used in ``page/*.js``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from trtbuild.core.planning.graph import Reason, Stage
+from trtbuild.driver.answers.documents import ErrorEntry
+from trtbuild.store.layers.accounts import Account
+
+#: ``running``: the build has not ended, or its process was killed.
+Status = Literal["done", "failed", "error", "interrupted", "running"]
+RowVerdict = Literal["hit", "run", "failed", "skipped", "running"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepRow:
+    """A step of a build. Times are in seconds since the build started; they are null if the step did not start.
+
+    `waited_for`: the step whose end allowed this step to start. `waited_s`: how long it was ready before it started.
+    `critical`: whether it is on the critical path. `signer`: who signed the record of an engine, if keys are configured.
+    """
+
+    id: str
+    model: str
+    stage: Stage
+    partition: str
+    target: str | None
+    verdict: RowVerdict
+    reason: Reason
+    key: str | None
+    source: str | None
+    builder: str | None
+    finished: str | None
+    start_s: float | None
+    end_s: float | None
+    duration_s: float
+    saved_s: float
+    worker: str | None
+    peak_rss_bytes: int | None
+    output_bytes: int
+    waited_for: str | None
+    waited_s: float
+    critical: bool
+    signer: str | None
+    uncacheable: str | None
+    error: ErrorEntry | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """Work of a build that is not a step."""
+
+    name: str
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetRow:
+    """The engines of one model for one target, in sum. `runs`: the number of engines that this build compiled."""
+
+    model: str
+    target: str
+    engines: int
+    runs: int
+    output_bytes: int
+    duration_s: float
+    saved_s: float
+    verdict: RowVerdict
+    sources: Sequence[str]
+    builders: Sequence[str]
+    signers: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionRow:
+    """A partition of a model. `reads`: inputs and partitions whose values it reads. `modules`: module path → calls.
+
+    `reasons`: for a Torch partition, operator → why it stays in PyTorch. `types`: the types that its engine computes in.
+    """
+
+    name: str
+    kind: Literal["tensorrt", "torch"]
+    reads: Sequence[str]
+    outputs: Sequence[str]
+    calls: int
+    modules: Mapping[str, int]
+    reasons: Mapping[str, str]
+    types: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """The partitions of a model, for the targets that share them."""
+
+    targets: Sequence[str]
+    partitions: Sequence[PartitionRow]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineRow:
+    """An engine of a package, and its number of layers."""
+
+    model: str
+    partition: str
+    target: str
+    size: int
+    layers: int
+
+
+#: A layer: index of its engine, name, type, module path, operator, types that it reads, types that it writes.
+LayerRow = tuple[int, str, str, str, str, str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackageView:
+    """The contents of a package, and its comparisons with PyTorch (`Provenance.verified`)."""
+
+    model: str
+    path: str
+    precision: str
+    signature: str
+    cuts: Sequence[Cut]
+    verified: Sequence[Mapping[str, Any]]
+    void: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangedStep:
+    """A step that differs from the build before; a value is null in the build that does not have the step.
+
+    `change` is ``new`` or ``removed`` if only one of the builds has the step, ``changed`` if its key differs, ``failed`` if
+    it has failed in one of them, and otherwise ``same``: only the verdict differs."""
+
+    id: str
+    change: Literal["new", "removed", "changed", "failed", "same"]
+    verdict_before: str | None
+    verdict_now: str | None
+    seconds_before: float | None
+    seconds_now: float | None
+    bytes_before: int | None
+    bytes_now: int | None
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The differences to the build before, which started at `started`."""
+
+    started: str
+    status: Status
+    duration_before_s: float
+    duration_now_s: float
+    steps: Sequence[ChangedStep]
+    unchanged: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """A build, the packages that it wrote, and its differences to the build before.
+
+    `project` is the name of the project's directory."""
+
+    project: str
+    status: Status
+    started: str
+    builder: str
+    trtbuild: str
+    duration_s: float
+    jobs: int
+    totals: Mapping[str, int]
+    saved_s: float
+    critical_s: float
+    errors: Sequence[ErrorEntry]
+    warnings: Sequence[str]
+    outputs: Sequence[Sequence[str]]
+    remotes: Sequence[Account]
+    steps: Sequence[StepRow]
+    phases: Sequence[Phase]
+    targets: Sequence[TargetRow]
+    packages: Sequence[PackageView]
+    engines: Sequence[EngineRow]
+    layers: Sequence[LayerRow]
+    layers_left_out: int
+    benches: Sequence[Mapping[str, Any]]
+    comparison: Comparison | None
+    notes: Sequence[str]

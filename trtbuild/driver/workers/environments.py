@@ -1,0 +1,40 @@
+"""The environment variables of a worker process (rules 2 and 5 of `trtbuild.driver.workers.pool`)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from trtbuild.core.engines.engine_job import ENGINE_ENVIRONMENT
+from trtbuild.driver.workers.kinds import WorkerKind
+from trtbuild.stages.trace.user_code.observe import HIDDEN
+
+#: Variables that an engine worker inherits. They are in no key: they contain paths of libraries, or choose GPUs.
+INHERITED = ("LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+
+
+def worker_environment(kind: WorkerKind, gpu: int | None = None) -> dict[str, str]:
+    """Return the environment of a worker. `gpu` is the only GPU that the worker sees, as this process numbers them."""
+    if kind == "engine":
+        environment = {**ENGINE_ENVIRONMENT, **{name: os.environ[name] for name in INHERITED if name in os.environ}}
+        if gpu is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = visible_gpu(gpu, os.environ)
+        return environment
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(HIDDEN)}
+    if kind == "original":  # it may run on a GPU, as the package does
+        return {**environment, "PYTHONDONTWRITEBYTECODE": "1"}
+    environment.update({"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"})
+    if kind == "trace":
+        environment["CUDA_VISIBLE_DEVICES"] = ""
+    return environment
+
+
+def visible_gpu(gpu: int, environ: Mapping[str, str]) -> str:
+    """Return the value of ``CUDA_VISIBLE_DEVICES`` with which a process sees only the GPU `gpu` of this process.
+
+    CUDA numbers the GPUs in the order of the variable, and ends at the first entry that is not valid (CUDA C++ Programming
+    Guide, section "CUDA Environment Variables"). So GPU n of this process is entry n of its variable: a number, or the UUID
+    of a GPU or of a MIG device.
+    """
+    entries = [entry.strip() for entry in environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    return entries[gpu] if gpu < len(entries) and entries[gpu] else str(gpu)

@@ -85,8 +85,8 @@ def _ask(watch: Watch, request: bytes) -> bytes:
 
 def test_requests_of_another_version_and_garbage_are_refused(watch: Watch) -> None:
     words = [marshal.dumps([*place.program(), "another"]).hex(), "build"]
-    answer = _ask(watch, marshal.dumps((str(watch.project), words, watch.environment)))
-    assert answer == b"0it has another Python, trtbuild, umask or resource limit"
+    answer = _ask(watch, marshal.dumps((str(watch.project), 0o022, words, watch.environment)))
+    assert answer == b"0it has another Python, trtbuild, group, processor, namespace or resource limit"
     assert _ask(watch, b"garbage") == b"0the request is invalid"
 
 

@@ -1,8 +1,8 @@
 """``trtbuild build`` asks the watcher of its project to build, if there is one.
 
 Rules
-1. The watcher's copy gets the streams, the directory, the arguments and the variables of this process. So the output and
-   the exit code are those of a build without a watcher.
+1. The watcher's copy gets the streams, the directory, the umask, the arguments and the variables of this process. So the
+   output and the exit code are those of a build without a watcher.
 2. Without an answer, this process builds by itself. It names the reason on standard error, unless no watcher runs.
 3. Ctrl-C interrupts the copy. The exit code of the copy is then the exit code of this process.
 4. The watcher must run as the same user, and its directory must be private.
@@ -17,7 +17,7 @@ import socket
 
 from trtbuild import null_build
 from trtbuild.driver.watching import place
-from trtbuild.driver.workers.fork_client import send_request
+from trtbuild.driver.workers.fork_client import request_of_this_process, send_request
 
 #: Seconds to wait until the watcher accepts or refuses.
 PATIENCE_S = 10.0
@@ -50,7 +50,7 @@ def _build(watcher: socket.socket, arguments: list[str]) -> int | None:
         place.say("trtbuild watch of another user is not used")
         return None
     words = [marshal.dumps(place.program()).hex(), *arguments]
-    send_request(watcher, marshal.dumps((os.getcwd(), words, dict(os.environ))))  # noqa: PTH109
+    send_request(watcher, request_of_this_process(words))
     if watcher.recv(1) != b"1":
         reason = watcher.recv(4096).decode(errors="replace")
         place.say(f"building without trtbuild watch: {reason or 'it has ended'}")

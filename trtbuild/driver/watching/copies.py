@@ -8,11 +8,13 @@ import os
 import signal
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from trtbuild import null_build
 from trtbuild.driver.workers.fork_server import kill_group
 from trtbuild.driver.workers.worker import end_with_parent
 
@@ -56,6 +58,8 @@ def start(work: Callable[[int], int], *, client: socket.socket | None = None) ->
         return Copy(pid, os.pidfd_open(pid), report, client)
     code = 1
     try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a watcher in the background may ignore it
+        null_build.STARTED_NS = time.time_ns()  # the watcher has just checked that its own files are unchanged
         os.setsid()  # Ctrl-C reaches the watcher, which interrupts the copy
         end_with_parent()
         if os.getppid() == parent:

@@ -1,6 +1,7 @@
 """The socket of a watcher, and the identity of a program: a client and its watcher compare these values."""
 
 # Paths are strings here: importing pathlib would take longer than the rest of a client.
+# ruff: noqa: PTH115
 
 from __future__ import annotations
 
@@ -15,31 +16,6 @@ from binascii import crc32
 from trtbuild import null_build
 
 FOLDER = "trtbuild"
-
-#: Variables that may differ: those of a shell's session, and those that a worker does not get (``TRTBUILD_…``). All other
-#: variables are compared, because torch may have read them while the watcher loaded it.
-FREE_VARIABLES = frozenset(
-    (
-        *(
-            "_",
-            "PWD",
-            "OLDPWD",
-            "SHLVL",
-            "COLUMNS",
-            "LINES",
-            "WINDOWID",
-            "DISPLAY",
-            "COLORTERM",
-            "STY",
-            "TMUX",
-            "TMUX_PANE",
-        ),
-        *("TERM", "TERM_PROGRAM", "TERM_PROGRAM_VERSION", "TERM_SESSION_ID", "VTE_VERSION", "GPG_TTY", "SSH_TTY"),
-        *("SSH_CLIENT", "SSH_CONNECTION", "SSH_AUTH_SOCK", "XDG_SESSION_ID", "NO_COLOR", "FORCE_COLOR", "MAKEFLAGS"),
-        *("MAKELEVEL", "MFLAGS", "MAKE_TERMOUT", "MAKE_TERMERR"),
-    )
-)
-FREE_PREFIX = "TRTBUILD_"
 
 
 def socket_path(project: str) -> str | None:
@@ -68,20 +44,16 @@ def is_own_peer(connection: socket.socket) -> bool:
 
 
 def program() -> list[str]:
-    """The interpreter, the files of trtbuild, and what a copy gets from its watcher: the umask and resource limits."""
-    mask = os.umask(0o077)
-    os.umask(mask)
+    """The interpreter, the files of trtbuild, and what a copy gets from its watcher and cannot change.
+
+    These are the groups, the processors, the namespaces and the resource limits. Torch chose its number of threads for the
+    processors of the watcher, and a path may be another file in another namespace.
+    """
     kinds = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))
     limits = [f"{name} {resource.getrlimit(getattr(resource, name))}" for name in kinds]
-    return [*null_build.interpreter(), os.path.realpath(null_build.__file__), f"umask {mask:o}", *limits]
-
-
-def differing_variable(ours: dict[str, str], theirs: dict[str, str]) -> str | None:
-    """Return the first variable, by name, that differs and is not free; None if there is no such variable."""
-    for name in sorted(ours.keys() | theirs.keys()):
-        if name not in FREE_VARIABLES and not name.startswith(FREE_PREFIX) and ours.get(name) != theirs.get(name):
-            return name
-    return None
+    spaces = [os.readlink(f"/proc/self/ns/{name}") for name in ("mnt", "net", "pid", "user")]
+    identity = [os.getgid(), sorted(os.getgroups()), sorted(os.sched_getaffinity(0))]
+    return [*null_build.interpreter(), os.path.realpath(null_build.__file__), *map(str, identity), *spaces, *limits]
 
 
 def say(text: str) -> None:

@@ -5,7 +5,7 @@ Rules
    builds. Each build runs in a copy of the watcher, and each trace in a copy of a fork server.
 2. While it waits, it holds no lock of a store, and it has no store open.
 3. It waits with one `poll`, in one thread. A change during a build starts another build after it.
-4. A client is answered only if it has the same program and variables, because torch may have read them (`place`).
+4. A client is answered only if it has the same program and variables, because torch may have read them (`environments`).
 5. Before each build and every few seconds it checks whether it may continue (`conditions`).
 """
 
@@ -34,6 +34,7 @@ from trtbuild.driver.watching.copies import Copy
 from trtbuild.driver.watching.dependencies import Dependencies, dependencies, identity
 from trtbuild.driver.watching.notifier import Notifier
 from trtbuild.driver.workers import fork_server, fork_servers
+from trtbuild.driver.workers.environments import differing_variable
 from trtbuild.driver.workers.pool import start_servers
 from trtbuild.errors import EnvironmentFault, UsageError
 
@@ -199,17 +200,18 @@ class Watcher:
             return
         streams, request = fork_server.receive_request(client)
         try:
-            directory, (program, *arguments), environment = marshal.loads(request)
+            directory, mask, (program, *arguments), environment = marshal.loads(request)
             reason = self._reason_to_refuse(marshal.loads(bytes.fromhex(program)), environment)
         except (ValueError, TypeError, EOFError):
-            directory, arguments, environment, reason = "/", [], {}, "the request is invalid"
+            directory, mask, arguments, environment, reason = "/", 0, [], {}, "the request is invalid"
         if reason is None and len(streams) == 3:
 
             def build(report: int) -> int:
                 os.close(report)
                 self._leave_sockets()
                 client.close()
-                return self._build_for_client(streams, directory, arguments, environment)
+                fork_server.take_over(streams, directory, mask)
+                return self._build_for_client(arguments, environment)
 
             self._copies.append(copies.start(build, client=client))
             with contextlib.suppress(OSError):
@@ -223,16 +225,13 @@ class Watcher:
     def _reason_to_refuse(self, program: object, environment: dict[str, str]) -> str | None:
         """Return why a client has to build by itself; None if a copy can build for it."""
         if program != place.program():
-            return "it has another Python, trtbuild, umask or resource limit"
-        name = place.differing_variable(self._environment, environment)
+            return "it has another Python, trtbuild, group, processor, namespace or resource limit"
+        name = differing_variable(self._environment, environment)
         if name is not None:
             return f"its variable {name} differs"
         return self._conditions.why_to_end()
 
-    def _build_for_client(
-        self, streams: list[int], directory: str, arguments: list[str], environment: dict[str, str]
-    ) -> int:
-        fork_server.take_over(streams, directory)
+    def _build_for_client(self, arguments: list[str], environment: dict[str, str]) -> int:
         fork_server.set_environment(environment, {})
         copies.use_client_streams()
         sys.argv[1:] = arguments

@@ -1,9 +1,9 @@
 """``fork_client.py SOCKET COMMAND…``: a process that stands for a worker. The server at this socket forks the real one.
 
 SOCKET is the number of a connected socket, or the path of a socket. COMMAND is the command line of the worker. The client
-sends its streams, directory, variables and command to the server (`fork_server.py`), and ends with the exit status of the
-forked process. If the server does not fork it, the client becomes a new worker. Each worker has a client, so this file
-imports only modules that load quickly.
+sends its streams, directory, umask, variables and command to the server (`fork_server.py`), and ends with the exit status
+of the forked process. If the server does not fork it, the client becomes a new worker. Each worker has a client, so this
+file imports only modules that load quickly.
 """
 
 import _socket
@@ -22,6 +22,13 @@ def send_request(server: "_socket.socket", request: bytes) -> None:
         sent += server.send(message[sent:])
 
 
+def request_of_this_process(words: "list[str]") -> bytes:
+    """Return the request with the directory, the umask and the variables of this process, and with `words`."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return marshal.dumps((os.getcwd(), mask, words, dict(os.environ)))  # noqa: PTH109
+
+
 def _ask(target: str) -> "_socket.socket | None":
     """Ask the server for a worker with the streams of this process. Returns the connection, or None without a worker."""
     try:
@@ -31,7 +38,7 @@ def _ask(target: str) -> "_socket.socket | None":
         else:
             server = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
             server.connect(target)
-        send_request(server, marshal.dumps((os.getcwd(), sys.argv[2:], dict(os.environ))))  # noqa: PTH109
+        send_request(server, request_of_this_process(sys.argv[2:]))
         return server if server.recv(1) == b"1" else None
     except OSError:
         return None

@@ -3,8 +3,17 @@
 TRACE and TORCH are the numbers of sockets. The server receives the connections of clients (`fork_client.py`) from them.
 
 Rules
-1. A forked worker behaves like a new one: it runs the same code, with the descriptors, variables, directory and arguments
-   of its client. It has the modules that `handlers.prepare` loads, and no state of an earlier job.
+1. A forked worker behaves like a new one:
+   * From its client it gets the streams, the variables, the directory, the umask and the arguments.
+   * Resource limits, priority, groups, processors and namespaces are those of the server. In a build, server and client
+     have the same parent. A watcher compares them (`trtbuild.driver.watching.place.program`).
+   * Python and torch read variables while they start: the seed of hashes, the locale, ``OMP_NUM_THREADS``,
+     ``LD_LIBRARY_PATH``. So the variables of server and client must be equal (`ForkServers.suit`).
+   * It has the modules that `handlers.prepare` loads, with their warning filters and exit functions. A new worker loads
+     them, too, before its first job. The server handles no signal, and blocks none.
+   * Import caches are cleared. No other cache of the server has seen the project.
+   * The only threads that the server may have are those of libraries that handle a fork, such as OpenBLAS. A new trace
+     worker forks after the same imports, too.
 2. The server runs no user code, and only its main thread runs Python. The first copy of the server loads the modules of
    torch workers and forks these. So a trace worker never has modules that only torch workers need: a trace would record
    them as dependencies.
@@ -23,6 +32,7 @@ from __future__ import annotations
 import _socket
 import contextlib
 import gc
+import importlib
 import marshal
 import os
 import runpy  # noqa: F401 (also a worker that is started with -m has loaded it)
@@ -120,8 +130,8 @@ class ForkServer:
             worker_process.client.close()
             os.close(worker_process.ended)
         os.setsid()
-        directory, command, environment = marshal.loads(request)
-        take_over(streams, directory)
+        directory, mask, command, environment = marshal.loads(request)
+        take_over(streams, directory, mask)
         return command, environment
 
     def _has_gpu_driver(self) -> bool:
@@ -129,12 +139,13 @@ class ForkServer:
             return self.GPU_DRIVER in maps.read()
 
 
-def take_over(streams: list[int], directory: str) -> None:
-    """Take over the streams and the directory of a client."""
+def take_over(streams: list[int], directory: str, mask: int) -> None:
+    """Take over the streams, the directory and the umask of a client."""
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
     os.chdir(directory)
+    os.umask(mask)
 
 
 def set_environment(environment: dict[str, str], set_by_libraries: dict[str, str]) -> None:
@@ -246,7 +257,9 @@ def run_worker(command: list[str], environment: dict[str, str], *, is_trace: boo
         from trtbuild.stages.trace.run import note_environment
 
         note_environment(environment)
-    sys.argv[1:] = command[-3:]
+    sys.argv[:] = [worker.__file__, *command[-3:]]
+    sys.orig_argv[:] = command
+    importlib.invalidate_caches()  # a file that was added within one tick of the clock would not be found otherwise
     status: int = worker.main(command[-3:])
     return status
 

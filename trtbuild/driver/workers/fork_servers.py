@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from trtbuild.driver.workers.environments import differing_variable
 from trtbuild.driver.workers.kinds import FORKS, WorkerKind
 
 #: Whether this system can fork workers: it needs descriptors of processes (Linux 5.3).
@@ -46,6 +47,7 @@ class ForkServers:
 
     def __init__(self, environment: Mapping[str, str], folder: Path) -> None:
         self._owner = os.getpid()
+        self._environment = dict(environment)
         self._controls: dict[WorkerKind, socket.socket] = {}
         theirs: list[socket.socket] = []
         for kind in FORKED_KINDS:
@@ -85,6 +87,14 @@ class ForkServers:
     def is_alive(self) -> bool:
         """Whether the servers run. A process that has not started them cannot know, and its clients notice it."""
         return not self.is_own or self._process.poll() is None
+
+    def suit(self, kind: WorkerKind, environment: Mapping[str, str]) -> bool:
+        """Whether a worker with these variables can be forked: the libraries of the servers were loaded with equal ones.
+
+        CUDA's driver reads ``CUDA_VISIBLE_DEVICES`` when it starts, and it has not started in the server of torch workers.
+        """
+        free = ("CUDA_VISIBLE_DEVICES",) if kind == "torch" else ()
+        return differing_variable(self._environment, environment, *free) is None
 
     def connect(self, kind: WorkerKind) -> socket.socket:
         """Return a connection to the server of `kind`, for a client. If the server has died, the client notices it."""

@@ -99,15 +99,15 @@ class Worker:
         gpu: int | None = None,
         servers: ForkServers | None = None,
     ) -> None:
-        """Start a worker. With `servers`, it is forked from one of them."""
+        """Start a worker. With `servers`, it is forked from one of them, if they suit its variables."""
         self.kind = kind
         self.gpu = gpu
         self._project = project
         self._log: IO[bytes] = tempfile.TemporaryFile(prefix="trtbuild-log-")  # noqa: SIM115
-        words = command(kind, store_root, project)
+        words, environment = command(kind, store_root, project), worker_environment(kind, gpu)
         with contextlib.ExitStack() as stack:
             descriptors = []
-            if servers is not None:
+            if servers is not None and servers.suit(kind, environment):
                 connection = stack.enter_context(servers.connect(kind))
                 descriptors = [connection.fileno()]
                 words = client_command(str(connection.fileno()), words)
@@ -116,7 +116,7 @@ class Worker:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._log,
-                env=worker_environment(kind, gpu),
+                env=environment,
                 cwd=project,
                 pass_fds=descriptors,
                 start_new_session=True,

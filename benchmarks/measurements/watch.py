@@ -29,6 +29,9 @@ from benchmarks.session import Session, delete_build
 _LAYER = 5
 _ACTIVATIONS = ("ReLU", "ELU", "Tanh", "Sigmoid", "Softplus")
 
+#: Seconds after which the processes of a build have ended. CPU time and memory are read after that.
+_REST_S = 3.0
+
 #: Seconds after which a build counts as failed.
 _PATIENCE_S = 600.0
 
@@ -105,7 +108,9 @@ class _Builds:
         count, cpu_s, started = self._count(), self._cpu_s(), time.perf_counter()
         change()
         self.wait_for(count + 1)
-        done = Run(time.perf_counter() - started, self._cpu_s() - cpu_s, b"")
+        wall_s = time.perf_counter() - started
+        time.sleep(_REST_S)
+        done = Run(wall_s, self._cpu_s() - cpu_s, b"")
         self._session.say(f"  after the change: {done.wall_s:.2f} s, CPU {done.cpu_s:.2f} s")
         return done
 
@@ -118,7 +123,7 @@ class _Builds:
             time.sleep(0.005)
 
     def idle_bytes(self) -> int:
-        """The memory (PSS) of the watcher and its processes."""
+        """The memory (PSS) of the watcher and its processes, between two builds."""
         return sum(process.memory_full_info().pss for process in self._processes())
 
     def _count(self) -> int:
@@ -154,6 +159,7 @@ def _watched(session: Session, project: Path) -> Iterator[_Builds]:
         builds = _Builds(session, process, log_file)
         session.say("  trtbuild watch builds it, with an empty cache")
         builds.wait_for(1)
+        time.sleep(_REST_S)
         yield builds
     finally:
         process.terminate()

@@ -341,6 +341,17 @@ def test_a_bundle_of_one_target_has_only_its_results(
     assert elsewhere("build", "--frozen", expect=3)["errors"]
 
 
+def test_a_bundle_until_a_stage_has_no_results_of_later_stages(
+    built: CommandLine, elsewhere: CommandLine, tmp_path: Path
+) -> None:
+    everything = built("cache", "export", str(tmp_path / "everything"))["records"]
+    converted = built("cache", "export", str(tmp_path / "bundle"), "--until", "convert")["records"]
+    assert 0 < converted < everything
+    elsewhere("cache", "import", str(tmp_path / "bundle"))
+    steps = {step["stage"]: step["verdict"] for step in elsewhere("plan")["steps"]}
+    assert (steps["convert"], steps["engine"]) == ("hit", "run")
+
+
 def test_an_export_fetches_results_that_only_a_remote_has(
     built: CommandLine, elsewhere: CommandLine, remote: dict[str, str], tmp_path: Path
 ) -> None:

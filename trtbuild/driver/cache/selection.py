@@ -6,12 +6,13 @@ Rules
 2. A machine with torch looks up a trace (and a calibration) by files and installed versions. A machine without torch
    looks it up by files only. The selection makes both lookups, so that both kinds of machines find the trace. Partitions
    are also looked up in two ways: a machine with a parser looks them up by the version of its parser. A machine without
-   a parser looks up a pointer, which is a record that leads to the partitions. The key of the pointer names no parser.
+   a parser looks up a record that leads to the partitions. The key of this record names no parser.
 3. The table of a weights file and the ``.pt2`` files of a package are also records, although no step makes them.
 4. A record is selected with all of its outputs, because a store accepts only complete records. So another machine can run
    later steps again.
 5. The package for some targets (``--target``) differs from the package for all targets. If only the package for the
    requested targets is missing, the selection builds it, because that needs no compiler and little time.
+6. With ``--until``, the records of later steps are not selected, even if the cache has them.
 """
 
 from __future__ import annotations
@@ -66,15 +67,16 @@ def select(workspace: Workspace) -> Selection:
     for plan in plans:
         _look_up_user_code_as_other_machine(workspace, plan)
         _look_up_partitions_without_parser(workspace, plan)
-        _look_up_exported_files(workspace, plan)
+        if workspace.request.until is None:
+            _look_up_exported_files(workspace, plan)
         weights = plan.model.weights
         if weights is not None and weights in workspace.lookups.weights_digests:
             selected.add(keys.weights_file(workspace.lookups.weights_digests[weights], "safetensors").key)
     steps = [step for plan in plans for step in plan.steps.values()]
-    not_hits = [step for step in steps if step.verdict != "hit"]
-    selected |= workspace.lookups.found_record_keys() - {step.key for step in not_hits if step.key is not None}
     stages = stages_until(workspace.request.until)
-    missing = [step for step in not_hits if step.stage in stages]
+    left_out = [step for step in steps if step.verdict != "hit" or step.stage not in stages]
+    selected |= workspace.lookups.found_record_keys() - {step.key for step in left_out if step.key is not None}
+    missing = [step for step in left_out if step.stage in stages]
     step_ids = {step.key: step.id for step in reversed(steps) if step.key is not None}
     return Selection(tuple(sorted(selected)), step_ids, tuple(missing), frozenset(built_packages))
 

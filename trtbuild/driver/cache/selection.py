@@ -53,12 +53,14 @@ class Selection:
 
 def select(workspace: Workspace) -> Selection:
     """Select all records that a build of the requested models needs. Raises ManifestErrors."""
+    stages = stages_until(workspace.request.until)
     plans: list[ModelPlan] = []
     built_packages = set[str]()
     problems: list[Problem] = []
     for name in workspace.models:
         try:
-            plans.append(_plan_with_package(workspace, workspace.plan_without_outputs(name), built_packages))
+            plan = workspace.plan_without_outputs(name)
+            plans.append(_plan_with_package(workspace, plan, built_packages) if "package" in stages else plan)
         except ManifestErrors as error:
             problems += error.problems
     if problems:
@@ -73,7 +75,6 @@ def select(workspace: Workspace) -> Selection:
         if weights is not None and weights in workspace.lookups.weights_digests:
             selected.add(keys.weights_file(workspace.lookups.weights_digests[weights], "safetensors").key)
     steps = [step for plan in plans for step in plan.steps.values()]
-    stages = stages_until(workspace.request.until)
     left_out = [step for step in steps if step.verdict != "hit" or step.stage not in stages]
     selected |= workspace.lookups.found_record_keys() - {step.key for step in left_out if step.key is not None}
     missing = [step for step in left_out if step.stage in stages]

@@ -63,7 +63,7 @@ class Configuration:
     remotes: tuple[RemoteSettings, ...] = ()
     trust: TrustSettings = TrustSettings()
     workers: WorkersSettings = WorkersSettings()
-    #: The expected path of the configuration file. None: there is no home directory.
+    #: The expected path of the configuration file. None: the user has no home directory.
     path: str | None = None
     #: The SHA-256 of the file's bytes. None: no file was read.
     sha256: str | None = None

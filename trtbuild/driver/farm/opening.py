@@ -28,10 +28,9 @@ def opened(
     with connected(text, configuration.workers, project) as client:
         shared = exchanges(store, configuration)
         census = Census(client, tuple(shared), configuration.workers.wait_s, report)
-        is_local, has_remote = isinstance(addresses.parse(text), LocalWorkers), bool(remote_labels(configuration))
-        workers = census.overview()
+        may_lack_a_store = not isinstance(addresses.parse(text), LocalWorkers) and not remote_labels(configuration)
         # Before the first worker has joined, the stores of the workers are unknown. The steps then wait for a worker.
-        if workers.workers and not is_local and not has_remote and not workers.shares_a_store:
+        if may_lack_a_store and (overview := census.overview()).workers and not overview.shares_a_store:
             raise EnvironmentFault(
                 "the engines have to be exchanged through a store that this machine and the workers reach, and no remote "
                 "cache is configured for reading and writing",

@@ -32,7 +32,7 @@ def target_of(
     `target` is an SM (``89``, ``"sm_89"``, ``"8.9"``), a manifest's mapping (``{"sm": 89}``), or a `Target`. None means the
     GPU of `device`, or the current GPU if `device` is None. The other arguments complete an SM or a mapping. They must not
     contradict a value of the mapping or a field of a `Target`. Raises UsageError, and EnvironmentFault if `target` is None
-    and there is no such GPU.
+    and the GPU does not exist.
     """
     arguments = {
         "toolchain": None if toolchain is None else _checked_toolchain(toolchain),

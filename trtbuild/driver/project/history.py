@@ -116,7 +116,7 @@ _to_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def _read_entries(path: Path) -> dict[str, str]:
-    """The entry of each step as JSON text; empty if there is no readable file."""
+    """The entry of each step as JSON text; empty if the file is missing or cannot be read."""
     try:
         text = read_regular(path).decode()
         return _parse_lines(text) or {step: _to_json(entry) for step, entry in json.loads(text).items()}

@@ -154,6 +154,15 @@ def test_dtypes_have_the_short_names_of_precisions(short: str, name: str) -> Non
             "which has 2 axes",
         ),
         (
+            lambda: describe_inputs(
+                [torch.zeros(4, 8), torch.zeros(4, 8)],
+                arguments=["x", "y"],
+                dims={"b": {"at": "x.0", "multiple_of": 2}},
+                dynamic_shapes={"y": {0: Dim("b", max=8)}},
+            ),
+            "multiples of 1 in dynamic_shapes, but of 2 in dims",
+        ),
+        (
             lambda: describe_inputs([torch.zeros(4, 8)], arguments=["x"], dynamic_shapes={"x": {0: Dim("b")}}),
             "has no max",
         ),

@@ -65,9 +65,15 @@ def apply_export_dims(module_inputs: ModuleInputs, dynamic_shapes: Any) -> Modul
         declared = all_dims.get(name)  # `dims` or an `Input` may name the same dim
         if declared is None:
             all_dims[name] = NamedDim(name, tuple(axes), factors[name])
-        elif declared.multiple_of == factors[name]:
-            at = sorted({*declared.at, *axes}, key=lambda place: (order[place[0]], place[1]))
-            all_dims[name] = replace(declared, at=tuple(at))
+            continue
+        if declared.multiple_of != factors[name]:
+            raise UsageError(
+                f"the sizes of the dim {name!r} are multiples of {factors[name]} in dynamic_shapes, "
+                f"but of {declared.multiple_of} in dims or in an Input",
+                hint="give the two dims different names, or leave one of them out",
+            )
+        at = sorted({*declared.at, *axes}, key=lambda place: (order[place[0]], place[1]))
+        all_dims[name] = replace(declared, at=tuple(at))
     sorted_dims = sorted(all_dims.values(), key=lambda dim: (order[dim.at[0][0]], dim.at[0][1], dim.name))
     new_profile = Profile(profile.name, tuple((name, shapes[name]) for name, _ in profile.shapes))
     return replace(module_inputs, profiles=(new_profile,), dims=tuple(sorted_dims))

@@ -16,8 +16,9 @@ from trtbuild.core.engines.engine_job import Weight
 from trtbuild.core.model.declared_shapes import derive
 from trtbuild.core.model.shapes import ShapePlan
 from trtbuild.core.model.spec import Input, Model, Origin, PartitionSettings, Profile, ShapeRange, Source, Target
+from trtbuild.core.packages.names import name_table
+from trtbuild.core.packages.package_indexing import package_index
 from trtbuild.core.packages.package_writing import index_to_json
-from trtbuild.core.packages.packaging import name_table
 from trtbuild.core.partition.partitions import Partition, Partitions, TensorType
 from trtbuild.core.planning.graph import Reason, Step
 from trtbuild.core.planning.model_plan import Facts, ModelPlan, ToolchainFacts, plan_model
@@ -348,7 +349,7 @@ class FakeWorld:
         names = {target: name_table(cut, modules, origins) for target, cut in contents.partitions_by_target.items()}
         plans = {f"{e.partition}@{e.target}": e.plan.sha256 for e in contents.engines if e.plan is not None}
         table = self.put(names)
-        return {"index": self.put(index_to_json(contents.index(table))), "names": table}, {"plans": plans}
+        return {"index": self.put(index_to_json(package_index(contents, table))), "names": table}, {"plans": plans}
 
 
 @pytest.fixture

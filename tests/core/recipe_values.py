@@ -24,7 +24,8 @@ from trtbuild.core.model.spec import (
     Target,
 )
 from trtbuild.core.model.verification import Point, tolerances
-from trtbuild.core.packages.packaging import PackageContents, PackageEngine, ToolchainPartitions
+from trtbuild.core.packages.contents import PackageContents, PackageEngine, ToolchainPartitions
+from trtbuild.core.packages.package_recipe import package_recipe
 from trtbuild.core.partition.partitions import Partition, Partitions, TensorType
 from trtbuild.core.planning.expand import engine_job
 from trtbuild.core.recipes import keys
@@ -188,7 +189,7 @@ class Build:
             ),
             "convert": keys.convert(A, 22, VERSIONS, called),
             "engine": keys.engine(self.engine_job(), ENVIRONMENT),
-            "package": self.contents().recipe(),
+            "package": package_recipe(self.contents()),
             "weights": keys.weights_file(A, "safetensors"),
             "verify": keys.verification(
                 "onnxruntime",

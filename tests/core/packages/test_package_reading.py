@@ -12,10 +12,10 @@ import pytest
 
 from tests.core.recipe_values import MODEL, Build
 from trtbuild.core.model.spec import ShapeRange
+from trtbuild.core.packages.contents import ToolchainPartitions
 from trtbuild.core.packages.package_index import PackageIndex
 from trtbuild.core.packages.package_reading import check_path, read_index
 from trtbuild.core.packages.package_writing import index_to_bytes
-from trtbuild.core.packages.packaging import ToolchainPartitions
 from trtbuild.core.recipes.record import Output
 from trtbuild.errors import PackageDamaged, PackageTooNew
 

@@ -10,10 +10,13 @@ import pytest
 from tests.core.recipe_values import INTERFACE, MODEL, PARTITIONS, WEIGHTS, A, B, Build, C, D
 from trtbuild.core.engines.binding import WeightSlot
 from trtbuild.core.engines.engine_job import Weight
+from trtbuild.core.packages.contents import PackageContents, PackageEngine, ToolchainPartitions
+from trtbuild.core.packages.names import name_table
 from trtbuild.core.packages.package_index import SCHEMA
+from trtbuild.core.packages.package_indexing import package_index
 from trtbuild.core.packages.package_reading import read_index
+from trtbuild.core.packages.package_recipe import package_recipe
 from trtbuild.core.packages.package_writing import index_to_bytes, index_to_json
-from trtbuild.core.packages.packaging import PackageContents, PackageEngine, ToolchainPartitions, name_table
 from trtbuild.core.partition.partitions import Partitions
 from trtbuild.core.recipes.record import Output
 
@@ -27,7 +30,7 @@ def contents(**changes: Any) -> PackageContents:
 
 def index_of(**changes: Any) -> dict[str, Any]:
     """The JSON of a package's index."""
-    return index_to_json(contents(**changes).index(NAMES))
+    return index_to_json(package_index(contents(**changes), NAMES))
 
 
 def test_the_index_has_the_fields_that_a_loader_needs() -> None:
@@ -145,7 +148,7 @@ def test_with_a_reference_the_index_has_the_weights_of_all_partitions() -> None:
 @pytest.mark.parametrize("reference", [False, True])
 def test_a_written_index_is_read_back(reference: bool) -> None:
     cuts = {name: ToolchainPartitions(PARTITIONS, {A: Output(B, 50), B: Output(D, 100)}) for name in ("ada", "hopper")}
-    index = contents(model=replace(MODEL, reference=reference), partitions_by_target=cuts).index(NAMES)
+    index = package_index(contents(model=replace(MODEL, reference=reference), partitions_by_target=cuts), NAMES)
     data = index_to_bytes(index)
     read = read_index(data)
     assert index_to_bytes(read) == data
@@ -160,9 +163,9 @@ def test_blobs_are_all_programs_and_weights() -> None:
 
 def test_an_index_needs_the_results_of_all_engines() -> None:
     with pytest.raises(AssertionError):
-        contents(engines=[PackageEngine("encoder.0", "ada", A)]).index(NAMES)
+        package_index(contents(engines=[PackageEngine("encoder.0", "ada", A)]), NAMES)
     with pytest.raises(AssertionError):
-        contents(engines=[PackageEngine("encoder.0", "ada", A, Output(B, 1000))]).index(NAMES)
+        package_index(contents(engines=[PackageEngine("encoder.0", "ada", A, Output(B, 1000))]), NAMES)
 
 
 # -- the recipe
@@ -170,9 +173,9 @@ def test_an_index_needs_the_results_of_all_engines() -> None:
 
 def test_rule_4_11_the_recipe_holds_the_key_of_an_engine_not_its_bytes() -> None:
     other = [PackageEngine("encoder.0", target.name, A, Output(C, 999), Output(C, 20)) for target in MODEL.targets]
-    assert contents(engines=other).recipe().key == contents().recipe().key
+    assert package_recipe(contents(engines=other)).key == package_recipe(contents()).key
     keyed = [PackageEngine("encoder.0", target.name, D, Output(B, 1000), Output(C, 20)) for target in MODEL.targets]
-    assert contents(engines=keyed).recipe().key != contents().recipe().key
+    assert package_recipe(contents(engines=keyed)).key != package_recipe(contents()).key
 
 
 CHANGES: dict[str, dict[str, Any]] = {
@@ -205,15 +208,15 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_the_recipe_changes_with_every_input_of_the_index_and_the_names(change: str) -> None:
-    assert contents(**CHANGES[change]).recipe().key != contents().recipe().key
+    assert package_recipe(contents(**CHANGES[change])).key != package_recipe(contents()).key
 
 
 def test_a_package_with_numbers_names_its_format_in_its_recipe() -> None:
     """For such a model, an older version of trtbuild would write the first format. So its package must have another key."""
     number = {"kind": "tuple", "items": [INTERFACE.output_tree, {"kind": "number", "type": "int", "index": 0}]}
-    recipe = contents(interface=replace(INTERFACE, output_tree=number)).recipe()
+    recipe = package_recipe(contents(interface=replace(INTERFACE, output_tree=number)))
     assert dict(recipe.parts)["format"] == "trtbuild.package/2"
-    assert "format" not in dict(contents().recipe().parts)
+    assert "format" not in dict(package_recipe(contents()).parts)
 
 
 def test_equal_recipes_have_equal_indexes() -> None:
@@ -221,12 +224,12 @@ def test_equal_recipes_have_equal_indexes() -> None:
 
     Any other value of the index that is not in the recipe would be stale after a hit.
     """
-    index = index_to_bytes(contents().index(NAMES))
+    index = index_to_bytes(package_index(contents(), NAMES))
     changes: list[dict[str, Any]] = [{"origin": replace(MODEL.origin, line=99)}, {"outputs": ()}, {"places": {}}]
     for change in changes:
         other = contents(model=replace(MODEL, **change))
-        assert other.recipe().same_as(contents().recipe())
-        assert index_to_bytes(other.index(NAMES)) == index
+        assert package_recipe(other).same_as(package_recipe(contents()))
+        assert index_to_bytes(package_index(other, NAMES)) == index
 
 
 # -- the table of names

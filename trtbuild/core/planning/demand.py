@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 
 from trtbuild.core.engines.engine_job import EngineJob
 from trtbuild.core.model.spec import Model
-from trtbuild.core.packages.packaging import PackageContents
+from trtbuild.core.packages.contents import PackageContents
 from trtbuild.core.planning.comparison import Comparison
 from trtbuild.core.planning.graph import ModelPlan, Step, step_id
 from trtbuild.core.planning.jobs import ConvertJob, LowerJob, PartitionJob, TraceStep

@@ -9,7 +9,7 @@ from typing import Literal
 
 from trtbuild.core.model.shapes import ShapePlan, Ties
 from trtbuild.core.model.spec import Model
-from trtbuild.core.packages.packaging import PackageContents
+from trtbuild.core.packages.contents import PackageContents
 from trtbuild.core.planning.jobs import StepJob
 from trtbuild.core.recipes.dependency import Observation
 from trtbuild.core.recipes.keys import Declared, UserCodeStage

@@ -25,7 +25,7 @@ from trtbuild.core.engines.engine_job import EngineJob, Weight
 from trtbuild.core.model.plugins import Plugin, has_library, plugins_of
 from trtbuild.core.model.shapes import ShapePlan, symbol_values
 from trtbuild.core.model.spec import Model, Target, ToolchainName
-from trtbuild.core.packages.packaging import ToolchainPartitions
+from trtbuild.core.packages.contents import ToolchainPartitions
 from trtbuild.core.partition.partitions import Partition, Partitions
 from trtbuild.core.planning import acceptance
 from trtbuild.core.planning.comparison import make_comparison

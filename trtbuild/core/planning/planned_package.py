@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 
 from trtbuild.core.engines.binding import Interface
 from trtbuild.core.engines.engine_job import Weight
-from trtbuild.core.packages.packaging import PackageContents, PackageEngine, ToolchainPartitions
+from trtbuild.core.packages.contents import PackageContents, PackageEngine, ToolchainPartitions
+from trtbuild.core.packages.package_recipe import package_recipe
 from trtbuild.core.planning.graph import ModelPlan, Reason, Step
 from trtbuild.core.planning.lookups import Facts, ToolchainFacts
 from trtbuild.core.planning.verdicts import Verdicts
@@ -50,7 +51,7 @@ def plan_package(
         verdicts.add_unknown("package", producers=producers)
         return
     plan.contents = contents = _package_contents(plan, facts, lower, interface_and_weights, by_target, engines)
-    step = verdicts.add_step("package", contents.recipe(), None, producers=producers)
+    step = verdicts.add_step("package", package_recipe(contents), None, producers=producers)
     unbuilt_engines = [engine.id for engine in engines.values() if engine.record is None]
     if step.record is not None and unbuilt_engines:
         verdicts.add_unknown(

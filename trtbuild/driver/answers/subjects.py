@@ -21,6 +21,7 @@ from typing import Any, Literal
 from trtbuild.core.engines.binding import Interface
 from trtbuild.core.model.shapes import ShapePlan
 from trtbuild.core.model.spec import Input, Model
+from trtbuild.core.packages.package_recipe import package_recipe
 from trtbuild.core.planning.graph import USER_CODE_STAGES, ModelPlan
 from trtbuild.core.recipes.key_fields import fields_of
 from trtbuild.core.recipes.recipe import Recipe
@@ -118,7 +119,7 @@ def _model_subject(workspace: Workspace, plan: ModelPlan) -> Subject:
         return replace(declared_subject, blocking_step=(first.id.removeprefix(prefix), first.reason.text))
     contents = plan.contents
     full_subject = Subject(
-        **{**_fields_of_subject(declared_subject), **_fields_from_parts(_parts_as_json(contents.recipe()))}
+        **{**_fields_of_subject(declared_subject), **_fields_from_parts(_parts_as_json(package_recipe(contents)))}
     )
     return replace(
         full_subject,

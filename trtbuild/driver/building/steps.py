@@ -12,8 +12,10 @@ from trtbuild.core.engines.engine_job import EngineJob
 from trtbuild.core.engines.engine_layers import quantized_types
 from trtbuild.core.model.quantized_types import QUANTIZED_TYPES
 from trtbuild.core.model.shapes import pairs_not_to_tie
+from trtbuild.core.packages.contents import PackageContents
+from trtbuild.core.packages.names import name_table
+from trtbuild.core.packages.package_indexing import package_index
 from trtbuild.core.packages.package_writing import index_to_bytes
-from trtbuild.core.packages.packaging import PackageContents, name_table
 from trtbuild.core.planning.demand import blobs_read_by
 from trtbuild.core.planning.graph import USER_CODE_STAGES, Step
 from trtbuild.core.planning.jobs import PartitionJob, TraceStep
@@ -233,7 +235,7 @@ def _create_package_record(recipe: Recipe, plan: ModelPlan, store: LayeredStore,
     if contents is None:
         raise AssertionError("a package is made after its contents are known")
     names = store.put_bytes(json.dumps(_names_of_targets(contents, lookups), indent=1, sort_keys=True).encode())
-    index = index_to_bytes(contents.index(names, _quantized_types(contents, lookups)))
+    index = index_to_bytes(package_index(contents, names, _quantized_types(contents, lookups)))
     plans = {
         f"{engine.partition}@{engine.target}": engine.plan.sha256
         for engine in contents.engines

@@ -15,9 +15,10 @@ import json
 from pathlib import Path
 
 from trtbuild.core.packages import provenance
+from trtbuild.core.packages.names import NAMES_FILE
 from trtbuild.driver.answers.subjects import Subject, package_subject
 from trtbuild.driver.inspection.documents import InspectedEngine, Inspection, TrtexecCommand
-from trtbuild.driver.inspection.layers import NAMES_FILE, layers_of_engine, plan_contents, plans_of, read_json
+from trtbuild.driver.inspection.layers import layers_of_engine, plan_contents, plans_of, read_json
 from trtbuild.driver.inspection.memory import device_memory
 from trtbuild.driver.inspection.onnx_files import write_onnx
 from trtbuild.driver.inspection.source_form import source_form

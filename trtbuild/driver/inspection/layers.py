@@ -11,9 +11,6 @@ from trtbuild.errors import PackageError
 from trtbuild.runtime.packages.package import Package
 from trtbuild.toolchain.compiling.plan_reading import read_plan
 
-#: The file with the module path and the operator of each ONNX node.
-NAMES_FILE = "names.json"
-
 
 def read_json(package: Package, name: str) -> Any:
     """Return a JSON document of a package; None if it is missing or damaged."""
@@ -39,7 +36,7 @@ def plan_contents(package: Package, plan: str) -> PlanContents | None:
 def layers_of_engine(
     package: Package, names: Any, target: str, partition: str, contents: PlanContents | None
 ) -> list[Layer]:
-    """Return the layers of an engine. `names` is the content of `NAMES_FILE`.
+    """Return the layers of an engine. `names` is the content of `core.packages.names.NAMES_FILE`.
 
     The list is empty if the package's files do not name the layers."""
     path = package.index.targets[target].layers.get(partition)

@@ -1,0 +1,33 @@
+"""The table of names: which module and operator each ONNX node of an engine comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trtbuild.core.packages.contents import ToolchainPartitions
+
+#: The file of a package with the table.
+NAMES_FILE = "names.json"
+
+
+def name_table(
+    toolchain_partitions: ToolchainPartitions,
+    modules: Sequence[Sequence[str]],
+    origins: Mapping[str, Sequence[Sequence[Any]]],
+) -> dict[str, dict[str, list[str]]]:
+    """For each TensorRT partition: ONNX node name → module path and operator.
+
+    `modules` has an entry for each call of the lowered program: first its module path and its operator. `origins` has pairs
+    for each graph digest: the name of an ONNX node, and the number of the partition's call that it comes from."""
+    table = {}
+    for partition in toolchain_partitions.partitions.partitions:
+        if partition.kind != "tensorrt":
+            continue
+        names = {}
+        for node, call in origins.get(partition.graph, ()):
+            lowered_call = partition.calls[call]
+            if lowered_call >= 0:
+                names[node] = list(modules[lowered_call][:2])
+        table[partition.name] = names
+    return table

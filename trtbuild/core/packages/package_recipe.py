@@ -1,0 +1,124 @@
+"""The recipe of the package step. It has all contents of the package, but it names engines by their keys.
+
+What was added later is left out at its default, so that packages from before keep their keys.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from trtbuild.core.model.spec import Profile, Target
+from trtbuild.core.packages.contents import PackageContents, ToolchainPartitions
+from trtbuild.core.packages.package_index import SCHEMA, schema_for
+from trtbuild.core.packages.package_writing import dim_to_json, shape_to_json
+from trtbuild.core.recipes.key_fields import settings_of
+from trtbuild.core.recipes.keys import STEP_VERSIONS, truncated_part
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.values.encoding import Shared, Value
+
+
+def package_recipe(contents: PackageContents) -> Recipe:
+    """The package step's recipe."""
+    parts: list[tuple[str, Value]] = [
+        ("model", contents.model.name),
+        ("inputs", [dict(entry) for entry in contents.inputs()]),
+        ("outputs", [dict(entry) for entry in contents.interface.outputs]),
+        ("output tree", contents.interface.output_tree),
+        ("dims", [dim_to_json(dim) for dim in contents.dims()]),
+        ("profiles", [_profile_part(profile) for profile in contents.model.profiles]),
+        ("precision", contents.model.precision),
+        ("targets", _targets(contents)),
+        ("partitions", _partition_documents(contents)),
+        ("engines", {f"{engine.partition}@{engine.target}": engine.key for engine in contents.engines}),
+        ("weights", contents.needed_weights()),
+        ("modules", contents.modules.sha256),
+        ("origins", dict(contents.origins)),
+        ("reference", contents.model.reference),
+        *_other_precisions_part(contents),
+        *_operators_part(contents),
+        *_state_part(contents),
+        *_plugins_part(contents),
+        *truncated_part(contents.model.partition.truncate_double),
+    ]
+    schema = schema_for(contents.interface.output_tree, has_state=bool(contents.interface.state))
+    if schema != SCHEMA:  # left out otherwise, so that packages of the first format keep their keys
+        parts.append(("format", schema))
+    return Recipe("package", STEP_VERSIONS["package"], tuple(parts))
+
+
+def _other_precisions_part(contents: PackageContents) -> list[tuple[str, Value]]:
+    """The types of modules that do not compute in `precision`, which the index has; empty without such modules."""
+    others = contents.model.precisions.names[1:]
+    return [("other precisions", list(others))] if others else []
+
+
+def _operators_part(contents: PackageContents) -> list[tuple[str, Value]]:
+    """The operators from outside PyTorch, which the index has; empty for a model without such operators."""
+    operators = contents.interface.operators
+    return [("operators", [operator.to_json() for operator in operators])] if operators else []
+
+
+def _state_part(contents: PackageContents) -> list[tuple[str, Value]]:
+    """The state, which the index has; empty for a model without state."""
+    state = contents.interface.state
+    return [("state", [entry.to_json() for entry in state])] if state else []
+
+
+def _plugins_part(contents: PackageContents) -> list[tuple[str, Value]]:
+    """The plugins that the index has, and the digest of their library; empty for a model without plugins."""
+    packed = contents.packed_plugins()
+    if packed is None:
+        return []
+    library = None if contents.packed_library is None else contents.packed_library.sha256
+    return [("plugins", {**packed.to_json(), "sha256": library})]
+
+
+def _targets(contents: PackageContents) -> dict[str, Shared]:
+    builder = contents.model.builder
+    lean = (builder.version_compatible, builder.exclude_lean_runtime)
+    return {
+        target.name: _target_part(
+            target, tuple(map(type, vars(target).values())), contents.toolchains[target.name], sms, *lean
+        )
+        for target in contents.model.targets
+        for sms in (tuple(contents.sms[target.name]),)
+    }
+
+
+def _partition_documents(contents: PackageContents) -> dict[str, Value]:
+    """The document of each target's partitions. Targets of one toolchain share one encoded document."""
+    documents: dict[int, Shared] = {}
+    return {
+        name: documents[id(toolchain_partitions)]
+        if id(toolchain_partitions) in documents
+        else documents.setdefault(id(toolchain_partitions), Shared(_partitions_document(toolchain_partitions)))
+        for name, toolchain_partitions in contents.partitions_by_target.items()
+    }
+
+
+@lru_cache(maxsize=1024)  # the packages of a project have few different targets
+def _target_part(
+    target: Target,
+    _: tuple[type, ...],  # the types of the target's fields are compared, too, because 1 == True
+    version: str,
+    sms: tuple[int, ...],
+    version_compatible: bool,
+    exclude_lean_runtime: bool,
+) -> Shared:
+    """A target in the recipe."""
+    part = {**settings_of(target), "version": version, "sms": list(sms), "version_compatible": version_compatible}
+    # left out if it is False, so that packages from before this field keep their keys
+    return Shared({**part, "exclude_lean_runtime": True} if exclude_lean_runtime else part)
+
+
+def _partitions_document(toolchain_partitions: ToolchainPartitions) -> dict[str, Any]:
+    return {
+        **toolchain_partitions.partitions.to_json(),
+        "programs": {graph: output.sha256 for graph, output in toolchain_partitions.programs.items()},
+    }
+
+
+def _profile_part(profile: Profile) -> dict[str, Any]:
+    """A profile in the recipe."""
+    return {"name": profile.name, "shapes": {name: shape_to_json(shape) for name, shape in profile.shapes}}

@@ -14,6 +14,7 @@ from tests.core.recipe_values import MODEL, Build
 from trtbuild.core.model.spec import ShapeRange
 from trtbuild.core.packages.contents import ToolchainPartitions
 from trtbuild.core.packages.package_index import PackageIndex
+from trtbuild.core.packages.package_indexing import package_index
 from trtbuild.core.packages.package_reading import check_path, read_index
 from trtbuild.core.packages.package_writing import index_to_bytes
 from trtbuild.core.recipes.record import Output
@@ -30,7 +31,8 @@ def document() -> Any:
         name: ToolchainPartitions(cut.partitions, {A: Output(B, 50), B: Output(D, 100)})
         for name in contents.partitions_by_target
     }
-    return json.loads(index_to_bytes(replace(contents, partitions_by_target=cuts).index(Output(A, 30))))
+    packed = replace(contents, partitions_by_target=cuts)
+    return json.loads(index_to_bytes(package_index(packed, Output(A, 30))))
 
 
 def read(changed: Any) -> PackageIndex:

@@ -63,6 +63,14 @@ def lines(path: Path) -> list[str]:
     return path.read_text().split() if path.exists() else []
 
 
+def test_workers_run_without_the_profiler_of_dask(address: str, client: Client, project: Path, tmp_path: Path) -> None:
+    with ended(worker_process(address, tmp_path / "worker", {}, "--slots", "1")):
+        wait_until(lambda: client.scheduler_info()["workers"], "the worker has not joined")
+        (names,) = client.run(lambda dask_worker: list(dask_worker.periodic_callbacks)).values()
+    assert "heartbeat" in names
+    assert not [name for name in names if "profile" in name]
+
+
 def test_a_step_runs_again_when_its_worker_is_killed_while_it_writes(
     address: str, client: Client, project: Path, tmp_path: Path
 ) -> None:

@@ -92,7 +92,7 @@ def security(address: SchedulerAddress, settings: WorkersSettings) -> Security |
         except OSError as error:
             raise UsageError(f"{path} cannot be read: {error.strerror}", hint=f"it is {field} of [workers]") from None
         files[field] = path
-    require_dask()
+    prepare_dask()
     from distributed.security import Security
 
     ca, cert, key = (str(files[field]) for field in ("ca", "cert", "key"))
@@ -108,9 +108,17 @@ def security(address: SchedulerAddress, settings: WorkersSettings) -> Security |
     )
 
 
-def require_dask() -> None:
-    """Raise EnvironmentFault if Dask is not installed."""
+def prepare_dask() -> None:
+    """Switch off Dask's profiler in this process and in the workers that it starts.
+
+    The profiler calls `sys._current_frames` every 10 ms. On Python 3.11 this call can block forever (CPython issue 106883),
+    and the event loop of a worker with it. Raises EnvironmentFault if Dask is not installed.
+    """
     import importlib.util
 
     if importlib.util.find_spec("distributed") is None:
         raise EnvironmentFault("workers need Dask, which is not installed", hint="pip install 'trtbuild[dask]'")
+    import dask.config
+    import distributed  # noqa: F401 (its defaults are part of the configuration then)
+
+    dask.config.set({"distributed.worker.profile.enabled": False})

@@ -32,7 +32,7 @@ _ALLOWED_DEATHS = 2
 def connected(text: str, settings: WorkersSettings, project: Path) -> Iterator[Client]:
     """A connection to the scheduler at the address `text`. Raises UsageError or EnvironmentFault."""
     address = addresses.parse(text)
-    addresses.require_dask()
+    addresses.prepare_dask()
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # the build reports what it needs to know
     if isinstance(address, SchedulerAddress):
         security = addresses.security(address, settings)

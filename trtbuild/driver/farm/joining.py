@@ -27,7 +27,7 @@ def serve(project: Path, text: str, *, slots: int, listen: str | None, report: C
         raise UsageError(
             f"{text!r} is not a scheduler that a worker can join", hint="write tls://scheduler.example:8786"
         )
-    addresses.require_dask()
+    addresses.prepare_dask()
     security = addresses.security(address, wiring.load_configuration(project).workers)
     processes = processes_here(project, 1, slots)
     asyncio.run(_serve(address, processes, listen or _own_address(address), security, report))

@@ -1,0 +1,79 @@
+"""Reads the fields of an untrusted JSON document with checks. Each function raises InvalidIndex if a check fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from trtbuild.core.values.element_types import ELEMENT_TYPES
+from trtbuild.core.values.expressions import Expression, evaluate, freeze, symbols_of
+
+
+class InvalidIndex(Exception):
+    """The document breaks a rule. The text describes the problem."""
+
+
+def checked_expression(value: Any, dims: int) -> Expression:
+    """The size expression in `value`, over `dims` symbols."""
+    if type(value) is int:
+        return value
+    expect(isinstance(value, list) and bool(value) and isinstance(value[0], str), f"{value!r:.80} is not a size")
+    expect(all(0 <= symbol < dims for symbol in symbols_of(value)), f"{value!r:.80} has a symbol without a dim")
+    if not _depends_on_data(value):
+        try:
+            evaluate(value, [1] * dims)
+        except ValueError as error:
+            expect("by zero" in str(error) or "is not a size" in str(error), f"{value!r:.80} is not a size: {error}")
+    return freeze(value)
+
+
+def _depends_on_data(value: Any) -> bool:
+    return isinstance(value, list) and (value[0] == "data" or any(_depends_on_data(part) for part in value[1:]))
+
+
+def mapping_field(entry: Mapping[str, Any], field: str) -> Mapping[str, Any]:
+    return _checked_field(entry, field, lambda value: isinstance(value, dict), "a mapping")  # type: ignore[no-any-return]
+
+
+def list_field(entry: Mapping[str, Any], field: str) -> list[Any]:
+    return _checked_field(entry, field, lambda value: isinstance(value, list), "a list")  # type: ignore[no-any-return]
+
+
+def text_field(entry: Mapping[str, Any], field: str) -> str:
+    return _checked_field(entry, field, lambda value: isinstance(value, str) and bool(value), "text")  # type: ignore[no-any-return]
+
+
+def optional_list(entry: Mapping[str, Any], field: str) -> list[Any]:
+    """The list in a field that may be missing; empty without the field."""
+    return list_field(entry, field) if field in entry else []
+
+
+def flag(entry: Mapping[str, Any], field: str) -> bool:
+    """The boolean in a field that may be missing; False without the field."""
+    value = entry.get(field, False)
+    expect(isinstance(value, bool), f"{field} is neither true nor false")
+    return bool(value)
+
+
+def _checked_field(entry: Mapping[str, Any], field: str, is_valid: Callable[[Any], bool], kind: str) -> Any:
+    expect(isinstance(entry, dict) and field in entry, f"the field `{field}` is missing")
+    expect(is_valid(entry[field]), f"the field `{field}` is not {kind}")
+    return entry[field]
+
+
+def checked_size(value: Any) -> int:
+    """The size in `value`: an integer that is not negative."""
+    expect(type(value) is int and value >= 0, f"{value!r:.40} is not a size")
+    return int(value)
+
+
+def checked_dtype(value: Any) -> str:
+    """The name of an element type in `value`."""
+    expect(isinstance(value, str) and value in ELEMENT_TYPES, f"{value!r:.40} is not an element type")
+    return str(value)
+
+
+def expect(condition: bool, text: str) -> None:
+    """Raise InvalidIndex with `text` if the condition is false."""
+    if not condition:
+        raise InvalidIndex(text)

@@ -6,8 +6,8 @@ Rules
 1. Each combination of GPU model, driver and library version has its own file. The library also checks this combination.
 2. The file only makes the start of a process faster. If it is missing, damaged or refused, kernels are compiled again,
    without an error. A digest at the start of the file detects damage.
-3. The file contains code for the GPU. So it is read only if nobody but this user and root could have written it. This is
-   checked on POSIX only. The package's digests do not include this file.
+3. The file contains code for the GPU. So it is not read if a user other than this one and root could have written it.
+   This is checked on POSIX only. The package's digests do not include this file.
 4. If the package's directory is not writable, the file is in the user's cache directory, in a folder named by the package's
    digest.
 5. The file is written under a temporary name and then renamed. If two processes write at once, the file of the last process

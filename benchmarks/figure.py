@@ -1,6 +1,6 @@
 """The result of a benchmark: rows that the table shows and ``--json`` writes.
 
-A bound is the aim of the project. A row without a bound helps to understand the other rows.
+A bound is a limit that the project sets for itself. A row without a bound helps to understand the other rows.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Value:
-    """One measured number, with its unit: s, B or a count."""
+    """One measured number with its unit, such as s, B, µs or tokens/s. The unit may be empty."""
 
     name: str
     number: float
@@ -100,9 +100,11 @@ def line(row: Row) -> str:
 
 
 def table(rows: Sequence[tuple[str, Row]]) -> str:
-    """All checks, and all other rows with a bound. Columns are aligned, and the first is the name of the benchmark."""
-    cells = [(name, row.cells()[0], _short(row), row.cells()[3], verdict(row)) for name, row in rows]
-    cells = [row for row in cells if row[4]]
+    """A table of the rows that have a verdict: benchmark, what, measured, bound, verdict. `rows` has the name of the
+    benchmark for each row."""
+    cells = [
+        (name, row.cells()[0], _short(row), row.cells()[3], verdict(row)) for name, row in rows if row.met is not None
+    ]
     widths = [max((len(row[column]) for row in cells), default=0) for column in range(4)]
     return "\n".join(
         "  ".join(text.ljust(width) for text, width in zip(row, [*widths, 0], strict=True)).rstrip() for row in cells
@@ -110,6 +112,7 @@ def table(rows: Sequence[tuple[str, Row]]) -> str:
 
 
 def _short(row: Row) -> str:
+    """The ratio or the value of a row; empty for a check."""
     if isinstance(row, Limit):
         return _amount(row.value.number, row.value.unit)
     return row.cells()[2]

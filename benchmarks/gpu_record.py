@@ -1,11 +1,11 @@
 """Record how a real TensorRT answers the calls of trtbuild's runtime, for the fake TensorRT of the tests.
 
-    python -m benchmarks.gpu_record --out FILE      # asks, and writes the answers
-    python -m benchmarks.gpu_record --check FILE    # asks, and says what differs; exit status 1 if anything does
-    python -m benchmarks.gpu_record --fake …        # the same, of the fake; needs no GPU
+    python -m benchmarks.gpu_record --out FILE      # writes the answers of the library into FILE
+    python -m benchmarks.gpu_record --check FILE    # prints how they differ from FILE; exits with 1 if they do
+    python -m benchmarks.gpu_record --fake …        # asks the fake TensorRT instead of the library
 
-It needs a GPU, its driver, `tensorrt` 8.6 and NumPy; neither torch nor cuda-python. The engines and questions are in
-tests/runtime/fake_tensorrt, and recording.json beside them has the answers that the fake must give.
+The library needs a GPU, its driver, `tensorrt` 8.6 and NumPy. Neither torch nor cuda-python is needed. The engines and
+questions are in tests/runtime/fake_tensorrt, and recording.json beside them has the answers that the fake must give.
 
 The library runs in a child process, and each answer is written at once. If a question ends the process, the recording
 has the call that ended it, and the next question goes to another process. Questions that may leave the GPU or the library
@@ -33,6 +33,9 @@ from tests.runtime.fake_tensorrt.samples import SAMPLES, Sample
 
 SCHEMA = "trtbuild.tensorrt-answers/1"
 _DTYPES = {"float32": "FLOAT", "float16": "HALF", "int32": "INT32", "bool": "BOOL"}
+_NO_CALL: tuple[str, str, dict[str, Any]] = "", "", {}
+#: The exit status of a process that did not end in time, as of the program `timeout`.
+_TIMED_OUT = 124
 
 
 class Driver:
@@ -93,7 +96,7 @@ def build(trt: Any, builder: Any, sample: Sample) -> bytes:
     config = builder.create_builder_config()
     config.set_tactic_sources(0)
     config.clear_flag(trt.BuilderFlag.TF32)
-    config.builder_optimization_level = 0  # no answer depends on the speed of a sample
+    config.builder_optimization_level = 0  # builds fast; the speed of the engine does not matter
     if any(dtype == "float16" for dtype, _ in sample.inputs):
         config.set_flag(trt.BuilderFlag.FP16)
     if sample.shared and hasattr(trt.PreviewFeature, "PROFILE_SHARING_0806"):
@@ -159,35 +162,50 @@ def _note_call(folder: Path, name: str, call: str = "", before: dict[str, Any] |
 def record(timeout_s: float, worker: tuple[str, ...] = ("-m", "benchmarks.gpu_record")) -> dict[str, Any]:
     """Return all answers, and the library and GPU that gave them. `worker` is a program that calls `answer_probes`."""
     answers: dict[str, Any] = {}
-    environment = {**os.environ, "CUDA_MODULE_LOADING": "LAZY"}
+    # Each process answers at least one more question, or builds one more sample.
+    most_processes = 2 * len(probes.PROBES) + len(SAMPLES)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        for _ in range(
-            2 * len(probes.PROBES) + len(SAMPLES)
-        ):  # each process answers at least one more question, or builds one more sample
+        for _ in range(most_processes):
             remaining = [name for name in probes.PROBES if name not in answers]
             if not remaining:
                 break
             batch = [name for name in remaining if name not in probes.ALONE] or remaining[:1]
-            command = [sys.executable, *worker, "--worker", str(folder), *batch]
-            try:
-                status = subprocess.run(command, timeout=timeout_s, check=False, env=environment).returncode
-            except subprocess.TimeoutExpired:
-                status = 124
-            for name in batch:
-                if (folder / f"{name}.json").exists():
-                    answers[name] = json.loads((folder / f"{name}.json").read_text())
-            question, call, before = (
-                json.loads((folder / "now.json").read_text()) if (folder / "now.json").exists() else _NO_CALL
-            )
-            if status and question in batch and question not in answers:
-                answers[question] = probes.died(status, call, before)
-                print(f"{question}: the process ended with {status} in {call or 'it'}", flush=True)
-        by = json.loads((folder / "by.json").read_text()) if (folder / "by.json").exists() else {}
+            answers |= _ask_in_process(folder, batch, timeout_s, worker)
+        by = _read_json(folder / "by.json", {})
     return {"schema": SCHEMA, "by": by, "answers": answers}
 
 
-_NO_CALL: tuple[str, str, dict[str, Any]] = "", "", {}
+def _ask_in_process(folder: Path, names: list[str], timeout_s: float, worker: tuple[str, ...]) -> dict[str, Any]:
+    """Ask the questions `names` in a new process. Returns the answers until its end, and the call that ended it."""
+    command = [sys.executable, *worker, "--worker", str(folder), *names]
+    environment = {**os.environ, "CUDA_MODULE_LOADING": "LAZY"}
+    try:
+        status = subprocess.run(command, timeout=timeout_s, check=False, env=environment).returncode
+    except subprocess.TimeoutExpired:
+        status = _TIMED_OUT
+    replies = {name: _read_json(folder / f"{name}.json", None) for name in names}
+    answers = {name: answer for name, answer in replies.items() if answer is not None}
+    question, call, before = _read_json(folder / "now.json", _NO_CALL)
+    if status and question in names and question not in answers:
+        answers[question] = probes.died(status, call, before)
+        print(f"{question}: the process ended with {status} in {call or 'it'}", flush=True)
+    return answers
+
+
+def _read_json(path: Path, default: Any) -> Any:
+    """Return the content of a JSON file, or `default` if there is no such file."""
+    return json.loads(path.read_text()) if path.exists() else default
+
+
+class _NotedCalls:
+    """Keeps the last call that a `Bench` has noted, and the answers before it."""
+
+    def __init__(self) -> None:
+        self.last: tuple[str, dict[str, Any]] = "", {}
+
+    def note(self, call: str, before: dict[str, Any]) -> None:
+        self.last = call, before
 
 
 def record_fake() -> dict[str, Any]:
@@ -202,14 +220,13 @@ def record_fake() -> dict[str, Any]:
     for name in probes.PROBES:
         gpu = FakeGpu()
         trt = FakeTensorRT(gpu)
-        noted: list[tuple[str, dict[str, Any]]] = []
-        note = lambda call, before, noted=noted: noted.append((call, before))  # noqa: E731
-        bench = probes.Bench(trt, {sample: trt.plan(sample) for sample in SAMPLES}, gpu, note=note)
+        calls = _NotedCalls()
+        bench = probes.Bench(trt, {sample: trt.plan(sample) for sample in SAMPLES}, gpu, note=calls.note)
         bench.start()
         try:
             answers[name] = probes.ask(bench, name)
         except ProcessEnded as end:
-            answers[name] = probes.died(end.status, *noted[-1])
+            answers[name] = probes.died(end.status, *calls.last)
         gpu.synchronize_all()
     return {"schema": SCHEMA, "by": {"library": "the fake"}, "answers": answers}
 
@@ -236,7 +253,7 @@ def differences(old: Any, new: Any, where: str = "") -> list[str]:
 
 
 def main() -> int:
-    """The command."""
+    """Run the command. Returns its exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="write the answers here")
     parser.add_argument("--check", type=Path, help="compare the answers with these")

@@ -4,7 +4,7 @@ The new bytes are written to a temporary file in the same directory. Then the te
 
 Promises
 1. If the process is killed at any moment (``kill -9``), the path has the old file or the new file. The temporary file,
-   ``.<name>.<random>.tmp``, may stay behind. Nothing reads it.
+   ``.<name>.<random>.tmp`` with at most 40 characters of the name, may stay behind. Nothing reads it.
 2. If the disk is full, or another error occurs before the renaming, OSError is raised. The old file is unchanged, and the
    temporary file is removed. With `durable`, OSError may also be raised after the renaming.
 3. If two writers replace a file at once, the file has all the bytes of the later writer. Their changes are not merged. So a
@@ -15,8 +15,7 @@ Promises
 5. A symbolic link at the path is replaced. The file that the link leads to is unchanged.
 """
 
-# Paths are strings here, as in the store.
-# ruff: noqa: PTH100, PTH105, PTH108
+# ruff: noqa: PTH100, PTH105, PTH108 - paths are strings here, as in the store
 from __future__ import annotations
 
 import contextlib
@@ -40,7 +39,7 @@ def replacing(path: str | os.PathLike[str], *, durable: bool = False, mode: int 
     """Yield a descriptor of a temporary file for the new bytes. This file replaces the file at `path` when the block ends.
     If the block raises, the file at `path` is unchanged. Raises OSError."""
     folder, name = os.path.split(os.path.abspath(path))
-    temporary = f"{folder}/.{name[:40]}.{secrets.token_hex(8)}.tmp"  # a name has at most 255 bytes
+    temporary = f"{folder}/.{name[:40]}.{secrets.token_hex(8)}.tmp"  # file systems allow 255 bytes in a name
     with new_file(temporary, mode) as descriptor:
         yield descriptor
         if durable:

@@ -1,7 +1,7 @@
-"""BERT-base's encoder (Devlin et al. 2018, https://arxiv.org/abs/1810.04805) with random weights, for int32 tokens.
+"""BERT's encoder (Devlin et al. 2018, https://arxiv.org/abs/1810.04805) with random weights, for int32 tokens.
 
-TensorRT 8.6 takes no int64 inputs. With int32 tokens the whole model is one engine. The table of tokens has 2,048 rows in
-place of 30,522, because looking up a row takes the same time in a smaller table.
+TensorRT 8.6 takes no int64 inputs. With int32 tokens the whole model is one engine. The vocabulary has 2,048 tokens instead
+of 30,522, because looking up a row takes the same time in a smaller table. There are no token types.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-#: Rows of the table of tokens, and the largest number of tokens in a text.
-VOCABULARY, LONGEST = 2048, 128
+#: The number of tokens in the vocabulary, and the largest number of tokens in a text.
+VOCABULARY_SIZE, MAX_LENGTH = 2048, 128
 
 
 class Layer(nn.Module):  # type: ignore[misc]
@@ -31,8 +31,8 @@ class Layer(nn.Module):  # type: ignore[misc]
             for layer in (self.query, self.key, self.value)
         )
         weights = torch.softmax(query @ key.transpose(2, 3) / 8 + mask, dim=-1)
-        found = (weights @ value).transpose(1, 2).reshape(batch, length, hidden)
-        x = self.norm1(x + self.out(found))
+        attended = (weights @ value).transpose(1, 2).reshape(batch, length, hidden)
+        x = self.norm1(x + self.out(attended))
         return self.norm2(x + self.down(nn.functional.gelu(self.up(x))))
 
 
@@ -41,7 +41,7 @@ class Bert(nn.Module):  # type: ignore[misc]
 
     def __init__(self, layers: int, hidden: int) -> None:
         super().__init__()
-        self.tokens, self.positions = nn.Embedding(VOCABULARY, hidden), nn.Embedding(LONGEST, hidden)
+        self.tokens, self.positions = nn.Embedding(VOCABULARY_SIZE, hidden), nn.Embedding(MAX_LENGTH, hidden)
         self.norm = nn.LayerNorm(hidden, eps=1e-12)
         self.layers = nn.ModuleList(Layer(hidden) for _ in range(layers))
 
@@ -54,7 +54,8 @@ class Bert(nn.Module):  # type: ignore[misc]
 
 
 def build(layers: int, hidden: int) -> nn.Module:
-    """The model. Weights have the distribution with which BERT is initialized: normal, with a deviation of 0.02."""
+    """The model, whose weights are drawn as those of BERT: normal, with a standard deviation of 0.02. Biases are drawn from
+    the same distribution, although those of BERT start at 0: a lost bias of 0 would not change a result."""
     torch.manual_seed(0)
     model = Bert(layers, hidden)
     for module in model.modules():

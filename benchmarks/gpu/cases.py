@@ -43,9 +43,9 @@ class Case:
 
     def inputs(self, point: Point, device: str = "cuda") -> tuple[list[Any], dict[str, Any]]:
         """Positional and keyword tensors at a point, on `device`."""
-        from trtbuild.stages.trace.examples import call_arguments, tensors
+        from trtbuild.stages.trace.examples import call_arguments, example_tensors
 
-        values = tensors(self.model.inputs, self.shapes.input_shapes(point.sizes), point.seed)
+        values = example_tensors(self.model.inputs, self.shapes.input_shapes(point.sizes), point.seed)
         args, kwargs = call_arguments(self.model.inputs, [value.to(device) for value in values])
         return list(args), kwargs
 

@@ -61,6 +61,7 @@ def compare_latency(case: Case, host: Host) -> Iterator[Row]:
 def _candidates(
     case: Case, package: Any, eager: Any, compiled: Any, args: list[Any], kwargs: dict[str, Any]
 ) -> dict[str, Callable[[], object]]:
+    """Name → a call of this way to run the model. PyTorch's two ways get the inputs in the model's precision."""
     import torch
 
     dtype = getattr(torch, case.model.precision)

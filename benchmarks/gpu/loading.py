@@ -20,7 +20,7 @@ import json, sys, time
 import torch, tensorrt
 torch.zeros(1, device="cuda")
 import trtbuild
-trtbuild.load
+trtbuild.load  # the first use of the name imports its module
 from trtbuild.driver.packages import loading
 from trtbuild.driver.packages.machine import library_for
 from trtbuild.runtime.packages.package import open_package
@@ -41,18 +41,19 @@ def rows(host: Host) -> Iterator[Row]:
     package = host.vit / "dist" / "whole"
     plans = _plans(package)
     size = sum(plan.stat().st_size for plan in plans)
-    times: dict[str, list[float]] = {"floor": [], "load": [], "module": []}
+    times: dict[str, list[float]] = {"read and hash": [], "load": [], "module": []}
     for _ in range(3):
-        times["floor"].append(_read_and_hash(plans))
-        done = host.python(host.vit, ["-c", _LOAD_PROGRAM, str(package)])
-        if done.returncode:
-            raise RuntimeError(done.stderr[-3000:])
-        for name, seconds in json.loads(done.stdout.splitlines()[-1]).items():
+        times["read and hash"].append(_read_and_hash(plans))
+        process = host.python(host.vit, ["-c", _LOAD_PROGRAM, str(package)])
+        if process.returncode:
+            raise RuntimeError(process.stderr[-3000:])
+        for name, seconds in json.loads(process.stdout.splitlines()[-1]).items():
             times[name].append(seconds)
     medians = {name: statistics.median(seconds) for name, seconds in times.items()}
     yield Limit("ViT-B's plan", Value("size", size, "B"))
-    yield Ratio("trtbuild.load of ViT-B", Value("load", medians["load"]), Value("read and hash", medians["floor"]), 1.5)
-    yield Limit("its module, engines deserialized", Value("module()", medians["module"]))
+    floor = Value("read and hash", medians["read and hash"])
+    yield Ratio("trtbuild.load of ViT-B", Value("load", medians["load"]), floor, 1.5)
+    yield Limit("its module, with deserialized engines", Value("module()", medians["module"]))
 
 
 def _plans(package: Path) -> list[Path]:

@@ -1,10 +1,10 @@
 """Build ViT-B from sources to an engine in a new process with an empty cache, and compare with a direct script.
 
-The script (`straight_vit.py`) uses the documented calls, as a good engineer would write it. Both import the same
-`models/vit.py`, build for the same SM and profile with the builder's default settings, and write the engine's plan. Imports
-are counted on both sides. trtbuild also compares the traced program with the eager model, stores everything in its
-cache and writes a package. The time of this extra work is not subtracted. Time is wall time; memory is the peak of
-the process tree's PSS. All numbers are medians.
+The script (`straight_vit.py`) is what a good engineer would write with the documented calls. Both import the same
+`models/vit.py`, build for the same SM and profile with the builder's default settings, and write the engine's plan. The
+time of imports counts on both sides. trtbuild also compares the traced program with the eager model, stores everything in
+its cache and writes a package. The time of this extra work is not subtracted. Time is wall time; memory is the peak of the
+process tree's PSS. All numbers are medians.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def _compare(name: str, ours: Median, script: Median, bound: float) -> Iterator[
 
 def _build_cold(session: Session, project: Path) -> Run:
     delete_build(project, cache=True)
-    done, document = session.document(project, "build", memory=True)
+    run, document = session.document(project, "build", memory=True)
     if run_counts(document).get("trace") != 1:
         raise RuntimeError(f"a cold build ran {run_counts(document)}")
-    session.say(f"  {project.name}: {done}")
-    return done
+    session.say(f"  {project.name}: {run}")
+    return run

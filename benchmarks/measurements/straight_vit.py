@@ -1,10 +1,11 @@
 """Build a TensorRT-RTX plan of ViT-B without trtbuild, in one process, as a good engineer would with the documented calls.
 
-Usage: ``python straight_vit.py OUTPUT_FOLDER [LAYERS HIDDEN IMAGE]``, in a folder that has ``models/vit.py``. This
-script is the peer of the cold build, so do not tune it for or against trtbuild. It follows PyTorch's tutorial for the
-exporter (torch.onnx.export with dynamo=True and named dynamic shapes, weights as external data beside the model) and
-NVIDIA's sample for its parser (parse_from_file, an optimization profile, build_serialized_network). It uses the builder's
-default settings.
+Usage: ``python straight_vit.py OUTPUT_FOLDER [LAYERS HIDDEN IMAGE]``, in a folder that has ``models/vit.py``.
+
+`cold_build.py` compares trtbuild with this script, so do not tune it in favour of either. The script follows PyTorch's
+tutorial for the exporter (torch.onnx.export with dynamo=True and named dynamic shapes, weights as external data beside the
+model) and NVIDIA's sample for its parser (parse_from_file, an optimization profile, build_serialized_network). It uses the
+builder's default settings.
 """
 
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 import tensorrt_rtx as trt
 import torch
 
-sys.path.insert(0, "")
+sys.path.insert(0, "")  # models/ is in the current directory, not beside this script
 from models.vit import build
 
 

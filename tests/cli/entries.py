@@ -9,7 +9,7 @@ from trtbuild.core.model.verified import CutEntry
 from trtbuild.core.planning.graph import Reason
 from trtbuild.core.recipes.recipe import Change
 from trtbuild.driver.answers.documents import Build, BuiltOutput, ErrorEntry, Plan, StepEntry, Verification
-from trtbuild.store.layers.accounts import Account
+from trtbuild.store.layers.remote_statistics import RemoteStatistics
 
 NEW = Reason("new", "it was not built in this project before")
 RECORDED = Reason("recorded", "nothing that it depends on has changed")
@@ -66,9 +66,9 @@ def a_verification(*cuts: CutEntry, errors: Any = (), **more: Any) -> Verificati
     return Verification(ok=ok, duration_s=1.0, seed=3, random_points=2, models=[model], errors=errors, warnings=[])
 
 
-def an_account(name: str, **more: Any) -> Account:
+def remote_statistics(name: str, **more: Any) -> RemoteStatistics:
     """Return the account of a remote. Without `more`, the remote was not used."""
     counts = ("hits", "misses", "blobs_gone", "lost_races", "untrusted", "records_sent", "records_not_sent")
     numbers = ("requests", "bytes_down", "bytes_up", "retries", "failures", "skipped")
     defaults = {"place": f"https://{name}.example", "given_up": None, "troubles": (), "warnings": ()}
-    return Account(name=name, **{**dict.fromkeys((*counts, *numbers), 0), **defaults, **more})
+    return RemoteStatistics(name=name, **{**dict.fromkeys((*counts, *numbers), 0), **defaults, **more})

@@ -10,17 +10,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from tests.fuzz.modules import NAMES, written
-from tests.fuzz.pen import Pen, Unwritable, Value
+from tests.fuzz.choosing import Chooser, NoSuitableValue, Value
+from tests.fuzz.modules import NAMES, module_from_text
 from tests.fuzz.pipeline import Axis, Case
-from tests.fuzz.ranges import Unfit, around, examine
+from tests.fuzz.ranges import UnusableCase, check_usable, random_range
 from tests.fuzz.statements import STATEMENTS
 from trtbuild.core.model.spec import NamedDim
 from trtbuild.core.model.verification import points
 from trtbuild.stages.verify.inputs import random_inputs
 
 #: Operators that a case may have in `torch_executed_ops`, so that its model is split into several partitions.
-_LISTED = (
+_TORCH_EXECUTED = (
     "aten.add", "aten.mul", "aten.sub", "aten.neg", "aten.relu", "aten.softmax", "aten._softmax", "aten.view",
     "aten.permute", "aten.transpose", "aten.cat", "aten.slice", "aten.select", "aten.sum", "aten.mean", "aten.where",
     "aten.expand", "aten.unsqueeze", "aten.squeeze", "aten._to_copy", "aten.gt", "aten.linear", "aten.addmm",
@@ -33,17 +33,17 @@ _DTYPES = {"float32": 12, "float16": 2, "bfloat16": 2, "float64": 1, "int64": 2,
 
 _WORD = re.compile(r"\w+")
 
-#: The largest number of elements in a value, and the number of tries to find a statement.
-_MOST_NUMBERS, _TRIES = 30_000, 120
+#: The largest number of elements in a value, and the number of attempts to find a statement.
+_MOST_ELEMENTS, _ATTEMPTS = 30_000, 120
 
 
 def composition_case(seed: int) -> Case:
-    """The case of a seed. Raises Unfit if the seed has no usable case."""
+    """The case of a seed. Raises UnusableCase if the seed has no usable case."""
     rng = random.Random(seed)
     torch.manual_seed(seed)
     inputs, dims = _inputs(rng)
-    bare = Case(nn.Identity(), inputs, dims)
-    writer = _Writer(bare, rng)
+    without_statements = Case(nn.Identity(), inputs, dims)
+    writer = _Writer(without_statements, rng)
     for _ in range(rng.randint(3, 12)):
         writer.write()
     result = _result(writer, rng)
@@ -52,16 +52,16 @@ def composition_case(seed: int) -> Case:
     granularity = ("model",)
     if parts and rng.random() < 0.4:
         granularity = (rng.choice([*parts, "m*"]),)
-    listed = rng.sample(_LISTED, rng.randint(1, 4)) if rng.random() < 0.5 else []
+    listed = rng.sample(_TORCH_EXECUTED, rng.randint(1, 4)) if rng.random() < 0.5 else []
     case = Case(
-        written(statements, result, len(inputs), parts),
+        module_from_text(statements, result, len(inputs), parts),
         inputs,
         dims,
         precision=rng.choices(["float32", "float16", "bfloat16"], [6, 2, 2])[0],
         granularity=granularity,
         torch_executed_ops=tuple(listed),
     )
-    examine(case)
+    check_usable(case)
     return case
 
 
@@ -69,7 +69,7 @@ def _inputs(rng: random.Random) -> tuple[list[tuple[str, list[Axis]]], tuple[Nam
     """Inputs with common axes, as in real models: a batch, a length, channels, an image."""
     units = {name: rng.choice([2, 4]) if rng.random() < 0.15 else 1 for name in "BSHW"}
     spans = {
-        name: around(rng, size, units[name])
+        name: random_range(rng, size, units[name])
         for name, size in {"B": 2, "S": rng.choice([2, 3, 5]), "H": 4, "W": 4}.items()
     }
     if rng.random() < 0.3:  # two dims with the same range, whose sizes may differ
@@ -104,68 +104,78 @@ class _Writer:
 
     def __init__(self, case: Case, rng: random.Random) -> None:
         self._rng = rng
-        self._self = nn.Module()
+        self._module = nn.Module()
         self.parts: dict[str, nn.Module] = {}
         self.statements: list[str] = []
         model, shapes = case.model, case.shapes
         entries = [(entry.name, entry.dtype) for entry in model.inputs]
-        self._spaces: list[dict[str, Any]] = []
+        self._namespaces: list[dict[str, Any]] = []
         for point in points(model, shapes):
             arguments = random_inputs(entries, shapes.input_shapes(point.sizes), point, [2] * len(entries), {})
-            self._spaces.append({**NAMES, "self": self._self, **{f"x{k}": value for k, value in enumerate(arguments)}})
+            values = {f"x{k}": value for k, value in enumerate(arguments)}
+            self._namespaces.append({**NAMES, "self": self._module, **values})
         self._opt = next((k for k, point in enumerate(points(model, shapes)) if point.which == "opt"), 0)
-        self.values = [Value(f"x{k}", self._spaces[self._opt][f"x{k}"]) for k in range(len(entries))]
+        self.values = [Value(f"x{k}", self._namespaces[self._opt][f"x{k}"]) for k in range(len(entries))]
 
     def write(self) -> None:
-        """Add one statement. Raises Unfit if no working statement is found."""
-        for _ in range(_TRIES):
+        """Add one statement. Raises UnusableCase if no working statement is found."""
+        for _ in range(_ATTEMPTS):
             before = dict(self.parts)
             try:
-                text = self._rng.choice(STATEMENTS)(Pen(self._rng, self.values, self.parts))
+                text = self._rng.choice(STATEMENTS)(Chooser(self._rng, self.values, self.parts))
                 for name, part in self.parts.items():
-                    setattr(self._self, name, part.eval())
+                    setattr(self._module, name, part.eval())
                 results = self._run(text)
-            except (Unwritable, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError, NotImplementedError):
+            except (
+                NoSuitableValue,
+                ArithmeticError,
+                LookupError,
+                RuntimeError,
+                TypeError,
+                ValueError,
+                NotImplementedError,
+            ):
                 self.parts.clear()
                 self.parts.update(before)
                 continue
             name = f"y{len(self.statements)}"
-            for space, value in zip(self._spaces, results, strict=True):
-                space[name] = value
+            for namespace, value in zip(self._namespaces, results, strict=True):
+                namespace[name] = value
             self.statements.append(f"{name} = {text}")
             self.values.append(Value(name, results[self._opt]))
             return
-        raise Unfit("statements: no working one was found")
+        raise UnusableCase("statements: none was found that works at all points")
 
     def _run(self, text: str) -> list[torch.Tensor]:
-        """The statement's value at each point. Raises the statement's errors, and Unwritable for an unsuitable value."""
+        """The statement's value at each point. Raises the statement's errors, and NoSuitableValue if it is not suitable."""
         results = []
-        for space in self._spaces:
+        for namespace in self._namespaces:
             with torch.no_grad():
-                value = eval(text, space)
+                value = eval(text, namespace)
             if (
                 not isinstance(value, torch.Tensor)
-                or value.numel() > _MOST_NUMBERS
+                or value.numel() > _MOST_ELEMENTS
                 or value.dim() > 6
                 or value.is_complex()
             ):
-                raise Unwritable
+                raise NoSuitableValue
             if value.is_floating_point() and value.numel() and float(value.float().abs().max()) > 1e4:
-                raise Unwritable  # the largest float16 is 65504
+                raise NoSuitableValue  # the largest float16 is 65504
             results.append(value)
         if len({value.dim() for value in results}) > 1 or not any(value.numel() for value in results):
-            raise Unwritable
+            raise NoSuitableValue
         return results
 
 
 def _result(writer: _Writer, rng: random.Random) -> str:
-    """The returned expression: the last value, all unused values, some values, a value twice, or a value and an input."""
+    """The returned expression: the last value alone, all values that no statement reads, the last and some other values,
+    the last value twice, or the last value and an input."""
     values: Sequence[str] = [str(value) for value in writer.values]
     last = values[-1]
-    kind = rng.choices(["last", "ends", "several", "twice", "input"], [5, 5, 2, 1, 1])[0]
+    kind = rng.choices(["last", "unread", "several", "twice", "input"], [5, 5, 2, 1, 1])[0]
     if kind == "last":
         return last
-    if kind == "ends":
+    if kind == "unread":
         read = set(_WORD.findall(" ".join(text.partition(" = ")[2] for text in writer.statements)))
         return f"({', '.join(value for value in values if value not in read)},)"
     if kind == "several":

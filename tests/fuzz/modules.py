@@ -17,7 +17,7 @@ from tests.fuzz.pipeline import Axis, Case
 NAMES: Mapping[str, Any] = {"torch": torch, "F": F, "inf": math.inf, "nan": math.nan}
 
 
-def written(
+def module_from_text(
     statements: Sequence[str],
     result: str,
     arity: int,

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 
-from tests.fuzz.modules import written
+from tests.fuzz.modules import module_from_text
 from tests.fuzz.pipeline import Axis, Case
-from tests.fuzz.ranges import Unfit, around, examine
+from tests.fuzz.ranges import UnusableCase, check_usable, random_range
 from trtbuild.core.model.spec import NamedDim
 
 #: Operators that are not tested, with the reason.
@@ -46,7 +46,7 @@ _DTYPES = {
 }  # fmt: skip
 
 #: The largest numbers of samples of an operator, of elements in a sample, and of attempts to find a usable case.
-_MOST_SAMPLES, _MOST_NUMBERS, _ATTEMPTS = 60, 20_000, 12
+_MOST_SAMPLES, _MOST_ELEMENTS, _ATTEMPTS = 60, 20_000, 12
 
 #: Operators that are put before and after the tested operator: text, name for `torch_executed_ops`, and supported dtypes.
 _AROUND = (
@@ -80,15 +80,15 @@ def operators() -> tuple[Any, ...]:
 
 
 def operator_case(seed: int) -> Case:
-    """The case of a seed. Successive seeds use successive operators. Raises Unfit if the seed has no usable case."""
+    """The case of a seed. Successive seeds use successive operators. Raises UnusableCase if the seed has no usable case."""
     rng = random.Random(seed)
     op = operators()[seed % len(operators())]
     call = _sample(op, rng, seed)
     for attempt in range(_ATTEMPTS):
         case = _attempt(call, rng, attempt)
         try:
-            examine(case)
-        except Unfit:
+            check_usable(case)
+        except UnusableCase:
             if attempt == _ATTEMPTS - 1:
                 raise
         else:
@@ -109,9 +109,9 @@ def _sample(op: Any, rng: random.Random, seed: int) -> _OperatorCall:
     dtypes = {str(dtype).removeprefix("torch."): dtype for dtype in op.supported_dtypes("cpu")}
     weights = {name: weight for name, weight in _DTYPES.items() if name in dtypes}
     if op.name in _KILLS:
-        raise Unfit(f"process: {op.name} {_KILLS[op.name]}")
+        raise UnusableCase(f"process: {op.name} {_KILLS[op.name]}")
     if not weights:
-        raise Unfit(f"dtypes: {op.name} supports none of the tried dtypes")
+        raise UnusableCase(f"dtypes: {op.name} supports none of the tried dtypes")
     dtype = dtypes[rng.choices(list(weights), list(weights.values()))[0]]
     torch.manual_seed(seed)
     random.seed(seed)
@@ -119,15 +119,15 @@ def _sample(op: Any, rng: random.Random, seed: int) -> _OperatorCall:
         with torch.no_grad():
             samples = list(itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=False), _MOST_SAMPLES))
     except Exception as error:
-        raise Unfit(f"samples: {op.name} has no samples of {dtype}: {type(error).__name__}") from error
+        raise UnusableCase(f"samples: {op.name} has no samples of {dtype}: {type(error).__name__}") from error
     rng.shuffle(samples)
     calls = [call for call in (_call_text(op, sample) for sample in samples) if call is not None]
-    calls = [call for call in calls if sum(tensor.numel() for tensor in call.tensors) <= _MOST_NUMBERS]
+    calls = [call for call in calls if sum(tensor.numel() for tensor in call.tensors) <= _MOST_ELEMENTS]
     if rng.random() < 0.85:  # a third of the samples have empty tensors
         calls.sort(key=lambda call: not all(tensor.numel() for tensor in call.tensors))
     for call in calls:
         return call
-    raise Unfit(f"samples: {op.name} has no small sample with dense tensors")
+    raise UnusableCase(f"samples: {op.name} has no small sample with dense tensors")
 
 
 def _call_text(op: Any, sample: Any) -> _OperatorCall | None:
@@ -136,7 +136,7 @@ def _call_text(op: Any, sample: Any) -> _OperatorCall | None:
     try:
         arguments = [_argument(value, tensors) for value in (sample.input, *sample.args)]
         arguments += [f"{name}={_argument(value, tensors)}" for name, value in sample.kwargs.items()]
-    except Unfit:
+    except UnusableCase:
         return None
     name = f"torch.{op.name}"
     function: Any = torch
@@ -149,10 +149,10 @@ def _call_text(op: Any, sample: Any) -> _OperatorCall | None:
 
 
 def _argument(value: Any, tensors: list[torch.Tensor]) -> str:
-    """The text of one argument. Its tensors are added to `tensors`. Raises Unfit if the argument has no text."""
+    """The text of one argument. Its tensors are added to `tensors`. Raises UnusableCase if the argument has no text."""
     if isinstance(value, torch.Tensor):
         if value.layout is not torch.strided:
-            raise Unfit("sparse")
+            raise UnusableCase("sparse")
         tensors.append(value.detach())
         return f"{{{len(tensors) - 1}}}"
     if isinstance(value, list | tuple) and type(value) in (list, tuple, torch.Size):
@@ -166,7 +166,7 @@ def _argument(value: Any, tensors: list[torch.Tensor]) -> str:
         return str(value)
     if isinstance(value, torch.device):
         return f"torch.device({str(value)!r})"
-    raise Unfit(f"an argument of type {type(value).__name__}")
+    raise UnusableCase(f"an argument of type {type(value).__name__}")
 
 
 # -- the module, and ranges
@@ -196,7 +196,7 @@ def _attempt(call: _OperatorCall, rng: random.Random, attempt: int) -> Case:
         listed += [operator] if operator else []
     chosen = [name for name in dict.fromkeys(listed) if rng.random() < 0.35]
     return Case(
-        written(statements, result, len(inputs), parts, call.names),
+        module_from_text(statements, result, len(inputs), parts, call.names),
         [(str(call.tensors[k].dtype).removeprefix("torch."), axes[n]) for n, k in enumerate(inputs)],
         dims,
         precision=rng.choices(["float32", "float16", "bfloat16"], [8, 1, 1])[0],
@@ -221,12 +221,12 @@ def _behind(
     parts: Mapping[str, Any],
 ) -> tuple[str, str]:
     """Apply an operator to one of the results. Returns the returned expression and the operator's name."""
-    module = written(statements, "y", len(inputs), parts, call.names)
+    module = module_from_text(statements, "y", len(inputs), parts, call.names)
     try:
         with torch.no_grad():
             leaves = pytree.tree_leaves(module(*[value.clone() for value in inputs]))
             whole = isinstance(module(*[value.clone() for value in inputs]), torch.Tensor)
-    except Exception:  # `examine` raises Unfit for this failure
+    except Exception:  # `check_usable` raises UnusableCase for this failure
         return "y", ""
     if not whole and not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
         return "y", ""
@@ -267,8 +267,8 @@ def _dims(
         by_size.setdefault(axes[k][axis], []).append((k, axis))
     for number, (size, places) in enumerate(by_size.items()):
         unit = rng.choice([2, size]) if size % 2 == 0 and rng.random() < 0.2 else 1
-        span = around(rng, size, unit)
+        span = random_range(rng, size, unit)
         for k, axis in places:
-            axes[k][axis] = around(rng, size) if kind == "each" and unit == 1 else span
+            axes[k][axis] = random_range(rng, size) if kind == "each" and unit == 1 else span
         if unit > 1 or (len(places) > 1 and kind != "each"):
             yield NamedDim(f"d{number}", tuple((f"x{k}", axis) for k, axis in places), unit)

@@ -16,7 +16,7 @@ from trtbuild.stages.verify.comparing import deviation
 from trtbuild.stages.verify.inputs import random_inputs
 
 
-def around(rng: random.Random, size: int, unit: int = 1) -> tuple[int, int, int]:
+def random_range(rng: random.Random, size: int, unit: int = 1) -> tuple[int, int, int]:
     """A range around or near `size`, whose sizes are multiples of `unit`.
 
     Borders (1, 2, min=opt, opt=max) are more frequent than other ranges.
@@ -35,12 +35,12 @@ def around(rng: random.Random, size: int, unit: int = 1) -> tuple[int, int, int]
     return low * unit, mid * unit, high * unit
 
 
-class Unfit(Exception):
+class UnusableCase(Exception):
     """A case that is not usable for a comparison. The text begins with the name of the reason."""
 
 
-def examine(case: Case) -> None:
-    """Run the module of a case twice at each point, in eager PyTorch. Raise Unfit if the case is not usable.
+def check_usable(case: Case) -> None:
+    """Run the module of a case twice at each point, in eager PyTorch. Raise UnusableCase if the case is not usable.
 
     A case is not usable if a range is invalid, or if PyTorch fails. It is not usable, either, if the module writes to an
     input, returns no tensor, or gives different results in the two runs.
@@ -48,7 +48,7 @@ def examine(case: Case) -> None:
     try:
         shapes = case.shapes
     except ValueError as error:
-        raise Unfit(f"ranges: {error}") from error
+        raise UnusableCase(f"ranges: {error}") from error
     model = case.model
     inputs = [(entry.name, entry.dtype) for entry in model.inputs]
     for point in points(model, shapes):
@@ -60,13 +60,13 @@ def examine(case: Case) -> None:
                 with filled_memory():
                     second = pytree.tree_leaves(case.module(*arguments))
         except Exception as error:
-            raise Unfit(f"eager fails: {type(error).__name__}: {error}") from error
+            raise UnusableCase(f"eager fails: {type(error).__name__}: {error}") from error
         if not _same(copies, arguments):
-            raise Unfit("inputs are written to: such a model is rejected")
+            raise UnusableCase("inputs are written to: such a model is rejected")
         if not any(isinstance(value, torch.Tensor) for value in first):
-            raise Unfit("no tensor is returned")
+            raise UnusableCase("no tensor is returned")
         if not _same(first, second):
-            raise Unfit("results differ: random numbers, or uninitialized memory")
+            raise UnusableCase("results differ: random numbers, or uninitialized memory")
 
 
 def _same(first: Sequence[Any], second: Sequence[Any]) -> bool:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from torch import nn
 
-from tests.fuzz.pen import Attention, Block, Pen
+from tests.fuzz.choosing import Attention, Block, Chooser
 
-Statement = Callable[[Pen], str]
+Statement = Callable[[Chooser], str]
 
 
 def _join(*parts: str) -> str:
@@ -20,11 +20,11 @@ _UNARY = (
 )  # fmt: skip
 
 
-def _elementwise(p: Pen) -> str:
+def _elementwise(p: Chooser) -> str:
     return f"{p.f()}.{p.pick(*_UNARY)}()"
 
 
-def _binary(p: Pen) -> str:
+def _binary(p: Chooser) -> str:
     v = p.value()
     w = p.like(v) if p.rng.random() < 0.5 else p.value(v.kind)
     if v.kind == "bool":
@@ -36,7 +36,7 @@ def _binary(p: Pen) -> str:
 _NUMBERS = ["0", "1", "2", "-1", "0.5", "1e-9", "1e-6", "1.000001", "0.9999", "3.7", "255", "65536"]
 
 
-def _scalar(p: Pen) -> str:
+def _scalar(p: Chooser) -> str:
     v = p.value()
     if v.kind == "float" and p.rng.random() < 0.5:
         number = p.pick(*_NUMBERS)
@@ -49,11 +49,11 @@ def _scalar(p: Pen) -> str:
     )  # fmt: skip
 
 
-def _cast(p: Pen) -> str:
+def _cast(p: Chooser) -> str:
     return f"{p.value()}.{p.pick('half', 'bfloat16', 'bool', 'long', 'int', 'double', 'float')}()"
 
 
-def _reduce(p: Pen) -> str:
+def _reduce(p: Chooser) -> str:
     v = p.f(1)
     name = p.pick("sum", "mean", "amax", "amin", "var", "std", "prod", "norm", "logsumexp")
     keep = f", keepdim={p.pick(True, False)}"
@@ -64,7 +64,7 @@ def _reduce(p: Pen) -> str:
     return f"{v}.{name}({p.pick(p.axis(v), p.axes(v))}{keep})"
 
 
-def _count(p: Pen) -> str:
+def _count(p: Chooser) -> str:
     v = p.value(least=1)
     return p.pick(
         f"{v}.bool().any({p.axis(v)})",
@@ -75,7 +75,7 @@ def _count(p: Pen) -> str:
     )
 
 
-def _choose(p: Pen) -> str:
+def _choose(p: Chooser) -> str:
     v = p.f(1)
     axis = p.axis(v)
     return p.pick(
@@ -85,12 +85,12 @@ def _choose(p: Pen) -> str:
     )  # fmt: skip
 
 
-def _softmax(p: Pen) -> str:
+def _softmax(p: Chooser) -> str:
     v = p.f(1)
     return f"{v}.{p.pick('softmax', 'log_softmax')}({p.axis(v)})"
 
 
-def _flatten(p: Pen) -> str:
+def _flatten(p: Chooser) -> str:
     v = p.value(least=1)
     s = p.sizes(v)
     how = [f"{v}.reshape(-1)", f"{v}.flatten({p.int(0, v.rank - 1)})", f"{v}.reshape({s[0]}, -1)"]
@@ -99,7 +99,7 @@ def _flatten(p: Pen) -> str:
     return p.pick(*how)
 
 
-def _split_axis(p: Pen) -> str:
+def _split_axis(p: Chooser) -> str:
     v = p.value(least=1, most=4)
     axis = p.axis(v) % v.rank
     n = p.pick(1, 2, 4)
@@ -110,17 +110,17 @@ def _split_axis(p: Pen) -> str:
     return f"{v}.{p.pick('reshape', 'view')}({', '.join([*s[:axis], *new, *s[axis + 1 :]])})"
 
 
-def _squeeze(p: Pen) -> str:
+def _squeeze(p: Chooser) -> str:
     v = p.value(least=1)
     return p.pick(f"{v}.squeeze({p.axis(v)})", f"{v}.squeeze()", f"{v}.unsqueeze({p.int(0, v.rank)})")
 
 
-def _transpose(p: Pen) -> str:
+def _transpose(p: Chooser) -> str:
     v = p.value(least=2)
     return p.pick(f"{v}.transpose({p.axis(v)}, {p.axis(v)})", f"{v}.permute({p.order(v)})", f"{v}.mT")
 
 
-def _slice(p: Pen) -> str:
+def _slice(p: Chooser) -> str:
     v = p.value(least=1)
     axis = p.axis(v) % v.rank
     last = f"{v}.shape[{axis}]"
@@ -129,7 +129,7 @@ def _slice(p: Pen) -> str:
     return f"{v}[{', '.join([':'] * axis + [text])}]"
 
 
-def _narrow(p: Pen) -> str:
+def _narrow(p: Chooser) -> str:
     v = p.value(least=1)
     axis = p.axis(v)
     return p.pick(
@@ -139,7 +139,7 @@ def _narrow(p: Pen) -> str:
     )
 
 
-def _pieces(p: Pen) -> str:
+def _pieces(p: Chooser) -> str:
     v = p.value(least=1)
     axis = p.axis(v)
     last = p.pick(0, -1)
@@ -151,7 +151,7 @@ def _pieces(p: Pen) -> str:
     )
 
 
-def _cat(p: Pen) -> str:
+def _cat(p: Chooser) -> str:
     v = p.value()
     w = p.like(v)
     if not v.rank or p.rng.random() < 0.4:
@@ -164,7 +164,7 @@ def _cat(p: Pen) -> str:
     )
 
 
-def _expand(p: Pen) -> str:
+def _expand(p: Chooser) -> str:
     v = p.value(least=1, most=4)
     return p.pick(
         f"{v}.unsqueeze(0).expand({p.int(1, 3)}, {', '.join(['-1'] * v.rank)})",
@@ -173,18 +173,18 @@ def _expand(p: Pen) -> str:
     )  # fmt: skip
 
 
-def _move(p: Pen) -> str:
+def _move(p: Chooser) -> str:
     v = p.value(least=1)
     axis = p.axis(v)
     return p.pick(f"{v}.flip({axis})", f"{v}.roll({p.pick(1, -1, f'{v}.shape[{axis}] // 2')}, {axis})")
 
 
-def _triangle(p: Pen) -> str:
+def _triangle(p: Chooser) -> str:
     v = p.value(least=2)
     return f"{v}.{p.pick('tril', 'triu')}({p.pick(0, 1, -1)})"
 
 
-def _where(p: Pen) -> str:
+def _where(p: Chooser) -> str:
     v = p.value()
     c = f"({p.like(v)} > 0)" if v.kind != "bool" else f"{p.like(v)}"
     return p.pick(
@@ -192,7 +192,7 @@ def _where(p: Pen) -> str:
     )
 
 
-def _gather(p: Pen) -> str:
+def _gather(p: Chooser) -> str:
     v = p.value(least=1)
     axis = p.axis(v)
     if p.rng.random() < 0.5:
@@ -203,12 +203,12 @@ def _gather(p: Pen) -> str:
     )  # fmt: skip
 
 
-def _embed(p: Pen) -> str:
+def _embed(p: Chooser) -> str:
     v = p.value("int", most=3)
     return f"{p.part(nn.Embedding(8, 4))}({v} % 8)"
 
 
-def _sized(p: Pen) -> str:
+def _sized(p: Chooser) -> str:
     """A statement that uses sizes as values."""
     v = p.value(least=1)
     axis = p.axis(v)
@@ -221,12 +221,12 @@ def _sized(p: Pen) -> str:
     )  # fmt: skip
 
 
-def _linear(p: Pen) -> str:
+def _linear(p: Chooser) -> str:
     v = p.f(1, 4)
     return f"{p.part(nn.Linear(p.last(v), p.pick(4, 8), bias=p.pick(True, False)))}({v}.float())"
 
 
-def _norm(p: Pen) -> str:
+def _norm(p: Chooser) -> str:
     v = p.f(2, 4)
     if v.rank == 4 and p.rng.random() < 0.7:
         c = int(v.shape[1])
@@ -234,14 +234,14 @@ def _norm(p: Pen) -> str:
     return f"{p.part(p.pick(nn.LayerNorm(p.last(v)), nn.RMSNorm(p.last(v))))}({v}.float())"
 
 
-def _conv(p: Pen) -> str:
+def _conv(p: Chooser) -> str:
     v = p.f(3, 4)
     c, k = int(v.shape[1]), p.pick(1, 3)
     make = (nn.Conv1d, nn.Conv2d) if p.rng.random() < 0.7 else (nn.ConvTranspose1d, nn.ConvTranspose2d)
     return f"{p.part(make[v.rank - 3](c, p.pick(4, 8), k, stride=p.pick(1, 1, 2), padding=k // 2))}({v}.float())"
 
 
-def _pool(p: Pen) -> str:
+def _pool(p: Chooser) -> str:
     v = p.f(4, 4)
     return p.pick(
         f"F.max_pool2d({v}, {p.pick(1, 2)})", f"F.avg_pool2d({v}, 2, ceil_mode={p.pick(True, False)})",
@@ -250,7 +250,7 @@ def _pool(p: Pen) -> str:
     )  # fmt: skip
 
 
-def _resize(p: Pen) -> str:
+def _resize(p: Chooser) -> str:
     v = p.f(4, 4)
     return p.pick(
         f"F.interpolate({v}, scale_factor=2.0, mode={p.pick('nearest', 'bilinear')!r})",
@@ -260,7 +260,7 @@ def _resize(p: Pen) -> str:
     )  # fmt: skip
 
 
-def _pad(p: Pen) -> str:
+def _pad(p: Chooser) -> str:
     v = p.value(least=2)
     amount = p.pick((1, 1), (0, 2), (-1, 0), (1, 0))
     if v.kind == "float" and v.rank == 3 and p.rng.random() < 0.5:
@@ -268,7 +268,7 @@ def _pad(p: Pen) -> str:
     return f"F.pad({v}, {amount}, value={p.pick(0, 1)})"
 
 
-def _product(p: Pen) -> str:
+def _product(p: Chooser) -> str:
     v = p.f(2, 4)
     return p.pick(
         f"{v} @ {v}.mT", f"torch.matmul({v}.mT, {p.like(v)})",
@@ -277,7 +277,7 @@ def _product(p: Pen) -> str:
     )  # fmt: skip
 
 
-def _blocks(p: Pen) -> str:
+def _blocks(p: Chooser) -> str:
     if p.rng.random() < 0.5:
         v = p.f(3, 3)
         return f"{p.part(Attention(p.last(v), p.pick(1, 2), p.pick(True, False)))}({v}.float())"
@@ -285,7 +285,7 @@ def _blocks(p: Pen) -> str:
     return f"{p.part(Block(int(v.shape[1]), p.pick(1, 2)))}({v}.float())"
 
 
-def _tokens(p: Pen) -> str:
+def _tokens(p: Chooser) -> str:
     """A statement that converts an image to a sequence."""
     v = p.f(4, 4)
     return p.pick(f"{v}.flatten(2).transpose(1, 2)", f"{v}.reshape({v}.shape[0], {v}.shape[1], -1).transpose(1, 2)")

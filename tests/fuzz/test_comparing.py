@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 
 from tests.fuzz import comparing
 from tests.fuzz.comparing import differences
-from tests.fuzz.modules import written
+from tests.fuzz.modules import module_from_text
 from tests.fuzz.pipeline import Built, Case, build
 from trtbuild.core.model.precisions import Precisions
 from trtbuild.core.model.spec import ShapeRange
@@ -31,7 +31,7 @@ def case() -> Case:
     """Two engines around an operator in PyTorch, and two outputs."""
     torch.manual_seed(0)
     statements = ["y = (x0 @ self.weight).relu()", "z = y.flip(0)", "w = z.sum(1) * 2"]
-    module = written(statements, "(w, z > 0.5)", 1, {"weight": torch.randn(6, 4)})
+    module = module_from_text(statements, "(w, z > 0.5)", 1, {"weight": torch.randn(6, 4)})
     return Case(module, [("float32", [(2, 3, 5), 6])], torch_executed_ops=("aten.flip",))
 
 
@@ -217,7 +217,7 @@ def test_finds_a_pass_that_drops_an_operator(case: Case, plant: Callable[..., No
 
 def test_compares_named_results_of_torch() -> None:
     """Results in a class of torch become fields, and their values are compared."""
-    case = Case(written(["y = x0.topk(2, 1)"], "(y[0] * 2, y)", 1), [("float32", [(1, 3, 5), 6])])
+    case = Case(module_from_text(["y = x0.topk(2, 1)"], "(y[0] * 2, y)", 1), [("float32", [(1, 3, 5), 6])])
     seen = differences(case, build(case))
     assert not seen.differences and seen.compared > 3
 
@@ -239,7 +239,7 @@ def test_finds_a_read_of_uninitialized_memory(case: Case, plant: Callable[..., N
 def test_accepts_differences_of_unstable_results(monkeypatch: pytest.MonkeyPatch) -> None:
     """The difference of two equal sums changes with the last bits of the inputs, in PyTorch, too."""
     statements = ["y = x0.sum(1, keepdim=True)", "z = x0.flip(1).sum(1, keepdim=True) - y"]
-    case = Case(written(statements, "z / (z.abs() + 1e-6)", 1), [("float32", [(1, 3, 5), 64])])
+    case = Case(module_from_text(statements, "z / (z.abs() + 1e-6)", 1), [("float32", [(1, 3, 5), 64])])
     built = build(case)
     assert not differences(case, built).differences
     monkeypatch.setattr(comparing, "_TIMES", 0)

@@ -9,10 +9,10 @@ import random
 import pytest
 import torch
 
-from tests.fuzz.modules import case_text, written
+from tests.fuzz.modules import case_text, module_from_text
 from tests.fuzz.operators import EXCLUDED, operators
 from tests.fuzz.pipeline import Case
-from tests.fuzz.ranges import Unfit, around, examine
+from tests.fuzz.ranges import UnusableCase, check_usable, random_range
 from tests.fuzz.trying import FINDINGS, Outcome, attempt
 
 #: Six operators, six compositions.
@@ -50,7 +50,7 @@ def test_ranges_are_ordered_and_multiples_of_the_unit() -> None:
     for size in (1, 2, 5, 12):
         for unit in (1, 2, 3):
             for _ in range(200):
-                low, mid, high = around(rng, size, unit)
+                low, mid, high = random_range(rng, size, unit)
                 assert 1 <= low <= mid <= high and low < high
                 assert not any(end % unit for end in (low, mid, high))
                 seen.add((low, mid, high))
@@ -70,16 +70,16 @@ def test_ranges_are_ordered_and_multiples_of_the_unit() -> None:
 )
 def test_unusable_cases_are_skipped(result: str, reason: str) -> None:
     """The modules fail at 1, 2 or 3 rows, or are never usable."""
-    with pytest.raises(Unfit, match=reason):
-        examine(Case(written([], result, 1), [("float32", [(1, 2, 3), 4])]))
+    with pytest.raises(UnusableCase, match=reason):
+        check_usable(Case(module_from_text([], result, 1), [("float32", [(1, 2, 3), 4])]))
 
 
 def test_a_usable_case_is_accepted() -> None:
-    examine(Case(written([], "x0 / x0.shape[0]", 1), [("float32", [(1, 2, 3), 4])]))
+    check_usable(Case(module_from_text([], "x0 / x0.shape[0]", 1), [("float32", [(1, 2, 3), 4])]))
 
 
 def test_the_text_of_a_case_has_inputs_settings_and_module() -> None:
-    module = written(["y = self.m0(x0)"], "y + self.c0", 1, {"m0": torch.nn.Linear(4, 4), "c0": torch.ones(4)})
+    module = module_from_text(["y = self.m0(x0)"], "y + self.c0", 1, {"m0": torch.nn.Linear(4, 4), "c0": torch.ones(4)})
     text = case_text(Case(module, [("float16", [(1, 2, 3), 4])], torch_executed_ops=("aten.add",)))
     assert text.splitlines() == [
         "x0: float16[1..2..3, 4]",

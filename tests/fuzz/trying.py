@@ -12,7 +12,7 @@ from tests.fuzz.comparing import differences
 from tests.fuzz.generator import case_of
 from tests.fuzz.modules import case_text
 from tests.fuzz.pipeline import Case, build
-from tests.fuzz.ranges import Unfit
+from tests.fuzz.ranges import UnusableCase
 from trtbuild.errors import InternalError, TrtbuildError
 
 Verdict = Literal["built", "refused", "skipped", "different", "crashed"]
@@ -46,7 +46,7 @@ def attempt(seed: int) -> Outcome:
         warnings.simplefilter("ignore")
         try:
             case = case_of(seed)
-        except Unfit as error:
+        except UnusableCase as error:
             return Outcome(seed, "skipped", str(error).partition(":")[0], (str(error),))
         return try_case(case, seed)
 

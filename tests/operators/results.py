@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 
 from tests.fuzz.comparing import differences
-from tests.fuzz.modules import written
+from tests.fuzz.modules import module_from_text
 from tests.fuzz.pipeline import Built, Case, build
 from tests.operators.rows import ALONE, B, Row, Spec
 from trtbuild.core.model.spec import NamedDim
@@ -102,7 +102,7 @@ def _case(rows: Sequence[Row]) -> Case:
         texts.append(re.sub(r"\bop\(", f"op{number}(", text))
     names = {f"op{number}": row.function for number, row in enumerate(rows)}
     at = tuple((f"x{k}", axis) for k, (_, axes) in enumerate(specs) for axis, size in enumerate(axes) if size is B)
-    module = written([], f"({', '.join(texts)},)", len(specs), names=names)
+    module = module_from_text([], f"({', '.join(texts)},)", len(specs), names=names)
     return Case(module, specs, dims=(NamedDim("b", at),) if len(at) > 1 else ())
 
 

@@ -30,7 +30,7 @@ def test_images_have_the_statistics_of_normalized_photographs() -> None:
 def test_texts_are_tokens_and_masks_that_bert_takes() -> None:
     ids, mask = next(samples.texts(1, 4))
     assert ids.dtype == mask.dtype == torch.int32
-    assert ids.min() >= 0 and ids.max() < bert.VOCABULARY and ids.shape[1] == bert.LONGEST
+    assert ids.min() >= 0 and ids.max() < bert.VOCABULARY_SIZE and ids.shape[1] == bert.MAX_LENGTH
     model = bert.build(layers=1, hidden=64)
     with torch.inference_mode():
         whole = model(ids, mask)

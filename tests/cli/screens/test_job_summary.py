@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.entries import a_build, a_step, an_account, an_error
+from tests.cli.entries import a_build, a_step, an_error, remote_statistics
 from trtbuild.cli import main
 from trtbuild.cli.screens import job_summary
 from trtbuild.cli.screens.job_summary import job_summary as summary
@@ -73,9 +73,9 @@ def test_saved_time_counts_once_for_each_key_and_not_for_keys_that_ran() -> None
 
 
 def test_remotes_failures_and_warnings_are_listed() -> None:
-    report = an_account("team", hits=3, bytes_down=5 << 20, records_sent=1, bytes_up=2048)
-    down = an_account("old", given_up="https://old.example: connection refused")
-    incomplete = an_account("x", untrusted=2, records_not_sent=1)
+    report = remote_statistics("team", hits=3, bytes_down=5 << 20, records_sent=1, bytes_up=2048)
+    down = remote_statistics("old", given_up="https://old.example: connection refused")
+    incomplete = remote_statistics("x", untrusted=2, records_not_sent=1)
     failed = step("vit", "a", "failed", None)
     error = an_error("no such layer", file="net.py", line=3, hint="add it", step=failed.id)
     text = summary(
@@ -125,7 +125,7 @@ def test_names_and_messages_are_escaped(name: str) -> None:
             step(name, "a", source=name),
             warnings=[name],
             errors=[an_error(name, step=name)],
-            remotes=[an_account(name, given_up=name)],
+            remotes=[remote_statistics(name, given_up=name)],
         )
     )
     rows = [line for line in text.splitlines() if line.startswith("|")]

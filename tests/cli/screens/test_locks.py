@@ -46,7 +46,7 @@ def test_a_lock_lists_its_models_and_its_changes() -> None:
         "locked: trtbuild.lock",
         model,
     ]
-    assert lines_of(written=False)[0] == "nothing to change in: trtbuild.lock"
+    assert lines_of(written=False)[0] == "unchanged: trtbuild.lock"
 
 
 def test_a_check_reports_up_to_date_out_of_date_or_missing() -> None:

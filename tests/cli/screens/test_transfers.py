@@ -67,7 +67,7 @@ def test_a_pull_lists_records_by_remote() -> None:
 def test_long_lists_are_shortened() -> None:
     missing = [MissingRecord(step=f"net/engine/{n}", key="", reason="new") for n in range(30)]
     lines = unstyled(transfers.pull_lines(replace(PULLED, missing=missing)))
-    assert lines[-2:] == ["  … and 10 more", "→ trtbuild build builds it here"]
+    assert lines[-2:] == ["  … and 10 more", "→ trtbuild build builds them here"]
     assert len(lines) == 1 + 20 + 2
 
 

@@ -251,7 +251,7 @@ def test_results_that_no_remote_has_are_listed(
     assert {each["step"].partition("@")[2] for each in document["missing"]} >= {"ada", "ampere"}
     assert all(each["step"].startswith("first/") for each in document["missing"])
     shown = click.unstyle("\n".join(transfers.pull_lines(decode(CachePull, document))))
-    assert "missing  first/engine/" in shown and "→ trtbuild build builds it here" in shown
+    assert "missing  first/engine/" in shown and "→ trtbuild build builds them here" in shown
     assert not (elsewhere.project / "dist").exists()
 
 
@@ -400,7 +400,7 @@ def test_files_that_are_not_bundles_are_rejected(elsewhere: CommandLine, tmp_pat
     page = elsewhere("cache", "import", str(tmp_path / "page"), expect=1)
     assert page["errors"][0]["type"] == "BundleRefused"
     both = elsewhere("cache", "export", str(tmp_path / "x"), "first", "--all", expect=2)
-    assert "--all is the whole cache" in both["errors"][0]["text"]
+    assert "--all exports the whole cache" in both["errors"][0]["text"]
 
 
 def test_an_export_that_cannot_be_written_is_an_error(built: CommandLine, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_device_memory_is_read_from_the_engines(project: Path, rig: Rig, monkeyp
     from trtbuild.toolchain.running import execution
 
     monkeypatch.setattr(execution, "load_library", lambda library: rig.library)
-    monkeypatch.setattr(devices, "use_device", lambda sm: devices.Device(0, sm, "H200", 1, "580"))
+    monkeypatch.setattr(devices, "use_gpu_with_sm", lambda sm: devices.Device(0, sm, "H200", 1, "580"))
     memory = inspect(Request(project), "rows", memory=True).memory
     assert memory is not None
     assert (memory.device, memory.target, memory.because) == ("H200", "hopper", None)

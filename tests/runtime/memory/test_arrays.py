@@ -173,7 +173,7 @@ def test_rejects_lazily_negated_arrays(memory: CudaMemory) -> None:
             return True
 
     own = memory.upload(FLOATS, "float32", memory.stream())
-    with pytest.raises(CallRefused, match="x is negated only when it is read"):
+    with pytest.raises(CallRefused, match="x has a negation that PyTorch has not computed yet"):
         memory.adopt(Lazy(own), "x", memory.stream())
 
 
@@ -225,7 +225,7 @@ def test_a_reader_on_another_stream_waits_for_the_writer(gpu: FakeGpu, memory: C
 
 def test_dlpack_refuses_copies_and_other_devices(memory: CudaMemory) -> None:
     array = memory.empty((1,), "float32", 0)
-    with pytest.raises(BufferError, match="a copy"):
+    with pytest.raises(BufferError, match="does not copy"):
         array.__dlpack__(copy=True)
     with pytest.raises(BufferError, match="cuda:0"):
         array.__dlpack__(dl_device=(1, 0))

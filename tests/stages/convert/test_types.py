@@ -8,7 +8,7 @@ import onnx
 import onnx.helper
 import pytest
 
-from tests.fuzz.modules import written
+from tests.fuzz.modules import module_from_text
 from tests.fuzz.pipeline import Case, build
 from trtbuild.errors import ConversionRefused
 from trtbuild.stages.convert import conversion
@@ -18,7 +18,7 @@ from trtbuild.stages.program.functional import Program
 
 
 def program(body: str, dtype: str = "float32") -> Program:
-    built = build(Case(written([], body, 1), [(dtype, [(2, 3, 8), 4])]))
+    built = build(Case(module_from_text([], body, 1), [(dtype, [(2, 3, 8), 4])]))
     (part,) = built.partitions.partitions
     return Program.from_bytes(built.store.get_bytes(built.programs[part.graph]))
 
@@ -81,7 +81,7 @@ def test_adding_0_and_multiplying_by_1_are_dropped(body: str) -> None:
 def test_complex_numbers_do_not_cross_the_border_of_an_engine() -> None:
     inside = "torch.view_as_real(torch.view_as_complex(x0.reshape(-1, 2)) * 2)"
     assert convert(program(inside), 20)
-    built = build(Case(written([], "torch.fft.rfft(x0).abs() + 1", 1), [("float32", [(2, 3, 8), 4])]))
+    built = build(Case(module_from_text([], "torch.fft.rfft(x0).abs() + 1", 1), [("float32", [(2, 3, 8), 4])]))
     reasons = {name: text for part in built.partitions.partitions for name, text in part.reasons.items()}
     assert reasons["aten.abs.default"] == "an engine neither takes nor gives complex64"
 
@@ -97,6 +97,8 @@ def test_the_sum_of_a_float16_tensor_is_float16(monkeypatch: pytest.MonkeyPatch)
 
 
 def program_of_sum() -> Program:
-    built = build(Case(written([], "x0.sum(1)", 1), [("float16", [(2, 3, 8), 4])], torch_executed_ops=("aten.sum",)))
+    built = build(
+        Case(module_from_text([], "x0.sum(1)", 1), [("float16", [(2, 3, 8), 4])], torch_executed_ops=("aten.sum",))
+    )
     (part,) = built.partitions.partitions
     return Program.from_bytes(built.store.get_bytes(built.programs[part.graph]))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.fuzz.comparing import differences
-from tests.fuzz.modules import written
+from tests.fuzz.modules import module_from_text
 from tests.fuzz.pipeline import Case, build
 from trtbuild.stages.lower.operators.written_out import _distances, _pool
 from trtbuild.stages.program.functional import Program
@@ -28,7 +28,7 @@ B = (2, 3, 8)
     ],
 )
 def test_the_whole_model_is_an_engine(body: str, inputs: Sequence[tuple[str, Any]]) -> None:
-    case = Case(written([], body, len(inputs)), inputs)
+    case = Case(module_from_text([], body, len(inputs)), inputs)
     built = build(case)
     assert [part.kind for part in built.partitions.partitions] == ["tensorrt"]
     assert not differences(case, built).differences
@@ -56,7 +56,7 @@ def test_long_and_short_distances_equal_eager(mode: int | None) -> None:
 )
 def test_other_calls_stay_as_they_are(body: str) -> None:
     text = body.replace("x1", "torch.tensor([0, 2, 1, 3])")
-    built = build(Case(written([], text, 1), [("float32", [3, 6])]), engines=False)
+    built = build(Case(module_from_text([], text, 1), [("float32", [3, 6])]), engines=False)
     (part,) = built.partitions.partitions
     program = Program.from_bytes(built.store.get_bytes(built.programs[part.graph]))
     calls = {node.target for node in program.graph.nodes if node.op == "call_function"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.fuzz.comparing import differences
-from tests.fuzz.modules import written
+from tests.fuzz.modules import module_from_text
 from tests.fuzz.pipeline import Case, build
 
 _CHANNELS = "torch.full((8,), 0.02), torch.zeros(8, dtype=torch.int32), 1"
@@ -25,5 +25,5 @@ _CHANNELS = "torch.full((8,), 0.02), torch.zeros(8, dtype=torch.int32), 1"
     ],
 )
 def test_a_quantizer_is_right_beyond_its_limits(body: str) -> None:
-    case = Case(written([], f"{body} * 2", 1), [("float32", [(2, 3, 8), 8])])
+    case = Case(module_from_text([], f"{body} * 2", 1), [("float32", [(2, 3, 8), 8])])
     assert not differences(case, build(case)).differences

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from tests.fuzz.comparing import differences
-from tests.fuzz.modules import written
+from tests.fuzz.modules import module_from_text
 from tests.fuzz.pipeline import Case, build
 from trtbuild.core.model.spec import NamedDim
 from trtbuild.errors import InconsistentShapes
@@ -21,7 +21,7 @@ from trtbuild.stages.partition import run as partitioning
 from trtbuild.stages.program import consistency, functional
 from trtbuild.stages.program.consistency import read_program, refuse_changes, signature
 from trtbuild.stages.program.functional import Program
-from trtbuild.stages.program.sizes import difference, points_of
+from trtbuild.stages.program.sizes import first_difference, points_of
 
 #: A range that torch treats as a single size, because it assumes that a dynamic size is never 1.
 ROWS = (1, 2, 2)
@@ -138,7 +138,7 @@ def build_with_pass(case: Case, monkeypatch: pytest.MonkeyPatch, change: Callabl
 
 
 def rows(body: str) -> Case:
-    return Case(written([], body, 1), [("float32", [(2, 3, 8), 4])])
+    return Case(module_from_text([], body, 1), [("float32", [(2, 3, 8), 4])])
 
 
 def test_detects_a_pass_that_writes_a_number_for_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +163,7 @@ def test_detects_a_pass_that_changes_a_dtype(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def exported(body: str, axis: tuple[int, int, int] = (1, 3, 8)) -> Program:
-    case = Case(written([], body, 1), [("float32", [axis, 4])])
+    case = Case(module_from_text([], body, 1), [("float32", [axis, 4])])
     return build(case).traced
 
 
@@ -192,7 +192,7 @@ def test_detects_a_symbol_that_is_replaced_while_a_program_is_read(monkeypatch: 
 
 @pytest.mark.parametrize("axes", [[8, (2, 3, 4), 8], [(1, 1, 2), (1, 1, 2), 8]])
 def test_accepts_a_stride_that_torch_simplifies(axes: list[Any]) -> None:
-    case = Case(written([], "x0.reshape(-1, 8) * 2", 1), [("float32", axes)])
+    case = Case(module_from_text([], "x0.reshape(-1, 8) * 2", 1), [("float32", axes)])
     assert not differences(case, build(case)).differences
 
 
@@ -217,4 +217,4 @@ def test_points_are_the_requested_point_both_ends_and_a_point_between() -> None:
 )
 def test_accepts_programs_whose_recorded_sizes_are_right(body: str) -> None:
     program = exported(body)
-    assert difference(program, points_of(program)) is None
+    assert first_difference(program, points_of(program)) is None

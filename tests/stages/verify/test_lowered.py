@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.fuzz.modules import written
+from tests.fuzz.modules import module_from_text
 from tests.fuzz.pipeline import Case, build
 from trtbuild.core.model.precisions import ModulePrecision, Precisions
 from trtbuild.errors import InconsistentShapes, SourceError
@@ -19,7 +19,7 @@ from trtbuild.stages.verify.lowered import ComparisonPoint, refuse_another_model
 
 
 def case(body: str, precision: str = "float32") -> Case:
-    return Case(written([], body, 1), [("float32", [(1, 3, 8), 4])], precision=precision)  # type: ignore[arg-type]
+    return Case(module_from_text([], body, 1), [("float32", [(1, 3, 8), 4])], precision=precision)  # type: ignore[arg-type]
 
 
 def swap_operator(monkeypatch: pytest.MonkeyPatch, old: Any, new: Any, arguments_kept: int | None = None) -> None:

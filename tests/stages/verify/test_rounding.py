@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from tests.fuzz.modules import written
+from tests.fuzz.modules import module_from_text
 from tests.fuzz.pipeline import Case, build
 from tests.stages.verify.conftest import cut_of
 from trtbuild.stages.verify.comparing import Deviation
@@ -142,4 +142,4 @@ def test_classes_in_half_precision_are_right(precision: str) -> None:
 
 def test_a_number_that_is_truncated_in_half_precision_builds() -> None:
     body = "torch.nn.functional.conv_transpose1d(x0, torch.linspace(-1, 1, 96).half().reshape(4, 8, 3)).long()"
-    build(Case(written([], body, 1), [("float16", [4, (3, 5, 7)])]))
+    build(Case(module_from_text([], body, 1), [("float16", [4, (3, 5, 7)])]))

@@ -1,4 +1,4 @@
-"""The choice of the proxy."""
+"""The proxy for a URL, from the environment."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_chooses_the_proxy_from_the_environment(scheme: str, environment: dict[s
     assert proxy_for(scheme, "cache.example", environment) == (Proxy("proxy.example", 3128, None) if used else None)
 
 
-def test_no_proxy_may_contain_a_network() -> None:
+def test_the_variable_no_proxy_accepts_a_network() -> None:
     environment = {"HTTPS_PROXY": PROXY, "NO_PROXY": "10.0.0.0/8"}
     assert proxy_for("https", "10.1.2.3", environment) is None
     assert proxy_for("https", "11.1.2.3", environment) is not None
@@ -61,4 +61,4 @@ def test_an_invalid_proxy_is_an_error(proxy: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         proxy_for("https", "cache.example", {"HTTPS_PROXY": proxy})
     assert "hunter2" not in str(caught.value)
-    assert caught.value.__context__ is None
+    assert caught.value.__context__ is None  # a traceback would show the text of the first error, with the password

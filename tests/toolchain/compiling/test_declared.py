@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.fuzz.modules import written
+from tests.fuzz.modules import module_from_text
 from tests.fuzz.pipeline import Built, Case, build
 from trtbuild.core.engines.engine_job import DeclaredType, EngineJob
 from trtbuild.core.values.codec import decode, encode
@@ -16,7 +16,7 @@ from trtbuild.toolchain.compiling.compiler import compile_engine
 
 @pytest.fixture(scope="module")
 def built() -> Built:
-    return build(Case(written([], "x0 * 2, x0.sum(1)", 1), [("float32", [(2, 3, 8), 4])]))
+    return build(Case(module_from_text([], "x0 * 2, x0.sum(1)", 1), [("float32", [(2, 3, 8), 4])]))
 
 
 def job(built: Built) -> EngineJob:

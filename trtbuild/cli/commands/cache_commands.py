@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,9 @@ def verify(rebuild: str | None, seed: int | None, flags: Flags) -> int:
     metavar="DIR",
     help="Remove entries from this directory instead: a shared one, or that of an nginx cache.",
 )
-@click.option("--grace", metavar="AGE", help="With --dir: keep all younger files. The default, 1h, is recommended.")
+@click.option(
+    "--grace", metavar="AGE", help="With --dir: keep all files that are younger than this. Default and recommended: 1h."
+)
 @click.option("--lock", "locks", multiple=True, metavar="FILE", help="Also keep the entries that this lock file names.")
 @click.option("--dry-run", is_flag=True, help="Remove nothing; only show what would be removed.")
 @common
@@ -94,8 +97,8 @@ def gc(
 ) -> int:
     """Remove the least recently used entries.
 
-    Entries that a running build uses or that trtbuild.lock names are kept. Without a size and an age, only unreferenced
-    files are removed.
+    Entries that a running build uses or that trtbuild.lock names are kept. If there is neither a size nor an age, only
+    unreferenced files are removed.
 
     In a shared directory (--dir), a file is removed by the third collection that finds no record for it. Run the command
     every hour or every day, on the machine that has the disk.
@@ -119,8 +122,6 @@ def keygen(name: str, out: str | None, flags: Flags) -> int:
     The private key is written to a new file; an existing file is never replaced. The public key is printed, for the
     machines that trust these results.
     """
-    import os
-
     from trtbuild.driver.cache import keygen as key_making
 
     show.document(flags, key_making.create_key(name, out, os.environ), caches.keygen_lines)
@@ -154,7 +155,7 @@ def pull(models: tuple[str, ...], remote: str | None, flags: Flags) -> int:
     """Fetch the records of MODELS, or of all models, from the remotes.
 
     Fetches every record that a build of these models uses. Nothing is built, and neither torch nor TensorRT is needed.
-    Exits with status 1 and a list if no remote has some of the records.
+    If no remote has some of the records, these are listed, and the exit status is 1.
     """
     from trtbuild.cli.screens import transfers
     from trtbuild.driver.cache import transfer
@@ -171,12 +172,7 @@ def pull(models: tuple[str, ...], remote: str | None, flags: Flags) -> int:
 )
 @click.argument("file", shell_complete=completing.file)
 @click.argument("models", nargs=-1, shell_complete=completing.models)
-@click.option(
-    "--all",
-    "export_all",
-    is_flag=True,
-    help="Export the whole local cache.",
-)
+@click.option("--all", "export_all", is_flag=True, help="Export the whole local cache.")
 @common
 def export(file: str, models: tuple[str, ...], export_all: bool, flags: Flags) -> int:
     """Write the records of MODELS, or of all models, to one FILE.
@@ -188,14 +184,13 @@ def export(file: str, models: tuple[str, ...], export_all: bool, flags: Flags) -
     from trtbuild.driver.cache import bundles
 
     if export_all and (models or flags.get("targets")):
-        raise UsageError("--all is the whole cache", hint="leave out --all, or the models and targets")
-    requested, path = request(flags, models), Path(file)
-    with transfers.progress(flags) as report_progress:
-        document = (
-            bundles.export_all(requested, path, report_progress)
-            if export_all
-            else bundles.export_models(requested, path, report_progress)
+        raise UsageError(
+            "--all exports the whole cache, not some models or targets",
+            hint="leave out --all, or the models and targets",
         )
+    export_records = bundles.export_all if export_all else bundles.export_models
+    with transfers.progress(flags) as report_progress:
+        document = export_records(request(flags, models), Path(file), report_progress)
     show.document(flags, document, transfers.export_lines)
     return 0
 

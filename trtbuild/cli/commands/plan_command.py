@@ -27,14 +27,14 @@ from trtbuild.errors import UsageError
     "--matrix",
     "matrix_form",
     type=click.Choice(["github"]),
-    help="Print instead the engines that have to be built, as the matrix of a job in CI (JSON).",
+    help="Instead of the plan, print the engines that have to be built, as the matrix of a CI job (JSON).",
 )
 @click.option(
     "--job-duration",
     "job_duration_s",
     type=click.IntRange(min=1),
     metavar="S",
-    help="With --matrix: the estimated seconds of one job. The number of jobs follows from it. Default: 600.",
+    help="With --matrix: the estimated seconds of one job, which determine the number of jobs. Default: 600.",
 )
 @common
 def plan(models: tuple[str, ...], matrix_form: str | None, job_duration_s: int | None, flags: dict[str, Any]) -> int:
@@ -47,7 +47,7 @@ def plan(models: tuple[str, ...], matrix_form: str | None, job_duration_s: int |
 
 
 def _print_plan(models: tuple[str, ...], flags: dict[str, Any]) -> int:
-    """Print the plan, and keep the answer for the next time."""
+    """Print the plan, and write a snapshot of it for the next call (`trtbuild.null_build`)."""
     from trtbuild.cli.screens import plans
     from trtbuild.driver.answers import inquiries
     from trtbuild.driver.up_to_date import snapshot
@@ -56,8 +56,8 @@ def _print_plan(models: tuple[str, ...], flags: dict[str, Any]) -> int:
     workspace = inquiries.read_only_workspace(request(flags, models))
     document, model_plans = inquiries.plan(workspace, start_s)
     show.paged(flags, document, plans.plan_lines)
-    answer = partial(show.text, flags, for_people=plans.plan_lines)
-    snapshot.keep_plan(workspace, model_plans, document, flags["arguments"], answer)
+    render = partial(show.text, flags, for_people=plans.plan_lines)
+    snapshot.keep_plan(workspace, model_plans, document, flags["arguments"], render)
     return 0 if document.ok else 2
 
 

@@ -9,9 +9,9 @@ from trtbuild.cli.screens import verifications
 from trtbuild.cli.terminal import terminal
 from trtbuild.cli.terminal.quantities import align_rows, count, duration, first_names, size
 from trtbuild.driver.answers.documents import Build, BuiltOutput, ErrorEntry, StepEntry
-from trtbuild.store.layers.accounts import Account
+from trtbuild.store.layers.remote_statistics import RemoteStatistics
 
-#: A longer list of outputs ends after this many, with the number of the others (if there are at least two others).
+#: The largest number of outputs that are shown. One more is shown, too: a line "1 more" would not be shorter.
 MOST_OUTPUTS = 20
 
 
@@ -20,9 +20,10 @@ def build_lines(document: Build) -> list[str]:
 
     After an error, the summary line is on standard error (`failures`)."""
     written = [entry for entry in document.outputs if entry.written]
-    lines = _outputs(written[:MOST_OUTPUTS] if len(written) > MOST_OUTPUTS + 1 else written, document.steps)
-    if len(written) > MOST_OUTPUTS + 1:
-        lines.append(terminal.dim(f"… and {len(written) - MOST_OUTPUTS:,} more outputs"))
+    shown = written[:MOST_OUTPUTS] if len(written) > MOST_OUTPUTS + 1 else written
+    lines = _outputs(shown, document.steps)
+    if len(shown) < len(written):
+        lines.append(terminal.dim(f"… and {len(written) - len(shown):,} more outputs"))
     if document.verification is not None:
         lines += verifications.overview(document.verification)
     lines += align_rows(_remote(report) for report in document.remotes if _was_used(report))
@@ -31,23 +32,23 @@ def build_lines(document: Build) -> list[str]:
 
 
 def _outputs(written: list[BuiltOutput], steps: Iterable[StepEntry]) -> list[str]:
-    plans: dict[str, dict[str, int]] = defaultdict(dict)
+    plan_sizes: dict[str, dict[str, int]] = defaultdict(dict)  # model → engine step → bytes
     for step in steps:
         if step.stage == "engine" and "plan" in step.outputs:
-            plans[step.model][step.id] = step.outputs["plan"].size
+            plan_sizes[step.model][step.id] = step.outputs["plan"].size
     rows = []
     for entry in written:
-        engines = plans[entry.model] if entry.kind == "package" else {}
-        about = f"{count(len(engines), 'engine')}, {size(sum(engines.values()))}" if engines else ""
+        sizes = plan_sizes[entry.model] if entry.kind == "package" else {}
+        about = f"{count(len(sizes), 'engine')}, {size(sum(sizes.values()))}" if sizes else ""
         rows.append((entry.kind, terminal.bold(entry.path), terminal.dim(about) if about else ""))
     return align_rows(rows)
 
 
-def _was_used(report: Account) -> bool:
+def _was_used(report: RemoteStatistics) -> bool:
     return bool(report.hits or report.records_sent or report.bytes_down or report.bytes_up)
 
 
-def _remote(report: Account) -> tuple[str, str, str]:
+def _remote(report: RemoteStatistics) -> tuple[str, str, str]:
     """``remote  team  12 records, 34.1 MiB down; 3 records, 1.2 MiB up``."""
     received = f"{count(report.hits, 'record')}, {size(report.bytes_down)} down"
     sent = f"{count(report.records_sent, 'record')}, {size(report.bytes_up)} up"
@@ -65,7 +66,7 @@ def _summary(document: Build) -> str:
         more = "; --keep-going builds everything that does not need the failed steps" if document.not_begun else ""
         return f"{terminal.red('failed')}: {counts or 'nothing ran'} in {duration(document.duration_s)}{more}"
     if not verdicts["run"] and not any(entry.written for entry in document.outputs):
-        # to a millisecond, because a null build is short; `trtbuild.null_build` replaces this time by its duration
+        # In milliseconds, because such builds are short. `trtbuild.null_build` replaces this time by its own duration.
         return f"{terminal.green('up to date')}: {counts or 'nothing to do'} in {document.duration_s:.3f} s"
     return f"{terminal.green('done')}: {counts} in {duration(document.duration_s)}"
 

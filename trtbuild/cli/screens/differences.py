@@ -10,9 +10,8 @@ from trtbuild.cli.terminal import terminal
 from trtbuild.cli.terminal.quantities import count
 from trtbuild.driver.answers.differences import Diff, Difference, EngineDifference, PartitionDifference, Side
 
-_MARKS = {"added": terminal.green("+"), "removed": terminal.red("-"), "changed": terminal.yellow("~")}
 #: `Side.known_from` → the words for it in the line about a side.
-_DESCRIPTIONS = {
+_SIDE_TEXTS = {
     "recipes": "with the recipes of its engines",
     "index": "by its index alone: the records of its engines are not in this cache",
     "manifest": "by the manifest alone: run `trtbuild build` to compare graphs and engines",
@@ -32,19 +31,19 @@ def diff_lines(document: Diff) -> list[str]:
 
 
 def _side(letter: str, side: Side) -> str:
-    description = _DESCRIPTIONS[side.known_from]
+    text = _SIDE_TEXTS[side.known_from]
     if side.known_from == "recipes" and not side.engine_recipes:
-        description = "by the keys of its engines; their records are not in this cache"
-    return f"{letter}: {side.kind} {terminal.bold(side.name)}, {description}"
+        text = "by the keys of its engines; their records are not in this cache"
+    return f"{letter}: {side.kind} {terminal.bold(side.name)}, {text}"
 
 
 def _entry(entry: Difference) -> list[str]:
     targets = f"  ({', '.join(entry.targets)})" if isinstance(entry, PartitionDifference) else ""
-    head = f"  {_MARKS[entry.change]} {entry.name}"
-    if entry.area == "unknown":
+    head = f"  {terminal.CHANGE_MARKS[entry.change]} {entry.name}"
+    if entry.area == "unknown":  # the side's graph is not known before this step has run
         return [f"{head} has to run: {entry.was or entry.now}"]
     if entry.change != "changed":
-        return [f"{head}: {_description(entry.now if entry.change == 'added' else entry.was)}{targets}"]
+        return [f"{head}: {_value_text(entry.now if entry.change == 'added' else entry.was)}{targets}"]
     parts = (entry.parts if isinstance(entry, EngineDifference) else None) or ()
     return [
         f"{head}: {_short(entry.was)} → {_short(entry.now)}{targets}",
@@ -52,7 +51,7 @@ def _entry(entry: Difference) -> list[str]:
     ]
 
 
-def _description(value: Any) -> str:
+def _value_text(value: Any) -> str:
     """A value that only one side has: a weight as ``float32 [32, 5]  3ef19494a21a``, a partition as ``tensorrt  d023``."""
     if isinstance(value, dict) and value.keys() >= {"dtype", "shape", "sha256"}:
         return f"{value['dtype']} {json.dumps(list(value['shape']))}  {_short(value['sha256'])}"
@@ -62,6 +61,7 @@ def _description(value: Any) -> str:
 
 
 def _short(value: Any) -> str:
+    """A value as text: 12 characters of a digest, and at most 60 characters of another value."""
     text = value if isinstance(value, str) else json.dumps(value)
     if len(text) == 64 and all(letter in "0123456789abcdef" for letter in text):
         return text[:12]

@@ -19,26 +19,33 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from trtbuild.cli.terminal.quantities import count, duration, size
 from trtbuild.driver.answers.documents import Build, Failure, StepEntry
-from trtbuild.store.layers.accounts import Account
+from trtbuild.store.layers.remote_statistics import RemoteStatistics
 
 #: GitHub's limit, less some space for other commands that append at the same time.
 LARGEST_BYTES = (1 << 20) - (16 << 10)
 
+#: The largest numbers of models, errors and warnings that are shown.
 MOST_MODELS = 200
 MOST_FAILURES = 50
 MOST_WARNINGS = 30
+
+#: The largest number of characters in a line of text, and of lines in a message. A longer message also keeps its last line.
 LONGEST_TEXT = 400
-MOST_LINES = 25
+MOST_MESSAGE_LINES = 25
+
+#: Smaller times saved are not shown, because `duration` rounds them to 0.0 s.
+_LEAST_SAVED_S = 0.05
 
 _VERDICTS = ("hit", "run", "failed", "skipped")
-#: The dot of ``www.`` is escaped, because GitHub makes a link of the text after it.
+#: Characters with a meaning in Markdown or HTML. The dot of ``www.`` is one, because GitHub makes such text a link.
 _SPECIAL = re.compile(r"[\\`*_{}\[\]<>()#+!|&~@:$]|(?<=www)\.")
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 
 
 def write(environ: Mapping[str, str], document: Build | Failure) -> bool:
-    """Append the summary of a build's document, if there is a file for it. Returns whether something was written."""
+    """Append the summary of a build's document to the file, if there is one (rules 1 to 3). Returns whether the summary, or
+    its first line, was written completely."""
     path = environ.get("GITHUB_STEP_SUMMARY")
     if not path:
         return False
@@ -49,9 +56,10 @@ def write(environ: Mapping[str, str], document: Build | Failure) -> bool:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 return False
-            if status.st_size + len(text) > LARGEST_BYTES:
-                text = b"\n" + text.strip().partition(b"\n")[0] + b"\n"
-            if status.st_size + len(text) > LARGEST_BYTES:
+            free_bytes = LARGEST_BYTES - status.st_size
+            if len(text) > free_bytes:
+                text = b"\n" + text.strip().partition(b"\n")[0] + b"\n"  # the first line only
+            if len(text) > free_bytes:
                 return False
             return os.write(descriptor, text) == len(text)
         finally:
@@ -79,7 +87,7 @@ def _headline(document: Build | Failure) -> str:
     if not counts:
         return f"trtbuild build {outcome}: nothing ran"
     saved_s = _saved_s(document.steps)
-    saved = f", {duration(saved_s)} saved" if saved_s >= 0.05 else ""
+    saved = f", {duration(saved_s)} saved" if saved_s >= _LEAST_SAVED_S else ""
     return f"trtbuild build {outcome}: {counts} in {duration(document.duration_s)}{saved}"
 
 
@@ -116,7 +124,7 @@ def _saved_s(steps: Iterable[StepEntry]) -> float:
     return sum(saved_by_key.values())
 
 
-def _remotes(reports: Iterable[Account]) -> list[str]:
+def _remotes(reports: Iterable[RemoteStatistics]) -> list[str]:
     rows = [
         (
             code(report.name),
@@ -132,7 +140,7 @@ def _remotes(reports: Iterable[Account]) -> list[str]:
     return _table(header, rows, right=(1, 2, 3, 4)) if rows else []
 
 
-def _problems(report: Account) -> str:
+def _problems(report: RemoteStatistics) -> str:
     counts = (report.untrusted, "untrusted"), (report.blobs_gone, "gone"), (report.records_not_sent, "not sent")
     return ", ".join(f"{number:,} {words}" for number, words in counts if number)
 
@@ -145,8 +153,7 @@ def _failures(document: Build | Failure) -> list[str]:
     rows = []
     for error in errors[:MOST_FAILURES]:
         step = error.step or ""
-        place = ":".join(str(part) for part in (error.file, error.line) if part is not None)
-        text = f"{place}: {error.text}" if place else error.text
+        text = f"{error.place}: {error.text}" if error.place else error.text
         hint = f"\n→ {error.hint}" if error.hint else ""
         rows.append((code(step) if step else "", plain(reasons.get(step, "")), multiline(f"{text}{hint}")))
     if len(errors) > MOST_FAILURES:
@@ -156,6 +163,7 @@ def _failures(document: Build | Failure) -> list[str]:
 
 def _warnings(warnings: Iterable[str]) -> list[str]:
     texts = list(dict.fromkeys(warnings))
+    # The colon is an entity, as in all other texts: GitHub replaces names between colons with emoji.
     lines = [f"- warning&#58; {plain(text)}" for text in texts[:MOST_WARNINGS]]
     return lines + ([f"- … and {len(texts) - MOST_WARNINGS:,} more"] if len(texts) > MOST_WARNINGS else [])
 
@@ -174,13 +182,14 @@ def plain(text: str) -> str:
 
 
 def multiline(text: str) -> str:
-    """Like `plain`, for a message of several lines, which become lines of the cell. A long message is cut to its first
-    lines and its last line."""
+    """A message of several lines as lines of one cell, each escaped by `plain`. A long message is cut to its first lines
+    and its last line."""
     lines = text.splitlines()
-    shown = [plain(line) for line in (lines if len(lines) <= MOST_LINES + 2 else [*lines[:MOST_LINES], "…", lines[-1]])]
-    return "<br>".join(line for line in shown if line)
+    if len(lines) > MOST_MESSAGE_LINES + 2:
+        lines = [*lines[:MOST_MESSAGE_LINES], "…", lines[-1]]
+    return "<br>".join(filter(None, map(plain, lines)))
 
 
 def code(name: str) -> str:
-    """A name in the font of code. Backticks are not used, because entities have no effect between them."""
+    """A name as inline code. An HTML element is used, because Markdown does not decode entities between backticks."""
     return f"<code>{plain(name)}</code>"

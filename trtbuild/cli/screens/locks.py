@@ -12,7 +12,6 @@ from trtbuild.driver.cache.documents import LockDifference, Locked
 #: The largest number of missing steps, or of differences, that are shown.
 _MOST = 20
 
-_MARKS = {"added": terminal.green("+"), "removed": terminal.red("-"), "changed": terminal.yellow("~")}
 _DIGEST = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{52}\b")
 
 
@@ -28,18 +27,18 @@ def lock_lines(document: Locked) -> list[str]:
             *shown,
             *more,
             *_difference_lines(differences),
-            _next(document),
+            _next_commands(document),
         ]
     if document.check:
         if not document.ok:
             state = "out of date" if document.existed else "missing"
-            return [f"{terminal.red(state)}: {path}", *_difference_lines(differences), _next(document)]
+            return [f"{terminal.red(state)}: {path}", *_difference_lines(differences), _next_commands(document)]
         return [f"{terminal.green('up to date')}: {path}", *_models(document)]
-    verb = "locked" if document.written else "nothing to change in"
-    return [f"{terminal.green(verb)}: {path}", *_models(document), *_difference_lines(differences)]
+    state = "locked" if document.written else "unchanged"
+    return [f"{terminal.green(state)}: {path}", *_models(document), *_difference_lines(differences)]
 
 
-def _next(document: Locked) -> str:
+def _next_commands(document: Locked) -> str:
     return f"→ {', then '.join(document.next)}"
 
 
@@ -62,10 +61,11 @@ def _difference_lines(differences: Sequence[LockDifference]) -> list[str]:
         was, now = _short(entry.was), _short(entry.now)
         text = {"added": now, "removed": was}.get(entry.change, f"{was} → {now}")
         area = "" if entry.area in ("step", "target") else f"{entry.area} "
-        rows.append((f"  {_MARKS[entry.change]} {area}{entry.name}", text))
+        rows.append((f"  {terminal.CHANGE_MARKS[entry.change]} {area}{entry.name}", text))
     more = [f"  and {len(differences) - _MOST:,} more: --json has them all"] if len(differences) > _MOST else []
     return [*align_rows(rows), *more]
 
 
 def _short(text: str | None) -> str:
+    """The text with 12 characters of each digest."""
     return _DIGEST.sub(r"\1", text or "")

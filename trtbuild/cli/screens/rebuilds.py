@@ -11,14 +11,14 @@ from trtbuild.driver.cache.documents import Rebuilt, RebuiltEngine
 
 def rebuild_lines(rebuilt: Rebuilt) -> list[str]:
     """The number of equal engines, each different engine, and the reasons why other engines were not checked."""
-    sample = f"{rebuilt.sampled:,} of {count(rebuilt.engines, 'engine')} built again (--seed {rebuilt.seed})"
+    sample_text = f"{rebuilt.sampled:,} of {count(rebuilt.engines, 'engine')} built again (--seed {rebuilt.seed})"
     different = rebuilt.different
     if different:
-        lines = [f"{terminal.red('different')}: {count(len(different), 'engine')} of {sample}"]
+        lines = [f"{terminal.red('different')}: {count(len(different), 'engine')} of {sample_text}"]
     elif rebuilt.same:
-        lines = [f"{terminal.green('equal')}: {sample}, byte for byte"]
+        lines = [f"{terminal.green('equal')}: {sample_text}, byte for byte"]
     else:
-        lines = [f"{terminal.yellow('nothing could be compared')}: {sample}"]
+        lines = [f"{terminal.yellow('nothing could be compared')}: {sample_text}"]
     for engine in different:
         lines += _difference(engine)
     reasons = Counter(engine.reason for engine in rebuilt.unchecked)
@@ -34,5 +34,5 @@ def _difference(engine: RebuiltEngine) -> list[str]:
     ]
     hints = ["its record was moved to the quarantine"] if engine.quarantined else []
     hints += [f"remove ac/{engine.key} from remote {name}" for name in engine.remotes]
-    hints.append("trtbuild build then builds the engine and its packages again")
+    hints.append("trtbuild build builds the engine and its packages again")
     return [f"  {engine.step}", *align_rows(rows), *(f"    → {hint}" for hint in hints)]

@@ -25,11 +25,9 @@ def push_lines(document: CachePush) -> list[str]:
     """The records that were sent to each remote, and those that were not sent."""
     rows = []
     for remote in document.remotes:
-        already_text = f"{count(remote.records_there, 'record')}, {size(remote.bytes_there)} there already"
-        already_there = terminal.dim(already_text) if remote.records_there else ""
-        rows.append(
-            ("pushed", terminal.bold(remote.name), _amount(remote.records_sent, remote.bytes_sent), already_there)
-        )
+        sent = _amount(remote.records_sent, remote.bytes_sent)
+        there = f"{_amount(remote.records_there, remote.bytes_there)} there already" if remote.records_there else ""
+        rows.append(("pushed", terminal.bold(remote.name), sent, terminal.dim(there) if there else ""))
     by_reason: dict[tuple[str, str], list[str]] = {}
     for record in document.not_sent:
         by_reason.setdefault((record.remote, record.reason), []).append(record.step)
@@ -38,7 +36,7 @@ def push_lines(document: CachePush) -> list[str]:
         for (remote, reason), steps in by_reason.items()
     ]
     missing = _missing(document.missing, "not built", "trtbuild build, then push again")
-    # a warning that repeats the text of a row, perhaps with a remark in parentheses, is left out
+    # Some warnings repeat the text of a row, with or without a remark in parentheses. They are left out.
     row_texts = {f"{remote}: {reason}" for remote, reason in by_reason}
     warnings = [text for text in document.warnings if not row_texts & {text, text.partition(" (")[0]}]
     hint = ["→ trtbuild doctor checks the remotes; then push again: records that are there already are not sent again"]
@@ -53,30 +51,30 @@ def pull_lines(document: CachePull) -> list[str]:
     rows.append(("here already", "", count(document.present, "record")))
     return [
         *align_rows(rows),
-        *_missing(document.missing, "missing", "trtbuild build builds it here"),
+        *_missing(document.missing, "missing", "trtbuild build builds them here"),
         *_warning_lines(document.warnings),
     ]
 
 
 def export_lines(document: CacheExport) -> list[str]:
     """The file that was written."""
-    rows = [("exported", terminal.bold(document.file), f"{count(document.records, 'record')}, {size(document.bytes)}")]
-    left_out = [(f"  {terminal.yellow('left out')}", f"record {each.key}", each.reason) for each in document.left_out]
+    rows = [("exported", terminal.bold(document.file), _amount(document.records, document.bytes))]
+    left_out = [
+        (f"  {terminal.yellow('left out')}", f"record {record.key}", record.reason) for record in document.left_out
+    ]
     return [*align_rows(rows), *_first_rows(left_out), f"→ on the other machine: trtbuild cache import {document.file}"]
 
 
 def import_lines(document: CacheImport) -> list[str]:
     """The imported records of a bundle, and those that are not trusted."""
-    rows = [("imported", terminal.bold(document.file), f"{count(document.records, 'record')}, {size(document.bytes)}")]
+    rows = [("imported", terminal.bold(document.file), _amount(document.records, document.bytes))]
     if document.present:
         rows.append(("here already", "", count(document.present, "record")))
-    untrusted = [(f"  {terminal.red('not trusted')}", f"record {each.key}", each.reason) for each in document.untrusted]
-    hint = (
-        ["→ add the signer's key to the trusted keys, or ask for a bundle with a trusted signature"]
-        if untrusted
-        else []
-    )
-    return [*align_rows(rows), *_first_rows(untrusted), *hint]
+    untrusted = [
+        (f"  {terminal.red('not trusted')}", f"record {record.key}", record.reason) for record in document.untrusted
+    ]
+    hint = ["→ add the signer's key to the trusted keys, or ask for a bundle with a trusted signature"]
+    return [*align_rows(rows), *_first_rows(untrusted), *(hint if untrusted else [])]
 
 
 def _amount(records: int, size_bytes: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from trtbuild.cli.terminal import terminal
 from trtbuild.cli.terminal.quantities import align_rows, count, duration, first_names
@@ -13,57 +14,67 @@ from trtbuild.driver.answers.documents import Verification
 #: The largest number of outputs whose errors against the float model are listed.
 MOST_OUTPUTS = 4
 
-_BY = {"onnxruntime": "by onnxruntime on the CPU"}
+#: `CutEntry.by` → the words for this runner, if it is not a GPU.
+_RUNNER_TEXTS = {"onnxruntime": "by onnxruntime on the CPU"}
+
+
+class _Result(NamedTuple):
+    """One line about a model: its cells, and the lines below it."""
+
+    cells: tuple[str, ...]
+    notes: list[str]
 
 
 def verify_lines(document: Verification) -> list[str]:
     """One line for each model and runner; below it the results that are wrong or were not compared."""
-    rows = [each for model in document.models for each in _model(model)]
+    results = [result for model in document.models for result in _results(model)]
     lines = []
-    for line, (_, notes) in zip(align_rows(row for row, _ in rows), rows, strict=True):
-        lines += [line, *notes]
+    for line, result in zip(align_rows(result.cells for result in results), results, strict=True):
+        lines += [line, *result.notes]
     return [*lines, _summary(document)]
 
 
 def overview(document: Verification) -> list[str]:
     """The line of each model and runner, without details, as a part of a build's result."""
-    rows = [row for model in document.models for row, _ in _model(model)]
-    return align_rows([("verified", *row) for row in rows])
+    return align_rows(("verified", *result.cells) for model in document.models for result in _results(model))
 
 
-def _model(model: ModelEntry | PackageEntry) -> Iterator[tuple[tuple[str, ...], list[str]]]:
+def _results(model: ModelEntry | PackageEntry) -> list[_Result]:
+    """A result for each cut of a model, or one that says why there is no cut. Notes about the whole model are in the last
+    one."""
     name = terminal.bold(model.model)
     if model.missing:
         steps = model.missing
         more = f" and {len(steps) - 1} more" if len(steps) > 1 else ""
         hint = f"    → trtbuild build {model.model}"
-        yield (name, terminal.red("not built")), [f"    missing: {steps[0]}{more}", hint]
+        results = [_Result((name, terminal.red("not built")), [f"    missing: {steps[0]}{more}", hint])]
     elif not model.cuts:
         failed = model.status == "failed"
         word = terminal.red("failed") if failed else terminal.yellow("nothing was compared")
-        yield (name, word), _excess(model) + _not_run(model)
-    for number, cut in enumerate(model.cuts, start=1):
-        row, notes = _cut(name, cut)
-        yield row, [*notes, *(_excess(model) + _not_run(model) if number == len(model.cuts) else [])]
+        results = [_Result((name, word), [])]
+    else:
+        results = [_cut_result(name, cut) for cut in model.cuts]
+    results[-1].notes.extend([*_too_large(model), *_not_run(model)])
+    return results
 
 
-def _cut(name: str, cut: CutEntry) -> tuple[tuple[str, ...], list[str]]:
+def _cut_result(name: str, cut: CutEntry) -> _Result:
     error, tolerance = worst_error(cut)
     word = {"right": terminal.green("right"), "wrong": terminal.red("wrong")}.get(cut.status)
-    row = (
+    cells = (
         name,
         word or terminal.yellow("not all compared"),
         f"worst error {error:.1e}" if cut.status != "wrong" else "",
         f"within {tolerance:.0e}",
         count(len(cut.partitions), "partition"),
         count(len(cut.points), "point"),
-        _by(cut),
+        _runner_text(cut),
         "from the cache" if cut.verdict == "hit" else "",
     )
     notes = [*_notes(cut), *_float_error(cut)]
     if cut.status == "wrong" and cut.worst_input:
         notes.append(f"    worst inputs: {cut.worst_input}")
-    return row, notes
+    return _Result(cells, notes)
 
 
 def _float_error(cut: CutEntry) -> Iterator[str]:
@@ -80,7 +91,7 @@ def _float_error(cut: CutEntry) -> Iterator[str]:
     yield from (terminal.dim(f"    error against the float model: {text}") for text in texts)
 
 
-def _excess(model: ModelEntry | PackageEntry) -> list[str]:
+def _too_large(model: ModelEntry | PackageEntry) -> list[str]:
     return [f"    {terminal.red('too large')}: {model.exceeds}"] if model.exceeds else []
 
 
@@ -91,9 +102,9 @@ def _not_run(model: ModelEntry | PackageEntry) -> list[str]:
     return [terminal.dim(f"    engines not run: {first_names(names)}: {reason}") for reason, names in reasons.items()]
 
 
-def _by(cut: CutEntry) -> str:
+def _runner_text(cut: CutEntry) -> str:
     device = cut.machine.get("device")
-    by = f"by {', '.join(cut.targets)} on {device}" if device else _BY.get(cut.by, cut.by)
+    by = f"by {', '.join(cut.targets)} on {device}" if device else _RUNNER_TEXTS.get(cut.by, cut.by)
     return by if cut.against == "PyTorch" else f"{by}, against {cut.against}"
 
 
@@ -120,7 +131,7 @@ def _note(entry: WholeEntry | PartitionEntry, subject: str) -> list[str]:
 
 
 def _summary(document: Verification) -> str:
-    # the errors that belong to none of the document's models
+    # Each model that failed has one error. The other errors belong to models that are not in the document.
     other_errors = len(document.errors) - sum(model.status == "failed" for model in document.models)
     wrong = sum(not model.ok for model in document.models) + other_errors
     total = count(len(document.models) + other_errors, "model")

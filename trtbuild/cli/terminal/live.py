@@ -3,7 +3,7 @@
 Rules
 1. Rich is imported when the first step starts, or when other work, such as planning, takes longer than `PHASE_DELAY_S`. A
    build with nothing to do does not import it.
-2. In the line of a finished step, only the reason may be cut. A line of the area is exactly one row.
+2. In the line of a finished step, only the reason may be cut. Each line of the area fits into one row of the screen.
 3. The area uses at most half of the screen, so that finished steps stay visible.
 4. `close` removes the area at the end of every build, also after an error. Rich would hide the cursor, but this module
    keeps it visible, so that the terminal works as before after a ``kill -9``.
@@ -15,7 +15,7 @@ import contextlib
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -40,11 +40,19 @@ REFRESH = 8
 #: Work other than steps (planning, writing outputs) is shown when it takes longer than this, in s.
 PHASE_DELAY_S = 1.0
 
-#: In a narrow row, the duration of the last run is left out if it leaves fewer columns than this for the step's id.
+#: The least number of columns for a step's id. With fewer, the duration of the last run is left out.
 LEAST_NAME_WIDTH = 12
 
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 ASCII_SPINNER = "|/-\\"
+
+
+class _Running(NamedTuple):
+    """A running step or phase: its name, its start time, and the duration of its last run in s if it is known."""
+
+    name: str
+    start_time: float
+    last_duration_s: float | None
 
 
 class LiveProgress(Progress):
@@ -53,10 +61,10 @@ class LiveProgress(Progress):
     def __init__(self) -> None:
         super().__init__()
         self._build_start = time.monotonic()
-        #: Step id → its start time, and the duration of its last run in s if it is known.
-        self._running: dict[str, tuple[float, float | None]] = {}
-        #: The rows of the area. Rich's thread reads them without `_lock`, because a thread with `_lock` may wait for Rich.
-        self._area_rows: tuple[tuple[str, tuple[float, float | None]], ...] = ()
+        #: Step id → the running step.
+        self._running: dict[str, _Running] = {}
+        #: The steps in the area. Rich's thread reads them without `_lock`, because a thread with `_lock` may wait for Rich.
+        self._area_rows: tuple[_Running, ...] = ()
         self._last_duration_s: LastDuration = lambda _: None
         self._phases: dict[str, float] = {}
         self._timer: threading.Timer | None = None
@@ -68,9 +76,9 @@ class LiveProgress(Progress):
 
     def step_started(self, step: Step) -> None:
         with self._lock:
-            self._start_times[step.id] = time.monotonic()
-            self._running[step.id] = (self._start_times[step.id], self._last_duration_s(step.id))
-            self._area_rows = tuple(self._running.items())
+            start_time = self._start_times[step.id] = time.monotonic()
+            self._running[step.id] = _Running(step.id, start_time, self._last_duration_s(step.id))
+            self._area_rows = tuple(self._running.values())
             self._show_area()
 
     def step_finished(self, step: Step, ran: StepRun) -> None:
@@ -81,7 +89,7 @@ class LiveProgress(Progress):
                 about = ", ".join(filter(None, (short_reason(step.reason), description(ran))))
                 self._scroll(terminal.green("done"), step.id, about)
             else:
-                self._scroll(terminal.cyan("got "), step.id, "another build has made it")
+                self._scroll(terminal.cyan("got "), step.id, "another build made it")
 
     def step_failed(self, step: Step, error: TrtbuildError) -> None:
         with self._lock:
@@ -139,7 +147,7 @@ class LiveProgress(Progress):
 
     def _remove_row(self, step: Step) -> None:
         self._running.pop(step.id, None)
-        self._area_rows = tuple(self._running.items())
+        self._area_rows = tuple(self._running.values())
 
     def _scroll(self, word: str, name: str, about: str = "") -> None:
         """Write the line of a finished step or of other finished work above the area."""
@@ -151,7 +159,7 @@ class LiveProgress(Progress):
             super()._say(text)
         else:
             with contextlib.suppress(OSError):
-                self._live.console.print(_rich(text), soft_wrap=True)
+                self._live.console.print(_rich_text(text), soft_wrap=True)
 
     def _area(self) -> Live:
         from rich.live import Live
@@ -169,26 +177,29 @@ class LiveProgress(Progress):
         """The area as Rich text. Rich's thread calls this method, too."""
         live = self._live
         width, height = live.console.size if live is not None else (80, 24)
-        return _rich("\n".join(self.area(width, height)))
+        return _rich_text("\n".join(self.area(width, height)))
 
     def area(self, width: int, height: int) -> list[str]:
         """The area's rows on a screen of `width` columns and `height` rows."""
         now = time.monotonic()
         frame = self._spinner[int(now * REFRESH) % len(self._spinner)]
         phases = [
-            (name, (start_time, None)) for name, start_time in self._phases.items() if now - start_time > PHASE_DELAY_S
+            _Running(name, start_time, None)
+            for name, start_time in self._phases.items()
+            if now - start_time > PHASE_DELAY_S
         ]
         running = [*phases, *self._area_rows]
         most_rows = max(1, height // 2 - 1)
         shown = running if len(running) <= most_rows else running[: most_rows - 1]
-        rows = [self._running_row(step, now - start_time, last_s, frame, width) for step, (start_time, last_s) in shown]
+        rows = [self._running_row(entry, now, frame, width) for entry in shown]
         if len(shown) < len(running):
             rows.append(terminal.dim(crop(f"     … and {len(running) - len(shown)} more", width - 1)))
         total = f"     {self.tally.line(now - self._build_start)}"
         return [*rows, total if len(click.unstyle(total)) < width else crop(total.lstrip(), width - 1)]
 
-    def _running_row(self, step: str, taken_s: float, last_s: float | None, frame: str, width: int) -> str:
-        head = f"{frame:>4} {duration(taken_s):>8}  "
+    def _running_row(self, entry: _Running, now: float, frame: str, width: int) -> str:
+        step, last_s = entry.name, entry.last_duration_s
+        head = f"{frame:>4} {duration(now - entry.start_time):>8}  "
         free_columns = width - len(head) - 1  # one column stays free, because some terminals wrap a full row
         if free_columns < 8:
             return crop(f"{frame} {step}", width - 1)
@@ -199,13 +210,13 @@ class LiveProgress(Progress):
                 note = f"  last {duration(last_s)}"
                 name_width = free_columns - len(note)
             if name_width >= LEAST_NAME_WIDTH:
-                name = _middle(step, free_columns - len(note))
+                name = _without_middle(step, free_columns - len(note))
                 return f"{terminal.cyan(head)}{name:{name_width}}{terminal.dim(note)}"
-        return f"{terminal.cyan(head)}{_middle(step, free_columns)}"
+        return f"{terminal.cyan(head)}{_without_middle(step, free_columns)}"
 
 
-def _middle(text: str, width: int) -> str:
-    """Text of at most `width` columns. The middle of a long step id is left out, because its two ends identify it."""
+def _without_middle(text: str, width: int) -> str:
+    """Cut `text` to at most `width` columns. The middle is left out, because the two ends of a step's id identify it."""
     if len(text) <= width:
         return text
     head = (width - 1) // 2
@@ -215,12 +226,12 @@ def _middle(text: str, width: int) -> str:
 def _console() -> Console:
     from rich.console import Console
 
-    class CursorStays(Console):
+    class ConsoleWithCursor(Console):
         def show_cursor(self, show: bool = True) -> bool:
             return False
 
     coloured = terminal.shows_colour(sys.stderr)
-    return CursorStays(
+    return ConsoleWithCursor(
         file=sys.stderr,
         force_terminal=True,
         color_system="standard" if coloured else None,
@@ -231,7 +242,7 @@ def _console() -> Console:
     )
 
 
-def _rich(text: str) -> Text:
+def _rich_text(text: str) -> Text:
     from rich.text import Text
 
     return Text.from_ansi(text, no_wrap=True, end="\n")

@@ -10,7 +10,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def duration(seconds: float) -> str:
-    """``0.3 s``, ``42.0 s``, ``2 min 05 s``, ``1 h 02 min``."""
+    """A duration as text: ``0.3 s``, ``42.0 s``, ``2 min 05 s``, ``1 h 02 min``."""
     if seconds < 99.95:
         return f"{seconds:.1f} s"
     whole_seconds = round(seconds)
@@ -20,7 +20,7 @@ def duration(seconds: float) -> str:
 
 
 def size(size_bytes: float) -> str:
-    """``512 B``, ``34.1 KiB``, ``1.2 GiB``."""
+    """A size as text: ``512 B``, ``34.1 KiB``, ``1.2 GiB``."""
     for unit in _UNITS:
         if size_bytes < 1000 or unit == _UNITS[-1]:
             break
@@ -29,7 +29,7 @@ def size(size_bytes: float) -> str:
 
 
 def count(number: int, word: str) -> str:
-    """``1 step``, ``3 steps``, ``2 entries``."""
+    """A number with its noun: ``1 step``, ``3 steps``, ``2 entries``. The plural of a noun in ``-ry`` ends in ``-ries``."""
     if number == 1:
         return f"{number:,} {word}"
     return f"{number:,} {word[:-1]}ies" if word.endswith("ry") else f"{number:,} {word}s"
@@ -43,18 +43,16 @@ def first_names(names: Sequence[str], most: int = 3) -> str:
 
 
 def align_rows(rows: Iterable[Sequence[str]], right: Sequence[int] = (), gap: str = "  ") -> list[str]:
-    """Rows as lines with aligned columns. The columns in `right` are aligned to the right. Cells may have colour."""
+    """Rows as lines with aligned columns. The columns in `right` are aligned to the right. The codes of colours in a cell
+    do not count as its width."""
     cells = [list(row) for row in rows]
     widths: dict[int, int] = {}
     for row in cells:
         for column, cell in enumerate(row):
             widths[column] = max(widths.get(column, 0), len(click.unstyle(cell)))
-    lines = []
-    for row in cells:
-        padded = [
-            padding + cell if column in right else cell + padding
-            for column, cell in enumerate(row)
-            for padding in (" " * (widths[column] - len(click.unstyle(cell))),)
-        ]
-        lines.append(gap.join(padded).rstrip())
-    return lines
+
+    def padded(column: int, cell: str) -> str:
+        padding = " " * (widths[column] - len(click.unstyle(cell)))
+        return padding + cell if column in right else cell + padding
+
+    return [gap.join(padded(column, cell) for column, cell in enumerate(row)).rstrip() for row in cells]

@@ -123,3 +123,7 @@ def yellow(text: str) -> str:
 
 def cyan(text: str) -> str:
     return click.style(text, fg="cyan")
+
+
+#: The mark at the start of a line about something that was added, removed or changed.
+CHANGE_MARKS = {"added": green("+"), "removed": red("-"), "changed": yellow("~")}

@@ -1,4 +1,4 @@
-"""Finds the weight for each weight slot of a traced program, in a weights file or in the trace."""
+"""Find the weight for each weight slot of a traced program, in a weights file or in the trace."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Interface:
     """The weights, inputs and outputs of a traced program (the `interface` output of a trace).
 
     `aliases` maps the names of tied weights to the name of their slot. `output_tree` is the structure of the model's
-    result. `ties` are pairs of declared symbols that must be equal; the program has one symbol for both.
+    result. `ties` are pairs of declared symbols, by number, that must be equal. The program has one symbol for both.
     """
 
     slots: tuple[WeightSlot, ...]
@@ -44,7 +44,7 @@ class Interface:
     state: tuple[StateTensor, ...] = ()
 
     @property
-    def program_slots(self) -> int:
+    def program_slot_count(self) -> int:
         """The number of slots that the program reads as weights. The slots of the state come after them."""
         return len(self.slots) - len(self.state)
 
@@ -82,14 +82,14 @@ class Interface:
 def _operators(document: Mapping[str, Any]) -> tuple[CustomOperator, ...]:
     operators = tuple(map(CustomOperator.from_json, document.get("custom_operators", ())))
     if sorted(document.get("operators", {})) != [operator.name for operator in operators]:
-        raise ValueError("it does not describe its operators: an earlier version of trtbuild traced the model")
+        raise ValueError("the operators are not described: an earlier version of trtbuild traced the model")
     return operators
 
 
-def _state(document: Mapping[str, Any], slots: int) -> tuple[StateTensor, ...]:
+def _state(document: Mapping[str, Any], slot_count: int) -> tuple[StateTensor, ...]:
     state = tuple(map(StateTensor.from_json, document.get("state", ())))
-    if [entry.slot for entry in state] != list(range(slots - len(state), slots)):
-        raise ValueError("the slots of its state are not the last slots")
+    if [entry.slot for entry in state] != list(range(slot_count - len(state), slot_count)):
+        raise ValueError("the slots of the state are not the last slots")
     return state
 
 
@@ -123,9 +123,10 @@ def bind_weights(
     names_of_slot: dict[str, list[str]] = {slot.name: [slot.name] for slot in interface.slots}
     for alias, name in interface.aliases.items():
         names_of_slot.setdefault(name, [name]).append(alias)
+    table = table or {}
     weights = []
     for number, slot in enumerate(interface.slots):
-        values = {name: table[name] for name in names_of_slot[slot.name] if name in table} if table is not None else {}
+        values = {name: table[name] for name in names_of_slot[slot.name] if name in table}
         if len(set(values.values())) > 1:
             names = " and ".join(sorted(values))
             raise SourceError(

@@ -174,7 +174,7 @@ class _ForwardPass:
             precisions=self._model.precisions,
             points=self._points(),
             comparison=make_comparison(
-                self._model, self.plan.shapes, weights[: interface.program_slots], interface.state_inputs
+                self._model, self.plan.shapes, weights[: interface.program_slot_count], interface.state_inputs
             ),
             truncates_double=truncates,
         )

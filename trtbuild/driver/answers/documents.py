@@ -16,7 +16,7 @@ from trtbuild.core.recipes.recipe import Change
 from trtbuild.core.recipes.record import Output
 from trtbuild.core.values.codec import optional
 from trtbuild.driver.project.history import LastRun
-from trtbuild.store.layers.accounts import Account
+from trtbuild.store.layers.remote_statistics import RemoteStatistics
 
 #: Stage → verdict → number of steps. All stages are included.
 Totals = Mapping[Stage, Mapping[Verdict, int]]
@@ -114,7 +114,7 @@ class Plan:
     equal_axes: Sequence[EqualAxes] | None = optional()
     errors: Sequence[ErrorEntry]
     warnings: Sequence[str]
-    remotes: Sequence[Account]
+    remotes: Sequence[RemoteStatistics]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +148,7 @@ class Build:
     not_begun: int
     errors: Sequence[ErrorEntry]
     warnings: Sequence[str]
-    remotes: Sequence[Account]
+    remotes: Sequence[RemoteStatistics]
     verification: Verification | None = optional()
 
 

@@ -26,7 +26,7 @@ from trtbuild.driver.answers.documents import (
 )
 from trtbuild.driver.project.outcome import Outcome, WrittenOutput
 from trtbuild.errors import ConfigurationErrors, FrozenError, ManifestErrors, TrtbuildError
-from trtbuild.store.layers.accounts import Account
+from trtbuild.store.layers.remote_statistics import RemoteStatistics
 
 #: If the duration in a record is not below this, it is treated as invalid and ignored.
 _LONGEST_STEP_S = 30 * 86400.0
@@ -42,7 +42,7 @@ class BuildResult:
     errors: list[TrtbuildError] = field(default_factory=list)
     duration_s: float = 0.0
     #: How this build used each remote (`LayeredStore.reports`).
-    remotes: list[Account] = field(default_factory=list)
+    remotes: list[RemoteStatistics] = field(default_factory=list)
     #: The document of `--verify`.
     verification: Verification | None = None
 
@@ -78,7 +78,7 @@ def plan_document(
     errors: Sequence[TrtbuildError],
     duration_s: float,
     warnings: Sequence[str],
-    remotes: Sequence[Account],
+    remotes: Sequence[RemoteStatistics],
 ) -> Plan:
     """The document of a plan. In a plan, a verdict may be ``unknown``."""
     steps = [_step_entry(step) for plan in plans.values() for step in plan.steps.values()]

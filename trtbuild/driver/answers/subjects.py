@@ -5,9 +5,9 @@ Rules
    also known. If the cache has the records of the engines, the recipes of the engines are also known.
 2. A model is planned, but no step is run. If a step has to run before the graph is known, only two things are known: the
    manifest, and the recipes of the earlier steps.
-3. The names of a package's weights are in its index. If the project built this package last, its trace has the names of all
-   weights. If a name is missing and the partitions are equal, the name of the other side is used
-   (`driver.answers.differences`).
+3. The index of a package has the names of some weights. If the project's last build of the model made this package, the
+   trace has the names of all weights. If a name is missing and the partitions are equal, the name of the other side is
+   used (`driver.answers.differences`).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def find_subject(request: Request, title: str) -> Subject:
     if folder is not None:
         try:
             package = open_package(folder)
-        except PackageError as error:  # the exit status of a PackageError means for `diff` that the two sides differ
+        except PackageError as error:  # it exits with 1, which means for `diff` that the sides differ
             raise UsageError(error.text, hint=error.hint) from error
         return package_subject(request.project.absolute(), package, title)
     models = Workspace(replace(request, models=(), targets=())).models
@@ -118,11 +118,9 @@ def _model_subject(workspace: Workspace, plan: ModelPlan) -> Subject:
         first = next(step for step in plan.steps.values() if step.verdict != "hit")
         return replace(declared_subject, blocking_step=(first.id.removeprefix(prefix), first.reason.text))
     contents = plan.contents
-    full_subject = Subject(
-        **{**_fields_of_subject(declared_subject), **_fields_from_parts(_parts_as_json(package_recipe(contents)))}
-    )
     return replace(
-        full_subject,
+        declared_subject,
+        **_fields_from_parts(_plain_parts(package_recipe(contents))),
         plans={
             f"{engine.partition}@{engine.target}": engine.plan.sha256
             for engine in contents.engines
@@ -131,10 +129,6 @@ def _model_subject(workspace: Workspace, plan: ModelPlan) -> Subject:
         weight_names={number: slot.name for number, slot in enumerate(contents.interface.slots)},
         weights={number: asdict(weight) for number, weight in enumerate(contents.weights)},
     )
-
-
-def _fields_of_subject(subject: Subject) -> dict[str, Any]:
-    return {name: getattr(subject, name) for name in subject.__dataclass_fields__}
 
 
 def _input_fields(entry: Input) -> dict[str, Any]:
@@ -150,22 +144,20 @@ def _dim_fields(shapes: ShapePlan) -> dict[str, JsonObject]:
 
 
 def _profile_shapes(model: Model) -> dict[str, JsonObject]:
-    return {
-        profile.name: {name: json.loads(json.dumps(asdict(shape))) for name, shape in profile.shapes}
-        for profile in model.profiles
-    }
+    return {profile.name: {name: _plain(asdict(shape)) for name, shape in profile.shapes} for profile in model.profiles}
 
 
-def _parts_as_json(recipe: Recipe) -> dict[str, Any]:
-    """The parts of a package's recipe as JSON values."""
-    return json.loads(json.dumps({name: _to_json(value) for name, value in recipe.parts}))  # type: ignore[no-any-return]
+def _plain_parts(recipe: Recipe) -> dict[str, Any]:
+    """The parts of a recipe by name, as `_plain` values."""
+    return {name: _plain(value) for name, value in recipe.parts}
 
 
-def _to_json(value: Any) -> Any:
+def _plain(value: Any) -> Any:
+    """A value of dicts and lists only. So it compares equal to the same value in the index of a package, which is JSON."""
     if isinstance(value, Mapping):
-        return {name: _to_json(item) for name, item in value.items()}
+        return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_to_json(item) for item in value]
+        return [_plain(item) for item in value]
     return value
 
 
@@ -200,7 +192,8 @@ def _without_fields(entry: Mapping[str, Any], *names: str) -> dict[str, Any]:
 
 
 def package_subject(project: Path, package: Package, title: str, *, offline: bool = False) -> Subject:
-    """The subject that describes a package. With `offline` no remote is used."""
+    """The subject that describes a package. With `offline`, no remote is used. If the cache cannot be read or its entries
+    are damaged, the subject has the fields from the index only."""
     index = json.loads(package.index_bytes)
     targets = {name: _without_fields(entry, "partitions", "engines") for name, entry in index["targets"].items()}
     partitions = {name: entry["partitions"] for name, entry in index["targets"].items()}
@@ -247,19 +240,10 @@ def _find_package_record(store: LayeredStore, history: History, model: str, inde
 
 def _add_records(subject: Subject, package: Record, store: LayeredStore, history: History) -> Subject:
     """Add the fields that come from the package step's record, and from the records that it names (rules 1 and 3)."""
-    engines = _parts_as_json(package.recipe)["engines"]
-    recipes = {}
-    for name, key in engines.items():
-        record = store.get_record(key)
-        if record is not None:
-            recipes[f"engine/{name}"] = record.recipe
-    weight_names, weights = dict(subject.weight_names), dict(subject.weights)
-    for name, partition, target in ((name, *name.rsplit("@", 1)) for name in engines):
-        recipe = recipes.get(f"engine/{name}")
-        slots = (subject.partitions or {})[target][partition]["weights"]
-        if recipe is not None:
-            engine_weights = _parts_as_json(recipe)["weights"]
-            weights.update({slot: engine_weights[f"w{number}"] for number, slot in enumerate(slots)})
+    engines = _plain_parts(package.recipe)["engines"]
+    recipes = _engine_recipes(engines, store)
+    weights = {**subject.weights, **_engine_weights(subject.partitions or {}, recipes)}
+    weight_names = subject.weight_names
     last = history.recipe(f"{subject.model}/package")
     if last is not None and last.key == package.recipe.key:
         for stage in (*USER_CODE_STAGES, "lower", "partition"):
@@ -273,3 +257,22 @@ def _add_records(subject: Subject, package: Record, store: LayeredStore, history
     return replace(
         subject, known_from="recipes", engines=engines, recipes=recipes, weight_names=weight_names, weights=weights
     )
+
+
+def _engine_recipes(engines: Mapping[str, str], store: LayeredStore) -> dict[str, Recipe]:
+    """The recipes of the engines whose records the cache has: step id without the model → recipe."""
+    records = {name: store.get_record(key) for name, key in engines.items()}
+    return {f"engine/{name}": record.recipe for name, record in records.items() if record is not None}
+
+
+def _engine_weights(
+    partitions: Mapping[str, Mapping[str, JsonObject]], recipes: Mapping[str, Recipe]
+) -> dict[int, JsonObject]:
+    """The weights in the recipes of engines: slot → dtype, shape and SHA-256."""
+    weights: dict[int, JsonObject] = {}
+    for step, recipe in recipes.items():
+        partition, target = step.removeprefix("engine/").rsplit("@", 1)
+        engine_weights = _plain_parts(recipe)["weights"]
+        for number, slot in enumerate(partitions[target][partition]["weights"]):
+            weights[slot] = engine_weights[f"w{number}"]
+    return weights

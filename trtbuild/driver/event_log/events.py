@@ -13,7 +13,7 @@ from typing import Any, Literal
 from trtbuild.core.planning.graph import Reason, Stage, Verdict
 from trtbuild.core.values.codec import encode, optional
 from trtbuild.driver.answers.documents import ErrorEntry, Totals
-from trtbuild.store.layers.accounts import Account
+from trtbuild.store.layers.remote_statistics import RemoteStatistics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +178,7 @@ class BuildFinished:
     status: Literal["done", "failed", "error", "interrupted"]
     totals: Totals
     errors: Sequence[ErrorEntry]
-    remotes: Sequence[Account]
+    remotes: Sequence[RemoteStatistics]
 
 
 Event = (

@@ -26,7 +26,7 @@ def device_memory(path: Path) -> DeviceMemory:
     try:
         package = open_package(path)
         target = choose_target(package.index, this_machine(sms[0]))
-        device = devices.use_device(sms[0])
+        device = devices.use_gpu_with_sm(sms[0])
         if device is None:
             return _unknown_memory("the GPU cannot be used")
         files = package.read(target.engines.values())

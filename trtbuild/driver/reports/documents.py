@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from trtbuild.core.planning.graph import Reason, Stage
 from trtbuild.driver.answers.documents import ErrorEntry
-from trtbuild.store.layers.accounts import Account
+from trtbuild.store.layers.remote_statistics import RemoteStatistics
 
 #: ``running``: the build has not ended, or its process was killed.
 Status = Literal["done", "failed", "error", "interrupted", "running"]
@@ -183,7 +183,7 @@ class Report:
     errors: Sequence[ErrorEntry]
     warnings: Sequence[str]
     outputs: Sequence[Sequence[str]]
-    remotes: Sequence[Account]
+    remotes: Sequence[RemoteStatistics]
     steps: Sequence[StepRow]
     phases: Sequence[Phase]
     targets: Sequence[TargetRow]

@@ -56,5 +56,5 @@ def float_program(workspace: Workspace, plan: ModelPlan, pool: WorkerPool) -> Fl
 def _program(workspace: Workspace, record: Record) -> FloatProgram:
     interface = Interface.from_bytes(workspace.lookups.blob(record.outputs["interface"].sha256))
     weights = weights_from_json(json.loads(workspace.lookups.blob(record.outputs["weights"].sha256)))
-    slots = bind_weights(interface, weights, None)[: interface.program_slots]
+    slots = bind_weights(interface, weights, None)[: interface.program_slot_count]
     return FloatProgram(record.outputs["program"].sha256, record.outputs["graph"].sha256, slots)

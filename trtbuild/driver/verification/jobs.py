@@ -94,7 +94,7 @@ def partitioning_jobs(
             programs={} if by_onnx else _programs(record, partitions),
             onnx={graph: conversion.outputs["onnx"].sha256 for graph, conversion in conversions.items()},
             origins={graph: conversion.outputs["origins"].sha256 for graph, conversion in conversions.items()},
-            weights=tuple(contents.weights[: interface.program_slots]),
+            weights=tuple(contents.weights[: interface.program_slot_count]),
             inputs=(*((entry.name, entry.dtype) for entry in model.inputs), *state.inputs),
             tolerances=tolerances("onnxruntime"),
             ranges={
@@ -107,7 +107,7 @@ def partitioning_jobs(
             has_rounded_weights=has_rounded_weights,
             operators=interface.operators,
             roots=tuple(model.source.roots),
-            first_state=tuple(contents.weights[interface.program_slots :]),
+            first_state=tuple(contents.weights[interface.program_slot_count :]),
         ).at(points, plan.shapes)
         graph = trace.outputs["graph"].sha256
         jobs.append(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from trtbuild.core.planning.jobs import ConvertJob, LowerJob, PartitionJob
 from trtbuild.driver.workers.results import Context, Result
-from trtbuild.stages.trace.sources.source_graph import Makers
+from trtbuild.stages.trace.sources.source_graph import GraphFunctions
 
 if TYPE_CHECKING:
     from trtbuild.stages.graphs.handlers import GraphHandler, ParserRefusal
@@ -21,7 +21,7 @@ def graph_handler(graph_kind: str) -> GraphHandler:
     return HANDLERS[graph_kind]
 
 
-def makers() -> Makers:
+def graph_functions() -> GraphFunctions:
     """Return the functions that a trace calls for such graphs. They load their libraries at their first use."""
 
     def record_network(
@@ -31,7 +31,7 @@ def makers() -> Makers:
 
         return record_network(define, [NetworkInput(*entry) for entry in declared_inputs], check)
 
-    return Makers(graph_handler, record_network)
+    return GraphFunctions(graph_handler, record_network)
 
 
 def lower(job: LowerJob, context: Context) -> Result:

@@ -89,7 +89,9 @@ def trace(job: TraceJob, context: Context) -> Result:
         refuse_small_cache_disk(store.root, subject, size, lambda: store.missing_bytes(views))
 
     quantizers = None if job.quantizers is None else store.get_bytes(job.quantizers)
-    traced = run.trace(job, context.project, store_weights, graph_steps.makers(), quantizers, refuse_small_disk)
+    traced = run.trace(
+        job, context.project, store_weights, graph_steps.graph_functions(), quantizers, refuse_small_disk
+    )
     outputs = {
         "program": store.put_bytes(traced.program),
         "graph": store.put_bytes(traced.graph.encode()),

@@ -87,12 +87,12 @@ class _OriginalModule:
     def _new_contender(self, runner: str, shapes: Sequence[Sequence[int]]) -> LocalContender:
         import torch
 
-        from trtbuild.stages.trace.examples import call_arguments, tensors
+        from trtbuild.stages.trace.examples import call_arguments, example_tensors
 
         if runner not in self._functions:
             self._functions[runner] = torch.compile(self._module) if runner == "torch.compile" else self._module
         function = self._functions[runner]
-        values = [tensor.to(self._device) for tensor in tensors(self._trace.inputs, shapes)]
+        values = [tensor.to(self._device) for tensor in example_tensors(self._trace.inputs, shapes)]
         args, kwargs = call_arguments(self._trace.inputs, values)
         return LocalContender(
             lambda: function(*args, **kwargs), torch.cuda.synchronize if self._is_on_gpu else _wait_for_cpu

@@ -1,4 +1,4 @@
-"""The written forms of a precision: one name for the whole model, or a mapping with the precisions of modules."""
+"""The two forms of the field `precision`: one name for the whole model, or a mapping with the precisions of modules."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ _EXAMPLE = '{default: float16, float32: ["*.norm"]}'
 
 
 def expand(value: Any) -> Any:
-    """The mapping that `value` means: ``float16`` is short for ``{default: float16}``."""
+    """Return `value` as a mapping: ``float16`` is short for ``{default: float16}``. Raises `invalid_value` for a value that
+    is neither a precision nor a mapping."""
     if isinstance(value, dict) and value:
         return value
     if isinstance(value, str) and value in _NAMES:
         return {"default": value}
-    similar = SYNONYMS.get(str(value).casefold()) or nearest(str(value), _NAMES)
-    if similar in _NAMES and isinstance(value, str):
-        hint = f"did you mean {similar!r}?"
-    else:
-        hint = f"a mapping sets other precisions for modules: {_EXAMPLE}"
+    hint = f"a mapping sets other precisions for modules: {_EXAMPLE}"
+    if isinstance(value, str):
+        similar = SYNONYMS.get(value.casefold()) or nearest(value, _NAMES)
+        if similar in _NAMES:
+            hint = f"did you mean {similar!r}?"
     raise invalid_value(f"`precision` must be one of {', '.join(_NAMES)}, not {kind_of(value)}", hint)
 
 
 def check_effect(default: str, patterns: Mapping[kinds.Precision, list[str]]) -> None:
-    """Raise an error for a mapping that lists modules under its own default only."""
+    """Raise `invalid_value` if modules are listed under the default precision only. Such a list has no effect."""
     if any(patterns.values()) and not any(listed for name, listed in patterns.items() if name != default):
         raise invalid_value(
             f"`precision` lists modules under `{default}` only, and {default} is its default anyway",

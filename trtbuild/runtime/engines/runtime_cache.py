@@ -1,4 +1,4 @@
-"""Store the kernels that TensorRT-RTX compiled on this GPU in a file, so that the next process need not compile them.
+"""Store the kernels that TensorRT-RTX compiled on this GPU (its runtime cache) in a file for the next process.
 
     <package>/.runtime/<library>-<version>/<gpu>-sm<sm>-driver<version>.kernels
 
@@ -6,8 +6,8 @@ Rules
 1. Each combination of GPU model, driver and library version has its own file. The library also checks this combination.
 2. The file only makes the start of a process faster. If it is missing, damaged or refused, kernels are compiled again,
    without an error. A digest at the start of the file detects damage.
-3. The file contains code for the GPU. So it is read only if no other user could have written it (POSIX: this user or root
-   owns it, and others cannot write it). The package's digests do not include this file.
+3. The file contains code for the GPU. So it is not read if a user other than this one and root could have written it.
+   This is checked on POSIX only. The package's digests do not include this file.
 4. If the package's directory is not writable, the file is in the user's cache directory, in a folder named by the package's
    digest.
 5. The file is written under a temporary name and then renamed. If two processes write at once, the file of the last process
@@ -31,6 +31,10 @@ from trtbuild.atomic import replace_file
 from trtbuild.regular import open_regular
 
 MAGIC = b"trtbuild.kernels/1\n"
+
+# CUDA driver API, cuda.h: CUdevice_attribute.
+_COMPUTE_CAPABILITY_MAJOR = 75
+_COMPUTE_CAPABILITY_MINOR = 76
 
 #: The folder in a package. Its name begins with a dot, because it is not part of the package.
 KERNEL_FOLDER = ".runtime"
@@ -57,8 +61,8 @@ def find_gpu(ordinal: int) -> Gpu | None:
         driver.cuInit(0),
         driver.cuDeviceGet(ctypes.byref(device), ordinal),
         driver.cuDeviceGetName(name, len(name), device),
-        driver.cuDeviceGetAttribute(ctypes.byref(major), 75, device),  # CUdevice_attribute: compute capability
-        driver.cuDeviceGetAttribute(ctypes.byref(minor), 76, device),
+        driver.cuDeviceGetAttribute(ctypes.byref(major), _COMPUTE_CAPABILITY_MAJOR, device),
+        driver.cuDeviceGetAttribute(ctypes.byref(minor), _COMPUTE_CAPABILITY_MINOR, device),
         driver.cuDriverGetVersion(ctypes.byref(version)),
     )
     if any(error_codes):
@@ -66,13 +70,13 @@ def find_gpu(ordinal: int) -> Gpu | None:
     return Gpu(name.value.decode(errors="replace"), major.value * 10 + minor.value, version.value)
 
 
-def kernel_file_paths(package: Path, digest: str, library: str, version: str, device: Gpu) -> tuple[Path, ...]:
+def kernel_file_paths(package: Path, digest: str, library: str, version: str, gpu: Gpu) -> tuple[Path, ...]:
     """Return the possible paths of the kernel file, best first. `digest` is the package's digest. There is only one path
     for a user without a home directory (in a container)."""
-    name = f"{_file_name(device.name)}-sm{device.sm}-driver{device.driver}.kernels"
+    name = f"{_file_name(gpu.name)}-sm{gpu.sm}-driver{gpu.driver}.kernels"
     inner = Path(f"{_file_name(library)}-{_file_name(version)}", name)
     paths = [package / KERNEL_FOLDER / inner]
-    with contextlib.suppress(RuntimeError):  # Path.home(): neither $HOME nor a password database entry of the user
+    with contextlib.suppress(RuntimeError):  # from Path.home(), if the user has no home directory
         paths.append(_user_cache() / "trtbuild" / "runtime" / digest[:32] / inner)
     return tuple(paths)
 
@@ -107,7 +111,7 @@ class KernelFile:
 
 
 def _read_trusted(path: Path) -> bytes | None:
-    """Read the file. Returns None if there is no such file, or if another user could have written it (rule 3)."""
+    """Read the file. Returns None if it cannot be read, or if another user could have written it (rule 3)."""
     try:
         with open(open_regular(path), "rb") as file:
             status = os.fstat(file.fileno())

@@ -1,12 +1,13 @@
 """Arrays in device memory without torch: new arrays, or wrapped arrays of other libraries.
 
 Rules
-1. A wrapped array is not copied. The object that its memory comes from (a DLPack capsule, the exporting object) is its
-   `owner`. So this object is not freed before the array.
+1. A wrapped array is not copied. Its `owner` keeps the memory alive as long as the array: the exporting object, or an
+   object that calls the deleter of the DLPack capsule.
 2. The `stream` of an array is the stream of the last write to its memory, if this stream is known. When an array is
    wrapped, the stream of the call waits for that write, and becomes the `stream` of the wrapped array. Readers on other
    streams wait for the work on `stream` (CUDA array interface 3, "Synchronization"; ``__dlpack__(stream=…)``).
 3. An array in host memory is refused, with a hint. Nothing is uploaded automatically.
+4. The legacy default stream has two handles, 0 and 1. DLPack and the CUDA array interface allow only the second one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 from trtbuild.errors import CallRefused
 from trtbuild.runtime.memory import dlpack
-from trtbuild.runtime.memory.device_memory import Memory
+from trtbuild.runtime.memory.device_memory import LEGACY_STREAM, Memory
 from trtbuild.runtime.memory.dtypes import ARRAY_TYPES, element_of_typestr
 
 
@@ -44,10 +45,12 @@ class DeviceArray:
         self.memory = memory
         self.address = address
         self.shape = shape
-        self.dtype = ARRAY_TYPES[dtype].name  # all arrays use the same string object: types are compared by identity
+        self.dtype = ARRAY_TYPES[dtype].name  # the same string object in all arrays, so that a comparison is fast
         self.owner = owner
         self.stream = stream
         self.strides = None if strides is None or _is_row_major(shape, strides) else strides
+
+    # The runtime calls these two methods of torch tensors and of these arrays.
 
     def data_ptr(self) -> int:
         return self.address
@@ -90,12 +93,12 @@ class DeviceArray:
         """Create a DLPack capsule of the same memory. `stream` is the reader's stream, which waits for earlier writes. If
         `stream` is -1, no stream waits."""
         if copy:
-            raise BufferError("a copy is not made here")
+            raise BufferError("the export does not copy the array: leave out copy=True")
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
             raise BufferError(f"the array is on {self.device}")
         if stream != -1 and self.stream is not None:
-            # None means the legacy default stream.
-            self.memory.wait(reader=1 if stream is None else stream, writer=self.stream)
+            # In DLPack, None means the legacy default stream.
+            self.memory.wait(reader=LEGACY_STREAM if stream is None else stream, writer=self.stream)
         versioned = max_version is not None and max_version[0] >= 1
         return dlpack.create_capsule(
             self.address,
@@ -115,13 +118,12 @@ class DeviceArray:
         strides = None
         if self.strides is not None:
             strides = tuple(step * element.itemsize for step in self.strides)
-        stream = self.stream if self.stream != 0 else 1  # 0 is not allowed; 1 also means the legacy default stream
         return {
             "shape": self.shape,
             "typestr": element.typestr,
             "data": (self.address, False),
             "strides": strides,
-            "stream": stream,
+            "stream": None if self.stream is None else _exchanged_handle(self.stream),
             "version": 3,
         }
 
@@ -132,8 +134,8 @@ def wrap_array(memory: Memory, value: Any, stream: int, name: str) -> DeviceArra
 
     Raises CallRefused for a value that is not an array, is on another device, or has an unsupported element type.
     """
-    if getattr(value, "is_neg", bool)():  # torch's own exports ignore a pending negation
-        raise CallRefused(f"{name} is negated only when it is read", hint="pass tensor.resolve_neg()")
+    if hasattr(value, "is_neg") and value.is_neg():  # torch's export of such a tensor has values without the negation
+        raise CallRefused(f"{name} has a negation that PyTorch has not computed yet", hint="pass tensor.resolve_neg()")
     if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
         return _wrap_dlpack(memory, value, stream, name)
     if hasattr(value, "__cuda_array_interface__"):
@@ -169,7 +171,7 @@ def _wrap_dlpack(memory: Memory, value: Any, stream: int, name: str) -> DeviceAr
         raise host_memory_error(name, type(value), memory.ordinal)
     if int(kind) == dlpack.CUDA and int(ordinal) != memory.ordinal:
         raise wrong_device_error(name, f"cuda:{int(ordinal)}", memory.ordinal)
-    reader = stream or 1  # 0 is not allowed; 1 also means the legacy default stream
+    reader = _exchanged_handle(stream)
     try:
         capsule = value.__dlpack__(stream=reader, max_version=(1, 0))
     except TypeError:  # a library that is older than DLPack 1.0
@@ -199,7 +201,7 @@ def _wrap_interface(memory: Memory, value: Any, stream: int, name: str) -> Devic
     if ordinal != memory.ordinal:
         raise wrong_device_error(name, f"cuda:{ordinal}", memory.ordinal)
     writer = interface.get("stream")
-    if writer is not None and int(writer) not in (stream, stream or 1):
+    if writer is not None and _exchanged_handle(int(writer)) != _exchanged_handle(stream):
         memory.wait(reader=stream, writer=int(writer))
     strides = interface.get("strides")
     if strides is not None:
@@ -209,6 +211,11 @@ def _wrap_interface(memory: Memory, value: Any, stream: int, name: str) -> Devic
             )
         strides = tuple(int(step) // element.itemsize for step in strides)
     return DeviceArray(memory, address, shape, element.name, owner=value, stream=stream, strides=strides)
+
+
+def _exchanged_handle(stream: int) -> int:
+    """The handle of a stream in DLPack and in the CUDA array interface (rule 4)."""
+    return stream or LEGACY_STREAM
 
 
 def _is_row_major(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:

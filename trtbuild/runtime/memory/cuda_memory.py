@@ -16,6 +16,7 @@ from typing import Any
 from trtbuild.errors import EngineError, EnvironmentFault
 from trtbuild.runtime.memory.arrays import DeviceArray, wrap_array, wrong_device_error
 from trtbuild.runtime.memory.cuda_objects import Block, CudaGraph, Event, Stream
+from trtbuild.runtime.memory.device_memory import LEGACY_STREAM
 from trtbuild.runtime.memory.dlpack import row_major
 from trtbuild.runtime.memory.dtypes import ARRAY_TYPES
 from trtbuild.runtime.memory.foreign import AdoptedArrays
@@ -110,7 +111,7 @@ class CudaMemory:
         return own_stream.handle
 
     def working_stream(self, stream: int) -> int:
-        if stream not in (0, 1):  # the two handles of the legacy default stream
+        if stream not in (0, LEGACY_STREAM):
             return stream
         with self._lock:
             if self._stream_beside_default is None:

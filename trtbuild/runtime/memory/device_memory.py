@@ -19,6 +19,9 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+#: The second handle of the legacy default stream. The first handle is 0, which torch.cuda uses.
+LEGACY_STREAM = 1
+
 
 class Array(Protocol):
     """An input or output of a part of a package: a torch tensor, or a `DeviceArray`."""

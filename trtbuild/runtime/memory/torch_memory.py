@@ -13,10 +13,8 @@ from typing import Any
 from trtbuild.errors import CallRefused, EngineError, EnvironmentFault
 from trtbuild.runtime.memory import dlpack, tensor_kinds
 from trtbuild.runtime.memory.arrays import host_memory_error, wrong_device_error
+from trtbuild.runtime.memory.device_memory import LEGACY_STREAM
 from trtbuild.runtime.memory.foreign import AdoptedArrays
-
-#: The second handle of the legacy default stream. The first handle is 0, which torch.cuda uses.
-_LEGACY_STREAM = 1
 
 
 class TorchMemory:
@@ -68,7 +66,7 @@ class TorchMemory:
         return self._torch.cuda.current_stream(self.device).cuda_stream  # type: ignore[no-any-return]
 
     def working_stream(self, stream: int) -> int:
-        if stream not in (0, _LEGACY_STREAM):
+        if stream not in (0, LEGACY_STREAM):
             return stream
         with self._lock:
             if self._stream_beside_default is None:
@@ -81,7 +79,7 @@ class TorchMemory:
 
     def _torch_stream(self, handle: int) -> Any:
         cuda = self._torch.cuda
-        if handle in (0, _LEGACY_STREAM):
+        if handle in (0, LEGACY_STREAM):
             return cuda.default_stream(self.device)
         return cuda.ExternalStream(handle, device=self.device)
 

@@ -22,7 +22,7 @@ from torch.utils._sympy.symbol import SymT, symbol_is_type
 from trtbuild.core.values.expressions import Expression, depends_on_data, evaluate
 from trtbuild.errors import InconsistentShapes
 from trtbuild.stages.program.functional import Program
-from trtbuild.stages.program.sizes import Point, Type, declared_types_at, difference, points_of, types_text
+from trtbuild.stages.program.sizes import Point, Type, declared_types_at, first_difference, points_of, types_text
 from trtbuild.stages.program.symbols import Symbols
 
 
@@ -86,7 +86,7 @@ def refuse_changes(program: Program, traced: Signature, step: str, extra_points:
 
 def refuse_inconsistency(program: Program, points: Sequence[Point], step: str) -> None:
     """Raise InconsistentShapes if a value of `program` does not have the sizes of its ``val`` (rule 3)."""
-    wrong_value = difference(program, points)
+    wrong_value = first_difference(program, points)
     if wrong_value is not None:
         raise InconsistentShapes(f"after {step}, {wrong_value}{_point_text(list(wrong_value.point.values()))}")
 

@@ -5,10 +5,9 @@ Rules
 1. A *point* gives every symbol of the program a number. The declared type of a value at a point is the type of its
    ``val``, with these numbers.
 2. The operators run one by one on meta tensors (no data), from the declared sizes of the inputs. They see numbers
-   instead of symbols, so no symbol can be replaced.
-3. Calls that cannot run without data (a nested graph, a size that depends on a value) are not run. Their results get the
-   declared types. A size that depends on data is not compared. The same holds for operators from outside PyTorch whose
-   code is not loaded here.
+   instead of symbols, so PyTorch cannot specialize a symbol.
+3. Some calls cannot run here: a nested graph, a call whose sizes depend on data, and a call of an operator from outside
+   PyTorch whose code is not loaded. Their results get the declared types. A size that depends on data is not compared.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ _WITHOUT_STRIDES = {
 _META_DEVICE = torch.device("meta")
 _UNKNOWN_VALUE = object()
 _DATA_SYMBOL_TYPES = (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT)
-#: A size with a symbol that is not in an input's shape.
-_UNKNOWN_SYMBOL = -1
+#: Stands for a size whose symbol is not in an input's shape.
+_UNKNOWN_SIZE = -1
 
 
 @dataclass(frozen=True)
@@ -74,30 +73,37 @@ def points_of(program: Program, extra_points: Sequence[Sequence[int]] = ()) -> l
     return [dict(zip(symbols.order, numbers, strict=True)) for numbers in dict.fromkeys(points)]
 
 
-def difference(program: Program, points: Sequence[Point], *, ranks_may_differ: bool = False) -> Difference | None:
+def first_difference(program: Program, points: Sequence[Point], *, ranks_may_differ: bool = False) -> Difference | None:
     """Find the first value of a program whose type is not its declared type; None if there is no such value.
 
-    With `ranks_may_differ`, an inner value may have another rank at some points (a squeeze does that). Values that are
-    computed from it may differ, too. A difference then counts only if an output differs at the same point, or if only
-    sizes differ.
+    With `ranks_may_differ`, a value that differs in more than its sizes counts only if an output differs, too, at the same
+    point. A squeeze, for example, may give its result another rank at some points, and also the values computed from it.
     """
     for point in points:
         first: Difference | None = None
         evaluator = PointEvaluator(point)
         returned = set(program.output_nodes)
         for node, declared, computed in evaluator.walk(program):
-            if declared != computed and first is None:
-                text = (
-                    computed
-                    if isinstance(computed, str)
-                    else f"gives {types_text(computed)} where the program has {types_text(declared)}"
+            if declared == computed:
+                continue
+            if first is None:
+                first = Difference(
+                    node,
+                    _difference_text(declared, computed),
+                    point,
+                    only_sizes=_differ_in_sizes_only(declared, computed),
                 )
-                first = Difference(node, text, point, only_sizes=_differ_in_sizes_only(declared, computed))
                 if first.only_sizes or not ranks_may_differ:
                     return first
-            if first is not None and node in returned and declared != computed:
+            if node in returned:
                 return first
     return None
+
+
+def _difference_text(declared: Sequence[Type], computed: Sequence[Type] | str) -> str:
+    if isinstance(computed, str):
+        return computed
+    return f"gives {types_text(computed)} where the program has {types_text(declared)}"
 
 
 def _differ_in_sizes_only(declared: Sequence[Type], computed: Sequence[Type] | str) -> bool:
@@ -113,9 +119,9 @@ def declared_types_at(value: Any, point: Point) -> list[Type]:
 
 
 def types_text(types: Sequence[Type]) -> str:
-    """``float32[2, 8]``."""
+    """Types as text: ``float32[2, 8]``, with ``?`` for a size that depends on data."""
     texts = [
-        f"{str(dtype).removeprefix('torch.')}[{', '.join('?' if s is None else str(s) for s in sizes)}]"
+        f"{str(dtype).removeprefix('torch.')}[{', '.join('?' if size is None else str(size) for size in sizes)}]"
         for dtype, sizes in types
     ]
     return ", ".join(texts) or "no tensor"
@@ -131,14 +137,18 @@ class PointEvaluator:
         self._results: dict[Any, Any] = {}
 
     def size(self, size: Any) -> int | None:
-        """The number of a size at the point; None if it depends on data."""
+        """The number of a size at the point; None if it depends on data; `_UNKNOWN_SIZE` for an unknown symbol."""
         if isinstance(size, int):
             return size
         expression = size.node.expr
         if expression not in self._sizes:
             number = sympy.sympify(expression).xreplace(self._numbers)
-            depends_on_data = any(symbol_is_type(symbol, _DATA_SYMBOL_TYPES) for symbol in number.free_symbols)
-            self._sizes[expression] = int(number) if number.is_Integer else None if depends_on_data else _UNKNOWN_SYMBOL
+            if number.is_Integer:
+                self._sizes[expression] = int(number)
+            elif any(symbol_is_type(symbol, _DATA_SYMBOL_TYPES) for symbol in number.free_symbols):
+                self._sizes[expression] = None
+            else:
+                self._sizes[expression] = _UNKNOWN_SIZE
         return self._sizes[expression]
 
     def declared(self, value: Any) -> list[Type]:
@@ -147,10 +157,10 @@ class PointEvaluator:
         return [(leaf.dtype, tuple(map(self.size, leaf.shape))) for leaf in leaves]
 
     def walk(self, program: Program) -> Iterator[tuple[torch.fx.Node, list[Type], list[Type] | str]]:
-        """Yield each call with its declared types and its types at the point, or the text of its error.
+        """Yield each call with its declared types and its computed types, or the text of its error.
 
-        For a call with several results only the results that are read are compared. The kernels differ in the results
-        that nothing reads.
+        A call with several results is not compared itself, only those of its results that the program reads. Kernels differ
+        in the results that nothing reads.
         """
         values: dict[torch.fx.Node, Any] = {}
         for node in program.graph.nodes:
@@ -163,7 +173,8 @@ class PointEvaluator:
                 if isinstance(values[node], _FailedCall):
                     yield node, declared, values[node].text
                     return
-                if values[node] is not _UNKNOWN_VALUE and not isinstance(values[node], list | tuple):
+                has_one_result = not isinstance(values[node], list | tuple)
+                if values[node] is not _UNKNOWN_VALUE and has_one_result:
                     yield node, declared, _without_unknown_sizes(declared, self.declared(values[node]))
 
     def _run(self, node: torch.fx.Node, values: Mapping[torch.fx.Node, Any]) -> Any:
@@ -188,7 +199,7 @@ class PointEvaluator:
         except ZeroDivisionError:  # a factor such as n / (n - 1); sizes do not depend on it
             return self._declared_value(node.meta.get("val"))
         except Exception as error:
-            if getattr(node.target, "namespace", "") == "prims":  # they fail on meta tensors if a number is a tensor
+            if getattr(node.target, "namespace", "") == "prims":  # they fail if a scalar is a meta tensor
                 return self._declared_value(node.meta.get("val"))
             message = (str(error).strip().splitlines() or [type(error).__name__])[0]
             return _FailedCall(f"fails: {message}")
@@ -208,7 +219,7 @@ class PointEvaluator:
             return _UNKNOWN_VALUE if isinstance(value, torch.SymFloat | torch.SymBool) else value
         sizes = [self.size(size) for size in value.shape]
         strides = [self.size(step) for step in value.stride()] if value.layout is torch.strided else []
-        if None in sizes or None in strides or _UNKNOWN_SYMBOL in sizes:
+        if None in sizes or None in strides or _UNKNOWN_SIZE in sizes:
             return _UNKNOWN_VALUE
         return torch.empty_strided(sizes, strides, dtype=value.dtype, device=_META_DEVICE)
 
@@ -260,12 +271,12 @@ class _FailedCall:
 
 
 def _without_unknown_sizes(declared: Sequence[Type], computed: Sequence[Type]) -> list[Type]:
-    """Return `computed` with None for each size that is unknown in `declared`."""
+    """Return `computed` with None for each size that depends on data in `declared`."""
     if len(declared) != len(computed):
         return list(computed)
-    return [
-        (dtype, tuple(None if a is None or b is None else b for a, b in zip(sizes, computed_sizes, strict=True)))
-        if len(sizes) == len(computed_sizes)
-        else (dtype, computed_sizes)
-        for (_, sizes), (dtype, computed_sizes) in zip(declared, computed, strict=True)
-    ]
+    types: list[Type] = []
+    for (_, declared_sizes), (dtype, sizes) in zip(declared, computed, strict=True):
+        if len(declared_sizes) == len(sizes):
+            sizes = tuple(None if known is None else size for known, size in zip(declared_sizes, sizes, strict=True))
+        types.append((dtype, sizes))
+    return types

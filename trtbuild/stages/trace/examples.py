@@ -1,8 +1,8 @@
 """Example values of the inputs, for the trace of a model and for its proof.
 
 The values are deterministic: they depend only on the seed, and on the dtypes, shapes and ranges of the inputs. Without a
-range, integers are 0 and 1, which are valid in masks and as ids of any embedding. Bools are random, and floats have a
-normal distribution.
+range, integers are 0 and 1, which are valid in masks and as ids of any embedding with at least two rows. Bools are
+random, and floats have a normal distribution.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def seed_everything() -> None:
 
 
 def dtype_of(name: str) -> torch.dtype:
-    """The torch dtype with the name that a manifest uses (``float32``). Raises ValueError."""
+    """The torch dtype with the name that a manifest uses (``float32``). Raises ValueError if there is no such dtype."""
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"torch has no dtype {name!r}")
@@ -39,12 +39,12 @@ def dtype_of(name: str) -> torch.dtype:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """``float32`` for ``torch.float32``."""
+    """The name of a torch dtype in a manifest: ``float32`` for ``torch.float32``."""
     return str(dtype).removeprefix("torch.")
 
 
-def tensors(inputs: Sequence[Input], shapes: Sequence[Sequence[int]], seed: int = SEED) -> list[torch.Tensor]:
-    """Make one tensor for each input, in order; equal arguments give equal tensors."""
+def example_tensors(inputs: Sequence[Input], shapes: Sequence[Sequence[int]], seed: int = SEED) -> list[torch.Tensor]:
+    """Make one tensor for each input, in order. Equal arguments give equal tensors."""
     generator = torch.Generator().manual_seed(seed)
     return [_example_tensor(entry, shape, generator) for entry, shape in zip(inputs, shapes, strict=True)]
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from trtbuild.stages.trace.export.arranging import ArrangedProgram
     from trtbuild.stages.trace.export.state import ModuleState, StateBuffer
     from trtbuild.stages.trace.export.weights import Weight
-    from trtbuild.stages.trace.sources.source_graph import Makers, SourceGraph
+    from trtbuild.stages.trace.sources.source_graph import GraphFunctions, SourceGraph
     from trtbuild.stages.trace.user_code.frames import Frames
 
 
@@ -104,15 +104,15 @@ def trace(
     job: TraceJob,
     project: Path,
     store_weights: StoreWeights | None = None,
-    makers: Makers | None = None,
+    graph_functions: GraphFunctions | None = None,
     quantizers: bytes | None = None,
     refuse_weights: RefuseWeights = lambda weights: None,
 ) -> TraceResult:
     """Trace the model of `job`, prove the result, and record its dependencies. Raises SourceError.
 
-    `refuse_weights` receives the weights to store, before the proof. It may raise an error. `makers` has the functions for
-    sources that are graphs already (``onnx:``, ``network:``). `quantizers` are the result of a calibration. If an error is
-    raised, `store_weights` may already have stored weights; then no record refers to them.
+    `refuse_weights` receives the weights to store, before the proof. It may raise an error. `graph_functions` are the
+    functions for sources that are graphs already (``onnx:``, ``network:``). `quantizers` are the result of a calibration.
+    If an error is raised, `store_weights` may already have stored weights; then no record refers to them.
     """
     process_state = prepare()
     import torch
@@ -135,7 +135,7 @@ def trace(
     seed_everything()
     with torch.no_grad():
         with discovery.recording():
-            source = read(job, project, frames, makers)
+            source = read(job, project, frames, graph_functions)
             if isinstance(source, SourceGraph):
                 traced = _trace_graph(source)
             else:

@@ -36,7 +36,7 @@ from trtbuild.errors import (
     StoreError,
     StoreUnavailable,
 )
-from trtbuild.store.layers import accounts
+from trtbuild.store.layers import remote_statistics
 from trtbuild.store.layers.remote_records import FoundRecords, RefusalRule
 from trtbuild.store.layers.uploads import Uploads
 from trtbuild.store.local.local import LocalStore
@@ -340,11 +340,12 @@ class LayeredStore:
 
     def warnings(self) -> list[str]:
         """The warnings about the remotes and the keys, each once."""
-        return accounts.warning_texts(self.reports(), self.local.trust, self.writers)
+        return remote_statistics.warning_texts(self.reports(), self.local.trust, self.writers)
 
-    def reports(self) -> list[accounts.Account]:
+    def reports(self) -> list[remote_statistics.RemoteStatistics]:
         """The requests and faults of each remote, as ``--json`` shows them."""
         remotes = {each.name: each for each in (*self.readers, *self.writers)}.values()
         return [
-            accounts.make_account(remote, self._found_records.counts_of(remote), self.uploads) for remote in remotes
+            remote_statistics.make_statistics(remote, self._found_records.counts_of(remote), self.uploads)
+            for remote in remotes
         ]

@@ -36,7 +36,7 @@ from trtbuild.toolchain.compiling.plugin_types import refuse_other_results
 from trtbuild.toolchain.compiling.preparing import prepare_model
 from trtbuild.toolchain.compiling.quantized_types import refuse_types
 from trtbuild.toolchain.compiling.serializing import WritePlan, serialize_network
-from trtbuild.toolchain.libraries.devices import Device, use_device
+from trtbuild.toolchain.libraries.devices import Device, use_gpu_with_sm
 from trtbuild.toolchain.libraries.library import Log, capture_log, keep_kernels_loaded, load
 from trtbuild.toolchain.libraries.plugins import require_plugins
 from trtbuild.toolchain.libraries.releases import release
@@ -186,7 +186,7 @@ def _find_device(job: EngineJob) -> Device | None:
     """The GPU to build on, or None if the toolchain does not need a GPU."""
     if not FLAVOURS[job.target.toolchain].needs_gpu:
         return None
-    device = use_device(job.target.sm)
+    device = use_gpu_with_sm(job.target.sm)
     if device is None:
         raise TargetUnsupported(
             f"{job.target.toolchain} builds on a GPU of the target's SM {job.target.sm}, and this machine has no such GPU"

@@ -1,9 +1,10 @@
-"""Rewrite a converted model into a form that the library computes faster or more exactly.
+"""Rewrite a converted model into a form that TensorRT computes faster or more exactly.
 
-The results of the rewritten model differ by rounding only: in half precision, and in float32 for float64 weights that the
-model casts. Engines and the files for trtexec are both built from the rewritten model. The key of an engine contains a
-version of the rewriting. For releases without strong typing, this is `trtbuild.core.recipes.keys.LAYER_TYPES_VERSION`. For
-other releases, it is the version of the engine step.
+The results of the rewritten model differ by rounding only. They differ in half precision, and where a model casts float64
+weights to float32. Engines and the files for trtexec are built from the rewritten model.
+
+If the rewriting changes, a number in the keys of engines must change: `trtbuild.core.recipes.keys.LAYER_TYPES_VERSION` for
+releases without strong typing, the version of the engine step for other releases.
 """
 
 from __future__ import annotations
@@ -23,4 +24,4 @@ def prepare_model(model: bytes, weights: Mapping[str, Bytes], release: Release) 
     model, weights = narrow_doubles(model, weights)
     if not release.strongly_typed:
         return cast_weights(model, weights)
-    return rewrite_norms(model, weights, scales_halves=release.scales_halves)
+    return rewrite_norms(model, weights, half_norm_is_scale_layer=release.half_norm_is_scale_layer)

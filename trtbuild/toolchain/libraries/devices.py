@@ -17,8 +17,8 @@ _COMPUTE_CAPABILITY_MINOR = 76
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU of this machine. `driver` is the version of NVIDIA's driver, or the CUDA version that it supports (``CUDA
-    13.0``)."""
+    """A GPU of this machine. `driver` is the version of NVIDIA's driver. If the version is not known, `driver` is the CUDA
+    version that the driver supports (``CUDA 13.0``)."""
 
     ordinal: int
     sm: int
@@ -29,8 +29,8 @@ class Device:
 
 @functools.lru_cache(maxsize=1)
 def device_sms() -> tuple[int, ...]:
-    """Return the SM (ten times the compute capability) of each GPU, in the order of the ordinals. Empty without a driver or
-    a GPU."""
+    """Return the SM (ten times the compute capability) of each GPU, by its ordinal. Empty without a driver or a GPU, and if
+    a GPU cannot be queried: without its SM, the later GPUs would have wrong ordinals."""
     driver = _driver()
     if driver is None:
         return ()
@@ -41,15 +41,16 @@ def device_sms() -> tuple[int, ...]:
     for ordinal in range(count.value):
         device, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
         if (
-            driver.cuDeviceGet(ctypes.byref(device), ordinal) == 0
-            and driver.cuDeviceGetAttribute(ctypes.byref(major), _COMPUTE_CAPABILITY_MAJOR, device) == 0
-            and driver.cuDeviceGetAttribute(ctypes.byref(minor), _COMPUTE_CAPABILITY_MINOR, device) == 0
+            driver.cuDeviceGet(ctypes.byref(device), ordinal) != 0
+            or driver.cuDeviceGetAttribute(ctypes.byref(major), _COMPUTE_CAPABILITY_MAJOR, device) != 0
+            or driver.cuDeviceGetAttribute(ctypes.byref(minor), _COMPUTE_CAPABILITY_MINOR, device) != 0
         ):
-            sms.append(major.value * 10 + minor.value)
+            return ()
+        sms.append(major.value * 10 + minor.value)
     return tuple(sms)
 
 
-def use_device(sm: int) -> Device | None:
+def use_gpu_with_sm(sm: int) -> Device | None:
     """Make the first GPU with this SM the current device of this thread, on which TensorRT builds and times. Returns
     None if there is no such GPU."""
     return use_gpu(device_sms().index(sm)) if sm in device_sms() else None

@@ -39,7 +39,7 @@ class Release:
     #: (`trtbuild.toolchain.tensorrt8.precision`).
     strongly_typed: bool = True
     #: Whether the parser converts a batch normalization, with input and parameters in half precision, to one Scale layer.
-    scales_halves: bool = True
+    half_norm_is_scale_layer: bool = True
     #: Whether kernel timings are kept for later builds (`trtbuild.toolchain.compiling.timing_cache`).
     keeps_timings: bool = True
     #: Whether int64 values are computed in 32 bits; inputs and outputs are then never int64 (`foreign_types`).
@@ -126,7 +126,7 @@ _TENSORRT_9 = replace(
     network_flags=("EXPLICIT_BATCH", "STRONGLY_TYPED"),
     strongly_typed=True,
     narrows_int64=False,
-    scales_halves=False,  # not known for 9; True for the parsers of 10 and of TensorRT-RTX
+    half_norm_is_scale_layer=False,  # not known for 9; True for the parsers of 10 and of TensorRT-RTX
 )
 
 _RELEASES: Mapping[ToolchainName, tuple[tuple[tuple[int, ...], Release], ...]] = {

@@ -12,33 +12,50 @@ from typing import Any, Protocol
 
 from trtbuild.core.partition.network_document import NotRecorded
 
+#: The attributes of a tensor that can be recorded when they are set.
 _TENSOR_ATTRIBUTES = ("dtype", "allowed_formats")
+#: The first letters of methods that add plugins. They cannot be recorded, unlike all other methods ``add_…``.
 _PLUGIN_PREFIXES = ("add_plugin",)
+#: The methods that are recorded, beside ``add_…``.
 _RECORDED_CALLS = ("mark_output", "unmark_output", "set_input", "set_condition", "set_output_type")
+#: The first letters of methods that read. They are not recorded.
 _READ_PREFIXES = ("get_", "is_", "are_", "num_")
+#: Attributes that are set in the network, but are not recorded: they are labels (rule 4 of the recording).
 _LABEL_ATTRIBUTES = ("name", "metadata")
 
 
 class Recorder(Protocol):
-    """Records the changes of a network (implemented in `trtbuild.toolchain.networks.recording`)."""
+    """Records the changes of a network (implemented in `trtbuild.toolchain.networks.recording`). All methods raise
+    `NotRecorded`."""
 
-    def call(self, target: Proxy, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any: ...
+    def call(self, target: Proxy, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Make a call that changes the network, and record it."""
 
-    def set(self, target: Proxy, name: str, value: Any) -> None: ...
+    def set(self, target: Proxy, name: str, value: Any) -> None:
+        """Set an attribute, and record it."""
 
-    def add_input(self, name: str, dtype: Any, shape: Any) -> TensorProxy: ...
+    def add_input(self, name: str, dtype: Any, shape: Any) -> TensorProxy:
+        """Add an input to the network."""
+        ...
 
-    def mark_output(self, tensor: Any) -> None: ...
+    def mark_output(self, tensor: Any) -> None:
+        """Make a tensor an output of the network."""
 
-    def unmark_output(self, tensor: Any) -> None: ...
+    def unmark_output(self, tensor: Any) -> None:
+        """Undo `mark_output`."""
 
-    def tensor(self, real: Any, document_value: dict[str, Any] | None = None) -> Any: ...
+    def tensor(self, real: Any, document_value: dict[str, Any] | None = None) -> Any:
+        """Return the proxy of the tensor `real`, or None if `real` is None."""
 
-    def layer(self, index: int) -> Any: ...
+    def layer(self, index: int) -> Any:
+        """Return the proxy of a layer, by its index in the network."""
 
-    def readable_value(self, value: Any, name: str) -> Any: ...
+    def readable_value(self, value: Any, name: str) -> Any:
+        """Return `value`, which a read of `name` returned. An object that could change the network is refused."""
 
-    def raise_logged_errors(self, action: str) -> AbstractContextManager[None]: ...
+    def raise_logged_errors(self, action: str) -> AbstractContextManager[None]:
+        """Raise the errors that TensorRT logs in the block. `action` is for the message."""
+        ...
 
 
 class Proxy:
@@ -58,7 +75,7 @@ class Proxy:
         if name.startswith(_PLUGIN_PREFIXES):
             raise NotRecorded(f"{name}: plugins cannot be recorded; use TensorRT's own layers")
         with self._recorder.raise_logged_errors(name):
-            attribute = getattr(self.real, name)  # AttributeError is TensorRT's own
+            attribute = getattr(self.real, name)  # raises TensorRT's AttributeError for an unknown name
         if not callable(attribute):
             return self._recorder.readable_value(attribute, name)
         if name.startswith(_READ_PREFIXES):
@@ -68,7 +85,7 @@ class Proxy:
         return lambda *args, **kwargs: self._recorder.call(self, name, args, kwargs)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        getattr(self.real, name)  # AttributeError is TensorRT's own
+        getattr(self.real, name)  # raises TensorRT's AttributeError for an unknown name
         if name in _LABEL_ATTRIBUTES:
             setattr(self.real, name, value)
         else:
@@ -103,7 +120,7 @@ class NetworkProxy(Proxy):
         return self._recorder.layer(index)
 
 
-class MadeProxy(Proxy):
+class ResultProxy(Proxy):
     """The proxy of the result of a call: an ``ILayer``, an ``ILoop``, an ``IIfConditional``."""
 
     def get_output(self, index: int) -> Any:

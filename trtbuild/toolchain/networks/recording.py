@@ -26,7 +26,7 @@ from trtbuild.core.partition import network_document
 from trtbuild.core.partition.network_document import NotRecorded
 from trtbuild.core.values.element_types import ELEMENT_TYPES
 from trtbuild.toolchain.libraries.library import Log, capture_log, load
-from trtbuild.toolchain.networks.proxies import MadeProxy, NetworkProxy, Proxy, TensorProxy
+from trtbuild.toolchain.networks.proxies import NetworkProxy, Proxy, ResultProxy, TensorProxy
 
 #: The toolchain that records (rule 5). A trace depends on it, because its module belongs to an installed distribution.
 RECORDING_TOOLCHAIN: ToolchainName = "tensorrt-rtx"
@@ -128,7 +128,7 @@ class _Recorder:
             entry["makes"] = "scope"
         else:
             return result
-        proxy = MadeProxy(self, result, len(self._objects))
+        proxy = ResultProxy(self, result, len(self._objects))
         self._objects.append(proxy)
         return proxy
 
@@ -246,7 +246,7 @@ class _Recorder:
             return {"float": value.hex()}, value
         if isinstance(value, TensorProxy):
             return value.document_value, value.real
-        if isinstance(value, MadeProxy):
+        if isinstance(value, ResultProxy):
             return {"object": value.number}, value.real
         if isinstance(value, np.ndarray) or (isinstance(value, trt.Weights) and value.size):
             return self._store_weights(value if isinstance(value, np.ndarray) else _array(value))

@@ -36,11 +36,11 @@ _EPSILON = 1e-5
 
 
 def rewrite_norms(
-    model: bytes, weights: Mapping[str, Bytes], *, scales_halves: bool = True
+    model: bytes, weights: Mapping[str, Bytes], *, half_norm_is_scale_layer: bool = True
 ) -> tuple[bytes, dict[str, Bytes]]:
     """Apply rules 1 to 3 to `model` and the data of its external weights. Raises ValueError if `model` is not ONNX.
 
-    `scales_halves` is the property of the release (`trtbuild.toolchain.libraries.releases`). If it is False, all
+    `half_norm_is_scale_layer` is the property of the release (`trtbuild.toolchain.libraries.releases`). If it is False, all
     normalizations are computed in float32.
     """
     model_outline = read_outline(model)
@@ -57,7 +57,9 @@ def rewrite_norms(
         half_type = input_types[0] if norm.operator == _OPERATOR and len(norm.outputs) == 1 else None
         if half_type not in _SMALLEST_NORMAL or None in input_types or len(set(input_types)) == 1:
             continue
-        can_scale = scales_halves and set(input_types[1:]) == {FLOAT32} and sizes.keys() >= set(norm.inputs[1:])
+        can_scale = (
+            half_norm_is_scale_layer and set(input_types[1:]) == {FLOAT32} and sizes.keys() >= set(norm.inputs[1:])
+        )
         scaling = _scale_parameters(norm, half_type, weights) if can_scale else None
         if scaling is None:
             nodes[index] = _float32_nodes(norm, types, half_type)

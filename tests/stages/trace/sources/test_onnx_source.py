@@ -16,7 +16,7 @@ from onnx import helper as h
 
 from tests.stages.trace.conftest import make_job
 from trtbuild.core.model.spec import Input, NamedDim, Source
-from trtbuild.driver.workers.graph_steps import makers
+from trtbuild.driver.workers.graph_steps import graph_functions
 from trtbuild.errors import SourceError
 from trtbuild.stages.convert.weights import with_inline_weights
 from trtbuild.stages.graphs.onnx_model import convert_to_opset, graph_text, node_names, types
@@ -58,7 +58,7 @@ def read(folder: Path, proto: onnx.ModelProto | None = None, shapes: Any = SHAPE
     if proto is not None:
         onnx.save(proto, folder / "net.onnx")
     trace_job = make_job(shapes, source=Source("onnx", "net.onnx"), **job)
-    return OnnxSource(trace_job, folder, Frames(Places(), folder), makers()).read()
+    return OnnxSource(trace_job, folder, Frames(Places(), folder), graph_functions()).read()
 
 
 def run(graph: SourceGraph, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -21,7 +21,7 @@ from torch.export import ExportedProgram
 from trtbuild.core.model.shapes import axes_of_symbol
 from trtbuild.errors import SourceError
 from trtbuild.stages.program.functional import Program
-from trtbuild.stages.program.sizes import Difference, difference, points_of
+from trtbuild.stages.program.sizes import Difference, first_difference, points_of
 from trtbuild.stages.program.text import target_name
 from trtbuild.stages.trace.export.constraints import describe_symbol
 from trtbuild.stages.trace.job import TraceJob
@@ -36,7 +36,7 @@ def changing_size_error(program: Program, raw: ExportedProgram, job: TraceJob, f
     """
     multiples = [symbol.multiple_of for symbol in job.shapes.symbols]
     points = [[size // multiple for size, multiple in zip(point, multiples, strict=True)] for point in job.points]
-    wrong = difference(program, points_of(program, points), ranks_may_differ=True)
+    wrong = first_difference(program, points_of(program, points), ranks_may_differ=True)
     unequal = _unequal_axes(program, job)
     if unequal is not None:
         wrong, first, second = unequal
@@ -73,7 +73,7 @@ def _unequal_axes(program: Program, job: TraceJob) -> tuple[Difference, int, int
     def difference_at_1(*symbols_at_1: int) -> Difference | None:
         """The first wrong size where these symbols are 1, and all others have their largest value."""
         point = [1 if n in symbols_at_1 else symbol.max // symbol.multiple_of for n, symbol in enumerate(symbols)]
-        return difference(program, points_of(program, [point])[:1])
+        return first_difference(program, points_of(program, [point])[:1])
 
     if len(candidates) < 2 or difference_at_1():
         return None

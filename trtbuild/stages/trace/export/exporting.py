@@ -38,7 +38,7 @@ from torch.fx.experimental.symbolic_shapes import ConstraintViolationError, Guar
 from trtbuild.core.model.shapes import ShapePlan, SymbolAxis, kept_symbols
 from trtbuild.errors import SourceError
 from trtbuild.stages.program.custom_operators import dynamic_sizes_from_zero
-from trtbuild.stages.trace.examples import call_arguments, tensors
+from trtbuild.stages.trace.examples import call_arguments, example_tensors
 from trtbuild.stages.trace.export.constraints import Violation, parse_violations, torch_name
 from trtbuild.stages.trace.export.custom_operators import raise_missing_fake
 from trtbuild.stages.trace.export.decomposing import decompose_without_retrace
@@ -76,7 +76,7 @@ class Exported:
 def export(module: torch.nn.Module, job: TraceJob, frames: Frames) -> Exported:
     """Trace `module` at the example shapes. Raises SourceError."""
     define_fake_kernels()
-    args, kwargs = call_arguments(job.inputs, tensors(job.inputs, job.shapes.example_shapes))
+    args, kwargs = call_arguments(job.inputs, example_tensors(job.inputs, job.shapes.example_shapes))
     arguments = bind_to_forward(module, job, args, kwargs, frames)
     exporter = _Exporter(module, job, arguments, frames)
     try:
@@ -166,7 +166,7 @@ class _Exporter:
 
     def _export(self) -> ExportedProgram:
         job = self.job
-        args, kwargs = call_arguments(job.inputs, tensors(job.inputs, job.shapes.example_shapes))
+        args, kwargs = call_arguments(job.inputs, example_tensors(job.inputs, job.shapes.example_shapes))
         kwargs = _order_keywords(self._module, self._bound_arguments.signature, kwargs)
         if any(symbol.max // symbol.multiple_of < LEAST_MAX for symbol in job.shapes.symbols):
             try:
@@ -234,7 +234,7 @@ def _dynamic_shapes(
 def raise_model_error(module: torch.nn.Module, job: TraceJob, frames: Frames) -> None:
     """Call the model at the example shapes. If it fails, raise its own error, whose text has numbers instead of symbols."""
     shapes = job.shapes.example_shapes
-    args, kwargs = call_arguments(job.inputs, tensors(job.inputs, shapes))
+    args, kwargs = call_arguments(job.inputs, example_tensors(job.inputs, shapes))
     try:
         module(*args, **kwargs)
     except (Exception, SystemExit) as error:

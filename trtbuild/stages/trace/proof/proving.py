@@ -34,7 +34,7 @@ import torch
 
 from trtbuild.core.model.shapes import axes_of_symbol
 from trtbuild.errors import OperatorMismatch, SourceError
-from trtbuild.stages.trace.examples import call_arguments, tensors
+from trtbuild.stages.trace.examples import call_arguments, example_tensors
 from trtbuild.stages.trace.export.arranging import ArrangedProgram
 from trtbuild.stages.trace.export.checks import mutation_error, refuse_output_storage
 from trtbuild.stages.trace.export.exporting import raise_model_error
@@ -147,7 +147,7 @@ class Proof:
 
     def _has_equal_flow(self, point: Point, weight_keys: WeightKeys) -> bool:
         flows = Flows()
-        values = tensors(self._job.inputs, self._job.shapes.input_shapes(point.sizes))
+        values = example_tensors(self._job.inputs, self._job.shapes.input_shapes(point.sizes))
 
         def call_model(inputs: list[torch.Tensor]) -> Any:
             args, kwargs = call_arguments(self._job.inputs, inputs)
@@ -168,7 +168,7 @@ def _prove_point(
     job: TraceJob,
     frames: Frames,
 ) -> None:
-    values = tensors(job.inputs, job.shapes.input_shapes(point.sizes))
+    values = example_tensors(job.inputs, job.shapes.input_shapes(point.sizes))
     problem = _first_problem(values, point, module, arranged, weights, job, frames)
     # if a mask hides every key of a row, some implementations of attention return NaN, and others do not (rule 5)
     for fill in (False, True) if any(value.dtype is torch.bool for value in values) else ():
@@ -281,7 +281,7 @@ def _example_sizes(job: TraceJob) -> tuple[int, ...]:
 
 
 def _call_model(module: torch.nn.Module, sizes: tuple[int, ...], job: TraceJob) -> Any:
-    args, kwargs = call_arguments(job.inputs, tensors(job.inputs, job.shapes.input_shapes(sizes)))
+    args, kwargs = call_arguments(job.inputs, example_tensors(job.inputs, job.shapes.input_shapes(sizes)))
     return module(*args, **kwargs)
 
 

@@ -16,7 +16,7 @@ import torch
 import torch.utils._pytree as pytree
 
 from trtbuild.errors import SourceError
-from trtbuild.stages.trace.examples import SEED, call_arguments, tensors
+from trtbuild.stages.trace.examples import SEED, call_arguments, example_tensors
 from trtbuild.stages.trace.export.state import ModuleState
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.proof.differences import difference
@@ -34,7 +34,7 @@ def prove_state(module: torch.nn.Module, state: ModuleState, job: TraceJob) -> N
         return
     inputs = job.inputs[: -len(state.buffers)]
     shapes = min(map(job.shapes.input_shapes, job.points), key=lambda s: sum(map(math.prod, s)))
-    calls = [call_arguments(inputs, tensors(inputs, shapes[: len(inputs)], SEED + k)) for k in range(_CALLS)]
+    calls = [call_arguments(inputs, example_tensors(inputs, shapes[: len(inputs)], SEED + k)) for k in range(_CALLS)]
     values = [buffer.value.clone() for buffer in state.buffers]
 
     def new_forward(*args: Any, **kwargs: Any) -> Any:

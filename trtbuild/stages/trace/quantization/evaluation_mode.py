@@ -1,7 +1,7 @@
 """Put the result of ``convert_pt2e`` into evaluation mode.
 
-``eval()`` of a module that torch.export made raises an error, because the operators of training are part of its graph.
-torchao's `move_exported_model_to_eval` replaces these operators in a quantized module.
+A module from torch.export cannot be switched by ``eval()``, which raises an error: the mode is part of its graph, for
+example as a dropout in training mode. torchao's `move_exported_model_to_eval` replaces such operators.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trtbuild.stages.program.quantized import NAMESPACE
 def in_evaluation_mode(module: torch.nn.Module, *, copied: bool = False) -> torch.nn.Module:
     """Return `module`, in evaluation mode if it is a result of ``convert_pt2e``. Other modules are not changed.
 
-    With `copied`, the result is a copy if it has to be changed.
+    With `copied`, `module` itself is never changed: if a change is needed, a changed copy is returned.
     """
     if not (module.training and isinstance(module, torch.fx.GraphModule) and is_quantized(module)):
         return module
@@ -32,5 +32,5 @@ def in_evaluation_mode(module: torch.nn.Module, *, copied: bool = False) -> torc
 
 
 def is_quantized(module: torch.fx.GraphModule) -> bool:
-    """Whether a graph calls PyTorch's quantize or dequantize operators."""
+    """Whether a graph calls PyTorch's own quantize or dequantize operators, which ``convert_pt2e`` writes."""
     return any(getattr(node.target, "namespace", None) == NAMESPACE for node in module.graph.nodes)

@@ -63,7 +63,7 @@ class NetworkSource(SourceReader):
             for entry, shape in by_name.values()
         ]
         try:
-            recording = self.makers.record(
+            recording = self.graph_functions.record(
                 lambda network, trt: function(network, trt, **kwargs), declared_inputs, check_input
             )
         except TrtbuildError:

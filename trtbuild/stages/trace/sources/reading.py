@@ -13,23 +13,25 @@ import torch
 
 from trtbuild.core.model.source_kinds import SOURCE_KINDS
 from trtbuild.stages.trace.job import TraceJob
-from trtbuild.stages.trace.sources.source_graph import Makers, SourceGraph
+from trtbuild.stages.trace.sources.source_graph import GraphFunctions, SourceGraph
 from trtbuild.stages.trace.user_code.frames import Frames
 
 
 class SourceReader(ABC):
     """Reads the model that `job.source` names. There is a subclass for each kind of source."""
 
-    def __init__(self, job: TraceJob, project: Path, frames: Frames, makers: Makers | None = None) -> None:
+    def __init__(
+        self, job: TraceJob, project: Path, frames: Frames, graph_functions: GraphFunctions | None = None
+    ) -> None:
         self.job = job
         self.project = project
         self.frames = frames
-        self._makers = makers
+        self._graph_functions = graph_functions
 
     @abstractmethod
     def read(self) -> torch.nn.Module | SourceGraph:
-        """Return a module that is ready to be called, or a graph. The row of the kind in the table declares which of the
-        two. Raises SourceError."""
+        """Return a module that is ready to be called, or a graph. The table says which of the two a kind of source is.
+        Raises SourceError."""
 
     @property
     def path(self) -> Path:
@@ -37,23 +39,30 @@ class SourceReader(ABC):
         return self.project / self.job.source.target
 
     @property
-    def makers(self) -> Makers:
-        if self._makers is None:
-            raise AssertionError("a source of this kind needs `makers`")
-        return self._makers
+    def graph_functions(self) -> GraphFunctions:
+        """The functions for sources that are a graph already. The caller of the trace must have passed them."""
+        if self._graph_functions is None:
+            raise AssertionError("the trace of a source of this kind needs `graph_functions`")
+        return self._graph_functions
 
     def make_graph(
         self, blob_arguments: Sequence[Any], interface: dict[str, Any], weights: list[tuple[int, torch.Tensor]]
     ) -> SourceGraph:
-        """Make the result of `read` for a graph. The handler of the graph's kind makes the blob from `blob_arguments`."""
-        handler = self.makers.handler(self.job.source.graph.name)
+        """Make the graph that `read` returns.
+
+        `blob_arguments` are the arguments of the handler's function `blob` for this kind of graph. The other arguments
+        are fields of `SourceGraph`.
+        """
+        handler = self.graph_functions.handler(self.job.source.graph.name)
         blob = handler.blob(*blob_arguments)
         return SourceGraph(blob, handler.text(blob), handler.names(blob), interface, weights)
 
 
-def read(job: TraceJob, project: Path, frames: Frames, makers: Makers | None = None) -> torch.nn.Module | SourceGraph:
-    """The model that `job.source` names. Raises SourceError."""
+def read(
+    job: TraceJob, project: Path, frames: Frames, graph_functions: GraphFunctions | None = None
+) -> torch.nn.Module | SourceGraph:
+    """Return the model that `job.source` names: a module, or a graph. Raises SourceError."""
     module, _, name = SOURCE_KINDS[job.source.kind].reader.partition(":")
     reader = getattr(importlib.import_module(f"trtbuild.stages.trace.sources.{module}"), name)
-    model: torch.nn.Module | SourceGraph = reader(job, project, frames, makers).read()
+    model: torch.nn.Module | SourceGraph = reader(job, project, frames, graph_functions).read()
     return model

@@ -40,7 +40,7 @@ class GraphHandler(Protocol):
 
 
 @dataclass(frozen=True)
-class Makers:
+class GraphFunctions:
     """Functions that a trace calls for sources that are a graph already. The caller of the trace passes them, because a
     trace imports neither a toolchain nor `trtbuild.stages.graphs`.
 

@@ -24,7 +24,7 @@ import torch
 import torch.utils._pytree as pytree
 
 from trtbuild.errors import SourceError
-from trtbuild.stages.trace.examples import call_arguments, tensors
+from trtbuild.stages.trace.examples import call_arguments, example_tensors
 from trtbuild.stages.trace.export.checks import refuse_training_mode
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.stages.trace.sources.reading import SourceReader
@@ -112,7 +112,7 @@ def _forward_arguments(script: torch.jit.ScriptModule) -> list[_Argument]:
 
 def _example_values(arguments: list[_Argument], job: TraceJob) -> tuple[Any, ...]:
     """The value of each argument in the example call. Raises SourceError if the manifest's inputs do not fit."""
-    positional, keyword = call_arguments(job.inputs, tensors(job.inputs, job.shapes.example_shapes))
+    positional, keyword = call_arguments(job.inputs, example_tensors(job.inputs, job.shapes.example_shapes))
     names = [argument.name for argument in arguments]
     passed_values = dict(zip(names, positional, strict=False)) | keyword
     missing_names = [

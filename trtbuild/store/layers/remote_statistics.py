@@ -12,7 +12,7 @@ from trtbuild.store.transports.report import Trouble
 
 
 @dataclass(frozen=True, kw_only=True)
-class Account:
+class RemoteStatistics:
     """The statistics of one remote, as ``--json`` shows them: counts of its records, and the report of its transport
     (`RemoteReport`)."""
 
@@ -44,9 +44,9 @@ _WARNING_TEXTS = {
 }
 
 
-def make_account(remote: RemoteStore, counts: Mapping[str, int], uploads: Uploads) -> Account:
+def make_statistics(remote: RemoteStore, counts: Mapping[str, int], uploads: Uploads) -> RemoteStatistics:
     """Make the account of one remote from the `counts` of its records, the uploads, and its transport's report."""
-    return Account(
+    return RemoteStatistics(
         name=remote.name,
         place=remote.transport.place,
         hits=counts["hits"],
@@ -60,7 +60,7 @@ def make_account(remote: RemoteStore, counts: Mapping[str, int], uploads: Upload
     )
 
 
-def warning_texts(accounts: Iterable[Account], trust: Trust, writers: Sequence[RemoteStore]) -> list[str]:
+def warning_texts(accounts: Iterable[RemoteStatistics], trust: Trust, writers: Sequence[RemoteStore]) -> list[str]:
     """The warnings about the remotes and the keys, each once."""
     texts = list(trust.warnings)
     if writers and (trust.own_domain or "").startswith(LOCAL_DOMAIN_PREFIX):

@@ -1,4 +1,4 @@
-"""Helpers to write statements: named values, a pen that chooses among values, and blocks of layers."""
+"""Helpers to write statements: named values, the choice among them, and blocks of layers."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Value:
         return "float" if self.tensor.is_floating_point() else "int"
 
 
-class Unwritable(Exception):
-    """There is no suitable value or size for a statement."""
+class NoSuitableValue(Exception):
+    """There is no suitable value for a statement, or the statement has no suitable value."""
 
 
-class Pen:
+class Chooser:
     """Chooses values, axes and numbers for a statement. `parts` are the submodules that the text calls."""
 
     def __init__(self, rng: random.Random, values: Sequence[Value], parts: dict[str, nn.Module]) -> None:
@@ -55,7 +55,7 @@ class Pen:
         """A random value of `kind` whose rank is between `least` and `most`. Later values are more frequent."""
         suitable = [v for v in self.values if kind in ("any", v.kind) and least <= v.rank <= most]
         if not suitable:
-            raise Unwritable
+            raise NoSuitableValue
         return self.rng.choices(suitable, range(1, len(suitable) + 1))[0]
 
     def f(self, least: int = 0, most: int = 9) -> Value:
@@ -70,7 +70,7 @@ class Pen:
 
     def axis(self, value: Value) -> int:
         if not value.rank:
-            raise Unwritable
+            raise NoSuitableValue
         return self.rng.randrange(value.rank) - self.rng.choice([0, value.rank])
 
     def axes(self, value: Value) -> str:

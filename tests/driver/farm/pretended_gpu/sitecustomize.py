@@ -1,7 +1,7 @@
-"""Python imports this module at its start if its folder is on ``PYTHONPATH``: the process then has a GPU that does not exist.
+"""Python imports this module at its start if its folder is on ``PYTHONPATH``. The process then seems to have a GPU.
 
-All else is real: the labels, the jobs, the processes, the comparison with PyTorch. Only the driver of the GPU and the engines
-are replaced. An engine computes with the program of its partition (`pretended_engines`).
+The labels, the jobs, the processes and the comparison with PyTorch are real. Only the driver of the GPU and the engines are
+replaced. An engine computes with the program of its partition (`pretended_engines`).
 """
 
 from __future__ import annotations

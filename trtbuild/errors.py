@@ -30,7 +30,7 @@
     * EngineError: TensorRT or CUDA refuses to load or run an engine; the text has the library's message
   * InsufficientResources, exit 1: the disk or the memory is too small for the weights of a model
   * WorkersError, exit 1: the workers of a scheduler could not do a step
-    * NoWorker: no worker has the toolchain and the GPU of the step
+    * NoWorker: no worker has the toolchain and the GPU of the step or comparison
     * SchedulerLost: the connection to the scheduler was lost during the build
   * InternalError, exit 1: a bug of trtbuild
     * InconsistentShapes: the output of a step has other sizes or types than the traced program; it is not kept

@@ -47,7 +47,8 @@ def rows(machine: Machine, project: Path, models: Sequence[str], gpus: int) -> I
     yield Limit("verify on one GPU, without workers", Value("wall time", here["duration_s"], "s"))
     with machine.scheduler(project, "verify-scheduler") as scheduler:
         address = scheduler.wait_for_scheduler()
-        with machine.worker(project, "verify-worker", address):
+        with machine.worker(project, "verify-worker", address) as worker:
+            worker.wait_for("(at the same time)")
             command = ["verify", *built, "--force", "--workers", address]
             document = machine.trtbuild(project, "verify-on-workers", *command)
             again = machine.trtbuild(project, "verify-again", "verify", *built, "--workers", address)
@@ -55,7 +56,7 @@ def rows(machine: Machine, project: Path, models: Sequence[str], gpus: int) -> I
     on_workers, on_one = (Value("wall time", round(each["duration_s"], 1), "s") for each in (document, here))
     yield Ratio(f"verify on {gpus} Dask workers, compared with one GPU", on_workers, on_one)
     keys_here = {key for key, _ in _engine_cuts(here)}
-    yield from _verdicts(document)
+    yield from _verdicts(document, here)
     keys = {key for key, _ in _engine_cuts(document)}
     same = f"{len(keys & keys_here)} keys are the same, {len(keys ^ keys_here)} differ"
     yield Check("the keys are those of a verification on one GPU", bool(keys) and keys == keys_here, same)
@@ -71,15 +72,14 @@ def _engine_cuts(document: Any) -> list[tuple[str, Any]]:
     return [(cut["key"], cut) for model in document["models"] for cut in model["cuts"] if cut["by"] == "engine"]
 
 
-def _verdicts(document: Any) -> Iterator[Row]:
-    """A row for each model, and the texts of errors."""
-    for model in document["models"]:
-        cuts = [cut for cut in model["cuts"] if cut["by"] == "engine"]
+def _verdicts(document: Any, here: Any) -> Iterator[Row]:
+    """A row for each model, and the texts of errors. As many targets must be compared as in the document `here`."""
+    for model, model_here in zip(document["models"], here["models"], strict=True):
+        cuts, cuts_here = ([cut for cut in each["cuts"] if cut["by"] == "engine"] for each in (model, model_here))
         texts = [_text(decode(CutEntry, cut)) for cut in cuts]
         texts += [f"{entry['target']} not run: {entry['reason'][:300]}" for entry in model["not_run"]]
-        yield Check(
-            f"{model['model']}: verify on a worker", bool(cuts) and model["ok"], "; ".join(texts) or model["status"]
-        )
+        is_met = model["ok"] and len(cuts) == len(cuts_here)
+        yield Check(f"{model['model']}: verify on a worker", is_met, "; ".join(texts) or model["status"])
     for error in document["errors"]:
         print(f"    {error['text'][:1000]}")
     for warning in document["warnings"]:

@@ -80,8 +80,11 @@ def test_the_key_is_that_of_a_verification_on_the_gpu_itself(site: Site, tmp_pat
     """A machine with the same GPU, driver and libraries reuses the result. `local:1` starts such a worker."""
     on_worker = by_engine(site.verify("net")["models"][0])
     here = CommandLine(site.trtbuild.project, site.trtbuild.cache, {"PYTHONPATH": PRETENDED_GPU}, cold=True)
-    assert by_engine(here("verify", "net")["models"][0])["key"] == on_worker["key"]
-    assert by_engine(here("verify", "net")["models"][0])["verdict"] == "hit"
+    found = by_engine(here("verify", "net")["models"][0])
+    assert (found["verdict"], found["key"]) == ("hit", on_worker["key"])
+    compared = by_engine(here("verify", "net", "--force")["models"][0])
+    assert (compared["verdict"], compared["key"], compared["status"]) == ("run", on_worker["key"], "right")
+    assert compared["machine"] == on_worker["machine"] and "worker" not in compared
     local = by_engine(here("verify", "net", "--workers", "local:1", "--force")["models"][0])
     assert (local["verdict"], local["key"]) == ("run", on_worker["key"]) and local["worker"].endswith("-gpu0")
 

@@ -1,4 +1,4 @@
-"""Engines that compute with the programs of their partitions, in a comparison worker.
+"""Engines that compute with the programs of their partitions, in a comparison worker or in ``trtbuild verify``.
 
 A file in the worker's directory changes them: ``spoil`` (the results are wrong), ``die`` (the process ends by SIGKILL).
 """
@@ -46,7 +46,8 @@ class OpenEngines:
         self.memory = _HostMemory()
         index, target = package.index, package.index.targets[gpu.target]
         package.read(list(target.engines.values()))  # the plans are there, and are undamaged
-        _, store_root, directory = sys.argv[1:]
+        is_worker = sys.argv[1:2] == ["comparison"]  # its arguments are the kind, the store and the directory
+        store_root, directory = sys.argv[2:] if is_worker else (os.environ["TRTBUILD_CACHE_DIR"], ".")
         self._directory = Path(directory)
         read = LocalStore(Path(store_root)).get_bytes
         programs = {graph: index.files[path].sha256 for graph, path in target.programs.items()}

@@ -15,6 +15,8 @@
   * ToolchainError, exit 1: the compiler refused a network, or its process died
     * PluginError: the library of a model's plugins cannot be used, or it lacks a plugin
   * OperatorMismatch, exit 1: an operator from outside PyTorch returns other sizes than its fake implementation declares
+  * NotCompared, exit 1: engines can run on a GPU, but the reference of a comparison cannot run; a verification lists the
+    target as not run
   * VerificationFailed, exit 1: the results of a build differ from those of PyTorch, or could not be compared with them
   * PackageError, exit 1: a package cannot be loaded, or a call does not fit it
     * PackageMissing: there is no package
@@ -28,7 +30,7 @@
     * EngineError: TensorRT or CUDA refuses to load or run an engine; the text has the library's message
   * InsufficientResources, exit 1: the disk or the memory is too small for the weights of a model
   * WorkersError, exit 1: the workers of a scheduler could not do a step
-    * NoWorker: no worker has the toolchain and the GPU of the step
+    * NoWorker: no worker has the toolchain and the GPU of the step or comparison
     * SchedulerLost: the connection to the scheduler was lost during the build
   * InternalError, exit 1: a bug of trtbuild
     * InconsistentShapes: the output of a step has other sizes or types than the traced program; it is not kept
@@ -261,6 +263,10 @@ class OperatorMismatch(TrtbuildError):
 
 class InsufficientResources(TrtbuildError):
     """The disk or the memory of this machine is too small for the weights of a model. The work was not started."""
+
+
+class NotCompared(TrtbuildError):
+    """Engines can run on a GPU, but the reference for their comparison cannot run there. The text is the reason."""
 
 
 class VerificationFailed(TrtbuildError):

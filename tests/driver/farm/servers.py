@@ -116,7 +116,8 @@ def worker_process(
 ) -> Process:
     """Start ``trtbuild worker`` in `folder`. With `pretends`, its compiler is `tests.driver.farm.pretending`."""
     folder.mkdir(exist_ok=True)
-    variables = {**os.environ, **environment, "PYTHONPATH": str(Path(__file__).parents[3])}
+    paths = [*filter(None, [environment.get("PYTHONPATH")]), str(Path(__file__).parents[3])]
+    variables = {**os.environ, **environment, "PYTHONPATH": os.pathsep.join(paths)}
     if pretends is not None:
         variables["TRTBUILD_TEST_PRETENDS"] = pretends
         variables["DASK_DISTRIBUTED__WORKER__PRELOAD"] = json.dumps(["tests.driver.farm.pretending"])

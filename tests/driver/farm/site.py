@@ -25,7 +25,9 @@ from trtbuild.driver.farm import performing
 from trtbuild.driver.farm.census import Census
 from trtbuild.driver.farm.exchange import exchanges
 from trtbuild.driver.farm.farm import Compiled, Farm
+from trtbuild.driver.farm.labels import gpu_label
 from trtbuild.driver.farm.processes import processes_here
+from trtbuild.driver.gpu_comparisons.gpu_kinds import GpuKind
 from trtbuild.driver.project import wiring
 from trtbuild.driver.workers.results import Reply
 from trtbuild.store.layers.layered import LayeredStore
@@ -68,11 +70,18 @@ class Site:
         return str(self.cluster.scheduler_address)
 
     def add_worker(
-        self, name: str, behaviour: Behaviour | None = None, *, project: Path, slots: int = 1, **changes: str
+        self,
+        name: str,
+        behaviour: Behaviour | None = None,
+        *,
+        project: Path,
+        slots: int = 1,
+        gpu: GpuKind | None = None,
+        **changes: str,
     ) -> Worker:
-        """Start a worker. `changes` replaces text in its labels."""
+        """Start a worker. It announces the GPU `gpu`. `changes` replaces text in its labels."""
         (process,) = [each for each in processes_here(project, 1, slots) if "gpu" not in each.name]
-        labels = process.labels
+        labels = (*process.labels, *([] if gpu is None else [gpu_label(gpu)]))
         for old, new in changes.items():
             labels = tuple(label.replace(old, new) for label in labels)
         options = dataclasses.replace(process, name=name, labels=labels).options("127.0.0.1", None)

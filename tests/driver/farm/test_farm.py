@@ -56,7 +56,7 @@ class Counting:
 
 def honest_answer(text: str, name: str) -> Answer:
     """The answer of a worker without a fault, also if `behaviours` has another one for its name."""
-    return performing._compiled(FarmJob.from_text(text), name)
+    return performing._performed(FarmJob.from_text(text), name)
 
 
 def test_an_engine_comes_from_a_worker(site: Site, driver: Driver, project: Path) -> None:

@@ -14,18 +14,18 @@ import pytest
 import torch
 
 from tests.conftest import CommandLine, step
-from tests.driver.verification.test_engines import FakeMemory
+from tests.driver.gpu_comparisons.test_engines import FakeMemory
 from tests.projects import copy_project
 from trtbuild.core.model.verification import Point
 from trtbuild.core.packages import provenance
 from trtbuild.core.partition.partitions import Partition
 from trtbuild.driver.answers.documents import Verification
 from trtbuild.driver.building.events import Watcher
+from trtbuild.driver.gpu_comparisons import engines as engine_verification
+from trtbuild.driver.gpu_comparisons.engines import TargetGpu
 from trtbuild.driver.project.workspace import Request
-from trtbuild.driver.verification import engines as engine_verification
 from trtbuild.driver.verification import packages
 from trtbuild.driver.verification.document import Options
-from trtbuild.driver.verification.engines import TargetGpu
 from trtbuild.driver.verification.models import verify
 from trtbuild.runtime.packages.package import Package
 from trtbuild.stages.verify.by_onnxruntime import OnnxRuntime

@@ -27,9 +27,9 @@ from tests.projects import edit
 from trtbuild.cli.screens.verifications import verify_lines
 from trtbuild.core.packages import provenance
 from trtbuild.core.recipes.record import Record
+from trtbuild.driver.gpu_comparisons import engines as engine_verification
 from trtbuild.driver.packages import provenance_file
 from trtbuild.driver.project.workspace import Request, Workspace
-from trtbuild.driver.verification import engines as engine_verification
 from trtbuild.stages.verify import inputs
 from trtbuild.store.local.local import LocalStore
 

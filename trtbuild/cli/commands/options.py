@@ -104,8 +104,8 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         ("--workers", "workers"),
         {
             "metavar": "ADDRESS",
-            "commands": _BUILD_COMMANDS,
-            "help": "Compile engines on the workers of a Dask scheduler: tls://host:8786, or local:4 to try it.",
+            "commands": (*_BUILD_COMMANDS, "verify"),
+            "help": "Compile or verify engines on the workers of a Dask scheduler: tls://host:8786, or local:4.",
         },
     ),
     (

@@ -20,6 +20,7 @@ from trtbuild.errors import UsageError
         "trtbuild verify vit --points 20 --seed 7",
         "trtbuild verify dist/vit              # on a machine with a GPU, without the project",
         "trtbuild verify vit --device cuda:1",
+        "trtbuild verify --workers tls://scheduler.example:8786    # engines on the GPUs of other machines",
         "trtbuild verify vit --max-error 0.05    # a limit for a quantized model",
         "trtbuild verify vit --replay .trtbuild/verify/vit.safetensors    # the worst inputs again",
     ),
@@ -91,8 +92,8 @@ def verify(
 
     onnxruntime runs every converted partition on the CPU, and a GPU runs every engine that is built for it. The shapes
     are min, opt, max and random shapes of each profile. Correct results are written to the package's provenance and are
-    not compared again. The engines of a PACKAGE (a directory) are compared with its reference program. This needs a GPU,
-    but not the project.
+    not compared again. With --workers, the GPUs of other machines run the engines. The engines of a PACKAGE (a
+    directory) are compared with its reference program. This needs a GPU, but not the project.
     """
     from trtbuild.cli.screens import verifications
     from trtbuild.driver.packages.lookup import directory_of
@@ -105,6 +106,11 @@ def verify(
     packages = [path for path in (directory_of(requested.project, name) for name in models) if path is not None]
     if packages and len(packages) < len(models):
         raise UsageError("packages and models cannot be verified together", hint="verify one kind after the other")
+    if packages and requested.workers is not None:
+        raise UsageError(
+            "--workers is for the models of a project, and a package is verified on this machine",
+            hint="leave --workers out, or name models",
+        )
     with show.watching(flags) as watcher:
         if packages:
             document = package_verification.verify_packages(packages, requested.targets, options, watcher)

@@ -1,4 +1,4 @@
-"""``trtbuild worker``: compile engines for the builds of a Dask scheduler."""
+"""``trtbuild worker``: compile and verify engines for the builds of a Dask scheduler."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ from trtbuild.cli.terminal import terminal
 @click.option("--listen", metavar="IP", help="The address to listen on. Default: the one that reaches the scheduler.")
 @common
 def worker(address: str, slots: int | None, listen: str | None, flags: dict[str, Any]) -> int:
-    """Compile engines for the builds of a Dask scheduler.
+    """Compile and verify engines for the builds of a Dask scheduler.
 
-    ADDRESS is the address of the scheduler. There is one process for each GPU, and one for engines that need no GPU. The
-    command ends when the scheduler ends. Caches, keys and logs are those of the directory (-C) and of this machine's
+    ADDRESS is the address of the scheduler. There is one process for each GPU, and one for engines that need no GPU to be
+    compiled. With PyTorch for CUDA, the processes with a GPU also compare engines with PyTorch, for verify. The command
+    ends when the scheduler ends. Caches, keys and logs are those of the directory (-C) and of this machine's
     configuration.
     """
     from trtbuild.driver.farm import joining

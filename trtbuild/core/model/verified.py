@@ -96,7 +96,8 @@ class CutEntry:
     share this cut. `against`: the library that computed the reference. `float_error`: the error against the model without
     quantizers, left out if the model has no quantizers. `worst_input`: the file with the inputs of the worst
     point, relative to the project. `finished` and `builder`: when and where the comparison ran, null if that was not
-    recorded. `key`: the key of the record. `verdict`: ``hit`` if the result is from a record.
+    recorded. `key`: the key of the record. `verdict`: ``hit`` if the result is from a record. `worker`: the worker of a
+    scheduler that ran the comparison, otherwise left out.
     """
 
     by: Runner
@@ -117,6 +118,7 @@ class CutEntry:
     key: str | None
     machine: Mapping[str, str]
     float_error: FloatError | None = optional()
+    worker: str | None = optional()
 
 
 @dataclass(frozen=True, kw_only=True)

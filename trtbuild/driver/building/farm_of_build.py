@@ -1,4 +1,5 @@
-"""Connect a build to the workers of a scheduler, if one is configured and an engine has to be compiled."""
+"""Connect a command to the workers of a scheduler. A build does so if a scheduler is configured and an engine has to be
+compiled."""
 
 from __future__ import annotations
 
@@ -23,6 +24,16 @@ def farm_of_build(
     if workspace.workers is None or not any(step.stage == "engine" for step in pending):
         yield None
         return
+    with connected_farm(workspace, workspace.workers, watcher, messages) as farm:
+        yield farm
+
+
+@contextlib.contextmanager
+def connected_farm(workspace: Workspace, workers: str, watcher: Watcher, messages: list[str]) -> Iterator[Farm]:
+    """The workers of the scheduler at the address `workers`.
+
+    Messages about them are shown at once, and are added to `messages`. Raises UsageError or EnvironmentFault.
+    """
 
     def report(text: str) -> None:
         messages.append(text)
@@ -31,6 +42,6 @@ def farm_of_build(
     with contextlib.ExitStack() as stack:
         with watcher.phase("connect to the workers"):
             farm = stack.enter_context(
-                opened(workspace.workers, workspace.project, workspace.configuration, workspace.store, report)
+                opened(workers, workspace.project, workspace.configuration, workspace.store, report)
             )
         yield farm

@@ -5,7 +5,7 @@ Rules
    questions.
 2. Each message for the user is reported once.
 3. A label that no worker has is reported at once, and given up after `wait_s` seconds. Later jobs with this label then fail
-   at once, until a worker has it.
+   at once, until a worker has it. The same is true for a GPU that fits a target.
 4. When the scheduler does not answer, it is lost for the rest of the build.
 """
 
@@ -44,7 +44,7 @@ class Census:
         self._overview_time_s = float("-inf")
         self._unfit: dict[str, str] = {}
         self._reported: set[str] = set()
-        #: Engine label → the time since which no worker has it, or -inf if it was given up.
+        #: Label, or text about a GPU → the time since which no worker has it, or -inf if it was given up.
         self._absent_since_s: dict[str, float] = {}
         self._lost: str | None = None
 
@@ -91,28 +91,47 @@ class Census:
             self.refuse_absent(label, problems)
             time.sleep(min(poll_s, self.wait_s))
 
+    def wait_for_gpus(
+        self, choose: Callable[[Sequence[str]], Sequence[str]], wanted: str, poll_s: float
+    ) -> Sequence[str]:
+        """Wait until `choose` chooses GPU labels among those of the workers. Returns its result.
+
+        `wanted` continues the text "no worker". Raises NoWorker, SchedulerLost.
+        """
+        while True:
+            for age_s in (OVERVIEW_AGE_S, 0.0):  # a worker may have joined just now
+                if chosen := choose(self.overview(age_s).gpu_labels(self.unfit())):
+                    self.note_present(wanted)
+                    return chosen
+            self.refuse_absent(wanted)
+            time.sleep(min(poll_s, self.wait_s))
+
     def note_present(self, label: str) -> None:
         """Note that a worker has the label."""
         with self._lock:
             self._absent_since_s.pop(label, None)
 
     def refuse_absent(self, label: str, problems: Sequence[str] = ()) -> None:
-        """Report a label that no worker has. Raises NoWorker when it is given up (rule 3).
+        """Report a label (or a GPU, as a text for `labels.describe`) that no worker has. Raises NoWorker when it is given
+        up (rule 3).
 
         With `problems`, the workers that had the label are unfit, and it is given up at once.
         """
         now_s = time.monotonic()
         with self._lock:
             since_s = self._absent_since_s.setdefault(label, now_s)
-        engine, seen = labels.without_prefix(label), self._overview.describe(self.unfit())
+        ability, compiles = labels.describe(label), labels.is_engine(label)
+        seen = self._overview.describe(self.unfit(), gpus=not compiles)
         if problems or now_s - since_s >= self.wait_s:
             with self._lock:
                 self._absent_since_s[label] = float("-inf")
             raise NoWorker(
-                f"no worker compiles for {engine}; {seen}",
-                hint="start one with trtbuild worker on such a machine, or build without --workers",
+                f"no worker {ability}; {seen}",
+                hint="start one with trtbuild worker on such a machine, or "
+                + ("build without --workers" if compiles else "verify without --workers"),
             )
-        self._say(f"no worker compiles for {engine}: the build waits {self.wait_s:g} s for one; {seen}")
+        subject = "the build" if compiles else "the verification"
+        self._say(f"no worker {ability}: {subject} waits {self.wait_s:g} s for one; {seen}")
 
     def leave_out(self, worker: str, reason: str) -> None:
         """Do not use a worker again in this build."""

@@ -1,4 +1,4 @@
-"""Runs engine steps on the workers of a scheduler. Several threads call `Farm.compile`, one for each step.
+"""Runs engine steps and comparisons on the workers of a scheduler. Several threads call `Farm.compile` and `Farm.compare`.
 
 Rules
 1. The scheduler gets a job only when a worker has a free slot for it (`limit`), so the build's order of steps stays true.
@@ -14,33 +14,41 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 from trtbuild.core.engines.engine_job import EngineJob
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
 from trtbuild.driver.farm import labels
-from trtbuild.driver.farm.census import ANSWER_S, Census
+from trtbuild.driver.farm.answers import answer_of, death, error_of
+from trtbuild.driver.farm.census import Census
 from trtbuild.driver.farm.exchange import Exchange, blob_files
 from trtbuild.driver.farm.messages import PROTOCOL, Answer, FarmJob
 from trtbuild.driver.farm.performing import perform
-from trtbuild.driver.farm.verifying import WrongAnswer, verified_record
-from trtbuild.driver.workers.pool import error_from_json
+from trtbuild.driver.farm.verifying import VerifiedReport, WrongAnswer, verified_record, verified_report
+from trtbuild.driver.gpu_comparisons.gpu_kinds import GpuKind
+from trtbuild.driver.gpu_comparisons.job import ComparisonJob
 from trtbuild.errors import SchedulerLost, StoreError, TrtbuildError, WorkersError
 from trtbuild.store.layers.layered import LayeredStore
 
 if TYPE_CHECKING:
     from distributed import Client, Future
 
+_Result = TypeVar("_Result")
+
 #: The attempts of one job: deaths of a compiler, wrong answers, and workers that cannot do the job.
 MOST_ATTEMPTS = 3
 
 #: The seconds between two checks of a waiting job.
 POLL_S = 1.0
+
+#: The seconds between two checks whether a comparison may start.
+_TURN_POLL_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -53,6 +61,27 @@ class Compiled:
     peak_rss_bytes: int
 
 
+@dataclass(frozen=True)
+class Compared:
+    """A comparison that a worker has made: its report, the worker's name, and its log."""
+
+    report: VerifiedReport
+    worker: str
+    log: str
+
+
+@dataclass(frozen=True)
+class _Order:
+    """A job for the workers with the label `label`. The inputs are in the local store. With `replace`, records are not
+    used."""
+
+    recipe: Recipe
+    job: ComparisonJob | EngineJob
+    inputs: Sequence[str]
+    label: str
+    replace: bool
+
+
 class Farm:
     """The workers of one scheduler, for one build. `exchanges` are the stores that may be shared with them, by label."""
 
@@ -62,7 +91,8 @@ class Farm:
         self._store = store
         self._exchanges = exchanges
         self._lock = threading.Lock()
-        #: Engine label → the number of jobs that the build has started and not ended.
+        self._turns = threading.Lock()
+        #: Engine or GPU label → the number of jobs that the build has started and not ended.
         self._open_jobs: Counter[str] = Counter()
         #: Task → its future.
         self._futures: dict[str, Future[str]] = {}
@@ -101,23 +131,79 @@ class Farm:
 
         Raises NoWorker, SchedulerLost, WorkersError, StoreError, or the error of the compiler.
         """
-        label = labels.engine_label(job)
+        order = _Order(recipe, job, inputs, labels.engine_label(job), replace)
+
+        def accept(answer: Answer, exchange: Exchange) -> Compiled:
+            record = verified_record(answer, recipe, self._store, exchange, replace=replace)
+            return Compiled(record, answer.worker, answer.log, answer.peak_rss_bytes)
+
+        return self._do(order, accept)
+
+    def compare(self, job: ComparisonJob, *, replace: bool) -> Compared:
+        """Compare engines with PyTorch on a worker with a GPU of the kind `job.gpu`. No record is stored.
+
+        The blobs of the job are in the local store. With `replace`, the comparison is not shared with another driver.
+        Raises NoWorker, SchedulerLost, WorkersError, StoreError, NotCompared, or the error of the comparison.
+        """
+        recipe = job.recipe
+        order = _Order(recipe, job, list(dict.fromkeys(job.blobs())), labels.gpu_label(job.gpu), replace)
+
+        def accept(answer: Answer, exchange: Exchange) -> Compared:
+            return Compared(
+                verified_report(answer, recipe, job, self._store.local, exchange), answer.worker, answer.log
+            )
+
+        with self._turn(order.label):
+            return self._do(order, accept)
+
+    def wait_for_gpus(self, choose: Callable[[Sequence[GpuKind]], Sequence[GpuKind]], wanted: str) -> Sequence[GpuKind]:
+        """Wait until `choose` chooses kinds of GPUs among those of the workers. Returns its result.
+
+        `wanted` continues the text "no worker". Raises NoWorker, SchedulerLost.
+        """
+
+        def choose_labels(found: Sequence[str]) -> Sequence[str]:
+            kinds = [kind for label in found if (kind := labels.gpu_kind_of(label)) is not None]
+            return [labels.gpu_label(kind) for kind in choose(kinds)]
+
+        chosen = self._census.wait_for_gpus(choose_labels, wanted, POLL_S)
+        return [kind for label in chosen if (kind := labels.gpu_kind_of(label)) is not None]
+
+    @contextlib.contextmanager
+    def _turn(self, label: str) -> Iterator[None]:
+        """Begin a job with this label when it may start (rule 1), and end it after the block."""
+        while True:
+            with self._turns:
+                if self.has_room(label):
+                    self.begin(label)
+                    break
+            time.sleep(_TURN_POLL_S)
+        try:
+            yield
+        finally:
+            self.end(label)
+
+    def _do(self, order: _Order, accept: Callable[[Answer, Exchange], _Result]) -> _Result:
+        """Let a worker do a job. Returns the result of `accept`, which verifies the answer.
+
+        `accept` raises WrongAnswer or StoreError. Raises NoWorker, SchedulerLost, WorkersError, StoreError, or the error of
+        the job.
+        """
         problems: list[str] = []
         logs = ""
         while len(problems) < MOST_ATTEMPTS:
-            shared = self._census.wait_for_worker(label, POLL_S, problems)
+            shared = self._census.wait_for_worker(order.label, POLL_S, problems)
             exchange = self._exchanges[shared]
-            files = blob_files(self._store.local, inputs)
+            files = blob_files(self._store.local, order.inputs)
             exchange.send(self._store.local, files)
-            message = FarmJob(PROTOCOL, recipe.key, job, shared, files, replace)
-            answer = self._ask(message, label, is_shared=not replace and not problems)
+            message = FarmJob(PROTOCOL, order.recipe.key, order.job, shared, files, order.replace)
+            answer = self._ask(message, order.label, is_shared=not order.replace and not problems)
             logs += answer.log
             if answer.outcome == "failed":
-                raise _error_of(answer)
+                raise error_of(answer)
             if answer.outcome == "done":
                 try:
-                    record = verified_record(answer, recipe, self._store, exchange, replace=replace)
-                    return Compiled(record, answer.worker, answer.log, answer.peak_rss_bytes)
+                    return accept(answer, exchange)
                 except (WrongAnswer, StoreError) as error:
                     reason = f"its answer was wrong: {error}"
             else:
@@ -127,7 +213,7 @@ class Farm:
                 self._census.leave_out(answer.worker, reason)
         refused = WorkersError(
             "the workers could not do it:\n    " + "\n    ".join(problems),
-            hint="repair these workers, or build without --workers",
+            hint="repair these workers, or repeat the command without --workers",
         )
         refused.worker_log = logs
         raise refused
@@ -156,8 +242,8 @@ class Farm:
                     continue
                 self._census.note_present(label)
                 if unfit and addresses.isdisjoint(worker.address for worker in workers):
-                    return _death(message, "it ended, and was started again under another address")
-            return _answer_of(future, message)
+                    return death(message, "it ended, and was started again under another address")
+            return answer_of(future, message)
         except TrtbuildError:
             raise
         except Exception as error:  # Dask raises many types when a connection is lost
@@ -167,34 +253,3 @@ class Farm:
                 future_or_none = self._futures.pop(task, None)
             if future_or_none is not None:
                 future_or_none.release()  # cancels the task if no other build needs it
-
-
-def _answer_of(future: Future[str], message: FarmJob) -> Answer:
-    """The answer of a finished task. Raises WorkersError, and any error of Dask."""
-    from distributed import KilledWorker
-
-    if future.status == "cancelled":
-        raise ConnectionError("the scheduler has dropped the job")
-    try:
-        return Answer.from_text(future.result(timeout=ANSWER_S))
-    except KilledWorker as error:
-        last = getattr(error.last_worker, "name", error.last_worker)
-        raise WorkersError(
-            f"each worker process that ran this step died; the last one was {last}",
-            hint="look at the output of trtbuild worker there; the system ends processes when memory runs out",
-        ) from None
-    except Exception as error:
-        if future.status != "error" and not isinstance(error, ValueError):
-            raise  # the connection is lost
-        return _death(message, f"{type(error).__name__}: {error}")
-
-
-def _death(message: FarmJob, text: str) -> Answer:
-    return Answer(PROTOCOL, message.key, "the worker", "died", error={"text": text})
-
-
-def _error_of(answer: Answer) -> TrtbuildError:
-    fields: Mapping[str, Any] = answer.error or {"text": "the worker gave no reason"}
-    error = error_from_json(fields, answer.log)
-    error.worker_log = answer.log
-    return error

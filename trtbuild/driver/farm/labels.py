@@ -1,10 +1,13 @@
 """The labels of workers. A label is a Dask resource: the scheduler sends a job only to a worker that has all of its labels.
 
 Rules
-1. A worker process has three kinds of labels: the engines that it can compile, its release of trtbuild, and the stores that
-   it can reach. The amount of each label is the number of jobs that the process does at the same time.
-2. A job needs one of each kind. So Dask never sends a job to a worker with another release, another toolchain or another
-   store, and never sends two jobs to one GPU.
+1. A worker process has four kinds of labels: the engines that it can compile, the GPU on which it can compare engines with
+   PyTorch, its release of trtbuild, and the stores that it can reach. The amount of each label is the number of jobs that
+   the process does at the same time.
+2. A job needs an engine or a GPU, a release and a store. So Dask never sends a job to a worker with another release,
+   another toolchain, another driver or another store, and never sends two jobs to one GPU.
+3. The label of a GPU has all facts of `GpuKind` as JSON. So a driver computes the key of a verification before it sends
+   a job.
 """
 
 from __future__ import annotations
@@ -16,11 +19,12 @@ from pathlib import Path
 from trtbuild.core.engines.engine_job import EngineJob
 from trtbuild.core.recipes.keys import STEP_VERSIONS
 from trtbuild.driver.farm.messages import PROTOCOL
+from trtbuild.driver.gpu_comparisons.gpu_kinds import GpuKind, kind_here
 from trtbuild.driver.project.versions import installed_version
 from trtbuild.toolchain.libraries import table
-from trtbuild.toolchain.libraries.devices import device_sms
 
-_ENGINE, _RELEASE, _STORE = "trtbuild engine ", "trtbuild release ", "trtbuild store "
+_ENGINE, _GPU = "trtbuild engine ", "trtbuild gpu "
+_RELEASE, _STORE = "trtbuild release ", "trtbuild store "
 
 
 def engine_label(job: EngineJob) -> str:
@@ -48,10 +52,25 @@ def engine_labels_here(sms: Iterable[int]) -> list[str]:
     return labels
 
 
-def gpus_here() -> tuple[int, ...]:
-    """The SM of each GPU of this machine that has a toolchain which needs a GPU."""
-    has_toolchain = any(flavour.needs_gpu and table.installed_version(name) for name, flavour in table.FLAVOURS.items())
-    return device_sms() if has_toolchain else ()
+def gpu_label(kind: GpuKind) -> str:
+    """The label of the workers that can compare engines on a GPU of this kind."""
+    return _GPU + kind.to_text()
+
+
+def gpu_labels_here(ordinal: int) -> list[str]:
+    """The GPU label of a process that sees only this GPU; empty if the process cannot compare engines there."""
+    kind = kind_here(ordinal)
+    return [] if kind is None else [gpu_label(kind)]
+
+
+def gpu_kind_of(label: str) -> GpuKind | None:
+    """The kind of GPU of a label; None if the label is not one of a GPU that this release can read."""
+    if not label.startswith(_GPU):
+        return None
+    try:
+        return GpuKind.from_text(label.removeprefix(_GPU))
+    except ValueError:
+        return None
 
 
 def release_label() -> str:
@@ -96,9 +115,22 @@ def release_of(resources: Mapping[str, float]) -> str | None:
     return next((label.removeprefix(_RELEASE) for label in resources if label.startswith(_RELEASE)), None)
 
 
-def without_prefix(label: str) -> str:
-    """An engine label, for people."""
-    return label.removeprefix(_ENGINE)
+def gpus_of(resources: Mapping[str, float]) -> list[str]:
+    """The GPUs on which a worker can compare engines, for people."""
+    return [str(kind) for label in resources if (kind := gpu_kind_of(label)) is not None]
+
+
+def is_engine(label: str) -> bool:
+    """Whether a label is that of workers which compile an engine."""
+    return label.startswith(_ENGINE)
+
+
+def describe(label: str) -> str:
+    """The ability of the workers with a label, for people: it continues "no worker". Other texts are returned as they
+    are."""
+    if (kind := gpu_kind_of(label)) is not None:
+        return f"has the GPU {kind}"
+    return f"compiles for {label.removeprefix(_ENGINE)}" if is_engine(label) else label
 
 
 def task_name(key: str, store: str) -> str:

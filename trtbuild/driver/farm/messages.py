@@ -6,6 +6,8 @@ Rules
 2. The record of an answer has the form of an entry in a remote cache: `entry` is an ActionResult with the worker's
    signatures, and `document` is the record.
 3. Equal keys and stores give equal jobs, so the scheduler can join the jobs of two builds.
+4. The answer to a comparison has a record, too. Its only output is the report. If the comparison found an error, the driver
+   reads the report, and stores no record.
 """
 
 from __future__ import annotations
@@ -18,9 +20,10 @@ from typing import Any, Literal, TypeVar
 from trtbuild.core.engines.engine_job import EngineJob
 from trtbuild.core.recipes.record import Output
 from trtbuild.core.values.codec import decode, encode
+from trtbuild.driver.gpu_comparisons.job import ComparisonJob
 
 #: The version of the messages. It is in the label of a release, and in each message.
-PROTOCOL = 1
+PROTOCOL = 2
 
 Message = TypeVar("Message")
 
@@ -45,14 +48,15 @@ class BlobFiles:
 
 @dataclass(frozen=True)
 class FarmJob:
-    """Compile the engine of `job`, whose key is `key`. The `inputs` are in the store with the label `store`.
+    """Compile the engine of `job`, or compare engines with PyTorch. `key` is the key of the step. The `inputs` are in
+    the store with the label `store`.
 
     With `replace`, a record that the worker already has is not used.
     """
 
     protocol: int
     key: str
-    job: EngineJob
+    job: ComparisonJob | EngineJob
     store: str
     inputs: tuple[BlobFiles, ...]
     replace: bool = False
@@ -68,7 +72,10 @@ class FarmJob:
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to a job: a record with its entry, or an error (`trtbuild.driver.workers.worker.error_to_json`)."""
+    """The answer to a job: a record with its entry, or an error (`trtbuild.driver.workers.worker.error_to_json`).
+
+    `worst` is the file of the worst inputs of a comparison. No signature covers it, and no result depends on it.
+    """
 
     protocol: int
     key: str
@@ -80,6 +87,7 @@ class Answer:
     log: str = ""
     duration_s: float = 0.0
     peak_rss_bytes: int = 0
+    worst: BlobFiles | None = None
 
     def to_text(self) -> str:
         return json.dumps(encode(self), separators=(",", ":"))

@@ -51,7 +51,7 @@ class Overview:
         return cls(workers, release, tuple(stores))
 
     def able(self, label: str, unfit: Collection[str] = ()) -> list[FarmWorker]:
-        """The workers that can do jobs with an engine label for this build, without those named in `unfit`.
+        """The workers that can do jobs with an engine or GPU label for this build, without those named in `unfit`.
 
         All of them reach the store of `store_for`.
         """
@@ -70,15 +70,25 @@ class Overview:
         return next((store for store in self.stores if slots[store] == most > 0), None)
 
     def _fitting(self, label: str, unfit: Collection[str]) -> list[FarmWorker]:
-        """The workers with an engine label and the release of this build."""
+        """The workers with an engine or GPU label and the release of this build."""
         return [
             worker
             for worker in self.workers
             if label in worker.resources and self.release in worker.resources and worker.name not in unfit
         ]
 
+    def gpu_labels(self, unfit: Collection[str] = ()) -> list[str]:
+        """The labels of the GPUs on which workers can compare engines for this build, in the order of their texts."""
+        found = {
+            label
+            for worker in self.workers
+            for label in worker.resources
+            if labels.gpu_kind_of(label) is not None and self.able(label, unfit)
+        }
+        return sorted(found)
+
     def free_slots(self, label: str, own_tasks: Collection[str], unfit: Collection[str] = ()) -> int:
-        """The slots for an engine label that tasks of other builds do not use."""
+        """The slots for an engine or GPU label that tasks of other builds do not use."""
         able = self.able(label, unfit)
         return sum(int(worker.resources[label]) - len(worker.tasks.difference(own_tasks)) for worker in able)
 
@@ -105,17 +115,20 @@ class Overview:
                 reasons[worker.name] = "it shares no store with this build"
         return reasons
 
-    def describe(self, unfit: Mapping[str, str]) -> str:
+    def describe(self, unfit: Mapping[str, str], *, gpus: bool = False) -> str:
         """One sentence about the workers: the engines that they compile, and the workers that are left out.
 
-        `unfit` has more workers that are left out, and the reason for each."""
+        `unfit` has more workers that are left out, and the reason for each. With `gpus`, the sentence has the GPUs on which
+        the workers compare engines instead."""
+        abilities_of, verb = (labels.gpus_of, "have") if gpus else (labels.engines_of, "compile for")
         left_out = {**unfit, **self.left_out()}
         counts: dict[str, int] = {}
         for worker in self.workers:
-            for engine in () if worker.name in left_out else labels.engines_of(worker.resources):
-                counts[engine] = counts.get(engine, 0) + 1
-        parts = [f"{engine} ({count} {'worker' if count == 1 else 'workers'})" for engine, count in counts.items()]
-        text = f"the workers compile for {', '.join(parts)}" if parts else "no worker can be used"
+            for ability in () if worker.name in left_out else abilities_of(worker.resources):
+                counts[ability] = counts.get(ability, 0) + 1
+        parts = [f"{ability} ({count} {'worker' if count == 1 else 'workers'})" for ability, count in counts.items()]
+        none = "no worker has a GPU with PyTorch for CUDA" if gpus else "no worker can be used"
+        text = f"the workers {verb} {', '.join(parts)}" if parts else none
         if left_out:
             shown = [f"{name}: {reason}" for name, reason in list(left_out.items())[:_MOST_LISTED]]
             more = len(left_out) - len(shown)

@@ -7,8 +7,9 @@ Rules
    this process never loads TensorRT, and a crash of the compiler is an answer.
 3. The store is opened for each job, with this machine's configuration: its remotes, its trusted keys, its signing key. A
    remote that was down during one job is used again for the next.
-4. A record that this machine already has is used if this machine trusts it. The worker holds no lock of the key: the driver
-   may hold it in the same directory. The scheduler joins equal jobs, and a record is written once.
+4. A record of an engine that this machine already has is used if this machine trusts it. The worker holds no lock of the
+   key: the driver may hold it in the same directory. The scheduler joins equal jobs, and a record is written once.
+5. `comparing` does the jobs that compare engines with PyTorch.
 """
 
 from __future__ import annotations
@@ -16,13 +17,17 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 from trtbuild.core.engines.engine_job import ENGINE_ENVIRONMENT, EngineJob
 from trtbuild.core.recipes import keys
+from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
+from trtbuild.driver.farm import comparing
 from trtbuild.driver.farm.exchange import Exchange, blob_files, exchanges
 from trtbuild.driver.farm.messages import PROTOCOL, Answer, FarmJob, Outcome
+from trtbuild.driver.gpu_comparisons.job import ComparisonJob
 from trtbuild.driver.project import wiring
 from trtbuild.driver.workers.pool import WorkerDied, WorkerPool
 from trtbuild.driver.workers.provenance import provenance
@@ -78,7 +83,7 @@ def _answer(text: str, name: str) -> Answer:
         job = FarmJob.from_text(text)
         key = job.key
         _check(job)
-        return _compiled(job, name)
+        return _performed(job, name)
     except Exception as error:
         return _answer_of_error(key, name, error)
 
@@ -100,6 +105,9 @@ def _answer_of_error(key: str, name: str, error: Exception) -> Answer:
 
 def _check(job: FarmJob) -> None:
     """Raise an error if this machine cannot do the job, or if the job contradicts its key."""
+    if isinstance(job.job, ComparisonJob):
+        comparing.check(job.job, job.key)
+        return
     if keys.engine(job.job, ENGINE_ENVIRONMENT).key != job.key:
         raise EnvironmentFault(f"the job is not the job of its key {job.key}", hint="use one release of trtbuild")
     target, planned = job.job.target, job.job.toolchain_version
@@ -109,7 +117,7 @@ def _check(job: FarmJob) -> None:
     table.check_target(target, job.job.settings, installed, devices=device_sms())
 
 
-def _compiled(job: FarmJob, name: str) -> Answer:
+def _performed(job: FarmJob, name: str) -> Answer:
     project = directory()
     configuration = wiring.load_configuration(project)
     store = wiring.open_store(project, configuration)
@@ -118,25 +126,27 @@ def _compiled(job: FarmJob, name: str) -> Answer:
         if exchange is None:
             raise EnvironmentFault("the store of the job is not configured here")
         with store.session():
-            answer = None if job.replace else _known(job, store.local, exchange, name)
-            return answer or _built(job, store.local, exchange, name)
+            if isinstance(job.job, ComparisonJob):
+                return comparing.compared(job, job.job, store.local, exchange, name, partial(call, pool()))
+            recipe = keys.engine(job.job, ENGINE_ENVIRONMENT)
+            answer = None if job.replace else _known(job, recipe, store.local, exchange, name)
+            return answer or _built(job, job.job, recipe, store.local, exchange, name)
     finally:
         store.close()
 
 
-def _known(job: FarmJob, local: LocalStore, exchange: Exchange, name: str) -> Answer | None:
+def _known(job: FarmJob, recipe: Recipe, local: LocalStore, exchange: Exchange, name: str) -> Answer | None:
     """The answer from a record that this machine has and trusts, or None."""
     found = complete_record(local, job.key)
-    if found is None or not found.record.recipe.same_as(keys.engine(job.job, ENGINE_ENVIRONMENT)):
+    if found is None or not found.record.recipe.same_as(recipe):
         return None
     return _published(job, local, exchange, Answer(PROTOCOL, job.key, name, "done"))
 
 
-def _built(job: FarmJob, local: LocalStore, exchange: Exchange, name: str) -> Answer:
+def _built(job: FarmJob, engine: EngineJob, recipe: Recipe, local: LocalStore, exchange: Exchange, name: str) -> Answer:
     exchange.receive(local, job.inputs)
-    _refuse_missing_inputs(job.job, (blob.sha256 for blob in job.inputs))
-    reply = call(pool(), "engine", job.job)
-    recipe = keys.engine(job.job, ENGINE_ENVIRONMENT)
+    _refuse_missing_inputs(engine, (blob.sha256 for blob in job.inputs))
+    reply = call(pool(), "engine", engine)
     local.put_record(Record(recipe, reply.outputs, provenance(reply)), replace=job.replace)
     done = Answer(
         PROTOCOL,

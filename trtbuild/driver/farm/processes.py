@@ -1,4 +1,4 @@
-"""The worker processes of one machine: one for each GPU, and one or more for engines that need no GPU."""
+"""The worker processes of one machine: one for each GPU, and one or more for engines that need no GPU to be compiled."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from trtbuild.driver.farm.performing import DIRECTORY_VARIABLE
 from trtbuild.driver.project import wiring
 from trtbuild.driver.workers.environments import visible_gpu
 from trtbuild.errors import ToolchainMissing
+from trtbuild.toolchain.libraries.devices import device_sms
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,8 @@ class WorkerProcess:
 def processes_here(project: Path, cpu_processes: int, slots: int) -> list[WorkerProcess]:
     """The worker processes of this machine, which use `project` as their directory.
 
-    There is one for each GPU, and `cpu_processes` for engines that need no GPU, each with `slots`. Raises ToolchainMissing
-    if no toolchain is installed.
+    There is one for each GPU on which engines are compiled or compared with PyTorch, and `cpu_processes` for engines that
+    need no GPU to be compiled, each with `slots`. Raises ToolchainMissing if this machine can do neither.
     """
     common = _common_labels(project)
     environment = {DIRECTORY_VARIABLE: str(project)}
@@ -60,10 +61,11 @@ def processes_here(project: Path, cpu_processes: int, slots: int) -> list[Worker
         WorkerProcess(
             f"{prefix}-gpu{number}",
             1,
-            (*labels.engine_labels_here([sm]), *common),
+            (*gpu_labels, *common),
             {**environment, "CUDA_VISIBLE_DEVICES": visible_gpu(number, os.environ)},
         )
-        for number, sm in enumerate(labels.gpus_here())
+        for number, sm in enumerate(device_sms())
+        if (gpu_labels := [*labels.engine_labels_here([sm]), *labels.gpu_labels_here(number)])
     ]
     if without_gpu := labels.engine_labels_here(()):
         processes += [

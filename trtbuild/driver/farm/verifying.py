@@ -1,22 +1,50 @@
-"""Verifies the answer of a worker, and publishes its record."""
+"""Verifies the answer of a worker: the record of an engine, which is published, or the report of a comparison."""
 
 from __future__ import annotations
 
 import hashlib
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
+from trtbuild.core.model.comparisons import Report
+from trtbuild.core.partition.partitions import Partitions
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Output, Record
+from trtbuild.core.recipes.trust import Signature
+from trtbuild.core.values.codec import decode
 from trtbuild.driver.farm.exchange import Exchange
 from trtbuild.driver.farm.messages import Answer, BlobFiles
+from trtbuild.driver.gpu_comparisons.comparing import REPORT
+from trtbuild.driver.gpu_comparisons.job import ComparisonJob
 from trtbuild.store.layers.layered import LayeredStore
+from trtbuild.store.local.local import LocalStore
 from trtbuild.store.trust.action_result import ActionResult
 
-#: The outputs of an engine step.
-_OUTPUTS = {"plan", "layers"}
+#: The outputs of an engine step, and of a comparison.
+_ENGINE_OUTPUTS, _COMPARISON_OUTPUTS = frozenset({"plan", "layers"}), frozenset({REPORT})
 
 
 class WrongAnswer(Exception):
     """The answer of a worker is not what was asked for."""
+
+
+@dataclass(frozen=True)
+class VerifiedReport:
+    """The report of a comparison, and the record of it with its bytes and signatures. The record is not stored.
+
+    `worst` are the bytes of the file of the worst inputs; None if there is no such file.
+    """
+
+    report: Report
+    record: Record
+    document: bytes
+    signatures: Sequence[Signature]
+    worst: bytes | None
+
+    def publish(self, store: LayeredStore) -> Record:
+        """Store the record, in the place of an earlier one. Returns it. Raises StoreError."""
+        return store.put_record_copy(self.record, self.document, self.signatures, replace=True)
 
 
 def verified_record(
@@ -27,6 +55,43 @@ def verified_record(
     Raises WrongAnswer if the record is for another step, RecordUntrusted if no trusted key has signed it, and another
     StoreError if a blob is missing or has other bytes.
     """
+    record, signatures = _received(answer, recipe, _ENGINE_OUTPUTS, store.local, exchange)
+    return store.put_record_copy(record, answer.document.encode(), signatures, replace=replace)
+
+
+def verified_report(
+    answer: Answer, recipe: Recipe, job: ComparisonJob, local: LocalStore, exchange: Exchange
+) -> VerifiedReport:
+    """The report of an answer. Its blobs are in the local store then.
+
+    Raises WrongAnswer if the record is for another verification, if no trusted key has signed it, or if the report is not
+    about the points and partitions of `job`. Raises StoreError if a blob is missing or has other bytes.
+    """
+    record, signatures = _received(answer, recipe, _COMPARISON_OUTPUTS, local, exchange)
+    try:
+        report = decode(Report, json.loads(local.get_bytes(record.outputs[REPORT].sha256)))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise WrongAnswer(f"it is not a report ({type(error).__name__}: {error})") from error
+    partitions = Partitions.from_bytes(local.get_bytes(job.job.partitions)).partitions
+    names = [partition.name for partition in partitions if partition.kind == "tensorrt"]
+    if (
+        report.runner != "engine"
+        or list(report.points) != list(job.job.points)
+        or [entry.partition for entry in report.partitions] != names
+    ):
+        raise WrongAnswer("it is the report of another comparison")
+    worst = None
+    if answer.worst is not None:
+        exchange.receive(local, [answer.worst])
+        worst = local.get_bytes(answer.worst.sha256)
+    return VerifiedReport(report, record, answer.document.encode(), signatures, worst)
+
+
+def _received(
+    answer: Answer, recipe: Recipe, outputs: Collection[str], local: LocalStore, exchange: Exchange
+) -> tuple[Record, Sequence[Signature]]:
+    """The record of an answer, and its signatures. Its blobs are in the local store then. Raises WrongAnswer,
+    StoreError."""
     document = answer.document.encode()
     try:
         entry = ActionResult.from_bytes(answer.entry.encode())
@@ -36,13 +101,13 @@ def verified_record(
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise WrongAnswer(f"it is not a record ({type(error).__name__}: {error})") from error
     if not record.recipe.same_as(recipe):
-        raise WrongAnswer(f"it is the record of another engine, {record.recipe.key}")
-    if set(record.outputs) != _OUTPUTS:
+        raise WrongAnswer(f"it is the record of another {record.recipe.stage}, {record.recipe.key}")
+    if set(record.outputs) != outputs:
         raise WrongAnswer(f"its outputs are {', '.join(sorted(record.outputs)) or 'missing'}")
-    why_not = store.local.trust.refusal(
+    why_not = local.trust.refusal(
         recipe.key, Output(hashlib.sha256(document).hexdigest(), len(document)), entry.signatures
     )
     if why_not is not None:
         raise WrongAnswer(f"its record does not count: {why_not}")
-    exchange.receive(store.local, blobs)
-    return store.put_record_copy(record, document, entry.signatures, replace=replace)
+    exchange.receive(local, blobs)
+    return record, entry.signatures

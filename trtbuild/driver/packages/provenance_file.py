@@ -15,7 +15,7 @@ from trtbuild.errors import PackageError
 from trtbuild.runtime.packages.package import Package, open_package
 
 #: Fields of an entry that describe a single run, and are not written.
-_TRANSIENT_FIELDS = ("verdict", "worst_input")
+_TRANSIENT_FIELDS = ("verdict", "worst_input", "worker")
 
 
 def package_in_place(project: Path, plan: ModelPlan) -> Package | None:

@@ -57,7 +57,8 @@ class Request:
     offline: bool = False
     #: The last stage whose steps are run. None: the steps of all stages are run, and the outputs are written.
     until: str | None = None
-    #: The address of the scheduler whose workers compile engines. None: the address in the configuration, if there is one.
+    #: The address of the scheduler whose workers compile and verify engines. None: the address in the configuration, if
+    #: there is one.
     workers: str | None = None
 
 
@@ -93,7 +94,7 @@ class Workspace:
 
     @property
     def workers(self) -> str | None:
-        """The address of the scheduler whose workers compile engines; None if this machine compiles them."""
+        """The address of the scheduler whose workers compile and verify engines; None if this machine does it."""
         return self.request.workers or self.configuration.workers.scheduler
 
     def plan(self, name: str) -> ModelPlan:

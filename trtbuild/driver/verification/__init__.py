@@ -3,6 +3,7 @@
 * `models` verifies the models of a project. `packages` verifies packages without a project.
 * `document` has the options, and creates the document of the results.
 * `jobs` derives the comparisons from a model's plan.
-* `engines` runs engines. `records` stores and reads results.
+* `subject` has a model and its options. `engine_comparisons` compares engines here, `worker_comparisons` on workers.
+* `records` stores and reads results.
 * `replay` reads a file of inputs as a point: the sizes of all dims.
 """

@@ -71,10 +71,6 @@ def verification_document(
     )
 
 
-class NotCompared(Exception):
-    """Engines can run here, but the reference for the comparison cannot run. The text is the reason."""
-
-
 def internal_error(error: Exception) -> InternalError:
     """Return an InternalError with the traceback of an unexpected exception."""
     return InternalError(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")

@@ -6,7 +6,7 @@ need the traced, partitioned and converted programs, but no engines. So a machin
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trtbuild.core.engines.binding import Interface
@@ -38,15 +38,6 @@ class PartitioningJob:
     partitions: Partitions
     plans: Mapping[str, Mapping[str, str]]
     quantized: bool
-
-    def blobs(self) -> Iterator[str]:
-        """Yield the SHA-256 of every blob that a worker reads."""
-        yield from filter(None, (self.job.program, self.job.modules, self.job.partitions))
-        for group in (self.job.programs, self.job.onnx, self.job.origins):
-            yield from group.values()
-        yield from (weight.sha256 for weight in (*self.job.weights, *self.job.first_state))
-        if self.job.float_program is not None:
-            yield from self.job.float_program.blobs()
 
 
 def missing_steps(plan: ModelPlan) -> list[Step]:

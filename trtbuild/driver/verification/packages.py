@@ -14,13 +14,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from trtbuild.core.engines.engine_job import Weight
 from trtbuild.core.model import verification
 from trtbuild.core.model.comparisons import Status
 from trtbuild.core.model.quantized_types import is_rounded_weight
-from trtbuild.core.model.shapes import ShapePlan, Symbol, SymbolAxis
 from trtbuild.core.model.spec import Input, Model, Origin, Profile, Source
 from trtbuild.core.model.state import StateInputs
 from trtbuild.core.model.verification import Point
@@ -29,20 +27,19 @@ from trtbuild.core.packages.package_index import PackedTarget
 from trtbuild.driver.answers import report
 from trtbuild.driver.answers.documents import Verification
 from trtbuild.driver.building.events import Watcher
+from trtbuild.driver.gpu_comparisons import engines as engines_here
 from trtbuild.driver.packages import provenance_file
 from trtbuild.driver.packages.custom_operators import require_operators
 from trtbuild.driver.packages.custom_plugins import require_permission
-from trtbuild.driver.verification import engines as engines_here
 from trtbuild.driver.verification import records
 from trtbuild.driver.verification.document import (
     ADVICE_FOR_PACKAGE,
-    NotCompared,
     Options,
     internal_error,
     verification_document,
 )
 from trtbuild.driver.verification.replay import replayed_point
-from trtbuild.errors import NoFittingTarget, TrtbuildError, UsageError
+from trtbuild.errors import NoFittingTarget, NotCompared, TrtbuildError, UsageError
 from trtbuild.runtime.packages.choice import ADD_REFERENCE_HINT
 from trtbuild.runtime.packages.package import Package, open_package
 from trtbuild.stages.verify.job import VerifyJob
@@ -90,10 +87,7 @@ class _PackageVerification:
             )
         self._package = package
         self._options = options
-        self._shapes = ShapePlan(
-            tuple(Symbol(dim.name, dim.min, dim.max, dim.max, dim.multiple_of) for dim in index.dims),
-            tuple(tuple(_axis(size) for size in entry.shape) for entry in index.inputs),
-        )
+        self._shapes = engines_here.shapes_of(index)
         self._model = _model(package)
         self._replay = None if options.replay is None else Path(options.replay).absolute()
         if self._replay is not None:
@@ -151,20 +145,11 @@ class _PackageVerification:
         return None
 
     def _entry(self, target: PackedTarget, gpu: engines_here.TargetGpu) -> CutEntry:
-        from trtbuild.stages.verify.custom_operators import registered
-        from trtbuild.stages.verify.run import verify
-        from trtbuild.stages.verify.running import NotRunnable
-
         blobs = _PackageBlobs(self._package, target)
         index = self._package.index
         require_permission(index, load_plugins=self._options.load_plugins)
         require_operators(index.operators, index.model, import_modules=self._options.import_operators)
-        with registered(index.operators, []), engines_here.OpenEngines(self._package, gpu) as engines:
-            runner = engines_here.EngineRunner(engines, self._shapes)
-            try:
-                result = verify(self._job(target, blobs), blobs.read, lambda *_: runner)
-            except NotRunnable as error:
-                raise NotCompared(str(error)) from error
+        result = engines_here.compare(self._job(target, blobs), self._package, gpu, self._shapes, blobs.read)
         return records.comparison_entry(
             result,
             self._labels,
@@ -199,6 +184,7 @@ class _PackageVerification:
             worst=None,
             replay=None if self._replay is None else str(self._replay),
             has_rounded_weights=any(is_rounded_weight(weight.name) for weight in index.weights.values()),
+            operators=index.operators,
             first_state=tuple(first_states),
         ).at(self._points, self._shapes)
 
@@ -229,17 +215,6 @@ class _PackageBlobs:
         if packed is None:
             return Weight("float32", (), "")
         return Weight(packed.dtype, packed.shape, self._package.index.files[packed.path].sha256)
-
-
-def _axis(size: Any) -> int | SymbolAxis:
-    """Return an axis of an input: a number, or the symbol of a dim. For ``factor × symbol``, the factor is left out."""
-    if isinstance(size, int):
-        return size
-    operator, *operands = size
-    if operator == "sym":
-        return SymbolAxis(int(operands[0]))
-    inner = next(operand for operand in operands if not isinstance(operand, int))
-    return _axis(inner)
 
 
 def _model(package: Package) -> Model:

@@ -106,12 +106,13 @@ def comparison_entry(
     provenance: Mapping[str, object],
     key: str | None = None,
     recorded: bool = False,
+    worker: str | None = None,
 ) -> CutEntry:
     """Return the entry of one comparison.
 
     `plans` maps target → partition → SHA-256 of the engine. `provenance` has ``finished`` and ``builder``, if they are
     known. `key` is the key of the record, None without a project. `recorded` is whether the report was read from the
-    record.
+    record. `worker` is the worker of a scheduler that ran the comparison.
     """
 
     def plans_of(part: str) -> dict[str, str]:
@@ -140,6 +141,7 @@ def comparison_entry(
         key=key,
         machine=dict(machine),
         float_error=report.float_error,
+        worker=worker,
     )
 
 

@@ -23,6 +23,7 @@ from trtbuild.driver.workers.validator import Validator, conversion_outputs
 from trtbuild.store.local.local import LocalStore
 
 if TYPE_CHECKING:
+    from trtbuild.driver.gpu_comparisons.job import ComparisonJob
     from trtbuild.stages.program.custom_calls import OpenedProgram
     from trtbuild.stages.trace.calibration.job import CalibrateJob
     from trtbuild.stages.trace.job import TraceJob
@@ -232,6 +233,15 @@ def verify_with_operators(job: VerifyJob, context: Context) -> Result:
 
     with registered(job.operators, [context.project / root for root in job.roots]):
         return Result(report=run.verify(job, context.store.get_bytes))
+
+
+def compare_engines(job: ComparisonJob, context: Context) -> Result:
+    """Compare the engines of a package with PyTorch on the only GPU that this process sees."""
+    from trtbuild.driver.gpu_comparisons import comparing
+
+    compared = comparing.compare(job, context.store, context.project)
+    outputs = {} if compared.worst is None else {comparing.WORST_INPUTS: compared.worst}
+    return Result(outputs, report=compared.report)
 
 
 def export_pt2(job: PT2Job, context: Context) -> Result:

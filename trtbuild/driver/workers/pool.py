@@ -2,12 +2,14 @@
 
 Rules
 1. One model's code must not affect the next model. So a trace worker does each job in a forked child. Where it cannot fork,
-   it does only one job. An ``original`` worker also serves one module only. An engine worker that loads a library of
+   it does only one job. An ``original`` worker also serves one module only. A comparison worker loads the engines of one
+   package only. An engine worker that loads a library of
    plugins compiles one engine only, because a library cannot be unloaded. Other workers are reused. The first torch
    worker is started together with the first trace.
 2. Environment:
    * A trace worker inherits the user's environment, with hidden GPUs and a fixed hash seed.
    * A torch worker gets the same environment, but sees the GPUs, because TensorRT's parser runs in it and needs a GPU.
+   * A comparison worker gets it, too, and sees the GPUs, on which it runs engines.
    * An ``original`` worker sees the GPUs, too, but gets no fixed hash seed.
    * An engine worker gets only `ENGINE_ENVIRONMENT`, which is in the engine's key, and `INHERITED`, which is in no key.
      The code that loads TensorRT compares the loaded library with the planned one (`trtbuild.toolchain.libraries.mapped`).
@@ -53,6 +55,7 @@ _ROLES: Mapping[WorkerKind, str] = {
     "trace": "the process that runs the model's own code",
     "torch": "the process that converts the model",
     "engine": "the process that compiles the engine",
+    "comparison": "the process that compares the engines",
     "original": "the process that times the original model",
 }
 _MEMORY_HINT = (
@@ -66,6 +69,8 @@ _DEATH_HINTS: Mapping[tuple[WorkerKind, int], str] = {
     ("torch", signal.SIGKILL): _MEMORY_HINT,
     ("torch", 0): "run the build again; if it dies again, please report it as a bug of trtbuild",
     ("engine", signal.SIGKILL): _MEMORY_HINT,
+    ("comparison", signal.SIGKILL): "the system ends processes when memory runs out: use a machine with more memory",
+    ("comparison", 0): "verify again; if it dies again, an engine or the TensorRT runtime crashes",
     ("original", signal.SIGKILL): "the system ends processes when memory runs out: time fewer things at once",
     ("original", 0): "the model's code ended its process: try the model without trtbuild",
     ("engine", 0): "run the build again; if it dies again, it is a bug of the compiler: try another version of it",
@@ -193,7 +198,13 @@ class Worker:
         return logs.read(self._log.fileno(), start)
 
 
-_IS_REUSED: Mapping[WorkerKind, bool] = {"trace": FORKS, "torch": True, "engine": True, "original": False}
+_IS_REUSED: Mapping[WorkerKind, bool] = {
+    "trace": FORKS,
+    "torch": True,
+    "engine": True,
+    "comparison": False,
+    "original": False,
+}
 
 
 class WorkerPool:

@@ -1,10 +1,10 @@
 """The table of worker tasks, and the functions that send a job to a worker and read its result.
 
 Rules
-1. A task is a step's stage, ``explain``, ``verify`` or ``pt2``. The last two have a second task for models that call
-   operators from outside PyTorch: it imports their code. For each task, `TASKS` names the kind of worker, the type of the
-   job, and the functions for graphs that are lowered and for other graphs. The parent process reads the kind of worker.
-   The child process uses the type and the functions.
+1. A task is a step's stage, ``explain``, ``compare-engines``, ``verify`` or ``pt2``. The last two have a second task for
+   models that call operators from outside PyTorch: it imports their code. For each task, `TASKS` names the kind of worker,
+   the type of the job, and the functions for graphs that are lowered and for other graphs. The parent process reads the
+   kind of worker. The child process uses the type and the functions.
 2. Jobs and results are dataclasses in both processes, and JSON between them (`trtbuild.core.values.codec`).
 """
 
@@ -18,6 +18,7 @@ from trtbuild.core.engines.engine_job import EngineJob
 from trtbuild.core.model.graph_kinds import GRAPH_KINDS
 from trtbuild.core.planning.jobs import ConvertJob, LowerJob, PartitionJob
 from trtbuild.core.values.codec import decode, encode
+from trtbuild.driver.gpu_comparisons.job import ComparisonJob
 from trtbuild.driver.workers import graph_steps, handlers
 from trtbuild.driver.workers.kinds import WorkerKind
 from trtbuild.driver.workers.pool import WorkerPool
@@ -55,6 +56,7 @@ TASKS: Mapping[str, Task] = {
     "convert": Task("torch", ConvertJob, handlers.convert, graph_steps.convert),
     "engine": Task("engine", EngineJob, handlers.engine),
     "explain": Task("torch", LowerJob, handlers.explain),
+    "compare-engines": Task("comparison", ComparisonJob, handlers.compare_engines),
     "verify": Task("torch", VerifyJob, handlers.verify),
     "verify-with-operators": Task("trace", VerifyJob, handlers.verify_with_operators),
     "pt2": Task("torch", PT2Job, handlers.export_pt2),

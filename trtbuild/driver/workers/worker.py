@@ -36,7 +36,7 @@ Handler = Callable[[Job], dict[str, Any]]
 
 
 def main(argv: list[str]) -> int:
-    """``worker KIND STORE PROJECT``: serve jobs of one kind (trace, torch, engine, original) until the stream ends."""
+    """``worker KIND STORE PROJECT``: serve jobs of one kind (`WorkerKind`) until the stream ends."""
     kind, store_root, project = argv
     jobs, replies = _take_over_streams()
     _die_with_parent()
@@ -160,7 +160,7 @@ def _job_handler(kind: str, store_root: Path, project: Path) -> Handler:
         from trtbuild.driver.workers import original
 
         return original.handler(project)
-    if kind not in ("trace", "torch", "engine"):
+    if kind not in ("trace", "torch", "engine", "comparison"):
         raise ValueError(f"there is no kind of worker {kind!r}")
     from trtbuild.driver.project.wiring import TIMING_FOLDER
     from trtbuild.driver.workers import tasks

@@ -75,6 +75,15 @@ class VerifyJob:
         input_shapes = tuple((*shapes.input_shapes(point.sizes), *state_shapes) for point in points)
         return replace(self, points=tuple(points), shapes=input_shapes)
 
+    def blobs(self) -> Iterator[str]:
+        """Yield the SHA-256 of every blob that the comparison reads."""
+        yield from filter(None, (self.program, self.modules, self.partitions))
+        for group in (self.programs, self.onnx, self.origins):
+            yield from group.values()
+        yield from (weight.sha256 for weight in (*self.weights, *self.first_state))
+        if self.float_program is not None:
+            yield from self.float_program.blobs()
+
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "points": [point.to_json() for point in self.points]}
 

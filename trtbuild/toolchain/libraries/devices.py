@@ -58,16 +58,29 @@ def use_gpu_with_sm(sm: int) -> Device | None:
 
 def use_gpu(ordinal: int) -> Device | None:
     """Make the GPU with this ordinal the current device of this thread. Returns None if there is no such GPU."""
-    driver = _driver()
-    if driver is None or ordinal >= len(device_sms()):
+    driver, found = _driver(), describe_gpu(ordinal)
+    if driver is None or found is None:
         return None
     device, context = ctypes.c_int(), ctypes.c_void_p()
-    name, size = ctypes.create_string_buffer(256), ctypes.c_size_t()
     if (
         driver.cuDeviceGet(ctypes.byref(device), ordinal) != 0
         # CUDA's runtime uses the primary context. TensorRT uses CUDA's runtime.
         or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) != 0
         or driver.cuCtxSetCurrent(context) != 0
+    ):
+        return None
+    return found
+
+
+def describe_gpu(ordinal: int) -> Device | None:
+    """Return the GPU with this ordinal, without a CUDA context on it. Returns None if there is no such GPU."""
+    driver = _driver()
+    if driver is None or ordinal >= len(device_sms()):
+        return None
+    device = ctypes.c_int()
+    name, size = ctypes.create_string_buffer(256), ctypes.c_size_t()
+    if (
+        driver.cuDeviceGet(ctypes.byref(device), ordinal) != 0
         or driver.cuDeviceGetName(name, len(name), device) != 0
         or driver.cuDeviceTotalMem_v2(ctypes.byref(size), device) != 0
     ):

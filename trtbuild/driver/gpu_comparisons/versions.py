@@ -9,17 +9,26 @@ from trtbuild.errors import ToolchainMissing
 
 #: The distributions that may provide the module onnxruntime.
 _ONNXRUNTIME_DISTRIBUTIONS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml")
+#: Module → the distributions that may provide it.
+_DISTRIBUTIONS = {"onnxruntime": _ONNXRUNTIME_DISTRIBUTIONS, "torch": ("torch",), "onnx": ("onnx",)}
 
 
-def installed_versions() -> dict[str, str]:
-    """Return the versions of onnxruntime, torch and onnx. Raises ToolchainMissing."""
+def reference_versions() -> dict[str, str]:
+    """Return the versions of those libraries of onnxruntime, torch and onnx that are installed. Nothing is imported."""
     versions = {}
-    for name, candidates in {"onnxruntime": _ONNXRUNTIME_DISTRIBUTIONS, "torch": ("torch",), "onnx": ("onnx",)}.items():
+    for name, candidates in _DISTRIBUTIONS.items():
         for candidate in candidates:
             with contextlib.suppress(metadata.PackageNotFoundError):
                 versions[name] = metadata.version(candidate)
                 break
-        else:
+    return versions
+
+
+def installed_versions() -> dict[str, str]:
+    """Return the versions of onnxruntime, torch and onnx. Raises ToolchainMissing."""
+    versions = reference_versions()
+    for name in _DISTRIBUTIONS:
+        if name not in versions:
             raise ToolchainMissing(
                 f"verify runs the model with {name}, which is not installed",
                 hint="pip install 'trtbuild[verify]'"

@@ -1,4 +1,4 @@
-"""Run the engines of a package on a GPU of this machine, for the comparison with PyTorch on the CPU.
+"""Run the engines of a package on a GPU of this machine, and compare them with PyTorch on the CPU.
 
 Rules
 1. Engines run as in `trtbuild.load`: they are loaded from the package in the output directory, their files are verified,
@@ -15,19 +15,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
-from trtbuild.core.model.shapes import ShapePlan
+from trtbuild.core.model.comparisons import Report
+from trtbuild.core.model.shapes import ShapePlan, Symbol, SymbolAxis
 from trtbuild.core.model.verification import Point, Runner
+from trtbuild.core.packages.package_index import PackageIndex
 from trtbuild.core.partition.partitions import Partition
 from trtbuild.core.planning.expand import sizes_in_units
 from trtbuild.driver.packages.machine import gpu_number, this_machine
-from trtbuild.errors import CallRefused, EngineError, NoFittingTarget, TrtbuildError, UsageError
+from trtbuild.errors import CallRefused, EngineError, NoFittingTarget, NotCompared, TrtbuildError, UsageError
 from trtbuild.runtime.calls.call import Call
 from trtbuild.runtime.calls.stitching import Part
 from trtbuild.runtime.packages.choice import choose_target
 from trtbuild.runtime.packages.package import Package
+from trtbuild.stages.verify.job import VerifyJob
 from trtbuild.toolchain.libraries import devices
+
+if TYPE_CHECKING:
+    from trtbuild.stages.verify.running import ReadBlob
 
 
 class EngineParts(Protocol):
@@ -113,7 +120,7 @@ def _gpu_for_target(package: Package, target: str, gpus: Sequence[tuple[int, int
     """Return the GPU of `gpus` on which a target runs (rule 3), or the reason why none of them runs it."""
     target_sm = package.index.targets[target].sm
     reason = ""
-    for ordinal, sm in sorted(gpus, key=lambda gpu: (gpu[1] != target_sm, gpu[1], gpu[0])):
+    for ordinal, sm in sorted(gpus, key=lambda gpu: (*order_of_sm(gpu[1], target_sm), gpu[0])):
         try:
             choose_target(package.index, this_machine(sm, ordinal), target)
         except NoFittingTarget as error:
@@ -121,6 +128,11 @@ def _gpu_for_target(package: Package, target: str, gpus: Sequence[tuple[int, int
             continue
         return TargetGpu(target, ordinal, sm)
     return reason
+
+
+def order_of_sm(sm: int, target_sm: int) -> tuple[bool, int]:
+    """The sort key of rule 3: the SM of the target is first, then the lowest SM."""
+    return sm != target_sm, sm
 
 
 def machine_facts(gpu: TargetGpu, platform: str) -> Mapping[str, str]:
@@ -162,3 +174,42 @@ class OpenEngines:
 
     def __exit__(self, *_: object) -> None:
         self.engines.close()
+
+
+def compare(
+    job: VerifyJob, package: Package, gpu: TargetGpu, shapes: ShapePlan, read: ReadBlob, roots: Sequence[Path] = ()
+) -> Report:
+    """Compare the engines of a package's target with PyTorch on a GPU. Returns the report.
+
+    `shapes` are those of the model's inputs, and `read` returns the blobs of `job`. `roots` are the folders from which the
+    modules of operators from outside PyTorch are imported. Raises NotCompared or TrtbuildError.
+    """
+    from trtbuild.stages.verify.custom_operators import registered
+    from trtbuild.stages.verify.run import verify
+    from trtbuild.stages.verify.running import NotRunnable
+
+    with registered(job.operators, roots), OpenEngines(package, gpu) as engines:
+        runner = EngineRunner(engines, shapes)
+        try:
+            return verify(job, read, lambda *_: runner)
+        except NotRunnable as error:
+            raise NotCompared(str(error)) from error
+
+
+def shapes_of(index: PackageIndex) -> ShapePlan:
+    """The shapes of the inputs in the index of a package."""
+    return ShapePlan(
+        tuple(Symbol(dim.name, dim.min, dim.max, dim.max, dim.multiple_of) for dim in index.dims),
+        tuple(tuple(_axis(size) for size in entry.shape) for entry in index.inputs),
+    )
+
+
+def _axis(size: Any) -> int | SymbolAxis:
+    """Return an axis of an input: a number, or the symbol of a dim. For ``factor × symbol``, the factor is left out."""
+    if isinstance(size, int):
+        return size
+    operator, *operands = size
+    if operator == "sym":
+        return SymbolAxis(int(operands[0]))
+    inner = next(operand for operand in operands if not isinstance(operand, int))
+    return _axis(inner)

@@ -14,7 +14,7 @@ from tests.stages.verify.conftest import Cut, cut_of
 from trtbuild.core.model.shapes import ShapePlan, Symbol, SymbolAxis
 from trtbuild.core.model.verification import tolerances
 from trtbuild.core.partition.partitions import Partition
-from trtbuild.driver.verification.engines import EngineRunner
+from trtbuild.driver.gpu_comparisons.engines import EngineRunner
 from trtbuild.errors import EngineError
 from trtbuild.runtime.calls.call import Call
 from trtbuild.stages.verify.run import verify

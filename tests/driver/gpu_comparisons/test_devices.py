@@ -9,8 +9,8 @@ import pytest
 
 from tests.conftest import CommandLine
 from tests.projects import copy_project
-from trtbuild.driver.verification import engines
-from trtbuild.driver.verification.engines import TargetGpu, gpus_for_targets, usable_gpus
+from trtbuild.driver.gpu_comparisons import engines
+from trtbuild.driver.gpu_comparisons.engines import TargetGpu, gpus_for_targets, usable_gpus
 from trtbuild.errors import NoFittingTarget, UsageError
 from trtbuild.toolchain.libraries import devices
 

@@ -1,0 +1,80 @@
+"""The worker's side of a comparison of engines with PyTorch.
+
+Rules
+1. The worker derives the recipe from the job itself, and compares its own GPU, driver and libraries with those in the
+   job. So a key never names a machine on which the comparison did not run.
+2. The comparison runs in a separate process (`trtbuild.driver.workers`), which ends afterwards. This process never loads
+   torch or TensorRT, and a crash of an engine is an answer.
+3. The worker signs the record of the report, but does not store it. The driver stores it if the report is right.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+from trtbuild.core.recipes.record import Output, Record
+from trtbuild.core.values.codec import encode
+from trtbuild.driver.farm.exchange import Exchange, blob_files
+from trtbuild.driver.farm.messages import PROTOCOL, Answer, FarmJob
+from trtbuild.driver.gpu_comparisons.comparing import REPORT, WORST_INPUTS, reason_against, require_kind
+from trtbuild.driver.gpu_comparisons.job import ComparisonJob
+from trtbuild.driver.workers.provenance import provenance
+from trtbuild.driver.workers.results import Reply
+from trtbuild.errors import EnvironmentFault, InternalError, NotCompared
+from trtbuild.store.local.local import LocalStore
+from trtbuild.store.trust.action_result import record_entry
+
+
+def check(job: ComparisonJob, key: str) -> None:
+    """Raise an error if this machine cannot do the job, or if the job contradicts its key (rule 1)."""
+    if job.recipe.key != key:
+        raise EnvironmentFault(f"the job is not the job of its key {key}", hint="use one release of trtbuild")
+    if (reason := reason_against(None, job.job.operators)) is not None:
+        raise NotCompared(reason)
+    require_kind(job.gpu)
+
+
+def compared(
+    message: FarmJob,
+    job: ComparisonJob,
+    local: LocalStore,
+    exchange: Exchange,
+    name: str,
+    compare: Callable[[str, ComparisonJob], Reply],
+) -> Answer:
+    """Compare, and return the answer with the signed record. Its blobs are where the driver can read them.
+
+    `compare` does the task of its first argument in another process. `name` is that of this worker.
+    """
+    exchange.receive(local, message.inputs)
+    if missing := set(job.blobs()) - {blob.sha256 for blob in message.inputs}:
+        raise EnvironmentFault(f"the job does not list its input {min(missing)}")
+    reply = compare("compare-engines", job)
+    if reply.report is None:
+        raise InternalError("the comparison gave no report")
+    report = replace(reply.report, worst_input=None)
+    output = local.put_bytes(json.dumps(encode(report), sort_keys=True).encode())
+    made = provenance(reply)
+    document = Record(job.recipe, {REPORT: output}, made).to_bytes()
+    signed = Output(hashlib.sha256(document).hexdigest(), len(document))
+    files = blob_files(local, [output.sha256])
+    worst = None
+    if (found := reply.outputs.get(WORST_INPUTS)) is not None:
+        (worst,) = blob_files(local, [found.sha256])
+    exchange.send(local, [*files, *([] if worst is None else [worst])])
+    entry = record_entry(signed, {blob.sha256: blob.files for blob in files}, local.trust.sign(job.recipe.key, signed))
+    return Answer(
+        PROTOCOL,
+        message.key,
+        name,
+        "done",
+        document=document.decode(),
+        entry=entry.to_bytes().decode(),
+        log=reply.log,
+        duration_s=reply.duration_s,
+        peak_rss_bytes=reply.peak_rss_bytes,
+        worst=worst,
+    )

@@ -1,0 +1,124 @@
+"""Do a comparison job: the engines and all inputs are blobs of a local store.
+
+Rules
+1. The job names the engines by their digests. They are compared with those in the package's index, which is a blob of the
+   job, before an engine is loaded. So the package that runs is the package of the key.
+2. Only a package without code of its author is run: a model with operators from outside PyTorch or with a library of
+   plugins is refused. Its code is in the project, which this machine does not have.
+3. The files of the package are copied from the store to a temporary folder in the state of the directory. The engines then
+   run as in `trtbuild.load`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trtbuild.core.model.comparisons import Report
+from trtbuild.core.packages.package_index import PackageIndex
+from trtbuild.core.packages.package_reading import read_index
+from trtbuild.core.recipes.record import Output
+from trtbuild.driver.gpu_comparisons import engines as engines_here
+from trtbuild.driver.gpu_comparisons.gpu_kinds import GpuKind, kind_here
+from trtbuild.driver.gpu_comparisons.job import ComparisonJob
+from trtbuild.driver.packages.machine import this_machine
+from trtbuild.driver.project import wiring
+from trtbuild.errors import EnvironmentFault, NotCompared
+from trtbuild.runtime.packages.choice import choose_target
+from trtbuild.runtime.packages.package import INDEX_NAME, open_package
+from trtbuild.store.local.local import LocalStore
+
+#: The names of the outputs of a comparison.
+REPORT, WORST_INPUTS = "report", "worst inputs"
+
+#: The GPU of a worker process: it sees only this one.
+ORDINAL = 0
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The report of a comparison, and the file of its worst inputs; None if there is no such file. Both are in the
+    store."""
+
+    report: Report
+    worst: Output | None
+
+
+def reason_against(index: PackageIndex | None, operators: Sequence[object]) -> str | None:
+    """The reason why the engines of a model cannot be compared without its project; None if they can.
+
+    `operators` are the operators from outside PyTorch that the model calls.
+    """
+    if operators:
+        return "its custom operators are files of this project; verify it on a machine with the project"
+    if index is not None and index.plugins is not None and index.plugins.library is not None:
+        return "its plugins are a library of this project; verify it on a machine with the project"
+    return None
+
+
+def require_kind(wanted: GpuKind) -> None:
+    """Raise EnvironmentFault if the GPU of this process is not of the kind `wanted`."""
+    found = kind_here(ORDINAL)
+    if found is None or found.to_text() != wanted.to_text():
+        raise EnvironmentFault(
+            f"the job is for {wanted}; this machine has {found or 'no GPU that can compare engines with PyTorch'}",
+            hint="start the worker again: its GPU, its driver or its libraries have changed",
+        )
+
+
+def compare(job: ComparisonJob, store: LocalStore, project: Path) -> Compared:
+    """Compare the engines of a job. All of its blobs are in `store`. `project` is the directory of the worker.
+
+    Raises NotCompared, EnvironmentFault, StoreError or PackageError.
+    """
+    require_kind(job.gpu)
+    if (reason := engines_here.reason_without_torch()) is not None:
+        raise EnvironmentFault(f"engines cannot be compared here: {reason}", hint="install PyTorch for CUDA")
+    data = store.get_bytes(job.index)
+    index = read_index(data, f"the package of {job.target!r}")
+    if (reason := reason_against(index, job.job.operators)) is not None:
+        raise NotCompared(reason)
+    _require_engines(index, job)
+    choose_target(index, this_machine(job.gpu.sm, ORDINAL), job.target)
+    state = project / wiring.STATE_FOLDER
+    state.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="comparison-", dir=state) as name:
+        folder = Path(name)
+        package_folder = folder / "package"
+        _write_package(package_folder, index, data, job.target, store)
+        worst = folder / "worst.safetensors"
+        replayed = None
+        if job.replay is not None:
+            replayed = folder / "replay.safetensors"
+            store.copy_to(job.replay, str(replayed))
+        report = engines_here.compare(
+            replace(job.job, worst=str(worst), replay=None if replayed is None else str(replayed)),
+            open_package(package_folder),
+            engines_here.TargetGpu(job.target, ORDINAL, job.gpu.sm),
+            engines_here.shapes_of(index),
+            store.get_bytes,
+        )
+        found = store.put_file(str(worst)) if report.worst_input is not None else None
+    return Compared(replace(report, worst_input=None), found)
+
+
+def _require_engines(index: PackageIndex, job: ComparisonJob) -> None:
+    """Raise EnvironmentFault if the target in the index is not the one that the job names (rule 1)."""
+    target = index.targets.get(job.target)
+    if target is None or (target.toolchain, target.version) != (job.toolchain, job.version):
+        raise EnvironmentFault(f"the package of the job has no target {job.target!r} of {job.toolchain} {job.version}")
+    plans = {partition: index.files[path].sha256 for partition, path in target.engines.items()}
+    if plans != dict(job.plans):
+        raise EnvironmentFault("the package of the job has other engines than the job names")
+
+
+def _write_package(folder: Path, index: PackageIndex, data: bytes, target: str, store: LocalStore) -> None:
+    """Write the files of a package that running a target's engines needs."""
+    for path in index.targets[target].engines.values():
+        file = folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        store.copy_to(index.files[path].sha256, str(file))
+    folder.mkdir(exist_ok=True)
+    (folder / INDEX_NAME).write_bytes(data)

@@ -1,0 +1,87 @@
+"""A kind of GPU machine: the facts on which the result of a comparison on a GPU depends.
+
+Rules
+1. The facts of the key of a verification come from here: platform, GPU, driver, and the versions of PyTorch and
+   onnxruntime. The facts that decide whether engines run are here, too: the SM, and the libraries that run engines.
+2. Nothing here imports torch or TensorRT, and no CUDA context is created. So a process that only announces its GPU needs no
+   memory of the GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from trtbuild.core.values.codec import decode, encode
+from trtbuild.driver.gpu_comparisons.versions import reference_versions
+from trtbuild.runtime.packages.choice import Machine
+from trtbuild.toolchain.libraries import devices, runtimes, table
+
+
+@dataclass(frozen=True)
+class GpuKind:
+    """A GPU (`device` is its name), its driver, and the libraries of its machine.
+
+    `libraries` maps the libraries that run engines to their versions. `versions` are those of torch, and of onnxruntime and
+    onnx if they are installed.
+    """
+
+    platform: str
+    sm: int
+    device: str
+    driver: str
+    libraries: Mapping[str, str]
+    versions: Mapping[str, str]
+
+    def to_text(self) -> str:
+        """The kind as JSON. Equal kinds have equal texts."""
+        return json.dumps(encode(self), sort_keys=True)
+
+    @classmethod
+    def from_text(cls, text: str) -> GpuKind:
+        """The kind in a text. Raises ValueError."""
+        try:
+            return decode(cls, json.loads(text))
+        except (TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise ValueError(f"not a kind of GPU: {error}") from error
+
+    @property
+    def machine(self) -> Machine:
+        """The machine for `choose_target`."""
+        return Machine(self.platform, self.sm, self.device, self.libraries)
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """The facts about the machine in the key of a verification."""
+        return {"platform": self.platform, "device": self.device, "driver": self.driver}
+
+    def __str__(self) -> str:
+        versions = {**self.libraries, **self.versions}
+        texts = [f"SM {self.sm}", f"driver {self.driver}", *(f"{name} {version}" for name, version in versions.items())]
+        return f"{self.device} ({', '.join(texts)})"
+
+
+def kind_here(ordinal: int) -> GpuKind | None:
+    """The kind of a GPU of this machine. None if there is no such GPU, or if comparisons cannot run on it: they need
+    PyTorch for CUDA, and a library that runs engines."""
+    device = devices.describe_gpu(ordinal)
+    libraries = {name: version for name, version in runtimes.installed_libraries().items() if version is not None}
+    if device is None or not libraries or not has_torch_for_cuda():
+        return None
+    return GpuKind(table.host_platform(), device.sm, device.name, device.driver, libraries, reference_versions())
+
+
+def has_torch_for_cuda() -> bool:
+    """Whether an installed PyTorch was built for CUDA. This reads a file of PyTorch, and does not import it."""
+    spec = find_spec("torch")
+    for folder in () if spec is None else spec.submodule_search_locations or ():
+        try:
+            text = (Path(folder) / "version.py").read_text()
+        except OSError:
+            continue
+        return re.search(r"^cuda\b[^=]*=\s*['\"]", text, re.MULTILINE) is not None
+    return False

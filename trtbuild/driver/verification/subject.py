@@ -1,0 +1,161 @@
+"""The model of a verification: its plan, its points, and the comparisons that are made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from trtbuild.core.model import verification
+from trtbuild.core.model.comparisons import Report
+from trtbuild.core.model.verification import Point
+from trtbuild.core.planning.graph import ModelPlan
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.recipes.record import Record
+from trtbuild.driver.gpu_comparisons.job import recipe_of
+from trtbuild.driver.project import wiring
+from trtbuild.driver.project.workspace import Workspace
+from trtbuild.driver.verification import records
+from trtbuild.driver.verification.document import Options
+from trtbuild.driver.verification.jobs import PartitioningJob
+from trtbuild.driver.verification.replay import replayed_point
+
+#: The folder for the inputs with the largest errors, relative to the project.
+WORST_INPUTS_FOLDER = f"{wiring.STATE_FOLDER}/verify"
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A finished comparison: its partitioning and recipe, the facts about the machine, and the report.
+
+    `record` is None if the report is not stored. `recorded` is whether the report was read from a record. `worker` is the
+    worker of a scheduler that compared, or None.
+    """
+
+    partitioning: PartitioningJob
+    recipe: Recipe
+    machine: Mapping[str, str]
+    report: Report
+    record: Record | None
+    recorded: bool
+    worker: str | None = None
+
+
+@dataclass(frozen=True)
+class NotRunHere:
+    """The target `target` cannot be compared, because of `reason`."""
+
+    target: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A comparison of `targets`. `finish` returns its result, and raises NotCompared or another TrtbuildError."""
+
+    targets: Sequence[str]
+    finish: Callable[[], Compared]
+
+
+class EngineComparisons(Protocol):
+    """Compares the engines of models: `engine_comparisons.OnThisMachine` or `worker_comparisons.OnWorkers`."""
+
+    def of(self, subject: Subject, partitioning: PartitioningJob, number: int) -> Iterator[Comparison | NotRunHere]:
+        """Yield the comparisons of the engines of partitioning `number` of a model."""
+
+
+class Subject:
+    """A model, and the options with which it is verified. `versions` are those of the libraries of the reference.
+
+    `reads_records` is whether earlier results are used.
+    """
+
+    def __init__(
+        self, workspace: Workspace, name: str, options: Options, versions: Mapping[str, str], *, force: bool
+    ) -> None:
+        self.workspace = workspace
+        self.name = name
+        self.options = options
+        self.versions = versions
+        self.reads_records = not force and options.replay is None
+        self.plan: ModelPlan = workspace.plan_without_outputs(name)
+        self.platform = workspace.facts[name].platform
+        model, shapes = self.plan.model, self.plan.shapes
+        self.replay = None if options.replay is None else Path(options.replay).absolute()
+        if self.replay is not None:
+            self.points: tuple[Point, ...] = (replayed_point(self.replay, model, shapes),)
+        else:
+            self.points = verification.points(model, shapes, count=options.points, seed=options.seed)
+        profiles, dims = [profile.name for profile in model.profiles], [symbol.name for symbol in shapes.symbols]
+        self.labels = records.Labels(profiles, dims, workspace.project)
+
+    def job_of_runner(
+        self,
+        partitioning: PartitioningJob,
+        by: verification.Runner,
+        number: int,
+        points: tuple[Point, ...],
+        label: str = "",
+    ) -> PartitioningJob:
+        """Return the job of a partitioning for one runner. `label` is for the file name of the worst inputs."""
+        name = self.name + ("" if by == "onnxruntime" and not number else f"@{label or number}")
+        return replace(
+            partitioning,
+            job=replace(
+                partitioning.job.at(points, self.plan.shapes),
+                tolerances=verification.tolerances(by, self.options.tolerance),
+                worst=str(self.workspace.project / WORST_INPUTS_FOLDER / f"{name}.safetensors"),
+            ),
+        )
+
+    def recipe(
+        self,
+        by: verification.Runner,
+        partitioning: PartitioningJob,
+        contents: Mapping[str, str],
+        versions: Mapping[str, str],
+        machine: Mapping[str, str],
+    ) -> Recipe:
+        """The recipe of a comparison (`trtbuild.driver.gpu_comparisons.job.recipe_of`)."""
+        return recipe_of(
+            by,
+            partitioning.job,
+            partitioning.program_graph,
+            contents,
+            versions,
+            machine,
+            quantized=partitioning.quantized,
+        )
+
+    def fetch_blobs(self, partitioning: PartitioningJob) -> None:
+        """Fetch all blobs of a job into the local store. Raises StoreError."""
+        blobs = list(dict.fromkeys(partitioning.job.blobs()))
+        file_weights = [sha256 for sha256 in blobs if sha256 in self.plan.file_weights]
+        self.workspace.lookups.keep_file_weights(self.plan.model, file_weights)
+        self.workspace.store.fetch(blobs)
+
+    def find(self, partitioning: PartitioningJob, recipe: Recipe, machine: Mapping[str, str]) -> Compared | None:
+        """The result in the record of a recipe; None if there is no usable record, or if records are not used."""
+        if not self.reads_records:
+            return None
+        record, report = records.find_record(self.workspace.store, recipe)
+        return None if report is None else Compared(partitioning, recipe, machine, report, record, recorded=True)
+
+    def find_or_run(
+        self, partitioning: PartitioningJob, recipe: Recipe, machine: Mapping[str, str], run: Callable[[], Report]
+    ) -> Compared:
+        """The result in the record of a recipe. Otherwise that of `run`, which is stored if it is not wrong.
+
+        Raises NotCompared or another TrtbuildError.
+        """
+        found = self.find(partitioning, recipe, machine)
+        if found is not None:
+            return found
+        report = run()
+        record = records.store_record(self.workspace.store, recipe, report) if self.is_stored(report) else None
+        return Compared(partitioning, recipe, machine, report, record, recorded=False)
+
+    def is_stored(self, report: Report) -> bool:
+        """Whether a report gets a record: it is not wrong, and its points are those of the model."""
+        return self.replay is None and report.status != "wrong"

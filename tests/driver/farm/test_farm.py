@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -13,12 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from distributed import Worker
 
 from tests.driver.farm.site import VERSION, Behaviour, Driver, Site, engine_job
 from tests.faults.disks import mounted
 from trtbuild.core.model.spec import Target
 from trtbuild.driver.configuration import Configuration, TrustSettings
-from trtbuild.driver.farm import labels, opening, performing
+from trtbuild.driver.farm import answers, labels, opening, performing
 from trtbuild.driver.farm.messages import PROTOCOL, Answer, FarmJob
 from trtbuild.driver.project import wiring
 from trtbuild.errors import (
@@ -257,6 +259,29 @@ def test_three_deaths_of_a_compiler_are_the_failure_of_the_step(site: Site, driv
         driver.compile()
     assert len(dying.jobs) == 3
     assert caught.value.worker_log == "last words\n" * 3
+
+
+def test_another_worker_does_the_job_of_one_that_does_not_send_its_answer(
+    site: Site, driver: Driver, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "RESULT_S", 3.0)
+    silent: list[str] = []
+
+    def silence_the_first(worker: Worker) -> None:
+        send = worker.handlers["get_data"]
+
+        async def send_or_wait(comm: object, **options: object) -> object:
+            if not silent:
+                silent.append(worker.name)
+                await asyncio.sleep(60)
+            return await send(comm, **options)
+
+        worker.handlers["get_data"] = send_or_wait
+
+    for name in ("w1", "w2"):
+        silence_the_first(site.add_worker(name, project=project))
+    assert {driver.compile().worker, *silent} == {"w1", "w2"}
+    assert driver.messages == [f"worker {silent[0]} is left out: it has not sent its answer in 3 s"]
 
 
 def test_a_clock_that_is_wrong_by_a_year_changes_nothing(

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from trtbuild.driver.farm.census import ANSWER_S
 from trtbuild.driver.farm.messages import PROTOCOL, Answer, FarmJob
 from trtbuild.driver.workers.pool import error_from_json
 from trtbuild.errors import TrtbuildError, WorkersError
 
 if TYPE_CHECKING:
     from distributed import Future
+
+#: The seconds in which the answer of a finished task has to arrive.
+RESULT_S = 30.0
 
 
 def answer_of(future: Future[str], message: FarmJob) -> Answer:
@@ -21,7 +23,7 @@ def answer_of(future: Future[str], message: FarmJob) -> Answer:
     if future.status == "cancelled":
         raise ConnectionError("the scheduler has dropped the job")
     try:
-        return Answer.from_text(future.result(timeout=ANSWER_S))
+        return Answer.from_text(future.result(timeout=RESULT_S))
     except KilledWorker as error:
         last = getattr(error.last_worker, "name", error.last_worker)
         raise WorkersError(

@@ -12,6 +12,7 @@ Rules
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 import time
@@ -24,9 +25,9 @@ from typing import TYPE_CHECKING, TypeVar
 from trtbuild.core.engines.engine_job import EngineJob
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
-from trtbuild.driver.farm import labels
+from trtbuild.driver.farm import answers, labels
 from trtbuild.driver.farm.answers import answer_of, death, error_of
-from trtbuild.driver.farm.census import Census
+from trtbuild.driver.farm.census import ANSWER_S, Census
 from trtbuild.driver.farm.exchange import Exchange, blob_files
 from trtbuild.driver.farm.messages import PROTOCOL, Answer, FarmJob
 from trtbuild.driver.farm.performing import perform
@@ -243,7 +244,7 @@ class Farm:
                 self._census.note_present(label)
                 if unfit and addresses.isdisjoint(worker.address for worker in workers):
                     return death(message, "it ended, and was started again under another address")
-            return answer_of(future, message)
+            return self._answer_or_silence(future, message)
         except TrtbuildError:
             raise
         except Exception as error:  # Dask raises many types when a connection is lost
@@ -253,3 +254,15 @@ class Farm:
                 future_or_none = self._futures.pop(task, None)
             if future_or_none is not None:
                 future_or_none.release()  # cancels the task if no other build needs it
+
+    def _answer_or_silence(self, future: Future[str], message: FarmJob) -> Answer:
+        """The answer of a finished task. If the worker stands still and does not send it, another worker gets the job."""
+        try:
+            return answer_of(future, message)
+        except (TimeoutError, asyncio.TimeoutError):  # two classes in Python 3.10
+            workers = self._census.overview(0.0).workers  # raises SchedulerLost if the scheduler is silent, too
+            ask = self._client.scheduler.who_has
+            holders = self._client.sync(ask, keys=[future.key], callback_timeout=ANSWER_S).get(future.key, ())
+            name = next((worker.name for worker in workers if worker.address in holders), "the worker")
+            text = f"it has not sent its answer in {answers.RESULT_S:g} s"
+            return Answer(PROTOCOL, message.key, name, "unfit", error={"text": text})

@@ -97,7 +97,8 @@ def without_torch(machine: Machine) -> Machine:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for place in sys.path:
-        if Path(place).name not in ("site-packages", "dist-packages") or not Path(place).is_dir():
+        has_packages = Path(place).name in ("site-packages", "dist-packages") or (Path(place) / "torch").is_dir()
+        if not has_packages or not Path(place).is_dir():
             continue
         for entry in Path(place).iterdir():
             is_torch = entry.name == "torch" or entry.name.startswith("torch-")

@@ -155,6 +155,24 @@ def test_an_interrupted_build_ends(cluster: Cluster, builds: CommandLine) -> Non
     assert "the finished results are in the cache" in rest
 
 
+def test_a_build_keeps_going_without_a_worker_for_one_target(cluster: Cluster, builds: CommandLine) -> None:
+    """Plans and `why` also use the configured workers: TensorRT 8.6.0 is not installed here."""
+    manifest = builds.project / "trtbuild.yaml"
+    edit(manifest, "ampere: {sm: 86}", 'ampere: {sm: 86, toolchain: tensorrt, version: "8.6.0"}')
+    edit(manifest, "max: [8, 8]", "max: [40, 8]")  # no other test has built these engines
+    command = ("build", "--workers", cluster.address, "--keep-going")
+    document = builds(*command, expect=1, environment={"TRTBUILD_WORKERS_WAIT": "1s"})
+    (error,) = document["errors"]
+    assert "no worker compiles for tensorrt 8.6.0 linux-x86_64 SM 86" in error["text"]
+    assert error["step"] == ENGINES[1]
+    built = [engine for engine in ENGINES if "worker" in step(document, engine)]
+    assert built == [ENGINES[0], ENGINES[2]]
+    at_workers = {"TRTBUILD_WORKERS": cluster.address}
+    again = builds("plan", environment=at_workers)
+    assert [step(again, engine)["verdict"] for engine in ENGINES] == ["hit", "run", "hit"]
+    assert step(builds("why", ENGINES[1], environment=at_workers), ENGINES[1])["verdict"] == "run"
+
+
 @pytest.mark.parametrize(
     ("address", "text"),
     [

@@ -65,6 +65,7 @@ SLOWEST = (
     "builds/test_two_builds.py",
     "driver/farm/test_processes.py",
     "builds/test_builds_on_workers.py",
+    "builds/test_verification_on_workers.py",
     "messages/test_models.py",
     "builds/test_user_code.py",
 )

@@ -31,6 +31,7 @@ from benchmarks.measurements import (
     pull,
     restore,
     transfer,
+    watch,
 )
 from benchmarks.session import Session, Sizes
 
@@ -40,6 +41,7 @@ BENCHMARKS: dict[str, Callable[[Session], Iterator[Row]]] = {
     "chunks": chunks.rows,
     "cold": cold_build.rows,
     "layer": one_layer.rows,
+    "watch": watch.rows,
     "restore": restore.rows,
     "pull": pull.rows,
     "crowd": crowd.rows,

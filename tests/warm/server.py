@@ -56,7 +56,7 @@ class Server(fork_server.ForkServer):
 
         handlers.prepare(self._kind)
         if self._kind == "torch":
-            _warm_up()
+            handlers.fill_tables()
 
 
 def _import_commands() -> None:
@@ -89,36 +89,6 @@ def _run_command(main: str, folder: str, arguments: list[str]) -> None:
     sys.path[0] = os.path.dirname(sys.executable) if main == "trtbuild.__main__" else os.getcwd()  # noqa: PTH109
     sys.argv[1:] = arguments
     runpy.run_module(main, run_name="__main__", alter_sys=True)
-
-
-def _warm_up() -> None:
-    """Lower, write, read and convert a program, because torch and onnxscript fill their tables at the first use.
-
-    A worker that is used again has these tables, too. TensorRT is not loaded, and no thread stays (rule 2).
-    """
-    import threading
-
-    import torch
-    from tqdm import tqdm
-
-    from trtbuild.stages.convert.conversion import convert
-    from trtbuild.stages.lower.run import lower
-    from trtbuild.stages.program import consistency
-    from trtbuild.stages.program.functional import functional
-    from trtbuild.stages.program.text import program_text
-    from trtbuild.stages.program.translations import decomposition_table
-
-    interval_s, tqdm.monitor_interval = tqdm.monitor_interval, 0  # otherwise tqdm starts a thread
-    rows = {"input": {0: torch.export.Dim("rows", min=2, max=8)}}
-    with torch.no_grad():
-        exported = torch.export.export(torch.nn.Linear(2, 2).eval(), (torch.zeros(4, 2),), dynamic_shapes=rows)
-        traced, _ = functional(exported)
-        lowered = lower(consistency.read_program(traced.to_bytes()), "float32", decomposition_table())
-        program_text(lowered)
-        convert(consistency.read_program(lowered.to_bytes()), 20)
-    tqdm.monitor_interval = interval_s
-    if threading.active_count() > 1:
-        raise AssertionError("a thread runs in a server of workers")
 
 
 is_command = sys.argv[1] == "command"  # a forked process replaces sys.argv

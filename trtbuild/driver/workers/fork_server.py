@@ -11,6 +11,7 @@ Rules
      ``LD_LIBRARY_PATH``. So the variables of server and client must be equal (`ForkServers.suit`).
    * It has the modules that `handlers.prepare` loads, with their warning filters and exit functions. A new worker loads
      them, too, before its first job. The server handles no signal, and blocks none.
+   * A forked torch worker also has the tables that a new one fills during its first job (`handlers.fill_tables`).
    * Import caches are cleared. No other cache of the server has seen the project.
    * The only threads that the server may have are those of libraries that handle a fork, such as OpenBLAS. A new trace
      worker forks after the same imports, too.
@@ -237,7 +238,7 @@ def main(trace: int, torch: int) -> int:
     if is_copy:
         worker.end_with_parent()
         _wait_for(torch)
-        set_by_libraries |= load(handlers.prepare_torch)
+        set_by_libraries |= load(handlers.prepare_torch) | load(handlers.fill_tables)
     server = ForkServer(torch if is_copy else trace, received_client, uses_gpu=is_copy)
     started = server.serve()
     if started is None:

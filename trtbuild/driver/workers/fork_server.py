@@ -214,6 +214,13 @@ def load(prepare: Callable[[], None]) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if before.get(name) != value}
 
 
+def _has_owner() -> bool:
+    """Whether the owner of the server still needs it (rule 5)."""
+    watched = select.poll()
+    watched.register(0, select.POLLIN)
+    return not watched.poll(0)
+
+
 def _wait_for(arrivals: int) -> None:
     """Wait for the first client, or for the end of the server."""
     watched = select.poll()
@@ -238,7 +245,9 @@ def main(trace: int, torch: int) -> int:
     if is_copy:
         worker.end_with_parent()
         _wait_for(torch)
-        set_by_libraries |= load(handlers.prepare_torch) | load(handlers.fill_tables)
+        set_by_libraries |= load(handlers.prepare_torch)
+        if _has_owner():  # a build that has ended waits for its servers
+            set_by_libraries |= load(handlers.fill_tables)
     server = ForkServer(torch if is_copy else trace, received_client, uses_gpu=is_copy)
     started = server.serve()
     if started is None:

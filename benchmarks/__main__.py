@@ -19,6 +19,7 @@ from pathlib import Path
 from benchmarks.figure import Row, line, table, to_json
 from benchmarks.measurements import (
     chunks,
+    cold_architectures,
     cold_build,
     crowd,
     digests,
@@ -31,6 +32,7 @@ from benchmarks.measurements import (
     pull,
     restore,
     transfer,
+    watch,
 )
 from benchmarks.session import Session, Sizes
 
@@ -39,7 +41,9 @@ BENCHMARKS: dict[str, Callable[[Session], Iterator[Row]]] = {
     "digest": digests.rows,
     "chunks": chunks.rows,
     "cold": cold_build.rows,
+    "cold-models": cold_architectures.rows,
     "layer": one_layer.rows,
+    "watch": watch.rows,
     "restore": restore.rows,
     "pull": pull.rows,
     "crowd": crowd.rows,

@@ -167,12 +167,12 @@ def write_many(folder: Path, model_count: int = 200, target_count: int = 5) -> P
     sms = _sms(target_count)
     entries = "".join(f'  m{n:03}: {{source: {{python: "models.m{n:03}:build"}}}}\n' for n in range(model_count))
     head = _MANY_HEAD.format(targets=_targets(sms), names=", ".join(f"sm{sm}" for sm in sms))
-    _write(folder / "trtbuild.yaml", head + entries)
-    _write(folder / "models" / "__init__.py", "")
-    _write(folder / "models" / "block.py", _MANY_BLOCK)
+    write(folder / "trtbuild.yaml", head + entries)
+    write(folder / "models" / "__init__.py", "")
+    write(folder / "models" / "block.py", _MANY_BLOCK)
     for number in range(model_count):
         text = _MANY_MODEL.format(number=number, width=16 + number)
-        _write(folder / "models" / f"m{number:03}.py", text)
+        write(folder / "models" / f"m{number:03}.py", text)
     return folder
 
 
@@ -208,9 +208,9 @@ def write_vit(
             names=", ".join(f"sm{sm}" for sm in sms),
             partition='    partition: {granularity: ["layers.*"]}\n' if granularity else "",
         )
-    _write(folder / "trtbuild.yaml", _VIT_MANIFEST.format(targets=_targets(sms), profiles=profiles, models=models))
-    _write(folder / "models" / "__init__.py", "")
-    _write(folder / "models" / "vit.py", _VIT_MODEL)
+    write(folder / "trtbuild.yaml", _VIT_MANIFEST.format(targets=_targets(sms), profiles=profiles, models=models))
+    write(folder / "models" / "__init__.py", "")
+    write(folder / "models" / "vit.py", _VIT_MODEL)
     if weights:
         _save_weights(folder, sizes)
     return folder
@@ -218,21 +218,21 @@ def write_vit(
 
 def write_wide(folder: Path, layers: int, width: int) -> Path:
     """Write the project of a model whose weights are large: `layers` float32 matrices of `width` x `width`."""
-    _write(folder / "trtbuild.yaml", _WIDE_MANIFEST.format(layers=layers, width=width))
-    _write(folder / "models" / "__init__.py", "")
-    _write(folder / "models" / "wide.py", _WIDE_MODEL)
+    write(folder / "trtbuild.yaml", _WIDE_MANIFEST.format(layers=layers, width=width))
+    write(folder / "models" / "__init__.py", "")
+    write(folder / "models" / "wide.py", _WIDE_MODEL)
     return folder
 
 
 def edit_layer(folder: Path, layer: int, activation: str = "ReLU") -> None:
     """Replace the activation function of one layer in the source of a `write_vit` project. This undoes earlier edits."""
     edit = f"    model.layers[{layer}].mlp.activation_fn = torch.nn.{activation}()\n"
-    _write(folder / "models" / "vit.py", _VIT_MODEL.replace(_EDIT_MARK, edit))
+    write(folder / "models" / "vit.py", _VIT_MODEL.replace(_EDIT_MARK, edit))
 
 
 def undo_edits(folder: Path) -> None:
     """Restore the source of a `write_vit` project."""
-    _write(folder / "models" / "vit.py", _VIT_MODEL)
+    write(folder / "models" / "vit.py", _VIT_MODEL)
 
 
 def replace_weights(path: Path, layer: int) -> None:
@@ -277,7 +277,8 @@ def _chw(image: int) -> str:
     return f"3, {image}, {image}"
 
 
-def _write(path: Path, text: str) -> None:
+def write(path: Path, text: str) -> None:
+    """Write a file, unless it has this text already."""
     if path.exists() and path.read_text() == text:
         return
     path.parent.mkdir(parents=True, exist_ok=True)

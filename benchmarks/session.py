@@ -125,14 +125,15 @@ class Session:
 
     def script(self, project: Path, output: Path) -> Run:
         """Run `straight_vit.py` once, on the model of a `vit` project."""
-        shutil.rmtree(output, ignore_errors=True)
         sizes = self.sizes
-        arguments = [str(output), str(sizes.layers), str(sizes.hidden), str(sizes.image)]
-        command: list[str | Path] = [
-            sys.executable,
-            Path(__file__).parent / "measurements" / "straight_vit.py",
-            *arguments,
-        ]
+        return self.run_script("straight_vit.py", project, [sizes.layers, sizes.hidden, sizes.image], output)
+
+    def run_script(self, name: str, project: Path, arguments: Sequence[str | int], output: Path | None = None) -> Run:
+        """Run the script `name` of `measurements` once. Its first argument is a folder for its files, which is deleted."""
+        output = self.work / "straight" if output is None else output
+        shutil.rmtree(output, ignore_errors=True)
+        script = Path(__file__).parent / "measurements" / name
+        command: list[str | Path] = [sys.executable, script, output, *map(str, arguments)]
         done = run(command, project, environment=self.environment(), memory=True)
         self.say(f"  the script: {done}")
         shutil.rmtree(output)

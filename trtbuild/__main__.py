@@ -1,4 +1,5 @@
-"""The console script and ``python -m trtbuild``. Both try the null build before they import the whole program."""
+"""The console script and ``python -m trtbuild``. Both try the null build, and a watcher of the project (`trtbuild watch`),
+before they import the whole program."""
 
 from __future__ import annotations
 
@@ -11,6 +12,10 @@ def main() -> None:
     """Run the command line and exit. The exit codes are in docs/terminal.md."""
     try:
         status = null_build.answer(sys.argv[1:])
+        if status is None and "build" in sys.argv[1:]:
+            from trtbuild.driver.watching import client
+
+            status = client.answer(sys.argv[1:])
     except KeyboardInterrupt:
         sys.exit(130)
     if status is None:

@@ -98,7 +98,7 @@ def answer(arguments: list[str]) -> int | None:
         return None
     try:
         directory = os.getcwd()
-        project = _project_directory(arguments)
+        project = project_directory(arguments)
         snapshot, text = _read(os.path.join(project, SNAPSHOT_FOLDER, snapshot_name(directory, arguments)))
         if not _is_for_this_call(snapshot, directory, arguments) or not _is_current(snapshot, project):
             return None
@@ -169,7 +169,7 @@ def directory_identity(status: os.stat_result) -> list[int]:
     return [status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
-def _project_directory(arguments: list[str]) -> str:
+def project_directory(arguments: list[str]) -> str:
     """The project's directory: the value of the last ``-C``, or the working directory."""
     project = "."
     for position, word in enumerate(arguments):

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.projects import _VIT_MODEL, _write
+from benchmarks.projects import _VIT_MODEL, write
 
 _EXAMPLES = Path(__file__).parents[2] / "manifests"
 _TARGETS = re.compile(r"targets: \[ampere, ada, blackwell\]")
@@ -247,21 +247,21 @@ def write_examples(folder: Path, hardware: Hardware) -> Path:
         if not copy.exists() or copy.read_bytes() != data:
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_bytes(data)
-    _write(folder / "manifests" / "targets.yaml", hardware.manifest())
-    _write(folder / "manifests" / "half.yaml", _HALF.format(defaults=hardware.defaults()))
-    _write(
+    write(folder / "manifests" / "targets.yaml", hardware.manifest())
+    write(folder / "manifests" / "half.yaml", _HALF.format(defaults=hardware.defaults()))
+    write(
         folder / "manifests" / "exact.yaml",
         _EXACT.format(builder=hardware.builder("tf32: false"), plain=hardware.builder()),
     )
-    _write(folder / "manifests" / "vision.profiles.yaml", _HALF_PROFILES)
+    write(folder / "manifests" / "vision.profiles.yaml", _HALF_PROFILES)
     return folder
 
 
 def write_vit(folder: Path, hardware: Hardware, *, layers: int = 12, hidden: int = 768, image: int = 224) -> Path:
     """Write ViT-B as one engine (`whole`, `whole_half`) and as one for each layer (`by_layer`, `by_layer_half`)."""
-    _write(folder / "manifests" / "targets.yaml", hardware.manifest())
-    _write(folder / "manifests" / "models" / "__init__.py", "")
-    _write(folder / "manifests" / "models" / "vit_b.py", _VIT_MODEL)
+    write(folder / "manifests" / "targets.yaml", hardware.manifest())
+    write(folder / "manifests" / "models" / "__init__.py", "")
+    write(folder / "manifests" / "models" / "vit_b.py", _VIT_MODEL)
     for suffix in ("", "_half"):
         for name, partition in (("whole", ""), ("by_layer", _BY_LAYER)):
             text = _VIT.format(
@@ -273,7 +273,7 @@ def write_vit(folder: Path, hardware: Hardware, *, layers: int = 12, hidden: int
                 image=image,
                 partition=partition,
             )
-            _write(folder / "manifests" / f"{name}{suffix}.yaml", text)
+            write(folder / "manifests" / f"{name}{suffix}.yaml", text)
     return folder
 
 
@@ -281,10 +281,10 @@ def write_resnet(folder: Path, hardware: Hardware) -> Path:
     """Write ResNet-50 in float32 and float16. Without cuBLAS and cuDNN, TensorRT still uses its own convolutions."""
     if hardware.tactic_sources is not None:
         hardware = replace(hardware, tactic_sources=BUILT_IN_CONVOLUTIONS)
-    _write(folder / "manifests" / "targets.yaml", hardware.manifest())
-    _write(folder / "manifests" / "models" / "__init__.py", "")
-    _write(folder / "manifests" / "models" / "resnet50.py", Path(__file__).with_name("resnet50.py").read_text())
-    _write(folder / "manifests" / "resnet.yaml", _RESNET.format(defaults=hardware.defaults()))
+    write(folder / "manifests" / "targets.yaml", hardware.manifest())
+    write(folder / "manifests" / "models" / "__init__.py", "")
+    write(folder / "manifests" / "models" / "resnet50.py", Path(__file__).with_name("resnet50.py").read_text())
+    write(folder / "manifests" / "resnet.yaml", _RESNET.format(defaults=hardware.defaults()))
     return folder
 
 
@@ -302,23 +302,23 @@ def write_quantized(
         for name, rest in (("float32", ""), ("float16", half), ("int8", int8), ("int8_float16", half + int8)):
             models += entry.format(name=name, layers=layers, hidden=hidden, rest=rest)
     builder = hardware.builder()
-    _write(folder / "manifests" / "targets.yaml", hardware.manifest())
-    _write(folder / "manifests" / "models" / "__init__.py", "")
+    write(folder / "manifests" / "targets.yaml", hardware.manifest())
+    write(folder / "manifests" / "models" / "__init__.py", "")
     for source in ("resnet50.py", "bert.py", "samples.py"):
-        _write(folder / "manifests" / "models" / source, Path(__file__).with_name(source).read_text())
+        write(folder / "manifests" / "models" / source, Path(__file__).with_name(source).read_text())
     text = _QUANTIZED.format(defaults=f"targets: [gpu], {builder}", models=models)
-    _write(folder / "manifests" / "quantized.yaml", text)
+    write(folder / "manifests" / "quantized.yaml", text)
     return folder
 
 
 def write_decoders(folder: Path, hardware: Hardware, *, layers: int = 8, hidden: int = 512) -> Path:
     """Write decoders of `layers` layers: two of transformers, and one whose tokens are int32. `hidden` is at least 256."""
     size = {"layers": layers, "hidden": hidden}
-    _write(folder / "targets.yaml", hardware.manifest())
-    _write(folder / "models" / "__init__.py", "")
-    _write(folder / "size.json", json.dumps(size))
+    write(folder / "targets.yaml", hardware.manifest())
+    write(folder / "models" / "__init__.py", "")
+    write(folder / "size.json", json.dumps(size))
     for source in (_EXAMPLES / "state" / "decoders.py", Path(__file__).with_name("token_decoder.py")):
-        _write(folder / "models" / source.name, source.read_text())
+        write(folder / "models" / source.name, source.read_text())
     text = _DECODERS.format(
         # Eager PyTorch computes float32 without TF32, and the tokens of both are compared.
         defaults=f"targets: [gpu], {hardware.builder('tf32: false')}",
@@ -327,15 +327,15 @@ def write_decoders(folder: Path, hardware: Hardware, *, layers: int = 8, hidden:
         heads=hidden // 128,
         last=8 * hidden - 1,
     )
-    _write(folder / "trtbuild.yaml", text)
+    write(folder / "trtbuild.yaml", text)
     return folder
 
 
 def write_plugins(folder: Path, hardware: Hardware) -> Path:
     """Write a model with TensorRT's plugin ROIAlign_TRT. TensorRT-RTX has version 2 of it, TensorRT 8.6 version 1."""
-    _write(folder / "targets.yaml", hardware.manifest())
-    _write(folder / "models" / "__init__.py", "")
-    _write(folder / "models" / "regions.py", Path(__file__).with_name("regions.py").read_text())
+    write(folder / "targets.yaml", hardware.manifest())
+    write(folder / "models" / "__init__.py", "")
+    write(folder / "models" / "regions.py", Path(__file__).with_name("regions.py").read_text())
     version = "2" if hardware.toolchain == "tensorrt-rtx" else "1"
-    _write(folder / "trtbuild.yaml", _PLUGINS.format(defaults=hardware.defaults(), version=version))
+    write(folder / "trtbuild.yaml", _PLUGINS.format(defaults=hardware.defaults(), version=version))
     return folder

@@ -27,20 +27,21 @@ def rows(session: Session) -> Iterator[Row]:
     medians = run_alternately(
         sizes.cold_repeats,
         script=lambda: session.script(whole, session.work / "straight"),
-        whole=lambda: _build_cold(session, whole),
-        layered=lambda: _build_cold(session, layered),
+        whole=lambda: build_cold(session, whole),
+        layered=lambda: build_cold(session, layered),
     )
     session.note_script(medians["script"])
     script = medians["script"]
-    yield from _compare("one engine", medians["whole"], script, 1.0)
-    yield from _compare("an engine for each layer", medians["layered"], script, 0.6)
+    yield from compare("one engine", medians["whole"], script, 1.0)
+    yield from compare("an engine for each layer", medians["layered"], script, 0.6)
     for project, engines in ((whole, 1), (layered, sizes.layers)):
         steps = session.document(project, "build")[1]["totals"]["engine"]
         count = steps["hit"] + steps["run"]
         yield Check(f"{project.name} has {engines} engine(s) or more", count >= engines, f"{count}")
 
 
-def _compare(name: str, ours: Median, script: Median, bound: float) -> Iterator[Row]:
+def compare(name: str, ours: Median, script: Median, bound: float) -> Iterator[Row]:
+    """The rows of one cold build. `bound` is the limit of the ratio of times."""
     name = f"cold build, {name}"
     yield Ratio(f"{name}: time", Value("trtbuild", ours.wall_s), Value("script", script.wall_s), bound)
     yield Ratio(f"{name}: CPU time", Value("trtbuild", ours.cpu_s), Value("script", script.cpu_s))
@@ -48,7 +49,8 @@ def _compare(name: str, ours: Median, script: Median, bound: float) -> Iterator[
     yield Ratio(f"{name}: peak memory", *memory, 1.0)
 
 
-def _build_cold(session: Session, project: Path) -> Run:
+def build_cold(session: Session, project: Path) -> Run:
+    """Build a project once, with an empty cache. Raises RuntimeError if it was not a cold build."""
     delete_build(project, cache=True)
     run, document = session.document(project, "build", memory=True)
     if run_counts(document).get("trace") != 1:

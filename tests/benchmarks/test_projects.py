@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 from safetensors.numpy import load_file, save_file
 
 from benchmarks import peers, projects
+from benchmarks.architectures import ARCHITECTURES, write_architecture
+from benchmarks.session import Session, Sizes, run_counts
 from trtbuild import manifest
 
 
@@ -23,6 +26,16 @@ def test_writes_many_models_for_several_targets(tmp_path: Path) -> None:
     before = times(tmp_path)
     projects.write_many(tmp_path, model_count=3, target_count=2)
     assert times(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_an_architecture_can_be_traced(name: str, tmp_path: Path) -> None:
+    write_architecture(tmp_path, name, small=True)
+    (model,) = manifest.load(tmp_path).models
+    assert [entry.name for entry in model.inputs] == [entry.name for entry in ARCHITECTURES[name].inputs]
+    session = Session(tmp_path / "work", Sizes(), peers=tmp_path)
+    _, document = session.document(tmp_path, "build", "--until", "trace")
+    assert run_counts(document) == {"trace": 1}
 
 
 def test_writes_a_vit_with_two_profile_sets(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from trtbuild.driver.workers.fork_servers import client_command
+
 #: The kinds of workers that can be forked: those that load torch and run no compiler.
 KINDS = ("trace", "torch")
 
@@ -42,16 +44,14 @@ class Finder:
 
 def replace_command(pool: Any, folder: Callable[[], str | None]) -> None:
     """Change the module that starts workers: it starts clients of the servers in `folder()`, unless that returns None."""
-    original_command = pool.command
-    client = str(Path(__file__).absolute().with_name("client.py"))
+    original_command, original_start = pool.command, pool.start_servers
 
     def command(kind: str, *arguments: Any) -> list[str]:
-        sockets = folder() if kind in KINDS else None
-        if sockets is None:
-            return list(original_command(kind, *arguments))
-        return [sys.executable, "-I", "-S", client, f"{sockets}/{kind}", kind, *map(str, arguments)]
+        sockets, words = folder() if kind in KINDS else None, list(original_command(kind, *arguments))
+        return words if sockets is None else client_command(f"{sockets}/{kind}", words)
 
     pool.command = command
+    pool.start_servers = lambda project: original_start(project) if folder() is None else None
 
 
 if __name__ == "__main__":

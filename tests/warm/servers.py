@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.warm.command_line import KINDS
-from trtbuild.driver.workers.worker import FORKS
+from trtbuild.driver.workers.fork_servers import CAN_FORK_WORKERS, client_command
 
 #: Prefixes of variables that a process reads at its start or at the import of torch. It is too late to set them for a
 #: forked worker.
@@ -36,7 +36,7 @@ class Servers:
         self._folder: Path | None = None
         self._early = _early(os.environ)
         self._processes: list[subprocess.Popen[bytes]] = []
-        self.off = not FORKS or not hasattr(os, "pidfd_open")
+        self.off = not CAN_FORK_WORKERS
 
     def suit(self, environment: Mapping[str, str]) -> bool:
         """Whether a worker with these variables can be forked."""
@@ -64,7 +64,7 @@ class Servers:
         folder = None if cold else self.folder_for(environment)
         if folder is None:
             return self.start(module, environment, cold=cold)
-        return ["-I", "-S", str(HERE / "client.py"), f"{folder}/command", module, folder]
+        return client_command(f"{folder}/command", [sys.executable, *self.start(module, environment)])[1:]
 
     @property
     def folder(self) -> Path:

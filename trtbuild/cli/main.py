@@ -31,6 +31,8 @@ Flags = dict[str, Any]
 
 INTERRUPTED = 130
 
+#: Options whose value may be a word like a command: a path.
+_PATHS = ("-C", "-f")
 #: The flags of files that describe one build.
 _FILES_OF_A_BUILD = {"trace_file", "events_file", "report_file"}
 
@@ -145,6 +147,24 @@ def build(models: tuple[str, ...], verifies: bool, flags: Flags) -> int:
         answer = partial(show.text, flags, for_people=builds.build_lines)
         snapshot.keep(workspace, verified_build.repeated_result(result), flags["arguments"], answer, other_files)
     return 0 if result.ok else 1
+
+
+@cli.command(epilog=examples("trtbuild watch vit", "trtbuild watch -j 2 --target ada"))
+@click.argument("models", nargs=-1, shell_complete=completing.models)
+@common
+def watch(models: tuple[str, ...], flags: Flags) -> int:
+    """Build MODELS, or all models, after each change of a file. End it with Ctrl-C.
+
+    It keeps PyTorch loaded, and trtbuild build of this project in other terminals uses it. Needs the extra `watch`.
+    """
+    from trtbuild.driver.watching.watcher import Watcher
+
+    if flags.get("as_json"):
+        raise click.UsageError("--json is for commands that end: use trtbuild build --json in another terminal")
+    words = flags["arguments"]
+    position = next(number for number, word in enumerate(words) if word == "watch" and words[number - 1] not in _PATHS)
+    Watcher(request(flags, models), [*words[:position], "build", *words[position + 1 :]], run).watch()
+    return 0
 
 
 @cli.command(

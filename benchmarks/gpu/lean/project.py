@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.gpu.project import BUILT_IN_CONVOLUTIONS, Hardware
-from benchmarks.projects import _write
+from benchmarks.projects import write
 
 _MANIFEST = """\
 version: 1
@@ -65,9 +65,9 @@ def write_lean(folder: Path, hardware: Hardware) -> Path:
     """Write a small network in three ways (`MODELS`)."""
     if hardware.tactic_sources is not None:
         hardware = replace(hardware, tactic_sources=BUILT_IN_CONVOLUTIONS)
-    _write(folder / "manifests" / "targets.yaml", hardware.manifest())
-    _write(folder / "manifests" / "models" / "__init__.py", "")
-    _write(folder / "manifests" / "models" / "network.py", _SOURCE)
+    write(folder / "manifests" / "targets.yaml", hardware.manifest())
+    write(folder / "manifests" / "models" / "__init__.py", "")
+    write(folder / "manifests" / "models" / "network.py", _SOURCE)
     networks = [_NETWORK.format(name=name, builder=hardware.builder(*settings)) for name, settings in MODELS.items()]
-    _write(folder / "manifests" / "lean.yaml", _MANIFEST.format() + "".join(networks))
+    write(folder / "manifests" / "lean.yaml", _MANIFEST.format() + "".join(networks))
     return folder

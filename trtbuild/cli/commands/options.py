@@ -25,6 +25,7 @@ _CACHE_COMMANDS = ("cache push", "cache pull", "cache export", "cache verify")
 #: Commands that read manifests; commands that plan; commands that run steps.
 _MANIFEST_COMMANDS = (
     "build",
+    "watch",
     "plan",
     "why",
     "status",
@@ -39,7 +40,7 @@ _MANIFEST_COMMANDS = (
     "doctor",
     *_CACHE_COMMANDS,
 )
-_PLANNING_COMMANDS = ("build", "plan", "why", "status", "graph", "affected", "diff", "verify")
+_PLANNING_COMMANDS = ("build", "watch", "plan", "why", "status", "graph", "affected", "diff", "verify")
 _BUILD_COMMANDS = ("build",)
 #: Commands whose long results are shown in a pager.
 _PAGED_COMMANDS = ("plan", "why", "status", "graph", "affected", "inspect")
@@ -96,7 +97,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "type": click.IntRange(min=1),
             "metavar": "N",
-            "commands": _BUILD_COMMANDS,
+            "commands": (*_BUILD_COMMANDS, "watch"),
             "help": "Number of steps that run at the same time. Default: the number of cores.",
         },
     ),
@@ -113,7 +114,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "is_flag": True,
             "default": None,
-            "commands": _BUILD_COMMANDS,
+            "commands": (*_BUILD_COMMANDS, "watch"),
             "help": "After a failure, continue with the steps that do not depend on it.",
         },
     ),

@@ -10,7 +10,7 @@ from trtbuild.cli.terminal import terminal
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Begin": ("init", "doctor", "completion", "schema"),
-    "Build": ("build", "plan", "why", "status", "graph", "affected", "worker"),
+    "Build": ("build", "watch", "plan", "why", "status", "graph", "affected", "worker"),
     "Look at results": ("report", "inspect", "run", "verify", "bench", "diff"),
     "Cache": ("cache", "lock"),
 }

@@ -1,6 +1,6 @@
 """The recipe of the package step. It has all contents of the package, but it names engines by their keys.
 
-What was added later is left out at its default, so that packages from before keep their keys.
+Parts that were added later are left out at their default, so that packages from before keep their keys.
 """
 
 from __future__ import annotations

@@ -199,7 +199,7 @@ class _SnapshotRows:
         return path[len(prefix) :] if path.startswith(prefix) else path
 
     def _add_trtbuild_and_python(self) -> None:
-        for path in _source_files(os.path.dirname(null_build.__file__)):
+        for path in source_files(os.path.dirname(null_build.__file__)):
             status = os.stat(path)
             _require(_is_settled(status, null_build.STARTED_NS))
             self.files[path] = null_build.identity(status)
@@ -349,12 +349,12 @@ def _require(certain: bool) -> None:
         raise Unsettled
 
 
-def _source_files(folder: str) -> Iterator[str]:
+def source_files(folder: str) -> Iterator[str]:
     """Yield the Python files of trtbuild."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir() and entry.name != "__pycache__":
-                yield from _source_files(entry.path)
+                yield from source_files(entry.path)
             elif entry.name.endswith(".py"):
                 yield entry.path
 

@@ -13,6 +13,19 @@ from trtbuild.stages.trace.user_code.observe import HIDDEN
 INHERITED = ("LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 
 
+#: Variables that libraries do not read while they are loaded: those of a shell's session, and those of trtbuild
+#: (``TRTBUILD_…``). A forked worker has loaded torch with the other variables of its server.
+FREE_VARIABLES = frozenset(
+    (
+        *("_", "PWD", "OLDPWD", "SHLVL", "COLUMNS", "LINES", "WINDOWID", "DISPLAY", "COLORTERM", "STY", "TMUX"),
+        *("TMUX_PANE", "TERM", "TERM_PROGRAM", "TERM_PROGRAM_VERSION", "TERM_SESSION_ID", "VTE_VERSION", "GPG_TTY"),
+        *("SSH_TTY", "SSH_CLIENT", "SSH_CONNECTION", "SSH_AUTH_SOCK", "XDG_SESSION_ID", "NO_COLOR", "FORCE_COLOR"),
+        *("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "MAKE_TERMOUT", "MAKE_TERMERR", "PYTEST_CURRENT_TEST"),
+    )
+)
+FREE_PREFIX = "TRTBUILD_"
+
+
 def worker_environment(kind: WorkerKind, gpu: int | None = None) -> dict[str, str]:
     """Return the environment of a worker. `gpu` is the only GPU that the worker sees, as this process numbers them."""
     if kind == "engine":
@@ -38,3 +51,11 @@ def visible_gpu(gpu: int, environ: Mapping[str, str]) -> str:
     """
     entries = [entry.strip() for entry in environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
     return entries[gpu] if gpu < len(entries) and entries[gpu] else str(gpu)
+
+
+def differing_variable(ours: Mapping[str, str], theirs: Mapping[str, str], *free: str) -> str | None:
+    """Return the first variable, by name, that differs and is not free; None if there is no such variable."""
+    for name in sorted((ours.keys() | theirs.keys()) - FREE_VARIABLES.union(free)):
+        if not name.startswith(FREE_PREFIX) and ours.get(name) != theirs.get(name):
+            return name
+    return None

@@ -57,6 +57,13 @@ def prepare_torch() -> None:
     decomposition_table()
 
 
+def fill_tables() -> None:
+    """Fill the tables of torch and its exporter that a torch worker fills during its first job."""
+    from trtbuild.driver.workers.warming import fill_tables
+
+    fill_tables()
+
+
 def calibrate(job: CalibrateJob, context: Context) -> Result:
     """Run user code and find the scales of the model's quantizers. A process may call this only once."""
     from trtbuild.stages.trace import run

@@ -5,7 +5,8 @@ Rules
    it does only one job. An ``original`` worker also serves one module only. A comparison worker loads the engines of one
    package only. An engine worker that loads a library of
    plugins compiles one engine only, because a library cannot be unloaded. Other workers are reused. The first torch
-   worker is started together with the first trace.
+   worker is started together with the first trace. The workers that need torch are forked from one process, which loads
+   torch once for all of them (`fork_server`).
 2. Environment:
    * A trace worker inherits the user's environment, with hidden GPUs and a fixed hash seed.
    * A torch worker gets the same environment, but sees the GPUs, because TensorRT's parser runs in it and needs a GPU.
@@ -41,6 +42,7 @@ from typing import IO, Any
 from trtbuild import errors
 from trtbuild.driver.workers import logs
 from trtbuild.driver.workers.environments import worker_environment
+from trtbuild.driver.workers.fork_servers import CAN_FORK_WORKERS, FORKED_KINDS, ForkServers, client_command, lent
 from trtbuild.driver.workers.kinds import FORKS, WorkerKind
 from trtbuild.errors import ToolchainError, TrtbuildError
 
@@ -94,21 +96,37 @@ class WorkerDied(ToolchainError):
 class Worker:
     """One child process. Not thread-safe: one job at a time. `gpu` is the only GPU that it sees; None: no such limit."""
 
-    def __init__(self, kind: WorkerKind, store_root: Path, project: Path, gpu: int | None = None) -> None:
+    def __init__(
+        self,
+        kind: WorkerKind,
+        store_root: Path,
+        project: Path,
+        gpu: int | None = None,
+        servers: ForkServers | None = None,
+    ) -> None:
+        """Start a worker. With `servers`, it is forked from one of them, if they suit its variables."""
         self.kind = kind
         self.gpu = gpu
         self._project = project
         self._log: IO[bytes] = tempfile.TemporaryFile(prefix="trtbuild-log-")  # noqa: SIM115
-        self._process = subprocess.Popen(
-            command(kind, store_root, project),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            env=worker_environment(kind, gpu),
-            cwd=project,
-            start_new_session=True,
-            text=True,
-        )
+        words, environment = command(kind, store_root, project), worker_environment(kind, gpu)
+        with contextlib.ExitStack() as stack:
+            descriptors = []
+            if servers is not None and servers.suit(kind, environment):
+                connection = stack.enter_context(servers.connect(kind))
+                descriptors = [connection.fileno()]
+                words = client_command(str(connection.fileno()), words)
+            self._process = subprocess.Popen(
+                words,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                env=environment,
+                cwd=project,
+                pass_fds=descriptors,
+                start_new_session=True,
+                text=True,
+            )
 
     def call(self, job: Mapping[str, Any]) -> dict[str, Any]:
         """Send a job and return the worker's reply. Raises the error that the worker reports, or WorkerDied."""
@@ -207,6 +225,13 @@ _IS_REUSED: Mapping[WorkerKind, bool] = {
 }
 
 
+def start_servers(project: Path) -> ForkServers | None:
+    """Return the servers from which a pool's workers are forked. None if this system cannot fork workers."""
+    if not CAN_FORK_WORKERS:
+        return None
+    return lent() or ForkServers(worker_environment("trace"), project)
+
+
 class WorkerPool:
     """Starts workers on demand, and keeps idle ones by kind and GPU. Thread-safe."""
 
@@ -217,6 +242,7 @@ class WorkerPool:
         self._busy: set[Worker] = set()
         self._lock = threading.Lock()
         self._closed = False
+        self._servers: ForkServers | None = None
 
     def call(
         self, kind: WorkerKind, job: Mapping[str, Any], *, alone: bool = False, gpu: int | None = None
@@ -251,6 +277,8 @@ class WorkerPool:
         for worker in idle:
             worker.kill()
             worker.end()
+        if self._servers is not None:
+            self._servers.close()
 
     def _take(self, kind: WorkerKind, gpu: int | None, *, new: bool) -> Worker:
         with self._lock:
@@ -259,9 +287,17 @@ class WorkerPool:
             idle = self._idle.get((kind, gpu))
             worker = idle.pop() if idle and not new else None
             if worker is None or not worker.is_alive:
-                worker = Worker(kind, self._store_root, self._project, gpu)
+                worker = self._start(kind, gpu)
             self._busy.add(worker)
             return worker
+
+    def _start(self, kind: WorkerKind, gpu: int | None = None) -> Worker:
+        if kind in FORKED_KINDS and (self._servers is None or not self._servers.is_alive):
+            if self._servers is not None:
+                self._servers.close()
+            self._servers = start_servers(self._project)
+        servers = self._servers if kind in FORKED_KINDS else None
+        return Worker(kind, self._store_root, self._project, gpu, servers)
 
     def _prepare(self, kind: WorkerKind) -> None:
         """Start a worker of `kind` if none exists, so that it loads its libraries before it is needed."""
@@ -269,7 +305,7 @@ class WorkerPool:
             exists = self._idle.get((kind, None)) or any(worker.kind == kind for worker in self._busy)
             if not self._closed and not exists and (os.cpu_count() or 1) > 1:
                 with contextlib.suppress(OSError):  # the error is reported when the worker is needed
-                    self._keep(Worker(kind, self._store_root, self._project))
+                    self._keep(self._start(kind))
 
     def _give_back(self, worker: Worker, *, reusable: bool) -> None:
         with self._lock:

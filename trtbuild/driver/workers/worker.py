@@ -39,8 +39,8 @@ def main(argv: list[str]) -> int:
     """``worker KIND STORE PROJECT``: serve jobs of one kind (`WorkerKind`) until the stream ends."""
     kind, store_root, project = argv
     jobs, replies = _take_over_streams()
-    _die_with_parent()
-    if _parent_has_ended(jobs):  # before `_die_with_parent` took effect
+    end_with_parent()
+    if _parent_has_ended(jobs):  # before `end_with_parent` took effect
         return 1
     if kind == "trace":
         faulthandler.enable()  # after a crash in native code, the log shows the Python stack
@@ -102,7 +102,7 @@ def _run_child(handler: Handler, job: Job, replies: TextIO, reply_signal: int, p
 
     After the reply, the child writes one byte to the pipe `reply_signal`, so that the parent knows of the reply.
     """
-    _die_with_parent()
+    end_with_parent()
     if os.getppid() != parent:
         return 1
     # processes that user code forks must not write to the reply pipes, and must not keep them open
@@ -232,7 +232,8 @@ def _file_id(descriptor: int) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _die_with_parent() -> None:
+def end_with_parent() -> None:
+    """Make the kernel end this process when the thread that has started it ends."""
     if sys.platform == "linux":
         pr_set_pdeathsig = 1  # <linux/prctl.h>
         ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)

@@ -33,6 +33,7 @@ from torch.export.graph_signature import (
 )
 
 from trtbuild import declared_sizes
+from trtbuild.stages.program.archives import quick_archives
 from trtbuild.stages.program.custom_operators import SCHEMAS_FILE, define_missing_operators, schemas_in, stored_schemas
 from trtbuild.stages.program.fixed_symbols import suppress_new_guards
 from trtbuild.stages.program.quantized import register_operators_of
@@ -95,7 +96,8 @@ class Program:
         schemas = schemas_in(self.exported.graph_module)
         if schemas:  # without them a process that has not loaded the operators could not read the program
             extra[SCHEMAS_FILE] = json.dumps(schemas)
-        torch.export.save(self.exported, buffer, extra_files=extra)
+        with quick_archives():
+            torch.export.save(self.exported, buffer, extra_files=extra)
         return buffer.getvalue()
 
     @classmethod
@@ -107,7 +109,7 @@ class Program:
         register_operators_of(data)
         declared_sizes.define_for(data)
         define_missing_operators(stored_schemas(data))
-        with suppress_new_guards():
+        with suppress_new_guards(), quick_archives():
             exported = torch.export.load(io.BytesIO(data), extra_files=extra)
         # Loading adds a getitem for each result of a call, used or not. Remove the unused nodes: they were not stored.
         for node in reversed(exported.graph.nodes):

@@ -74,7 +74,7 @@ class ProcessState:
     """The state of this process before torch was loaded: the names of its loaded modules, and its environment variables."""
 
     modules: frozenset[str]
-    environment: Mapping[str, str]
+    environment: dict[str, str]
 
 
 @functools.cache
@@ -98,6 +98,13 @@ def prepare() -> ProcessState:
         importlib.import_module(f"trtbuild.stages.trace.{name}")
     importlib.import_module("torch.export.pt2_archive")  # torch loads its writer of programs at the first use
     return process_state
+
+
+def note_environment(environment: Mapping[str, str]) -> None:
+    """Note the variables of this process, which was forked after `prepare` and has other variables now."""
+    noted = prepare().environment
+    noted.clear()
+    noted.update(environment)
 
 
 def trace(

@@ -1,0 +1,28 @@
+"""Build ResNet-50, BERT and Whisper's encoder with an empty cache, and compare with a direct script, as `cold_build.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from benchmarks.architectures import ARCHITECTURES, script_arguments, write_architecture
+from benchmarks.figure import Row
+from benchmarks.measure import run_alternately
+from benchmarks.measurements.cold_build import build_cold, compare
+from benchmarks.session import Session
+
+
+def rows(session: Session) -> Iterator[Row]:
+    """One engine for each architecture."""
+    for name in ARCHITECTURES:
+        yield from _rows_of(session, name)
+
+
+def _rows_of(session: Session, name: str) -> Iterator[Row]:
+    project = write_architecture(session.folder(f"cold-{name}"), name)
+    session.say(f"  {session.sizes.cold_repeats} times: the script, {name}")
+    medians = run_alternately(
+        session.sizes.cold_repeats,
+        script=lambda: session.run_script("straight_model.py", project, script_arguments(name)),
+        ours=lambda: build_cold(session, project),
+    )
+    yield from compare(name, medians["ours"], medians["script"], 1.0)

@@ -1,0 +1,166 @@
+"""``trtbuild watch``: from saving a file to the end of the build, after a change of one layer of twelve and of a comment.
+
+Two peers are measured in the same run. The script `straight_vit.py` is what its user runs again after each change. The
+floor is `warm_export.py`, which only builds and exports the module in a process that has loaded the libraries. A build has
+to do this, too, so it cannot be quicker without skipping the proof and the engine.
+
+The watcher says when a build has ended, after it has written the package. CPU time is that of the watcher and of all its
+processes.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import psutil
+
+from benchmarks import projects
+from benchmarks.figure import Limit, Ratio, Row, Value
+from benchmarks.measure import CommandFailed, Median, Run
+from benchmarks.session import Session, delete_build
+
+#: A layer in the middle, and functions that no layer has at the start.
+_LAYER = 5
+_ACTIVATIONS = ("ReLU", "ELU", "Tanh", "Sigmoid", "Softplus")
+
+#: Seconds after which the processes of a build have ended. CPU time and memory are read after that.
+_REST_S = 3.0
+
+#: Seconds after which a build counts as failed.
+_PATIENCE_S = 600.0
+
+
+def rows(session: Session) -> Iterator[Row]:
+    """Edits of one layer's source, then of a comment."""
+    sizes = session.sizes
+    layer = min(_LAYER, sizes.layers - 1)
+    project = projects.write_vit(session.folder("vit-watch"), granularity=True, **sizes.vit)
+    projects.undo_edits(project)
+    delete_build(project, cache=True)
+    script = session.script_median(project)
+    floor = _floor(session, project)
+    source = project / "models" / "vit.py"
+    with _watched(session, project) as builds:
+        edits = _ACTIVATIONS * sizes.cold_repeats
+        edited = Median.of(
+            [
+                builds.after(partial(projects.edit_layer, project, layer, edits[number]))
+                for number in range(sizes.cold_repeats)
+            ]
+        )
+        commented = Median.of(
+            [builds.after(partial(_add_comment, source, number)) for number in range(sizes.cold_repeats)]
+        )
+        memory = builds.idle_bytes()
+    projects.undo_edits(project)
+    yield from _compare(f"one layer's source of {sizes.layers}", edited, script, floor, 0.3)
+    yield from _compare("a comment", commented, script, floor, 0.2)
+    yield Limit("watch: memory between builds", Value("trtbuild", memory, "B"))
+
+
+def _compare(name: str, ours: Median, script: Median, floor: Median, bound: float) -> Iterator[Row]:
+    name = f"watch, {name}"
+    measured = Value("trtbuild", ours.wall_s)
+    yield Ratio(f"{name}: time", measured, Value("script", script.wall_s), bound)
+    yield Ratio(f"{name}: time", measured, Value("build and export the module", floor.wall_s))
+    yield Ratio(f"{name}: CPU time", Value("trtbuild", ours.cpu_s), Value("script", script.cpu_s))
+
+
+def _add_comment(source: Path, number: int) -> None:
+    source.write_text(source.read_text() + f"# comment {number}\n")
+
+
+def _floor(session: Session, project: Path) -> Median:
+    """Medians of `warm_export.py`."""
+    sizes = session.sizes
+    arguments = map(str, (sizes.layers, sizes.hidden, sizes.image))
+    done = subprocess.run(
+        [sys.executable, Path(__file__).with_name("warm_export.py"), *arguments],
+        cwd=project,
+        env=session.environment(),
+        input="\n" * sizes.cold_repeats,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=_PATIENCE_S,
+        check=True,
+    )
+    runs = [Run(float(wall_s), float(cpu_s), b"") for wall_s, cpu_s in map(str.split, done.stdout.splitlines())]
+    session.say("  build and export the module: " + ", ".join(f"{run.wall_s:.2f} s" for run in runs))
+    return Median.of(runs)
+
+
+class _Builds:
+    """The builds of a watcher, which it reports in `log`."""
+
+    def __init__(self, session: Session, process: psutil.Popen, log: Path) -> None:
+        self._session = session
+        self._process = process
+        self._log = log
+
+    def after(self, change: Callable[[], object]) -> Run:
+        """Change a file, and wait for the end of the build."""
+        count, cpu_s, started = self._count(), self._cpu_s(), time.perf_counter()
+        change()
+        self.wait_for(count + 1)
+        wall_s = time.perf_counter() - started
+        time.sleep(_REST_S)
+        done = Run(wall_s, self._cpu_s() - cpu_s, b"")
+        self._session.say(f"  after the change: {done.wall_s:.2f} s, CPU {done.cpu_s:.2f} s")
+        return done
+
+    def wait_for(self, count: int) -> None:
+        """Wait until the watcher has built `count` times. Raises CommandFailed."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while self._count() < count:
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise CommandFailed(f"trtbuild watch:\n{self._log.read_text()[-4000:]}")
+            time.sleep(0.005)
+
+    def idle_bytes(self) -> int:
+        """The memory (PSS) of the watcher and its processes, between two builds."""
+        return sum(process.memory_full_info().pss for process in self._processes())
+
+    def _count(self) -> int:
+        text = self._log.read_text()
+        if "failed: " in text:
+            raise CommandFailed(f"trtbuild watch:\n{text[-4000:]}")
+        return text.count("done: ") + text.count("up to date: ")
+
+    def _cpu_s(self) -> float:
+        """The CPU time of the watcher and its processes, also of those that have ended and were waited for."""
+        return sum(sum(process.cpu_times()[:4]) for process in self._processes())
+
+    def _processes(self) -> list[psutil.Process]:
+        return [self._process, *self._process.children(recursive=True)]
+
+
+@contextmanager
+def _watched(session: Session, project: Path) -> Iterator[_Builds]:
+    """A watcher that has built the project once."""
+    runtime = session.empty_folder("run")
+    runtime.chmod(0o700)
+    log_file = session.work / "watch.log"
+    with log_file.open("wb") as log:
+        process = psutil.Popen(
+            [session.trtbuild, "watch"],
+            cwd=project,
+            env={**session.environment(), "XDG_RUNTIME_DIR": str(runtime)},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        builds = _Builds(session, process, log_file)
+        session.say("  trtbuild watch builds it, with an empty cache")
+        builds.wait_for(1)
+        time.sleep(_REST_S)
+        yield builds
+    finally:
+        process.terminate()
+        process.wait(60)

@@ -1,0 +1,80 @@
+"""The reasons for which a watcher ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trtbuild import null_build
+from trtbuild.driver.watching.conditions import LEAST_FREE_BYTES, Conditions
+from trtbuild.driver.watching.notifier import is_relevant
+from trtbuild.driver.watching.place import is_private
+from trtbuild.driver.workers.environments import differing_variable
+
+
+def test_nothing_has_changed(tmp_path: Path) -> None:
+    assert Conditions(tmp_path).why_to_end() is None
+
+
+def test_a_moved_or_replaced_project_ends_the_watcher(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    conditions = Conditions(project)
+    project.rename(tmp_path / "moved")
+    assert conditions.why_to_end() == "the project's directory changed"
+    project.mkdir()
+    assert conditions.why_to_end() == "the project's directory changed"
+
+
+def test_an_installed_distribution_ends_the_watcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    monkeypatch.setattr(null_build, "interpreter", lambda: ["3", "/usr", str(packages)])
+    conditions = Conditions(tmp_path)
+    (packages / "new-1.0.dist-info").mkdir()
+    assert conditions.why_to_end() == "the installed distributions changed"
+
+
+def test_an_edit_of_trtbuild_ends_the_watcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "null_build.py").write_text("")
+    monkeypatch.setattr(null_build, "__file__", str(tmp_path / "null_build.py"))
+    conditions = Conditions(Path("/"))
+    (tmp_path / "null_build.py").write_text("another")
+    assert conditions.why_to_end() == "trtbuild itself changed"
+
+
+def test_little_free_memory_ends_the_watcher(tmp_path: Path) -> None:
+    free = [LEAST_FREE_BYTES]
+    conditions = Conditions(tmp_path, lambda: free[0])
+    assert conditions.why_to_end() is None
+    free[0] -= 1
+    assert conditions.why_to_end() == "only 511 MiB of memory are free"
+
+
+def test_variables_of_the_session_may_differ() -> None:
+    ours = {"PATH": "/bin", "PWD": "/a", "TRTBUILD_DOMAIN": "a"}
+    assert differing_variable(ours, {"PATH": "/bin", "PWD": "/b", "OLDPWD": "/a", "TRTBUILD_SIGNING_KEY": "k"}) is None
+    assert differing_variable(ours, {"PATH": "/usr/bin"}) == "PATH"
+    assert differing_variable(ours, {**ours, "OMP_NUM_THREADS": "1"}) == "OMP_NUM_THREADS"
+    assert differing_variable({**ours, "HF_HOME": "/x"}, ours) == "HF_HOME"
+
+
+def test_only_a_directory_that_nobody_else_can_use_is_private(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir(mode=0o700)
+    assert is_private(str(folder))
+    folder.chmod(0o750)
+    assert not is_private(str(folder))
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert not is_private(str(tmp_path / "link"))
+    assert not is_private(str(tmp_path / "missing"))
+
+
+def test_changes_of_outputs_and_of_bytecode_start_no_build() -> None:
+    ignored = ["/p/dist/net", "/p/cache"]
+    assert not is_relevant(
+        ["/p/dist/net/index.json", "/p/cache", "/p/models/__pycache__/a.pyc", "/p/.git/index"], ignored
+    )
+    assert is_relevant(["/p/dist/net/a", "/p/models/a.py"], ignored)
+    assert is_relevant(["/p/dist/network"], ignored)

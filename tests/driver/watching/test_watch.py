@@ -1,0 +1,118 @@
+"""``trtbuild watch`` and the builds that it answers: real processes, one small model."""
+
+from __future__ import annotations
+
+import json
+import marshal
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.driver.watching.watched import SCRIPT, WAIT_S, Watch
+from tests.faults.processes import descendants, wait_until_gone
+from trtbuild.driver.watching import place
+from trtbuild.driver.workers.fork_client import send_request
+from trtbuild.driver.workers.fork_servers import CAN_FORK_WORKERS
+
+pytestmark = pytest.mark.skipif(not CAN_FORK_WORKERS, reason="this system cannot fork workers")
+
+
+@pytest.fixture(scope="module")
+def watch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watch]:
+    """A watcher that has built its model once."""
+    started = Watch(tmp_path_factory.mktemp("watch"))
+    started.start()
+    started.wait_for(lambda: started.log.exists() and started.builds())
+    yield started
+    assert started.end() == 0
+    assert [path.suffix for path in (started.runtime / "trtbuild").iterdir()] == [".lock"]
+
+
+def test_builds_after_a_change_and_meets_nothing_of_the_build_before(watch: Watch) -> None:
+    count = watch.builds()
+    watch.edit("Tanh")
+    watch.wait_for(lambda: watch.builds() > count)
+    lines = [json.loads(line) for line in watch.seen.read_text().splitlines()]
+    assert len(lines) >= 2
+    assert len({pid for pid, _ in lines}) == len(lines)
+    assert [met for _, met in lines] == [[False, False, False, None]] * len(lines)
+
+
+def test_a_build_in_another_terminal_has_the_same_result(watch: Watch) -> None:
+    answered = watch.build("--force", "--json", TRTBUILD_MARK="1")
+    assert answered.returncode == 0
+    assert "building without" not in answered.stderr
+    forked = json.loads(watch.seen.read_text().splitlines()[-1])
+    watch.edit("Tanh")
+    alone = watch.build("--force", "--json", ANOTHER="1")
+    assert "building without trtbuild watch: its variable ANOTHER differs" in alone.stderr
+    documents = [json.loads(process.stdout) for process in (answered, alone)]
+    keys = [{step["id"]: step["key"] for step in document["steps"]} for document in documents]
+    assert keys[0] == keys[1]
+    assert forked[1] == [False, False, False, "1"]  # the variables are those of the client
+
+
+def test_the_exit_code_and_the_error_are_those_of_a_build(watch: Watch) -> None:
+    assert watch.build("nett").returncode == 2
+    assert "no model is called 'nett'" in watch.build("nett").stderr
+
+
+def test_a_second_watcher_of_the_project_is_refused(watch: Watch) -> None:
+    second = subprocess.run(
+        [SCRIPT, "watch"], cwd=watch.project, env=watch.environment, capture_output=True, text=True, timeout=WAIT_S
+    )
+    assert second.returncode == 2
+    assert "another trtbuild watch" in second.stderr
+
+
+def _ask(watch: Watch, request: bytes) -> bytes:
+    (path,) = (watch.runtime / "trtbuild").glob("*.socket")
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(30)
+        client.connect(str(path))
+        send_request(client, request)
+        answer = b""
+        while part := client.recv(4096):
+            answer += part
+    return answer
+
+
+def test_requests_of_another_version_and_garbage_are_refused(watch: Watch) -> None:
+    words = [marshal.dumps([*place.program(), "another"]).hex(), "build"]
+    answer = _ask(watch, marshal.dumps((str(watch.project), 0o022, words, watch.environment)))
+    assert answer == b"0it has another Python, trtbuild, group, processor, namespace or resource limit"
+    assert _ask(watch, b"garbage") == b"0the request is invalid"
+
+
+def test_a_hundred_saves_start_few_builds_and_end_with_the_last_one(watch: Watch) -> None:
+    before = len(watch.seen.read_text().splitlines())
+    for number in range(100):
+        watch.edit("ELU" if number % 2 else "SiLU")
+        time.sleep(0.005)
+    watch.edit("Sigmoid")
+    watch.wait_for(lambda: len(watch.seen.read_text().splitlines()) > before)
+    clean = watch.build("--json")  # waits for the watcher's build of the same steps
+    assert clean.returncode == 0
+    assert len(watch.seen.read_text().splitlines()) - before < 20
+    assert json.loads(watch.build("--frozen", "--json").stdout)["totals"]["trace"]["run"] == 0
+
+
+def test_a_killed_watcher_leaves_no_process_and_a_build_does_not_need_it(tmp_path: Path) -> None:
+    watch = Watch(tmp_path)
+    watch.start()
+    watch.wait_for(lambda: "watching" in (watch.log.read_text() if watch.log.exists() else ""))
+    pids = descendants(watch.pid)
+    assert pids
+    os.kill(watch.pid, signal.SIGKILL)
+    assert watch.process is not None
+    watch.process.wait()
+    wait_until_gone(pids)
+    assert list((watch.runtime / "trtbuild").glob("*.socket"))  # the socket of a dead watcher
+    built = watch.build("-q", "--until", "trace")
+    assert (built.returncode, built.stderr) == (0, "")

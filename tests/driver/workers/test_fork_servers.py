@@ -1,0 +1,117 @@
+"""Workers that are forked from the servers of a build: they are ended with it, and new processes replace them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.processes import alive, descendants, wait_until_gone
+from trtbuild.driver.workers.environments import worker_environment
+from trtbuild.driver.workers.fork_server import ForkServer, received_client
+from trtbuild.driver.workers.fork_servers import CAN_FORK_WORKERS, ForkServers
+from trtbuild.driver.workers.pool import Worker, WorkerDied
+from trtbuild.errors import InternalError
+
+pytestmark = pytest.mark.skipif(not CAN_FORK_WORKERS, reason="this system cannot fork workers")
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServers]:
+    started = ForkServers(worker_environment("trace"), tmp_path_factory.mktemp("servers"))
+    pids = [started.pid, *descendants(started.pid)]
+    yield started
+    started.close()
+    wait_until_gone(pids)
+
+
+@pytest.fixture
+def worker(servers: ForkServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
+    """A torch worker in an environment with the GPU 1. It has rejected a job, so it has begun."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    started = Worker("torch", tmp_path / "store", tmp_path, servers=servers)
+    _ask(started)
+    yield started
+    started.kill()
+    started.end()
+
+
+def _ask(worker: Worker) -> None:
+    with pytest.raises(InternalError, match="KeyError: 'no task'"):
+        worker.call({"task": "no task"})
+
+
+def _forked(servers: ForkServers) -> list[int]:
+    """The ids of the forked workers. The first child of the server is the server of torch workers."""
+    return [pid for server in descendants(servers.pid)[:1] for pid in descendants(server)]
+
+
+def test_a_torch_worker_is_a_copy_of_the_server_and_ends_with_its_client(servers: ForkServers, worker: Worker) -> None:
+    (pid,) = _forked(servers)
+    assert "torch" in Path(f"/proc/{pid}/maps").read_text()
+    assert os.getsid(pid) == pid  # Ctrl-C does not reach it
+    worker.kill()
+    wait_until_gone([pid])
+    assert servers.is_alive
+
+
+def test_the_error_of_a_forked_worker_names_its_signal(servers: ForkServers, worker: Worker) -> None:
+    (pid,) = _forked(servers)
+    os.kill(pid, signal.SIGTERM)
+    with pytest.raises(WorkerDied, match="SIGTERM"):
+        worker.call({"task": "no task"})
+
+
+@pytest.mark.cold_workers
+def test_without_a_server_the_client_becomes_a_new_worker(tmp_path: Path) -> None:
+    servers = ForkServers(worker_environment("trace"), tmp_path)
+    os.killpg(servers.pid, signal.SIGKILL)
+    wait_until_gone([servers.pid])
+    assert not servers.is_alive
+    worker = Worker("torch", tmp_path / "store", tmp_path, servers=servers)
+    _ask(worker)
+    assert alive(worker._process.pid)
+    assert "torch" in Path(f"/proc/{worker._process.pid}/maps").read_text()
+    worker.end()
+    servers.close()
+
+
+def test_no_worker_that_uses_gpus_is_forked_after_the_gpu_driver_was_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    import socket
+
+    monkeypatch.setattr(ForkServer, "GPU_DRIVER", "libc.so")  # a library that every process has mapped
+    owner, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    client, connection = socket.socketpair()
+    with owner, control, client:
+        with connection:
+            socket.send_fds(owner, [b"c"], [connection.fileno()])
+        with open(os.devnull, "rb") as stream:
+            request = b"\3\0\0\0abc"
+            socket.send_fds(client, [request], [stream.fileno()] * 3)
+        server = ForkServer(control.fileno(), received_client, uses_gpu=True)
+        assert server._fork_for_next_client() is None
+        assert client.recv(1) == b""  # refused, so the client starts a new worker
+
+
+def test_a_worker_with_other_variables_of_libraries_is_not_forked(tmp_path: Path, servers: ForkServers) -> None:
+    environment = worker_environment("trace")
+    assert servers.suit("trace", {**environment, "TRTBUILD_DOMAIN": "a", "PWD": "/b"})
+    assert servers.suit("torch", {**environment, "CUDA_VISIBLE_DEVICES": "1"})
+    assert not servers.suit("trace", {**environment, "CUDA_VISIBLE_DEVICES": "1"})
+    assert not servers.suit("torch", {**environment, "OMP_NUM_THREADS": "7"})
+
+
+def test_a_forked_worker_has_the_umask_and_the_directory_of_its_client(servers: ForkServers, tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        started = Worker("torch", tmp_path / "store", tmp_path, servers=servers)
+        _ask(started)
+    finally:
+        os.umask(before)
+    (pid,) = _forked(servers)
+    assert "Umask:\t0027" in Path(f"/proc/{pid}/status").read_text()
+    assert Path(f"/proc/{pid}/cwd").resolve() == tmp_path
+    started.end()

@@ -1,0 +1,80 @@
+"""``trtbuild build`` asks the watcher of its project to build, if there is one.
+
+Rules
+1. The watcher's copy gets the streams, the directory, the umask, the arguments and the variables of this process. So the
+   output and the exit code are those of a build without a watcher.
+2. Without an answer, this process builds by itself. It names the reason on standard error, unless no watcher runs.
+3. Ctrl-C interrupts the copy. The exit code of the copy is then the exit code of this process.
+4. The watcher must run as the same user, and its directory must be private.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import signal
+import socket
+
+from trtbuild import null_build
+from trtbuild.driver.watching import place
+from trtbuild.driver.workers.fork_client import request_of_this_process, send_request
+
+#: Seconds to wait until the watcher accepts or refuses.
+PATIENCE_S = 10.0
+
+
+def answer(arguments: list[str]) -> int | None:
+    """Let the watcher build, and return the exit code of the build. None: this process has to build."""
+    if "build" not in arguments:
+        return None
+    try:
+        path = place.socket_path(null_build.project_directory(arguments))
+        if path is None or not os.path.exists(path):  # noqa: PTH110
+            return None
+        if not place.is_private(os.path.dirname(path)):
+            place.say("trtbuild watch is not used: its directory of sockets is not private")
+            return None
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as watcher:
+            watcher.settimeout(PATIENCE_S)
+            watcher.connect(path)
+            return _build(watcher, arguments)
+    except (ConnectionRefusedError, FileNotFoundError):  # the socket of a watcher that was killed
+        return None
+    except (OSError, ValueError, IndexError) as error:
+        place.say(f"trtbuild watch does not answer ({error}): building without it")
+        return None
+
+
+def _build(watcher: socket.socket, arguments: list[str]) -> int | None:
+    if not place.is_own_peer(watcher):
+        place.say("trtbuild watch of another user is not used")
+        return None
+    words = [marshal.dumps(place.program()).hex(), *arguments]
+    send_request(watcher, request_of_this_process(words))
+    if watcher.recv(1) != b"1":
+        reason = watcher.recv(4096).decode(errors="replace")
+        place.say(f"building without trtbuild watch: {reason or 'it has ended'}")
+        return None
+    watcher.settimeout(None)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        status = _status(watcher)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if not status:
+        place.say("trtbuild watch has ended: building without it")
+        return None
+    code: int = marshal.loads(status)
+    if code < 0:
+        place.say(f"the build in trtbuild watch was ended by {signal.Signals(-code).name}")
+        return 128 - code
+    return code
+
+
+def _status(watcher: socket.socket) -> bytes:
+    """Wait for the end of the copy. Ctrl-C interrupts the copy once; a second one ends this process."""
+    try:
+        return watcher.recv(64)
+    except KeyboardInterrupt:
+        watcher.send(b"i")
+        return watcher.recv(64)

@@ -1,0 +1,53 @@
+"""The conditions under which a watcher may continue: what it has loaded is still what is installed."""
+
+# Paths are strings here, as in the snapshot of a null build, whose identities are compared.
+# ruff: noqa: PTH116
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from trtbuild import null_build
+from trtbuild.driver.building.memory import MIB, free_bytes
+from trtbuild.driver.up_to_date.snapshot import source_files
+
+#: A watcher gives its memory back if fewer bytes are free.
+LEAST_FREE_BYTES = 512 * MIB
+
+
+class Conditions:
+    """The state of the project's directory, of trtbuild's files and of the installed distributions at one moment."""
+
+    def __init__(self, project: Path, free: Callable[[], int | None] = free_bytes) -> None:
+        self._project = project
+        self._free = free
+        self._state = self._read()
+
+    def why_to_end(self) -> str | None:
+        """Return the reason why the watcher has to end; None if it may continue."""
+        free = self._free()
+        if free is not None and free < LEAST_FREE_BYTES:
+            return f"only {free // MIB} MiB of memory are free"
+        for (subject, before), (_, now) in zip(self._state.items(), self._read().items(), strict=True):
+            if before != now:
+                return f"{subject} changed"
+        return None
+
+    def _read(self) -> dict[str, object]:
+        package = os.path.dirname(null_build.__file__)
+        return {
+            "the project's directory": _state_of(str(self._project), lambda status: (status.st_dev, status.st_ino)),
+            "trtbuild itself": [_state_of(path, null_build.identity) for path in sorted(source_files(package))],
+            "the installed distributions": [
+                _state_of(path, null_build.directory_identity) for path in null_build.interpreter()[2:]
+            ],
+        }
+
+
+def _state_of(path: str, identity: Callable[[os.stat_result], object]) -> object:
+    try:
+        return path, identity(os.stat(path))
+    except OSError:
+        return path, None

@@ -1,0 +1,82 @@
+"""Copies (forks) of the watcher. Each runs one command, so nothing of one build is met by the next."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from trtbuild import null_build
+from trtbuild.driver.workers.fork_server import kill_group
+from trtbuild.driver.workers.worker import end_with_parent
+
+
+@dataclass
+class Copy:
+    """A copy that runs. `ended` is a pidfd. `client` is the connection of a client, and `report` a file in
+    memory with JSON: a pipe would block a long report."""
+
+    pid: int
+    ended: int
+    report: int
+    client: socket.socket | None = None
+
+    def interrupt(self) -> None:
+        """Interrupt the command as Ctrl-C does."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGINT)
+
+    def kill(self) -> None:
+        kill_group(self.pid)
+
+    def finish(self) -> tuple[int, Any]:
+        """Wait for the end. Returns the exit code, negative after a signal, and what the copy has reported."""
+        _, status = os.waitpid(self.pid, 0)
+        os.close(self.ended)
+        report = os.pread(self.report, os.fstat(self.report).st_size, 0)
+        os.close(self.report)
+        with contextlib.suppress(ValueError):
+            return os.waitstatus_to_exitcode(status), json.loads(report)
+        return os.waitstatus_to_exitcode(status), None
+
+
+def start(work: Callable[[int], int], *, client: socket.socket | None = None) -> Copy:
+    """Run `work` in a copy, which exits with its result. `work` gets the descriptor to which it may write its report."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    parent, report = os.getpid(), os.memfd_create("report")
+    pid = os.fork()
+    if pid:
+        return Copy(pid, os.pidfd_open(pid), report, client)
+    code = 1
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a watcher in the background may ignore it
+        null_build.STARTED_NS = time.time_ns()  # the watcher has just checked that its own files are unchanged
+        os.setsid()  # Ctrl-C reaches the watcher, which interrupts the copy
+        end_with_parent()
+        if os.getppid() == parent:
+            code = work(report)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+    except KeyboardInterrupt:
+        code = 130
+    except BaseException:
+        traceback.print_exc()
+    os._exit(code)
+
+
+def use_client_streams() -> None:
+    """Make Python's streams again, for descriptors that were replaced."""
+    encoding, errors = sys.stdout.encoding, sys.stdout.errors  # the client has the same variables
+    buffering = 1 if os.isatty(1) else -1
+    sys.stdin = os.fdopen(0, closefd=False, encoding=encoding)
+    sys.stdout = os.fdopen(1, "w", closefd=False, buffering=buffering, encoding=encoding, errors=errors)
+    sys.stderr = os.fdopen(2, "w", closefd=False, buffering=1, encoding=encoding, errors="backslashreplace")

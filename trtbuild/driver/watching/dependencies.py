@@ -1,0 +1,52 @@
+"""The files that a watched build depends on: those outside the project, and the directories that a build writes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtbuild import null_build
+from trtbuild.driver.project import wiring
+from trtbuild.driver.project.workspace import Request, Workspace
+from trtbuild.errors import TrtbuildError
+
+
+@dataclass(frozen=True)
+class Dependencies:
+    """`outside` are the absolute paths of files outside the project that the last trace has looked for, with their
+    identities. `written` are the paths that a build writes."""
+
+    outside: dict[str, list[int] | None]
+    written: tuple[str, ...]
+
+
+def dependencies(request: Request) -> Dependencies:
+    """Return the dependencies of the models of a request. If they cannot be planned, the result has no files."""
+    project = request.project.absolute()
+    written = [project / wiring.STATE_FOLDER, wiring.store_root(project)]
+    outside: dict[str, list[int] | None] = {}
+    try:
+        workspace = Workspace(request)
+        written += [project / path for model in workspace.models.values() for _, path in model.outputs]
+        for plan in workspace.plans().values():
+            names = [
+                seen.dependency.name
+                for seen in plan.observations
+                if seen.dependency.kind in ("file", "link", "listing")
+            ]
+            names += [name for name in (plan.model.weights, plan.model.source.file) if name is not None]
+            for path in (os.path.normpath(project / name) for name in names):
+                if not path.startswith(f"{project}{os.sep}"):
+                    outside[path] = identity(path)
+    except TrtbuildError:
+        pass  # the build has reported it
+    return Dependencies(outside, tuple(map(str, dict.fromkeys(written))))
+
+
+def identity(path: str) -> list[int] | None:
+    """The identity of a file; None if it does not exist."""
+    try:
+        return null_build.identity(Path(path).stat())
+    except OSError:
+        return None

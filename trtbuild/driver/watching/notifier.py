@@ -1,0 +1,88 @@
+"""A process that notices changes of files, with the library watchfiles.
+
+The watcher does not use the library itself: the watcher forks, and the library has threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+#: Milliseconds: changes that follow each other this quickly are reported together, but not later than `DEBOUNCE_MS`.
+STEP_MS = 30
+DEBOUNCE_MS = 300
+
+
+class Notifier:
+    """Reports changes below `folders`, except below `ignored`: `descriptor` is readable after a change."""
+
+    def __init__(self, folders: Sequence[Path], ignored: Sequence[Path]) -> None:
+        self.folders = tuple(folders)
+        safe_path = ["-P"] if sys.version_info >= (3, 11) else []
+        command = [sys.executable, *safe_path, "-m", "trtbuild.driver.watching.notifier"]
+        arguments = json.dumps([list(map(str, folders)), list(map(str, ignored))])
+        self._process = subprocess.Popen(
+            [*command, arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        )
+        if self._process.stdout is None:
+            raise AssertionError("the notifier has a pipe")
+        self.descriptor = self._process.stdout.fileno()
+        os.read(self.descriptor, 1)  # it watches from now on
+
+    def take(self) -> bool:
+        """Forget the reported changes. Returns whether the notifier still runs."""
+        return os.read(self.descriptor, 1 << 16) != b""
+
+    def close(self) -> None:
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+
+
+def is_relevant(paths: Iterable[str], ignored: Sequence[str]) -> bool:
+    """Whether one of `paths` is not below an ignored directory, and not a file that Python or git writes by itself."""
+    return any(
+        not any(path == folder or path.startswith(folder + os.sep) for folder in ignored)
+        and not {"__pycache__", ".git"}.intersection(Path(path).parts)
+        for path in paths
+    )
+
+
+def main(arguments: str) -> None:
+    """Write a byte at the start, and one after each change, until standard input ends."""
+    from watchfiles import Change, watch
+
+    from trtbuild.driver.workers.worker import end_with_parent
+
+    end_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    folders, ignored = json.loads(arguments)
+
+    def relevant(change: Change, path: str) -> bool:
+        return is_relevant([path], ignored)
+
+    changes = watch(
+        *folders,
+        watch_filter=relevant,
+        step=STEP_MS,
+        debounce=DEBOUNCE_MS,
+        rust_timeout=100,
+        yield_on_timeout=True,
+        ignore_permission_denied=True,
+    )
+    with contextlib.suppress(BrokenPipeError):
+        for number, batch in enumerate(changes):
+            if batch or number == 0:  # the first answer: watchfiles has begun
+                os.write(1, b".")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

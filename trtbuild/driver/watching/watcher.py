@@ -1,0 +1,268 @@
+"""The watcher: it waits for changes and for clients, and lets copies of itself build.
+
+Rules
+1. The watcher imports no torch and runs no user code. Its fork servers have loaded torch, and only they stay between
+   builds. Each build runs in a copy of the watcher, and each trace in a copy of a fork server.
+2. While it waits, it holds no lock of a store, and it has no store open.
+3. It waits with one `poll`, in one thread. A change during a build starts another build after it.
+4. A client is answered only if it has the same program and variables, because torch may have read them (`environments`).
+5. Before each build and every few seconds it checks whether it may continue (`conditions`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib.util
+import json
+import marshal
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from trtbuild.driver.project.workspace import Request
+from trtbuild.driver.watching import copies, place
+from trtbuild.driver.watching.conditions import Conditions
+from trtbuild.driver.watching.copies import Copy
+from trtbuild.driver.watching.dependencies import Dependencies, dependencies, identity
+from trtbuild.driver.watching.notifier import Notifier
+from trtbuild.driver.workers import fork_server, fork_servers
+from trtbuild.driver.workers.environments import differing_variable
+from trtbuild.driver.workers.pool import start_servers
+from trtbuild.errors import EnvironmentFault, UsageError
+
+#: Seconds between two checks of the conditions and of the files outside the project.
+TICK_S = 2.0
+
+#: Seconds that a client has to send its request, and that interrupted builds have to end.
+PATIENCE_S = 5.0
+
+#: Runs a command line, and returns its exit code.
+Run = Callable[[list[str]], int]
+
+
+class Watcher:
+    """Watches the project of `request`. `arguments` is the command line of its builds."""
+
+    def __init__(self, request: Request, arguments: list[str], run: Run) -> None:
+        self._request = request
+        self._arguments = arguments
+        self._run = run
+        self._environment = dict(os.environ)
+        self._project = request.project.resolve()
+        self._conditions = Conditions(self._project)
+        self._dependencies = Dependencies({}, ())
+        self._copies: list[Copy] = []
+        self._own: Copy | None = None
+        self._is_changed = True
+
+    def watch(self) -> None:
+        """Watch until Ctrl-C. Raises EnvironmentFault when the watcher has to end."""
+        if importlib.util.find_spec("watchfiles") is None:
+            raise EnvironmentFault(
+                "trtbuild watch needs the library watchfiles, which is not installed",
+                hint="pip install 'trtbuild[watch]'",
+            )
+        with contextlib.ExitStack() as stack:
+            self._listening = stack.enter_context(self._open_socket(stack))
+            servers = start_servers(Path("/"))
+            if servers is None:
+                raise EnvironmentFault("trtbuild watch needs Linux 5.3 or newer", hint="use trtbuild build")
+            stack.callback(servers.close)
+            fork_servers.lend(servers)
+            self._servers = servers
+            _, report = copies.start(self._report).finish()  # in a copy: the watcher opens no store
+            self._learn(report)
+            self._notifier = Notifier([self._project], [Path(path) for path in self._dependencies.written])
+            stack.callback(lambda: self._notifier.close())
+            stack.callback(self._end_copies)
+            with contextlib.suppress(KeyboardInterrupt):
+                place.say(f"watching {self._project}: end with Ctrl-C")
+                while True:
+                    self._step()
+
+    def _step(self) -> None:
+        """Start a build if one is due, wait for an event, and process it."""
+        if self._is_changed and self._own is None:
+            self._refuse_to_continue()
+            self._is_changed = False
+            self._own = copies.start(self._build)
+            self._copies.append(self._own)
+        watched = select.poll()
+        for descriptor in (self._listening.fileno(), self._notifier.descriptor):
+            watched.register(descriptor, select.POLLIN)
+        for copy in self._copies:
+            watched.register(copy.ended, select.POLLIN)
+            if copy.client is not None:
+                watched.register(copy.client.fileno(), select.POLLIN)
+        ready = {descriptor for descriptor, _ in watched.poll(TICK_S * 1000)}
+        if self._notifier.descriptor in ready:
+            self._is_changed = True
+            if not self._notifier.take():
+                raise EnvironmentFault("the process that notices changes of files has ended", hint="start it again")
+        for copy in list(self._copies):
+            if copy.client is not None and copy.client.fileno() in ready:
+                self._hear(copy)
+            if copy.ended in ready:
+                self._finish(copy)
+        if self._listening.fileno() in ready:
+            self._accept()
+        if not ready:
+            self._refuse_to_continue()
+        if any(identity(path) != seen for path, seen in self._dependencies.outside.items()):
+            self._is_changed = True
+
+    def _refuse_to_continue(self) -> None:
+        reason = self._conditions.why_to_end()
+        if reason is None and not self._servers.is_alive:
+            reason = "the process that has loaded torch was killed"
+        if reason is not None:
+            raise EnvironmentFault(f"trtbuild watch has ended: {reason}", hint="start it again")
+
+    # -- builds
+
+    def _build(self, report: int) -> int:
+        """Build in a copy of this process, and report the dependencies."""
+        self._leave_sockets()
+        code = self._run(self._arguments)
+        self._report(report)
+        return code
+
+    def _report(self, report: int) -> int:
+        """Write the dependencies of the models to the file `report`."""
+        with open(report, "w") as file:
+            json.dump(asdict(dependencies(self._request)), file)
+        return 0
+
+    def _finish(self, copy: Copy) -> None:
+        self._copies.remove(copy)
+        code, report = copy.finish()
+        _tell(copy, code)
+        if copy is self._own:
+            self._own = None
+            self._learn(report)
+
+    def _learn(self, report: Any) -> None:
+        """Use the dependencies that a copy has reported. A copy that was killed has reported nothing."""
+        if report is not None:
+            self._dependencies = Dependencies(report["outside"], tuple(report["written"]))
+
+    def _end_copies(self) -> None:
+        """Interrupt the builds that run. After `PATIENCE_S`, kill them."""
+        for copy in self._copies:
+            copy.interrupt()
+        deadline = time.monotonic() + PATIENCE_S
+        for copy in self._copies:
+            waiting = select.poll()
+            waiting.register(copy.ended, select.POLLIN)
+            if not waiting.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                os.kill(copy.pid, signal.SIGKILL)
+            _tell(copy, copy.finish()[0])
+
+    # -- clients
+
+    def _open_socket(self, stack: contextlib.ExitStack) -> socket.socket:
+        """Listen for clients. Without a private directory for sockets, no client can find the socket."""
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        path = place.socket_path(str(self._project))
+        folder = None if path is None else Path(path).parent
+        if folder is not None:
+            with contextlib.suppress(OSError):
+                folder.mkdir(mode=0o700, exist_ok=True)
+        if path is None or not place.is_private(str(folder)):
+            place.say("XDG_RUNTIME_DIR names no private directory: trtbuild build does not use this watcher")
+            listening.bind("")  # an abstract name that the kernel chooses; `_accept` checks the user
+        else:
+            lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+            stack.callback(os.close, lock)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise UsageError("another trtbuild watch watches this project", hint="end it first") from None
+            Path(path).unlink(missing_ok=True)  # the socket of a watcher that was killed
+            listening.bind(path)
+            stack.callback(Path(path).unlink, missing_ok=True)
+        listening.listen(16)
+        return listening
+
+    def _accept(self) -> None:
+        client, _ = self._listening.accept()
+        client.settimeout(PATIENCE_S)
+        if not place.is_own_peer(client):
+            client.close()
+            return
+        streams, request = fork_server.receive_request(client)
+        try:
+            directory, mask, (program, *arguments), environment = marshal.loads(request)
+            reason = self._reason_to_refuse(marshal.loads(bytes.fromhex(program)), environment)
+        except (ValueError, TypeError, EOFError):
+            directory, mask, arguments, environment, reason = "/", 0, [], {}, "the request is invalid"
+        if reason is None and len(streams) == 3:
+
+            def build(report: int) -> int:
+                os.close(report)
+                self._leave_sockets()
+                client.close()
+                fork_server.take_over(streams, directory, mask)
+                return self._build_for_client(arguments, environment)
+
+            self._copies.append(copies.start(build, client=client))
+            with contextlib.suppress(OSError):
+                client.send(b"1")
+        else:
+            with contextlib.suppress(OSError):
+                client.send(b"0" + (reason or "the request is invalid").encode())
+            client.close()
+        fork_server.close_all(streams)
+
+    def _reason_to_refuse(self, program: object, environment: dict[str, str]) -> str | None:
+        """Return why a client has to build by itself; None if a copy can build for it."""
+        if program != place.program():
+            return "it has another Python, trtbuild, group, processor, namespace or resource limit"
+        name = differing_variable(self._environment, environment)
+        if name is not None:
+            return f"its variable {name} differs"
+        return self._conditions.why_to_end()
+
+    def _build_for_client(self, arguments: list[str], environment: dict[str, str]) -> int:
+        fork_server.set_environment(environment, {})
+        copies.use_client_streams()
+        sys.argv[1:] = arguments
+        return self._run(arguments)
+
+    def _hear(self, copy: Copy) -> None:
+        """Interrupt a build if its client says so, and kill it if the client has ended."""
+        if copy.client is None:
+            return
+        try:
+            word = copy.client.recv(1)
+        except OSError:
+            word = b""
+        if word:
+            copy.interrupt()
+        else:
+            copy.kill()
+            copy.client.close()
+            copy.client = None
+
+    def _leave_sockets(self) -> None:
+        """Close the watcher's connections in a copy."""
+        self._listening.close()
+        for copy in self._copies:
+            if copy.client is not None:
+                copy.client.close()
+
+
+def _tell(copy: Copy, code: int) -> None:
+    """Send the exit code of a copy to its client, if it has one."""
+    if copy.client is not None:
+        with contextlib.suppress(OSError):
+            copy.client.send(marshal.dumps(code))
+        copy.client.close()

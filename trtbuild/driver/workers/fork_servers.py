@@ -1,0 +1,127 @@
+"""The processes from which the workers of a build are forked, so that torch is loaded once (`fork_server`)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from trtbuild.driver.workers.environments import differing_variable
+from trtbuild.driver.workers.kinds import FORKS, WorkerKind
+
+#: Whether this system can fork workers: it needs descriptors of processes (Linux 5.3).
+CAN_FORK_WORKERS = FORKS and hasattr(os, "pidfd_open")
+
+#: The kinds of workers that need torch and run no compiler.
+FORKED_KINDS: tuple[WorkerKind, ...] = ("trace", "torch")
+
+#: If the servers have not ended after this many seconds, they are killed. They do not end while they load torch.
+_EXIT_TIMEOUT_S = 2.0
+
+CLIENT = Path(__file__).with_name("fork_client.py")
+_SERVER = Path(__file__).with_name("fork_server.py")
+
+
+#: The servers of another process of which this process is a copy. Its workers are forked from them.
+_lent: list[ForkServers] = []
+
+
+def lend(servers: ForkServers) -> None:
+    """Let copies of this process fork their workers from `servers`, which this process owns."""
+    _lent[:] = [servers]
+
+
+def lent() -> ForkServers | None:
+    """Return the servers that another process has lent to this process, or None."""
+    return _lent[0] if _lent and not _lent[0].is_own else None
+
+
+class ForkServers:
+    """A server for each kind of `FORKED_KINDS`. Both start with `environment` in an empty session. Thread-safe."""
+
+    def __init__(self, environment: Mapping[str, str], folder: Path) -> None:
+        self._owner = os.getpid()
+        self._environment = dict(environment)
+        self._controls: dict[WorkerKind, socket.socket] = {}
+        theirs: list[socket.socket] = []
+        for kind in FORKED_KINDS:
+            self._controls[kind], other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            theirs.append(other)
+        safe_path = ["-P"] if sys.version_info >= (3, 11) else []
+        try:
+            with tempfile.TemporaryFile(prefix="trtbuild-log-") as log:
+                self._process = subprocess.Popen(
+                    [sys.executable, *safe_path, str(_SERVER), *(str(other.fileno()) for other in theirs)],
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=log,
+                    env=dict(environment),
+                    cwd=folder,
+                    pass_fds=[other.fileno() for other in theirs],
+                    start_new_session=True,
+                )
+        except BaseException:
+            self._close_controls()
+            raise
+        finally:
+            for other in theirs:
+                other.close()
+
+    @property
+    def pid(self) -> int:
+        """The id of the process that has loaded torch."""
+        return self._process.pid
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this process has started the servers."""
+        return os.getpid() == self._owner
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the servers run. A process that has not started them cannot know, and its clients notice it."""
+        return not self.is_own or self._process.poll() is None
+
+    def suit(self, kind: WorkerKind, environment: Mapping[str, str]) -> bool:
+        """Whether a worker with these variables can be forked: the libraries of the servers were loaded with equal ones.
+
+        CUDA's driver reads ``CUDA_VISIBLE_DEVICES`` when it starts, and it has not started in the server of torch workers.
+        """
+        free = ("CUDA_VISIBLE_DEVICES",) if kind == "torch" else ()
+        return differing_variable(self._environment, environment, *free) is None
+
+    def connect(self, kind: WorkerKind) -> socket.socket:
+        """Return a connection to the server of `kind`, for a client. If the server has died, the client notices it."""
+        ours, theirs = socket.socketpair()
+        with theirs, contextlib.suppress(OSError):
+            socket.send_fds(self._controls[kind], [b"c"], [theirs.fileno()], socket.MSG_DONTWAIT)
+        return ours
+
+    def close(self) -> None:
+        """End the servers and all workers that were forked from them. Lent servers stay."""
+        if not self.is_own:
+            return
+        self._close_controls()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_EXIT_TIMEOUT_S)
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)  # both servers; the kernel then ends their workers
+            self._process.wait()
+
+    def _close_controls(self) -> None:
+        for control in self._controls.values():
+            control.close()
+
+
+def client_command(target: str, command: list[str]) -> list[str]:
+    """Return the command line of a client that stands for a worker. `target` is the number or the path of a socket."""
+    return [sys.executable, "-I", "-S", str(CLIENT), target, *command]

@@ -1,0 +1,69 @@
+"""Write and read archives of torch.export without work that torch repeats or does not use (torch 2.13).
+
+Only this file changes the private module ``torch._export.serde.serialize``. ``tests/stages/program/test_archives.py`` tests
+the names that it replaces. The bytes of an archive do not change.
+
+Rules
+1. While it reads, torch evaluates the annotations of a dataclass again for each value of its type: a third of the time for
+   ViT-B. Inside the block, the annotations of a class are evaluated once in this process.
+2. While it writes, torch also makes the canonical form of the program, and drops the result: two thirds of the time. This
+   form shows whether names are unique and nodes are sorted, which torch's verifier has checked before. Inside the block,
+   the form is not made.
+3. Other threads may write or read archives at the same time. The names are restored when the last block ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+from torch._export.serde import serialize
+
+_lock = threading.Lock()
+_open_blocks = 0
+_originals: dict[str, Any] = {}
+
+
+@functools.cache
+def _type_hints(annotated: type) -> dict[str, Any]:
+    return typing.get_type_hints(annotated, globalns=vars(serialize.schema))
+
+
+class _Typing:
+    """The module `typing`, except that `get_type_hints` keeps its results."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(typing, name)
+
+    @staticmethod
+    def get_type_hints(annotated: type, globalns: dict[str, Any]) -> dict[str, Any]:
+        if globalns is not vars(serialize.schema):
+            return typing.get_type_hints(annotated, globalns=globalns)
+        return _type_hints(annotated)
+
+
+def _no_canonical_form(program: Any, constants: Any = None) -> None:
+    """Replace ``serialize.canonicalize``, whose result torch does not use."""
+
+
+@contextlib.contextmanager
+def quick_archives() -> Iterator[None]:
+    """Enter a block in which ``torch.export.save`` and ``torch.export.load`` are quicker."""
+    global _open_blocks
+    with _lock:
+        if _open_blocks == 0:
+            _originals.update(typing=serialize.typing, canonicalize=serialize.canonicalize)
+            serialize.typing = _Typing()
+            serialize.canonicalize = _no_canonical_form
+        _open_blocks += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _open_blocks -= 1
+            if _open_blocks == 0:
+                vars(serialize).update(_originals)

@@ -1,4 +1,7 @@
-"""A project whose first builds are unsigned and whose later builds are signed; messages about a remote that is down."""
+"""A project whose first builds are unsigned and whose later builds are signed.
+
+Two more tests use its unsigned builds: one for a remote that is down, and one for an export without a file name.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +45,9 @@ def test_users_who_trust_the_key_find_builds_after_the_first_signed_one(unsigned
 
 
 def test_frozen_reports_a_remote_that_does_not_answer(unsigned: CommandLine, tmp_path: Path) -> None:
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))  # reserves the port without listening
-        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))  # reserves the port without listening
+        url = f"http://127.0.0.1:{reserved.getsockname()[1]}"
         down = {"TRTBUILD_CACHE_DIR": str(tmp_path / "cache"), "TRTBUILD_REMOTES": f"team=rw:{url}"}
         document = unsigned("build", "--frozen", environment=down, expect=3)
         assert f"team: {url}: connection refused: no server listens there" in document["warnings"]

@@ -38,7 +38,7 @@ exit $status
 
 @dataclass
 class Pipeline:
-    """The commands of jobs run in clones of `sources`, which are folders of `root`. All use the cache directory `cache`."""
+    """Runs the commands of jobs in clones of the folder `sources`. The clones are in `root`, and share one remote cache."""
 
     root: Path
     sources: Path
@@ -126,7 +126,8 @@ def _commands(step: Mapping[str, Any], expressions: Mapping[str, str]) -> list[t
         condition = inner.get("if")
         if condition is not None:
             name, operator, constant = re.fullmatch(r"(inputs\.\S+) (==|!=) '(.*)'", condition).groups()  # type: ignore[union-attr]
-            if (values[name] == constant) != (operator == "=="):
+            is_equal = values[name] == constant
+            if not (is_equal if operator == "==" else not is_equal):
                 continue
         if "run" in inner:
             commands += _commands(inner, values)

@@ -98,8 +98,8 @@ def assert_no_secret(*texts: object) -> None:
             assert secret not in text
 
 
-def check(machine: Machine, report: dict[str, Any], began: float) -> None:
-    """Check, after any fault: the case ended in time, the local store is valid, and no text contains a secret."""
+def assert_ended_well(machine: Machine, report: dict[str, Any], began: float) -> None:
+    """Fail if the case took too long, if the local store is damaged, or if a text contains a secret."""
     assert time.monotonic() - began < BOUND_S
     assert verify(machine.local).damage == ()
     assert_no_secret(json.dumps(report, default=str), repr(machine.store.readers[0].transport.place))

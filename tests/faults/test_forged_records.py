@@ -13,7 +13,17 @@ from typing import Any
 import pytest
 
 from tests.faults.hostile_cache import HostileCache
-from tests.faults.machine import CONTENTS, OTHER, OURS, RECIPE, USER, Machine, assert_no_secret, check, published
+from tests.faults.machine import (
+    CONTENTS,
+    OTHER,
+    OURS,
+    RECIPE,
+    USER,
+    Machine,
+    assert_ended_well,
+    assert_no_secret,
+    published,
+)
 from trtbuild.core.recipes.record import Output, Record
 from trtbuild.store.trust.action_result import list_entry, record_entry
 from trtbuild.store.trust.keyring import Keyring
@@ -134,7 +144,7 @@ def test_a_forged_entry_is_not_used(tmp_path: Path, filled: dict[tuple[str, str]
     if forgery not in HARMLESS:
         assert machine.built == 1
         assert report["warnings"] or report["blobs_gone"]
-    check(machine, report, began)
+    assert_ended_well(machine, report, began)
 
 
 # -- records without a trusted signature

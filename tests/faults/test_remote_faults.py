@@ -15,7 +15,7 @@ import pytest
 from tests.faults.damages import DAMAGES
 from tests.faults.disks import mounted
 from tests.faults.hostile_cache import FAULTS, READ_FAULTS, HostileCache, redirect
-from tests.faults.machine import CONTENTS, OURS, RECIPE, USER, Machine, assert_no_secret, check, published
+from tests.faults.machine import CONTENTS, OURS, RECIPE, USER, Machine, assert_ended_well, assert_no_secret, published
 from trtbuild.store.trust.action_result import ActionResult
 
 
@@ -58,7 +58,7 @@ def test_reads_from_a_broken_remote(
     assert report["failures"] + report["misses"] + report["blobs_gone"] > 0
     if not absent:
         assert report["warnings"], "the user sees a message"
-    check(machine, report, began)
+    assert_ended_well(machine, report, began)
 
 
 @pytest.mark.parametrize(("method", "kind"), [("HEAD", "cas"), ("PUT", "cas"), ("PUT", "ac")])
@@ -73,11 +73,11 @@ def test_writes_to_a_broken_remote(tmp_path: Path, fault: str, method: str, kind
         assert machine.built == 1
         assert report["records_sent"] + report["records_not_sent"] == 1
         assert bool(report["records_not_sent"]) == any("could not be sent" in text for text in report["warnings"])
-        check(machine, report, began)
+        assert_ended_well(machine, report, began)
         cache.fault = None
         colleague = Machine(tmp_path / "colleague", cache.url(USER))
         assert colleague.build() == CONTENTS, "the remote has no damaged record"
-        check(colleague, colleague.end(), began)
+        assert_ended_well(colleague, colleague.end(), began)
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT"])
@@ -102,7 +102,7 @@ def test_a_remote_without_a_server(tmp_path: Path) -> None:
     assert machine.build() == CONTENTS
     report = machine.end()
     assert report["failures"] == 1 and report["given_up"] and report["skipped"] > 0
-    check(machine, report, began)
+    assert_ended_well(machine, report, began)
 
 
 # -- damage in a shared directory
@@ -137,7 +137,7 @@ def test_damage_in_a_shared_directory(tmp_path: Path, damage: str, target: str) 
     if target in ("chunk", "blob"):
         assert machine.built == 1 and report["blobs_gone"] == 1
         assert damage == "empty" or report["warnings"], "there is no warning, which is right only for an empty file"
-    check(machine, report, began)
+    assert_ended_well(machine, report, began)
 
 
 def test_records_of_the_team_are_used_when_the_local_disk_is_full(

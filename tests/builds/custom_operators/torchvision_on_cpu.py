@@ -4,7 +4,7 @@ PyPI has torchvision for the CUDA build of PyTorch only. Its library needs libra
 the CPU do not call them. Here empty libraries with the same names stand in for them.
 
 torchvision is installed in a separate folder (`TORCHVISION` in the Makefile), because it cannot be imported beside PyTorch
-without CUDA, and other libraries would try.
+without CUDA, and other libraries would try to import it.
 """
 
 from __future__ import annotations

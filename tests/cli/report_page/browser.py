@@ -33,7 +33,7 @@ _FLAGS = (
     "--remote-debugging-pipe",
 )
 
-#: Becomes the browser after it has moved the ends of the two pipes.
+#: A program for ``python -c``: it moves the ends of the two pipes to the descriptors 3 and 4, and then becomes the browser.
 _MOVE_DESCRIPTORS = (
     "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4); os.execv(sys.argv[3], sys.argv[3:])"
 )
@@ -46,6 +46,7 @@ class Browser:
         self._profile = tempfile.TemporaryDirectory(prefix="trtbuild-browser-", ignore_cleanup_errors=True)
         read_by_browser, self._commands = os.pipe()
         self._replies, written_by_browser = os.pipe()
+        # from 10 on, so that moving one end to 3 or 4 does not close the other end
         ends = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (read_by_browser, written_by_browser)]
         command = [program, *_FLAGS, f"--user-data-dir={self._profile.name}", "about:blank"]
         self._process = subprocess.Popen(

@@ -176,9 +176,21 @@ def nonsense(text: str, name: str) -> Answer:
     return Answer(PROTOCOL, FarmJob.from_text(text).key, name, "done", document="{}", entry="[]")
 
 
+class Unreadable(Answer):
+    """An answer whose text lacks all members except one."""
+
+    def to_text(self) -> str:
+        return json.dumps({"protocol": PROTOCOL})
+
+
+def unreadable(text: str, name: str) -> Answer:
+    return Unreadable(PROTOCOL, FarmJob.from_text(text).key, name, "done")
+
+
 @pytest.mark.parametrize(
     ("lie", "reason"),
     [
+        (unreadable, "the answer cannot be read"),
         (wrong_bytes, "was damaged"),
         (another_engine, "it is the record of another engine"),
         (nonsense, "it is not a record"),

@@ -12,7 +12,7 @@ import torch
 
 from trtbuild.core.model.declared_shapes import derive
 from trtbuild.core.model.shapes import ShapePlan
-from trtbuild.core.model.spec import Input, Model, Origin, Profile, ShapeRange, Source
+from trtbuild.core.model.spec import Input, Model, NamedDim, Origin, Profile, ShapeRange, Source
 from trtbuild.driver.verification.replay import replayed_point
 from trtbuild.errors import UsageError
 from trtbuild.stages.verify.inputs import read_inputs
@@ -37,9 +37,9 @@ def plan() -> ShapePlan:
     return shapes
 
 
-def write(path: Path, header: Any) -> Path:
+def write(path: Path, header: Any, data_bytes: int = 88) -> Path:
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + b"\0" * 88)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"\0" * data_bytes)
     return path
 
 
@@ -57,6 +57,23 @@ def is_accepted(path: Path) -> bool:
 
 def test_accepts_a_file_of_inputs(tmp_path: Path) -> None:
     assert is_accepted(write(tmp_path / "in.safetensors", GOOD))
+
+
+@pytest.mark.parametrize(("rows", "is_a_multiple"), [(2, True), (3, False)])
+def test_sizes_are_multiples_of_the_dims_unit(tmp_path: Path, rows: int, is_a_multiple: bool) -> None:
+    size = 4 * 8 * rows
+    file = write(tmp_path / "in", {"x": {"dtype": "F32", "shape": [rows, 8], "data_offsets": [0, size]}}, size)
+    x = Input("x")
+    profile = Profile("rows", (("x", ShapeRange((2, 8), (4, 8), (8, 8))),))
+    shapes, problems = derive((x,), (NamedDim("batch", (("x", 0),), 2),), (profile,))
+    assert shapes is not None, problems
+    model = Model("net", Source("python", "net:Net"), (x,), (profile,), (), Origin("trtbuild.yaml", 1))
+    if is_a_multiple:
+        assert replayed_point(file, model, shapes).sizes == (rows,)
+        return
+    with pytest.raises(UsageError, match=r"shape \[3, 8\], which the model does not accept") as caught:
+        replayed_point(file, model, shapes)
+    assert caught.value.hint == "it accepts [batch, 8], batch a multiple of 2"
 
 
 def test_every_changed_header_is_rejected_or_valid(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ def checked_expression(value: Any, dims: int) -> Expression:
         try:
             evaluate(value, [1] * dims)
         except ValueError as error:
+            # the size 1 is arbitrary: another size may be valid where 1 leads to a division by zero or an odd power
             expect("by zero" in str(error) or "is not a size" in str(error), f"{value!r:.80} is not a size: {error}")
     return freeze(value)
 

@@ -131,10 +131,9 @@ class PackageContents:
         They are the weights of Torch partitions, all weights that are inputs of a partition or outputs of the model, and
         the first values of the state. With ``reference``, the package also needs the weights of TensorRT partitions."""
         slots = {entry.slot for entry in self.interface.state}
-        for toolchain_partitions in {
-            id(toolchain_partitions): toolchain_partitions
-            for toolchain_partitions in self.partitions_by_target.values()
-        }.values():
+        # targets of one toolchain share an object, which is read once
+        different = {id(shared): shared for shared in self.partitions_by_target.values()}
+        for toolchain_partitions in different.values():
             for partition in toolchain_partitions.partitions.partitions:
                 if partition.kind == "torch" or self.model.reference:
                     slots.update(partition.weights)

@@ -80,7 +80,7 @@ def choose_library(target: PackedTarget, installed: Mapping[str, str | None]) ->
         version = installed.get(name) if name is not None else None
         if name is None or version is None or not row.plans(target):
             continue
-        if version == target.version or (row.later and _is_later(version, target.version)):
+        if version == target.version or (row.later and _runs_compatible_plans(version, target.version)):
             return EngineLibrary(name, version, target.version, target.runs_on_later_versions)
     return None
 
@@ -152,17 +152,18 @@ def _version_problem(name: str, version: str, built_by: str) -> str:
 def _requirement(target: PackedTarget) -> str:
     """The requirement for pip of the smallest library that runs version-compatible plans of a target's version."""
     major = _numbers(target.version)[0]
-    first_refusing = next(later for later in range(major + 1, major + 4) if not _is_later(f"{later}", target.version))
+    first_refusing = next(
+        later for later in range(major + 1, major + 4) if not _runs_compatible_plans(f"{later}", target.version)
+    )
     kinds = _LIBRARIES.get(target.toolchain, {})
     name = kinds.get("dispatch", target.toolchain).replace("_", "-")
     return f"{name}>={target.version},<{first_refusing}"
 
 
-def _is_later(version: str, built_by: str) -> bool:
-    """Whether `version` is the version `built_by` or a later version that runs its version-compatible plans (rule 4)."""
-    return _numbers(version) >= _numbers(built_by) and _numbers(f"{built_by}.0") >= _oldest_plan(
-        version
-    )  # "10" is 10.0
+def _runs_compatible_plans(version: str, built_by: str) -> bool:
+    """Whether libraries of `version` run version-compatible plans of `built_by`, the same or an older version (rule 4)."""
+    plan_version = _numbers(f"{built_by}.0")  # "10" is 10.0
+    return _numbers(version) >= _numbers(built_by) and plan_version >= _oldest_plan(version)
 
 
 def _oldest_plan(version: str) -> tuple[int, ...]:

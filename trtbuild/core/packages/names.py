@@ -27,7 +27,7 @@ def name_table(
         names = {}
         for node, call in origins.get(partition.graph, ()):
             lowered_call = partition.calls[call]
-            if lowered_call >= 0:
+            if lowered_call >= 0:  # -1: the partition step added the call (`Partition.calls`)
                 names[node] = list(modules[lowered_call][:2])
         table[partition.name] = names
     return table

@@ -158,7 +158,7 @@ class PackedTarget:
 
 @dataclass(frozen=True)
 class PackageIndex:
-    """The index of a package. `output_tree` is the structure of the model's outputs, in the JSON of the trace."""
+    """The index of a package. `output_tree` is the structure of the model's outputs, as JSON, as the trace wrote it."""
 
     model: str
     inputs: tuple[PackedTensor, ...]

@@ -135,7 +135,7 @@ def _index(document: Mapping[str, Any]) -> PackageIndex:
 
 
 def _count_outputs(state: Sequence[StateTensor], outputs: int, weights: Mapping[int, PackedWeight]) -> int:
-    """The number of outputs of the programs, with those that are new states only."""
+    """The number of outputs of the programs: the `outputs` of the model, then outputs that are only new states."""
     expect(len({entry.name for entry in state}) == len(state), "two states have one name")
     expect(all(entry.slot in weights for entry in state), "a state has no first value")
     only_states = {entry.output for entry in state if entry.output >= outputs}

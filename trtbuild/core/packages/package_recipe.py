@@ -1,6 +1,6 @@
 """The recipe of the package step. It has all contents of the package, but it names engines by their keys.
 
-Parts that were added later are left out at their default, so that packages from before keep their keys.
+Parts that were added later are left out at their default, so that older packages keep their keys.
 """
 
 from __future__ import annotations
@@ -88,13 +88,14 @@ def _targets(contents: PackageContents) -> dict[str, Shared]:
 
 def _partition_documents(contents: PackageContents) -> dict[str, Value]:
     """The document of each target's partitions. Targets of one toolchain share one encoded document."""
-    documents: dict[int, Shared] = {}
-    return {
-        name: documents[id(toolchain_partitions)]
-        if id(toolchain_partitions) in documents
-        else documents.setdefault(id(toolchain_partitions), Shared(_partitions_document(toolchain_partitions)))
-        for name, toolchain_partitions in contents.partitions_by_target.items()
-    }
+    encoded: dict[int, Shared] = {}
+    documents: dict[str, Value] = {}
+    for name, toolchain_partitions in contents.partitions_by_target.items():
+        identity = id(toolchain_partitions)
+        if identity not in encoded:
+            encoded[identity] = Shared(_partitions_document(toolchain_partitions))
+        documents[name] = encoded[identity]
+    return documents
 
 
 @lru_cache(maxsize=1024)  # the packages of a project have few different targets

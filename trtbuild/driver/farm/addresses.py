@@ -3,7 +3,8 @@
 Rules
 1. A scheduler runs code on its workers and on its clients: Dask sends pickles, and knows no password. So beyond this host
    only ``tls://`` with a client certificate is accepted.
-2. ``local:N`` starts a scheduler and N workers on 127.0.0.1, with a certificate that only this build has.
+2. ``local:N`` starts a scheduler on 127.0.0.1, N workers for engines that need no GPU to be compiled, and one worker for
+   each GPU. Only this build has their certificate.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _EXAMPLE = "write tls://scheduler.example:8786, or local:4 to try it on this mac
 
 @dataclass(frozen=True)
 class LocalWorkers:
-    """``local:N``: `count` workers on this machine."""
+    """``local:N``: a scheduler and workers on this machine (rule 2). `count` is N."""
 
     count: int
 

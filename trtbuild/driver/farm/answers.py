@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from trtbuild.driver.farm.messages import PROTOCOL, Answer, FarmJob
+from trtbuild.driver.farm.verifying import WrongAnswer
 from trtbuild.driver.workers.pool import error_from_json
 from trtbuild.errors import TrtbuildError, WorkersError
 
@@ -17,13 +18,13 @@ RESULT_S = 30.0
 
 
 def answer_of(future: Future[str], message: FarmJob) -> Answer:
-    """The answer of a finished task. Raises WorkersError, and any error of Dask."""
+    """The answer of a finished task. Raises WorkersError, WrongAnswer if it cannot be read, and any error of Dask."""
     from distributed import KilledWorker
 
     if future.status == "cancelled":
         raise ConnectionError("the scheduler has dropped the job")
     try:
-        return Answer.from_text(future.result(timeout=RESULT_S))
+        text = future.result(timeout=RESULT_S)
     except KilledWorker as error:
         last = getattr(error.last_worker, "name", error.last_worker)
         raise WorkersError(
@@ -31,13 +32,17 @@ def answer_of(future: Future[str], message: FarmJob) -> Answer:
             hint="look at the output of trtbuild worker there; the system ends processes when memory runs out",
         ) from None
     except Exception as error:
-        if future.status != "error" and not isinstance(error, ValueError):
-            raise  # the connection is lost
-        return death(message, f"{type(error).__name__}: {error}")
+        if future.status != "error":
+            raise  # the task has succeeded, but its result did not arrive
+        return died(message, f"{type(error).__name__}: {error}")
+    try:
+        return Answer.from_text(text)
+    except ValueError as error:
+        raise WrongAnswer(str(error)) from error
 
 
-def death(message: FarmJob, text: str) -> Answer:
-    """The answer in the place of one that did not come, because the worker has died. `text` is the reason."""
+def died(message: FarmJob, text: str) -> Answer:
+    """An answer for a worker that has died and cannot answer. `text` is the reason."""
     return Answer(PROTOCOL, message.key, "the worker", "died", error={"text": text})
 
 

@@ -81,14 +81,17 @@ class Census:
         return self.overview().free_slots(label, own_tasks, self.unfit())
 
     def wait_for_worker(self, label: str, poll_s: float, problems: Sequence[str] = ()) -> str:
-        """Wait until a worker has the label. Returns the label of the store to use. Raises NoWorker, SchedulerLost."""
+        """Wait until a worker has the label. Returns the label of the store to use. Raises NoWorker, SchedulerLost.
+
+        `problems` are the reasons why earlier attempts at the job failed. With them, it does not wait (`note_absent`).
+        """
         while True:
             for age_s in (OVERVIEW_AGE_S, 0.0):  # a worker may have joined just now
                 store = self.overview(age_s).store_for(label, self.unfit())
                 if store is not None:
                     self.note_present(label)
                     return store
-            self.refuse_absent(label, problems)
+            self.note_absent(label, problems)
             time.sleep(min(poll_s, self.wait_s))
 
     def wait_for_gpus(
@@ -103,7 +106,7 @@ class Census:
                 if chosen := choose(self.overview(age_s).gpu_labels(self.unfit())):
                     self.note_present(wanted)
                     return chosen
-            self.refuse_absent(wanted)
+            self.note_absent(wanted)
             time.sleep(min(poll_s, self.wait_s))
 
     def note_present(self, label: str) -> None:
@@ -111,11 +114,11 @@ class Census:
         with self._lock:
             self._absent_since_s.pop(label, None)
 
-    def refuse_absent(self, label: str, problems: Sequence[str] = ()) -> None:
-        """Report a label (or a GPU, as a text for `labels.describe`) that no worker has. Raises NoWorker when it is given
-        up (rule 3).
+    def note_absent(self, label: str, problems: Sequence[str] = ()) -> None:
+        """Note that no worker has the label. It is reported, and later given up (rule 3): then this raises NoWorker.
 
-        With `problems`, the workers that had the label are unfit, and it is given up at once.
+        `label` may also be a text about a GPU for `labels.describe`. With `problems`, the workers that had the label could
+        not do the job, so the label is given up at once.
         """
         now_s = time.monotonic()
         with self._lock:

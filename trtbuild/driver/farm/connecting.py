@@ -1,4 +1,4 @@
-"""Opens the connection to a scheduler: a configured one, or one of this process on 127.0.0.1."""
+"""Opens the connection to a scheduler: to one with an address, or to one that this process starts on 127.0.0.1."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ if TYPE_CHECKING:
 #: The seconds in which a scheduler has to answer.
 CONNECT_TIMEOUT_S = 10.0
 
-#: The deaths of a worker after which a local scheduler gives up a task: the third one.
+#: A local scheduler starts a task again after this many deaths of its worker. After one more death it gives up the task.
 _ALLOWED_DEATHS = 2
 
 
 @contextlib.contextmanager
 def connected(text: str, settings: WorkersSettings, project: Path) -> Iterator[Client]:
-    """A connection to the scheduler at the address `text`. Raises UsageError or EnvironmentFault."""
+    """A connection to the scheduler at the address `text`. For ``local:N``, a scheduler and workers are started first.
+
+    Raises UsageError or EnvironmentFault."""
     address = addresses.parse(text)
     addresses.prepare_dask()
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # the build reports what it needs to know

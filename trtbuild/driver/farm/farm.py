@@ -1,8 +1,8 @@
 """Runs engine steps and comparisons on the workers of a scheduler. Several threads call `Farm.compile` and `Farm.compare`.
 
 Rules
-1. The scheduler gets a job only when a worker has a free slot for it (`limit`), so the build's order of steps stays true.
-   One job for each label is an exception: it waits until a worker has the label (`census`).
+1. The scheduler gets a job only when a worker has a free slot for it (`limit`), so the most urgent steps start first. One
+   job for each label is an exception: it waits until a worker has the label (`census`).
 2. The key of a task is the key of the step, so two builds with one scheduler share the job.
 3. An answer is verified as a record of a remote cache is: its recipe, its signatures, and the digest of each blob. A worker
    whose answer is wrong, or that cannot do the job, is not used again in this build. Another worker gets the job.
@@ -26,7 +26,7 @@ from trtbuild.core.engines.engine_job import EngineJob
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
 from trtbuild.driver.farm import answers, labels
-from trtbuild.driver.farm.answers import answer_of, death, error_of
+from trtbuild.driver.farm.answers import answer_of, died, error_of
 from trtbuild.driver.farm.census import ANSWER_S, Census
 from trtbuild.driver.farm.exchange import Exchange, blob_files
 from trtbuild.driver.farm.messages import PROTOCOL, Answer, FarmJob
@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 
-#: The attempts of one job: deaths of a compiler, wrong answers, and workers that cannot do the job.
+#: The failed attempts after which a job fails. An attempt fails if the compiler dies, if the answer is wrong, or if the
+#: worker cannot do the job.
 MOST_ATTEMPTS = 3
 
 #: The seconds between two checks of a waiting job.
@@ -120,7 +121,7 @@ class Farm:
             self._open_jobs[label] -= 1
 
     def cancel(self) -> None:
-        """Cancel all jobs: the build was interrupted. A compiler that runs on another machine still ends its job."""
+        """Cancel all jobs: the build was interrupted. A compiler that runs on another machine still finishes its job."""
         self._census.lost("the build was interrupted")
         with self._lock:
             futures = list(self._futures.values())
@@ -193,11 +194,11 @@ class Farm:
         problems: list[str] = []
         logs = ""
         while len(problems) < MOST_ATTEMPTS:
-            shared = self._census.wait_for_worker(order.label, POLL_S, problems)
-            exchange = self._exchanges[shared]
+            store = self._census.wait_for_worker(order.label, POLL_S, problems)
+            exchange = self._exchanges[store]
             files = blob_files(self._store.local, order.inputs)
             exchange.send(self._store.local, files)
-            message = FarmJob(PROTOCOL, order.recipe.key, order.job, shared, files, order.replace)
+            message = FarmJob(PROTOCOL, order.recipe.key, order.job, store, files, order.replace)
             answer = self._ask(message, order.label, is_shared=not order.replace and not problems)
             logs += answer.log
             if answer.outcome == "failed":
@@ -220,7 +221,10 @@ class Farm:
         raise refused
 
     def _ask(self, message: FarmJob, label: str, *, is_shared: bool) -> Answer:
-        """Send a job, and wait for its answer. Raises NoWorker, SchedulerLost, WorkersError."""
+        """Send a job, and wait for its answer. With `is_shared`, another build may wait for the same task (rule 2).
+
+        Raises NoWorker, SchedulerLost, WorkersError.
+        """
         task = labels.task_name(message.key, message.store) + ("" if is_shared else f"-{uuid.uuid4().hex}")
         unfit = self._census.unfit()
         addresses = {worker.address for worker in self._census.overview().able(label, unfit)}
@@ -239,12 +243,13 @@ class Farm:
             while not done.wait(POLL_S):
                 workers = self._census.overview().able(label, unfit)
                 if not workers:
-                    self._census.refuse_absent(label)
+                    self._census.note_absent(label)
                     continue
                 self._census.note_present(label)
                 if unfit and addresses.isdisjoint(worker.address for worker in workers):
-                    return death(message, "it ended, and was started again under another address")
-            return self._answer_or_silence(future, message)
+                    # the task is limited to the old addresses, so no worker would ever do it
+                    return died(message, "it ended, and was started again under another address")
+            return self._answer_or_fault(future, message)
         except TrtbuildError:
             raise
         except Exception as error:  # Dask raises many types when a connection is lost
@@ -255,14 +260,16 @@ class Farm:
             if future_or_none is not None:
                 future_or_none.release()  # cancels the task if no other build needs it
 
-    def _answer_or_silence(self, future: Future[str], message: FarmJob) -> Answer:
-        """The answer of a finished task. If the worker stands still and does not send it, another worker gets the job."""
+    def _answer_or_fault(self, future: Future[str], message: FarmJob) -> Answer:
+        """The answer of a finished task. Its outcome is ``unfit`` if it does not arrive or cannot be read."""
         try:
             return answer_of(future, message)
         except (TimeoutError, asyncio.TimeoutError):  # two classes in Python 3.10
-            workers = self._census.overview(0.0).workers  # raises SchedulerLost if the scheduler is silent, too
-            ask = self._client.scheduler.who_has
-            holders = self._client.sync(ask, keys=[future.key], callback_timeout=ANSWER_S).get(future.key, ())
-            name = next((worker.name for worker in workers if worker.address in holders), "the worker")
             text = f"it has not sent its answer in {answers.RESULT_S:g} s"
-            return Answer(PROTOCOL, message.key, name, "unfit", error={"text": text})
+        except WrongAnswer as error:
+            text = f"its answer was wrong: {error}"
+        workers = self._census.overview(0.0).workers  # raises SchedulerLost if the scheduler is silent, too
+        ask = self._client.scheduler.who_has
+        holders = self._client.sync(ask, keys=[future.key], callback_timeout=ANSWER_S).get(future.key, ())
+        name = next((worker.name for worker in workers if worker.address in holders), "the worker")
+        return Answer(PROTOCOL, message.key, name, "unfit", error={"text": text})

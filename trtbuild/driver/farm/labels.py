@@ -5,9 +5,9 @@ Rules
    PyTorch, its release of trtbuild, and the stores that it can reach. The amount of each label is the number of jobs that
    the process does at the same time.
 2. A job needs an engine or a GPU, a release and a store. So Dask never sends a job to a worker with another release,
-   another toolchain, another driver or another store, and never sends two jobs to one GPU.
-3. The label of a GPU has all facts of `GpuKind` as JSON. So a driver computes the key of a verification before it sends
-   a job.
+   another toolchain, another GPU driver or another store, and never sends two jobs to one GPU.
+3. The label of a GPU has all facts of `GpuKind` as JSON. So a build's process computes the key of a verification before it
+   sends a job.
 """
 
 from __future__ import annotations
@@ -41,14 +41,16 @@ def _engine(flavour: table.Flavour, version: str, platform: str, sm: int) -> str
 def engine_labels_here(sms: Iterable[int]) -> list[str]:
     """The engine labels of a process on this machine.
 
-    `sms` are those of the GPUs that the process may use. Without a GPU, it compiles for toolchains that need no GPU.
+    `sms` are those of the GPUs that the process may use. A process with a GPU compiles only for toolchains that need one. A
+    process without a GPU compiles for the others, whose labels have no SM.
     """
     visible, labels = tuple(dict.fromkeys(sms)), []
     for name, flavour in table.FLAVOURS.items():
         version = table.installed_version(name)
         if version is None or flavour.needs_gpu != bool(visible):
             continue
-        labels += [_engine(flavour, version, table.host_platform(), sm) for sm in visible or (0,)]
+        any_sm = 0  # for a flavour that needs no GPU, the label has no SM
+        labels += [_engine(flavour, version, table.host_platform(), sm) for sm in visible or (any_sm,)]
     return labels
 
 

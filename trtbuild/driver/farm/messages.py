@@ -6,8 +6,8 @@ Rules
 2. The record of an answer has the form of an entry in a remote cache: `entry` is an ActionResult with the worker's
    signatures, and `document` is the record.
 3. Equal keys and stores give equal jobs, so the scheduler can join the jobs of two builds.
-4. The answer to a comparison has a record, too. Its only output is the report. If the comparison found an error, the driver
-   reads the report, and stores no record.
+4. The answer to a comparison has a record, too. Its only output is the report. If a result in the report is wrong, the
+   driver reads the report, and does not store the record.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ PROTOCOL = 2
 
 Message = TypeVar("Message")
 
-#: ``failed``: the step cannot succeed. ``died``: the compiler's process died. ``unfit``: another worker may succeed.
+#: ``failed``: the step cannot succeed. ``died``: the process that compiled or compared has died. ``unfit``: this worker
+#: cannot do the job, and another one may.
 Outcome = Literal["done", "failed", "died", "unfit"]
 
 

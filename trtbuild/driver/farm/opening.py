@@ -1,4 +1,4 @@
-"""Opens the workers of a build, after the checks that need no work."""
+"""Connects a build or a verification to its workers, and checks that they share a store."""
 
 from __future__ import annotations
 

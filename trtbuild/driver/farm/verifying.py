@@ -52,8 +52,8 @@ def verified_record(
 ) -> Record:
     """The published record of an answer. Its blobs are in the local store then.
 
-    Raises WrongAnswer if the record is for another step, RecordUntrusted if no trusted key has signed it, and another
-    StoreError if a blob is missing or has other bytes.
+    Raises WrongAnswer if the record is for another step, or if no trusted key has signed it. Raises StoreError if a blob is
+    missing or has other bytes.
     """
     record, signatures = _received(answer, recipe, _ENGINE_OUTPUTS, store.local, exchange)
     return store.put_record_copy(record, answer.document.encode(), signatures, replace=replace)

@@ -5,8 +5,8 @@ Rules
    job, before an engine is loaded. So the package that runs is the package of the key.
 2. Only a package without code of its author is run: a model with operators from outside PyTorch or with a library of
    plugins is refused. Its code is in the project, which this machine does not have.
-3. The files of the package are copied from the store to a temporary folder in the state of the directory. The engines then
-   run as in `trtbuild.load`.
+3. The files of the package are copied from the store to a temporary folder in ``.trtbuild`` of the worker's directory. The
+   engines then run as in `trtbuild.load`.
 """
 
 from __future__ import annotations

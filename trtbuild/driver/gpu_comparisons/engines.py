@@ -124,7 +124,7 @@ def _gpu_for_target(package: Package, target: str, gpus: Sequence[tuple[int, int
         try:
             choose_target(package.index, this_machine(sm, ordinal), target)
         except NoFittingTarget as error:
-            reason = reason or error.text.rpartition("\n")[2].strip()
+            reason = reason or error.text.rpartition("\n")[2].strip()  # the last line is about this target
             continue
         return TargetGpu(target, ordinal, sm)
     return reason

@@ -1,8 +1,9 @@
 """A kind of GPU machine: the facts on which the result of a comparison on a GPU depends.
 
 Rules
-1. The facts of the key of a verification come from here: platform, GPU, driver, and the versions of PyTorch and
-   onnxruntime. The facts that decide whether engines run are here, too: the SM, and the libraries that run engines.
+1. A kind has the facts about a worker's machine that are in the key of a verification: platform, GPU, GPU driver, and the
+   version of PyTorch or onnxruntime. It also has the facts that decide whether engines run: the SM, and the libraries that
+   run engines.
 2. Nothing here imports torch or TensorRT, and no CUDA context is created. So a process that only announces its GPU needs no
    memory of the GPU.
 """

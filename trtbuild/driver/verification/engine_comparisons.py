@@ -27,9 +27,11 @@ class OnThisMachine:
             yield from (NotRunHere(name, NO_PACKAGE) for name in partitioning.targets)
             return
         for name, gpu in engines_here.gpus_for_targets(package, partitioning.targets, subject.options.device):
-            reason = gpu if isinstance(gpu, str) else engines_here.reason_without_torch()
-            if reason is not None or isinstance(gpu, str):
-                yield NotRunHere(name, reason or "")
+            if isinstance(gpu, str):
+                yield NotRunHere(name, gpu)
+                continue
+            if (reason := engines_here.reason_without_torch()) is not None:
+                yield NotRunHere(name, reason)
                 continue
             job = job_of_target(subject, partitioning, number, package, name)
             machine = engines_here.machine_facts(gpu, subject.platform)

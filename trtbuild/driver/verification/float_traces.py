@@ -36,7 +36,7 @@ def float_program(workspace: Workspace, plan: ModelPlan, pool: WorkerPool) -> Fl
     Raises NoFloatTrace."""
     model = replace(plan.model, name=f"{plan.model.name} (float)", quantization=None)
     facts = workspace.facts[plan.model.name]
-    float_plan = plan_model(model, plan.declared_shapes, facts, workspace.lookups, lambda *_: False)
+    float_plan = plan_model(model, plan.declared_shapes, facts, workspace.lookups, is_in_place=lambda *_: False)
     step = float_plan.steps[step_id(model.name, "trace")]
     try:
         if step.verdict == "hit" and step.record is not None:

@@ -28,7 +28,7 @@ class PartitioningJob:
 
     `program_graph` is the SHA-256 of the traced program's text. `toolchain` is the name and version of the toolchain, for
     documents.
-    `quantized` is whether the model calls quantizers or dequantizers.
+    `quantized` is whether the model may call quantizers or dequantizers.
     """
 
     targets: tuple[str, ...]
@@ -66,6 +66,7 @@ def partitioning_jobs(
     state = interface.state_inputs
     has_rounded_weights = any(is_rounded_weight(slot.name) for slot in interface.slots)
     calls = workspace.lookups.blob(lower.outputs["modules"].sha256)
+    # the names of quantizers contain this word; a module path may contain it, too
     quantized = has_rounded_weights or b"quantize" in calls.lower()
     jobs = []
     for partition_step, targets in _targets_by_partitioning(plan).items():
@@ -118,7 +119,7 @@ def partitioning_jobs(
 def unique_points(points: tuple[Point, ...]) -> tuple[Point, ...]:
     """Return the points, without repetitions of the same sizes. All random points stay.
 
-    Two profiles may have the same sizes, and a converted model has no profiles.
+    Points of two profiles may have the same sizes. For a conversion they are the same point, because ONNX has no profiles.
     """
     first_points: dict[tuple[int, ...], Point] = {}
     return tuple(
@@ -134,7 +135,7 @@ def _programs(record: Record, partitions: Partitions) -> dict[str, str]:
 
 def _record_of(step: Step) -> Record:
     if step.record is None:
-        raise AssertionError(f"{step.id} has a record")
+        raise AssertionError(f"{step.id} has no record")
     return step.record
 
 
@@ -146,8 +147,10 @@ def _targets_by_partitioning(plan: ModelPlan) -> dict[str, tuple[str, ...]]:
             convert_step = next(
                 plan.steps[name] for name in step.producers if name in plan.steps and _is_convert(plan, name)
             )
-            targets = targets_by_step.setdefault(convert_step.producers[0], [])
-            targets += [step.target] if step.target not in targets else []
+            partition_step = convert_step.producers[0]
+            targets = targets_by_step.setdefault(partition_step, [])
+            if step.target not in targets:
+                targets.append(step.target)
     return {partition_step: tuple(names) for partition_step, names in targets_by_step.items()}
 
 

@@ -86,8 +86,9 @@ def verify(request: Request, options: Options, watcher: Watcher) -> Verification
             workers = workspace.workers if options.device is None else None
             with engine_comparisons(subjects.values(), workers, watcher, messages) as engines:
                 models = {name: _ModelVerification(subject, pool, engines) for name, subject in subjects.items()}
-                for name, model in models.items() if workers is not None else ():
-                    all_models.attempt(name, model.begin)  # rule 4
+                if workers is not None:  # rule 4
+                    for name, model in models.items():
+                        all_models.attempt(name, model.begin)
                 for name, model in models.items():
                     all_models.verify(name, model, watcher)
         workspace.store.finish()
@@ -195,7 +196,8 @@ class _ModelVerification:
         )
 
     def _entry(self, comparison: Comparison) -> CutEntry | None:
-        """Return the entry of one comparison, from its record or by running it; None if the reference cannot run."""
+        """Return the entry of one comparison, from its record or by running it. If it cannot be made, note the reason, and
+        return None."""
         try:
             compared: Compared = comparison.finish()
         except NotCompared as error:

@@ -104,11 +104,12 @@ class _PackageVerification:
         not_run: list[NotRun] = []
         wanted = targets or list(index.targets)
         for name, gpu in engines_here.gpus_for_targets(self._package, wanted, self._options.device):
-            reason = (
-                gpu if isinstance(gpu, str) else self._reason_without_onnx(name) or engines_here.reason_without_torch()
-            )
-            if reason is not None or isinstance(gpu, str):
-                not_run.append(NotRun(target=name, reason=reason or ""))
+            if isinstance(gpu, str):
+                not_run.append(NotRun(target=name, reason=gpu))
+                continue
+            reason = self._reason_without_onnx(name) or engines_here.reason_without_torch()
+            if reason is not None:
+                not_run.append(NotRun(target=name, reason=reason))
                 continue
             try:
                 cuts.append(self._entry(index.targets[name], gpu))
@@ -190,7 +191,9 @@ class _PackageVerification:
 
 
 class _PackageBlobs:
-    """The blobs that a verification reads, by SHA-256: verified files of the package, and its partitions document."""
+    """The blobs that a verification reads: verified files of the package, by SHA-256, and its partitions document.
+
+    The document is a part of the index and not a file, so the jobs have a fixed name for it instead of a SHA-256."""
 
     partitions = "partitions"
 

@@ -27,15 +27,16 @@ def replayed_point(path: Path, model: Model, shapes: ShapePlan) -> Point:
             size == axis if isinstance(axis, int) else sizes.setdefault(axis.symbol, size) == size
             for size, axis in zip(shape, axes, strict=True)
         )
-        if not fits:
+        units = {axis.symbol: shapes.symbols[axis.symbol].multiple_of for axis in axes if not isinstance(axis, int)}
+        if not fits or any(sizes[symbol] % unit for symbol, unit in units.items()):
             raise UsageError(
                 f"input {entry.name!r} in {file_name} has shape {list(shape)}, which the model does not accept",
                 hint=f"it accepts {_axes_text(axes, shapes)}",
             )
     values = tuple(sizes[number] for number in range(len(shapes.symbols)))
     for number, profile in enumerate(model.profiles):
-        limits = (symbol_values(shapes, profile, which) for which in ("min", "max"))
-        if all(low <= size <= high for low, size, high in zip(next(limits), values, next(limits), strict=True)):
+        min_sizes, max_sizes = (symbol_values(shapes, profile, which) for which in ("min", "max"))
+        if all(low <= size <= high for low, size, high in zip(min_sizes, values, max_sizes, strict=True)):
             return Point(number, "replay", values, 0)
     dims = ", ".join(f"{symbol.name} = {size}" for symbol, size in zip(shapes.symbols, values, strict=True))
     raise UsageError(
@@ -53,8 +54,11 @@ def _profile_ranges(model: Model) -> str:
 
 
 def _axes_text(axes: Sequence[Axis], shapes: ShapePlan) -> str:
-    names = (str(axis) if isinstance(axis, int) else shapes.symbols[axis.symbol].name for axis in axes)
-    return f"[{', '.join(names)}]"
+    """Return the axes as text, followed by the units of dims: ``[3, height], height a multiple of 32``."""
+    symbols = {axis.symbol: shapes.symbols[axis.symbol] for axis in axes if not isinstance(axis, int)}
+    names = (str(axis) if isinstance(axis, int) else symbols[axis.symbol].name for axis in axes)
+    units = [f", {dim.name} a multiple of {dim.multiple_of}" for dim in symbols.values() if dim.multiple_of > 1]
+    return f"[{', '.join(names)}]" + "".join(units)
 
 
 def _shapes_in_file(path: Path) -> Mapping[str, tuple[int, ...]]:

@@ -1,4 +1,4 @@
-"""The model of a verification: its plan, its points, and the comparisons that are made of them."""
+"""The model of a verification with its plan and points, and the types of its comparisons."""
 
 from __future__ import annotations
 

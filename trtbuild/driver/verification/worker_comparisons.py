@@ -3,7 +3,8 @@
 Rules
 1. The key of a verification names the GPU, its driver and the versions of libraries. They are those of a worker that
    could compare. If the workers have several kinds of GPUs that fit a target, a kind with a recorded result is used.
-   Otherwise it is the kind with the SM of the target, then the lowest SM, then the first text.
+   Otherwise a kind with the SM of the target is preferred, then one with the lowest SM. Among equal kinds, the first in
+   the order of `GpuKind.to_text` is used.
 2. The comparisons of all models wait for workers at the same time, each in its own thread.
 3. A target that no worker fits is not run, as on a machine without a GPU. A comparison that the workers could not finish
    is an error of its model.
@@ -115,7 +116,7 @@ class OnWorkers:
             raise
 
     def _ask(self, subject: Subject, partitioning: PartitioningJob, package: Package, job: ComparisonJob) -> Compared:
-        """Let a worker do a job. A report that is not wrong is published."""
+        """Let a worker do a job. The report is published if it is stored (`Subject.is_stored`)."""
         store, recipe = subject.workspace.store, job.recipe
         subject.fetch_blobs(partitioning)
         store.put_bytes(package.index_bytes)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import click
 
 from trtbuild.cli.commands import completing, show
 from trtbuild.cli.commands.options import common, request
 from trtbuild.cli.commands.sections import Sections, examples
+from trtbuild.cli.commands.show import Flags
 from trtbuild.cli.screens import caches
 from trtbuild.errors import UsageError
-
-Flags = dict[str, Any]
 
 
 @click.group(cls=Sections, epilog=examples("trtbuild cache stats", "trtbuild cache gc --max-size 50GiB --dry-run"))

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 
 from trtbuild.cli.commands import completing, show
 from trtbuild.cli.commands.options import common, request
 from trtbuild.cli.commands.sections import Command, examples
+from trtbuild.cli.commands.show import Flags
 from trtbuild.errors import UsageError
-
-Flags = dict[str, Any]
 
 _DEVICE = click.option(
     "--device", metavar="DEVICE", help="cuda, cuda:1, …, or cpu. On cpu, PyTorch runs the reference program."

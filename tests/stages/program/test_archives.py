@@ -83,6 +83,13 @@ def test_torch_does_not_use_the_canonical_form_that_it_makes() -> None:
     assert lines == ["canonicalize(serialized_ep, set(constants.keys()))", "def canonicalize("]
 
 
+def test_a_block_changes_nothing_with_another_release_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", "2.14.0")
+    before = serialize.typing, serialize.canonicalize
+    with quick_archives():
+        assert (serialize.typing, serialize.canonicalize) == before
+
+
 def test_the_names_are_restored_when_the_last_block_ends() -> None:
     before = serialize.typing, serialize.canonicalize
     inside, ready = threading.Event(), threading.Event()

@@ -12,10 +12,11 @@ from trtbuild.core.model.shapes import ShapePlan
 from trtbuild.core.model.spec import Input, Model, Origin, Source
 from trtbuild.core.planning.graph import Reason, Stage, Step
 from trtbuild.core.planning.model_plan import ModelPlan
+from trtbuild.core.planning.resource_limit import ResourceLimit
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
 from trtbuild.driver.building.events import Watcher
-from trtbuild.driver.building.executor import MAX_RETRIES, Callbacks, ResourceLimit, execute
+from trtbuild.driver.building.executor import MAX_RETRIES, Callbacks, execute
 from trtbuild.driver.building.memory import MemoryLimit
 from trtbuild.driver.project.outcome import Outcome, StepRun, WrittenOutput
 from trtbuild.errors import BlobMissing, EntryCorrupt, SourceError, ToolchainError

@@ -25,18 +25,18 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
-from typing import Protocol
 
 from trtbuild.core.planning.graph import Reason, Step
 from trtbuild.core.planning.model_plan import ModelPlan
 from trtbuild.core.planning.priorities import ranks
+from trtbuild.core.planning.resource_limit import ResourceLimit
 from trtbuild.driver.building.events import Watcher
 from trtbuild.driver.building.schedule import Schedule
 from trtbuild.driver.building.thread_pool import FinishedTask, ThreadPool
 from trtbuild.driver.project.outcome import Outcome, StepRun, WrittenOutput, is_done
 from trtbuild.errors import BlobMissing, EntryCorrupt, StoreError, TrtbuildError
 
-__all__ = ["MAX_RETRIES", "Callbacks", "Outcome", "ResourceLimit", "execute"]
+__all__ = ["MAX_RETRIES", "Callbacks", "Outcome", "execute"]
 
 #: The largest number of retries after a blob could not be read: for each step, and for writing each model's outputs.
 MAX_RETRIES = 8
@@ -46,16 +46,6 @@ LIMIT_POLL_S = 1.0
 
 #: Seconds that an interrupted build waits for its threads. Threads that still run then end with the process.
 SHUTDOWN_TIMEOUT_S = 5.0
-
-
-class ResourceLimit(Protocol):
-    """Decides whether a step may start beside the running steps (rule 6)."""
-
-    def allows(self, step: Step) -> bool: ...
-
-    def acquire(self, step: Step) -> None: ...
-
-    def release(self, step: Step) -> None: ...
 
 
 class NoLimit:

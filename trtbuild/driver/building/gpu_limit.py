@@ -16,11 +16,11 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from trtbuild.core.engines.engine_job import EngineJob
 from trtbuild.core.planning.graph import Step
 from trtbuild.core.planning.priorities import weights_bytes
+from trtbuild.core.planning.resource_limit import ResourceLimit
 from trtbuild.toolchain.libraries.devices import device_sms
 from trtbuild.toolchain.libraries.gpu_memory import free_gpu_bytes
 from trtbuild.toolchain.libraries.table import FLAVOURS
@@ -28,14 +28,6 @@ from trtbuild.toolchain.libraries.table import FLAVOURS
 #: Bytes of GPU memory that an engine step needs without weights, and for each byte of weights. Neither was measured.
 GPU_BASE_BYTES = 1 << 30
 GPU_BYTES_PER_WEIGHT_BYTE = 3
-
-
-class _ResourceLimit(Protocol):
-    def allows(self, step: Step) -> bool: ...
-
-    def acquire(self, step: Step) -> None: ...
-
-    def release(self, step: Step) -> None: ...
 
 
 class GpuLimit:
@@ -47,7 +39,7 @@ class GpuLimit:
 
     def __init__(
         self,
-        inner_limit: _ResourceLimit,
+        inner_limit: ResourceLimit,
         sms: Callable[[], Sequence[int]] = device_sms,
         free_bytes: Callable[[int], int | None] = free_gpu_bytes,
     ) -> None:

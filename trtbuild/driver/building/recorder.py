@@ -16,8 +16,8 @@ from trtbuild.driver.configuration.builder import builder_name
 from trtbuild.driver.event_log import events
 from trtbuild.driver.event_log.lines import Sink
 from trtbuild.driver.project.outcome import StepRun, WrittenOutput
-from trtbuild.driver.project.versions import installed_version
 from trtbuild.errors import TrtbuildError
+from trtbuild.toolchain.libraries.distributions import installed_version
 
 
 class Recorder(Watcher):

@@ -20,8 +20,8 @@ from trtbuild.core.engines.engine_job import EngineJob
 from trtbuild.core.recipes.keys import STEP_VERSIONS
 from trtbuild.driver.farm.messages import PROTOCOL
 from trtbuild.driver.gpu_comparisons.gpu_kinds import GpuKind, kind_here
-from trtbuild.driver.project.versions import installed_version
 from trtbuild.toolchain.libraries import table
+from trtbuild.toolchain.libraries.distributions import installed_version
 
 _ENGINE, _GPU = "trtbuild engine ", "trtbuild gpu "
 _RELEASE, _STORE = "trtbuild release ", "trtbuild store "

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from trtbuild.core.engines.engine_job import EngineJob
 from trtbuild.core.planning.graph import Step
+from trtbuild.core.planning.resource_limit import ResourceLimit
 from trtbuild.driver.farm import labels
 from trtbuild.driver.farm.farm import Farm
 
@@ -13,18 +12,10 @@ from trtbuild.driver.farm.farm import Farm
 MOST_JOBS = 1024
 
 
-class _ResourceLimit(Protocol):
-    def allows(self, step: Step) -> bool: ...
-
-    def acquire(self, step: Step) -> None: ...
-
-    def release(self, step: Step) -> None: ...
-
-
 class FarmLimit:
     """Allows an engine step if a worker of `farm` is free. Allows at most `jobs` other steps, if `inner_limit` does."""
 
-    def __init__(self, farm: Farm, inner_limit: _ResourceLimit, jobs: int) -> None:
+    def __init__(self, farm: Farm, inner_limit: ResourceLimit, jobs: int) -> None:
         self._farm = farm
         self._inner_limit = inner_limit
         self._jobs = jobs

@@ -5,19 +5,12 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import metadata
 from typing import Literal
+
+from trtbuild.toolchain.libraries.distributions import installed_version
 
 #: The distributions that trtbuild uses for models and for toolchains.
 PARTS = ("torch", "onnx", "onnx-ir", "onnxscript", "numpy", "tensorrt-rtx", "tensorrt", "safetensors")
-
-
-def installed_version(name: str) -> str | None:
-    """The version of a distribution, or None if it is not installed."""
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 @dataclass(frozen=True, kw_only=True)

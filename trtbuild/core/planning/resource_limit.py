@@ -1,0 +1,23 @@
+"""What a limit on the steps that run at the same time has to do."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from trtbuild.core.planning.graph import Step
+
+
+class ResourceLimit(Protocol):
+    """Decides whether a step may start beside the running steps. A limit may ask another one inside it."""
+
+    def allows(self, step: Step) -> bool:
+        """Whether the step may start now."""
+        ...
+
+    def acquire(self, step: Step) -> None:
+        """Note that the step starts."""
+        ...
+
+    def release(self, step: Step) -> None:
+        """Note that the step has ended."""
+        ...

@@ -216,9 +216,10 @@ def run(arguments: list[str] | None = None) -> int:
 
 
 def _command(words: list[str]) -> str:
-    """The command's name in the schema of its document: the first word that is a command."""
-    names = [word for word in words if word in cli.commands]
-    command = names[0] if names else "build"
+    """The command's name in the schema of its document; "build" if the words contain no command."""
+    parser = cli.make_parser(click.Context(cli, resilient_parsing=True))
+    _, without_flags, _ = parser.parse_args(list(words))  # empty if the flags before the command have an error
+    command = next((word for word in (*without_flags, *words) if word in cli.commands), "build")
     return "locked" if command == "lock" else command  # trtbuild.lock/1 is the lock file itself
 
 

@@ -19,7 +19,10 @@ def raw_tensor(name: str, tensor: torch.Tensor) -> tuple[str, str, tuple[int, ..
 
 
 def tensor_of(dtype: str, shape: Sequence[int], raw: bytes | bytearray) -> torch.Tensor:
-    """The tensor with torch's name of its dtype, its shape and its bytes. Raises ValueError or RuntimeError."""
+    """The tensor with these bytes. `dtype` is torch's name without the prefix, such as ``float32``.
+
+    Raises AttributeError for an unknown name, and ValueError or RuntimeError if the bytes do not fit the dtype and shape.
+    """
     kind: torch.dtype = getattr(torch, dtype)
     flat = torch.frombuffer(bytearray(raw), dtype=kind) if raw else torch.empty(0, dtype=kind)
     return flat.reshape(tuple(shape))

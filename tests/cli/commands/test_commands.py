@@ -66,6 +66,19 @@ def test_usage_errors_exit_with_2_and_suggest_a_correction(
     assert "Traceback" not in result.stderr
 
 
+def test_the_value_of_a_flag_is_not_the_command_in_the_document_of_an_error(
+    trtbuild: CommandLine, tmp_path: Path
+) -> None:
+    trtbuild.project.rename(tmp_path / "graph")
+    trtbuild.project = tmp_path
+    edit(tmp_path / "graph" / "trtbuild.yaml", "sm: 89", "smm: 89")
+    result = trtbuild.run("-C", "graph", "plan", "--json")
+    assert result.returncode == 2
+    assert json.loads(result.stdout)["schema"] == "trtbuild.plan/1"
+    result = trtbuild.run("--no-such-flag", "plan", "--json")
+    assert json.loads(result.stdout)["schema"] == "trtbuild.plan/1"
+
+
 def test_with_json_a_usage_error_is_a_document_without_steps(trtbuild: CommandLine) -> None:
     edit(trtbuild.project / "trtbuild.yaml", "sm: 89", "smm: 89")
     document = trtbuild("build", expect=2)

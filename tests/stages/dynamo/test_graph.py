@@ -76,6 +76,16 @@ def test_a_marked_dim_has_its_range(low: int) -> None:
     assert graph.sizes(arguments) == {dim.symbol: 5}
 
 
+def test_a_mark_of_an_axis_of_several_units_is_converted_to_the_symbol() -> None:
+    x, y = torch.randn(8, 4), torch.randn(4, 4)
+    torch._dynamo.mark_dynamic(x, 0, min=7, max=16)
+    torch._dynamo.mark_dynamic(y, 0)
+    graph, _ = captured(lambda x, y: x.view(y.shape[0], 2, 4).sum(1) + y, x, y)
+    (dim,) = graph.dims
+    assert dim.at == ((0, 0, 2), (1, 0, 1))
+    assert (dim.low, dim.high, dim.marked_low) == (4, 8, 4)
+
+
 def test_a_dim_without_a_bound_and_an_integer_are_open() -> None:
     x = torch.randn(5, 4)
     torch._dynamo.mark_dynamic(x, 0)

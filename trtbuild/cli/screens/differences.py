@@ -52,7 +52,8 @@ def _entry(entry: Difference) -> list[str]:
 
 
 def _value_text(value: Any) -> str:
-    """A value that only one side has: a weight as ``float32 [32, 5]  3ef19494a21a``, a partition as ``tensorrt  d023``."""
+    """A value that only one side has: a weight as ``float32 [32, 5]  3ef19494a21a``, a partition as
+    ``tensorrt  cdcdcdcdcdcd``."""
     if isinstance(value, dict) and value.keys() >= {"dtype", "shape", "sha256"}:
         return f"{value['dtype']} {json.dumps(list(value['shape']))}  {_short(value['sha256'])}"
     if isinstance(value, dict) and value.keys() == {"kind", "graph"}:

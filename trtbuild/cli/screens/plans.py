@@ -1,8 +1,8 @@
 """Plans, reasons and the state of models as text.
 
 A plan of a thousand engines stays readable, because steps of a model that would run for the same reason are one row, and
-models with the same rows are one group. The model, a slash and the first name in a row, together ``vit/engine/p0``, can be
-the argument of `trtbuild why`.
+models with the same rows are one group. A row begins with the name of a step without its model. The user can pass the
+model and this name to `trtbuild why`, for example ``vit/engine/p0``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from trtbuild.driver.answers.documents import (
     Why,
 )
 
-#: A longer list of rows ends after this many, with the number of the others (if there are at least two others).
+#: The largest number of rows of a model, and of models that `status` lists although they are up to date. A plan shows one
+#: more row, because the line "1 more row" would not be shorter.
 MOST_ROWS = 40
 
 #: The largest number of columns for the steps of a row. The reasons of longer rows are not aligned.

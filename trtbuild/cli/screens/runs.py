@@ -88,7 +88,8 @@ def label(point: BenchPoint) -> str:
 
 
 def milliseconds(value: float) -> str:
-    """A number of milliseconds with three significant digits: ``0.0123``, ``1.23``, ``123``."""
+    """A number of milliseconds with three significant digits, or as a whole number from 100 on: ``0.0123``, ``1.23``,
+    ``1,234``."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}" if value < 1 else f"{value:.2f}" if value < 10 else f"{value:.1f}"

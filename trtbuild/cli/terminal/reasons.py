@@ -1,4 +1,4 @@
-"""Short texts of the reason why a step runs: the changed part with its old and new value, if the values are readable."""
+"""Short texts of the reason why a step runs: the changed part, with its old and new value if both are short."""
 
 from __future__ import annotations
 

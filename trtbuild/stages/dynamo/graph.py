@@ -13,6 +13,7 @@ Rules
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,8 +35,9 @@ class NotSupported(Exception):
 @dataclass(frozen=True)
 class Dim:
     """A symbol for dynamic sizes of a graph. `at` lists its axes: (index of the input in `tensors`, axis, unit). The size
-    of such an axis is `unit` times the symbol. `high` is None if there is no bound. `marked_low` is the smallest size that
-    was passed to `mark_dynamic`."""
+    of such an axis is `unit` times the symbol. `low` and `high` are the bounds of the symbol; `high` is None if there is no
+    bound. `marked_low` is the smallest value of the symbol that the calls of `mark_dynamic` allow; None without such
+    calls."""
 
     symbol: sympy.Symbol
     low: int
@@ -218,8 +220,9 @@ def _read_dims(
     dims = []
     for symbol, at in axes_of_symbols.items():
         low, high = ranges[symbol]
-        lows = [mark[0] for number, axis, _ in at if (mark := marks[number, axis])[0] is not None]
-        dims.append(Dim(symbol, max(1, low), high, min(lows) if lows else None, tuple(at)))
+        marked_lows = [(marks[number, axis][0], unit) for number, axis, unit in at]
+        lows = [math.ceil(marked_low / unit) for marked_low, unit in marked_lows if marked_low is not None]
+        dims.append(Dim(symbol, max(1, low), high, max(lows, default=None), tuple(at)))
     return tuple(dims)
 
 

@@ -1,7 +1,7 @@
 """Read an outline of a serialized ONNX model (nodes, weights, types) from the protobuf wire format.
 
-Engine workers have TensorRT and numpy, but perhaps not onnx. A model with external weights is small, so it is quick
-to read it a second time. The field numbers are from onnx.proto (they never change).
+Engine workers have TensorRT and numpy, but perhaps not onnx. TensorRT's parser reads the model, too. A model with external
+weights is small, so reading it twice costs little time. The field numbers are from onnx.proto (they never change).
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ GRAPH_NODE, GRAPH_INITIALIZER, _GRAPH_INPUT, _GRAPH_OUTPUT = 1, 5, 11, 12
 NODE_INPUT, NODE_OUTPUT, NODE_NAME, NODE_OPERATOR, NODE_ATTRIBUTE = 1, 2, 3, 4, 5
 _ATTRIBUTE_NAME, _ATTRIBUTE_INT, _ATTRIBUTE_TENSOR, _ATTRIBUTE_GRAPH, _ATTRIBUTE_INTS = 1, 3, 5, 6, 8
 _ATTRIBUTE_FLOAT = 2
-TENSOR_DIMS, TENSOR_TYPE, _TENSOR_INT64, TENSOR_NAME, _TENSOR_RAW, TENSOR_LOCATION, EXTERNAL = 1, 2, 7, 8, 9, 14, 1
+TENSOR_DIMS, TENSOR_TYPE, _TENSOR_INT64, TENSOR_NAME, _TENSOR_RAW, TENSOR_LOCATION = 1, 2, 7, 8, 9, 14
+EXTERNAL = 1  # TensorProto.DataLocation
 _VALUE_NAME, _VALUE_TYPE, _TYPE_TENSOR, _TENSOR_ELEMENT = 1, 2, 1, 1
 FLOAT32, _INT64, FLOAT16, FLOAT64, BFLOAT16 = 1, 7, 10, 11, 16  # TensorProto.DataType
 #: INT4 and FLOAT4E2M1: two numbers in a byte.

@@ -1,10 +1,12 @@
 """Write quantizers as TensorRT has them: a quantizer that uses all numbers of its type, and a dequantizer.
 
 Rules
-1. ONNX's QuantizeLinear limits a value to its type's range (-128..127 for int8). A quantizer of PyTorch has a smallest and
-   a largest number (-127..127). If these are narrower than the type's range, the value is clamped before the quantizer.
+1. ONNX's QuantizeLinear limits a value to its type's range (-128..127 for int8). A quantizer of PyTorch has its own
+   smallest and largest number, for example -127 and 127. If this range is narrower than the type's, the value is clamped
+   before the quantizer.
 2. ``fake_quantize`` is a quantizer and a dequantizer. It stays in PyTorch if neither int8 nor uint8 contains its range, or
    if its input is not float32.
+3. A quantizer to a float type (float8) stays in PyTorch, because its range is not one of whole numbers.
 """
 
 from __future__ import annotations
@@ -20,9 +22,9 @@ _aten, _quantized = torch.ops.aten, torch.ops.quantized_decomposed  # torch look
 
 
 def _quantize(x: torch.Tensor, scale: float, zero_point: int, low: int, high: int, dtype: torch.dtype) -> Any:
-    limits = torch.iinfo(dtype)
-    if (low, high) == (limits.min, limits.max):
+    if not _is_narrower(low, high, dtype):
         return NotImplemented
+    limits = torch.iinfo(dtype)
     x = x.clamp((low - zero_point) * scale, (high - zero_point) * scale)
     return _quantized.quantize_per_tensor.default(x, scale, zero_point, limits.min, limits.max, dtype)
 
@@ -36,9 +38,9 @@ def _quantize_channels(
     high: int,
     dtype: torch.dtype,
 ) -> Any:
-    limits = torch.iinfo(dtype)
-    if (low, high) == (limits.min, limits.max):
+    if not _is_narrower(low, high, dtype):
         return NotImplemented
+    limits = torch.iinfo(dtype)
     shape = [-1 if number == axis % x.dim() else 1 for number in range(x.dim())]
     least, most = (((bound - zero_points) * scales).to(x.dtype).reshape(shape) for bound in (low, high))
     x = torch.minimum(torch.maximum(x, least), most)
@@ -63,7 +65,16 @@ def _fake_quantize_channels(
     return _quantized.dequantize_per_channel.default(quantized, scales, zero_points, axis, low, high, dtype)
 
 
+def _is_narrower(low: int, high: int, dtype: torch.dtype) -> bool:
+    """Whether the range of a quantizer differs from the range of its type (rule 1). False for float types (rule 3)."""
+    if dtype.is_floating_point:
+        return False
+    limits = torch.iinfo(dtype)
+    return (low, high) != (limits.min, limits.max)
+
+
 def _type_for(low: int, high: int) -> torch.dtype | None:
+    """The type whose numbers contain the range of a ``fake_quantize``; None if there is no such type (rule 2)."""
     for dtype in (torch.int8, torch.uint8):
         limits = torch.iinfo(dtype)
         if limits.min <= low and high <= limits.max:
@@ -71,8 +82,8 @@ def _type_for(low: int, high: int) -> torch.dtype | None:
     return None
 
 
-#: Operator → its decomposition.
-QUANTIZERS: Mapping[Any, Callable[..., Any]] = {
+#: Fake quantizer of PyTorch → its decomposition.
+_FAKE_QUANTIZERS: Mapping[Any, Callable[..., Any]] = {
     _aten.fake_quantize_per_tensor_affine.default: _fake_quantize,
     _aten.fake_quantize_per_channel_affine.default: _fake_quantize_channels,
 }
@@ -80,14 +91,14 @@ QUANTIZERS: Mapping[Any, Callable[..., Any]] = {
 
 def is_quantizer(target: object) -> bool:
     """Whether `quantizers` may replace calls of an operator."""
-    return target in QUANTIZERS or getattr(target, "namespace", None) == NAMESPACE
+    return target in _FAKE_QUANTIZERS or getattr(target, "namespace", None) == NAMESPACE
 
 
 def quantizers() -> Mapping[Any, Callable[..., Any]]:
-    """Operator → its decomposition."""
+    """Quantizer → its decomposition. Defines torch's operators ``quantized_decomposed``, if they are not defined yet."""
     register_operators()
     return {
-        **QUANTIZERS,
+        **_FAKE_QUANTIZERS,
         _quantized.quantize_per_tensor.default: _quantize,
         _quantized.quantize_per_channel.default: _quantize_channels,
     }

@@ -1,8 +1,9 @@
 """Store quantized weights as the numbers of their type.
 
 A quantizer of a weight reads the weight as floats. The trace has the weight, and computes the numbers that the quantizer
-gives. They become a weight of the program, and a dequantizer replaces the quantizer. So an engine contains 4 or 8 bits for
-each number. (TensorRT-RTX 1.7.1 does this itself for QuantizeLinear of int4 and float8 weights, but not for int8.)
+gives. They become a weight of the program, and the quantizer is removed: a dequantizer replaces a quantizer with float
+results, and the dequantizer after an int8 quantizer stays. So an engine contains 4 or 8 bits for each number.
+(TensorRT-RTX 1.7.1 does this itself for QuantizeLinear of int4 and float8 weights, but not for int8.)
 
 Rules
 1. The dequantizer gives the results of the quantizer, bit by bit: both call the same functions.
@@ -50,7 +51,8 @@ def store_weights(
     graph: torch.fx.Graph, values: Values, names: Mapping[torch.fx.Node, str], refuse: Callable[[str], Exception]
 ) -> list[StoredWeight]:
     """Replace quantizers of weights in place, and return the new weights. `values` are the values of weights and constants,
-    and `names` their names. Raises the result of `refuse` for a quantizer of rule 4 that reads another value."""
+    and `names` their names. `refuse` takes the path of a module, and returns the error to raise if the quantizer of that
+    module has two levels of scales and its input is not a known weight (rule 4)."""
     register_operators()
     storing = _Storing(graph, values, names)
     int8_quantizers = _int8_quantizers()
@@ -173,6 +175,8 @@ class _Storing:
         return result is not None
 
     def _key(self, node: torch.fx.Node) -> Any:
+        """The key of a quantizer in `_results`. Equal quantizers may each have an ``aten.full`` for their zero points, so a
+        call among the arguments counts by its own arguments."""
         arguments = (
             str(item.args) if isinstance(item, torch.fx.Node) and item.args else item for item in node.args[1:]
         )

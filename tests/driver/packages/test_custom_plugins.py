@@ -9,6 +9,7 @@ import pytest
 from tests.core.recipe_values import MODEL, PLUGINS, Build, D
 from trtbuild.core.model.custom_operators import CustomOperator
 from trtbuild.core.packages.package_index import PackageIndex
+from trtbuild.core.packages.package_indexing import package_index
 from trtbuild.core.packages.package_reading import read_index
 from trtbuild.core.packages.package_writing import index_to_bytes
 from trtbuild.core.recipes.record import Output
@@ -17,7 +18,7 @@ from trtbuild.errors import PackageDamaged, PluginsNotLoaded
 
 
 def index_of(build: Build) -> PackageIndex:
-    return read_index(index_to_bytes(build.contents().index(Output(D, 10))))
+    return read_index(index_to_bytes(package_index(build.contents(), Output(D, 10))))
 
 
 @pytest.fixture

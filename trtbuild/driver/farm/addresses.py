@@ -110,10 +110,13 @@ def security(address: SchedulerAddress, settings: WorkersSettings) -> Security |
 
 
 def prepare_dask() -> None:
-    """Switch off Dask's profiler in this process and in the workers that it starts.
+    """Change the settings of Dask in this process and in the workers that it starts.
 
-    The profiler calls `sys._current_frames` every 10 ms. On Python 3.11 this call can block forever (CPython issue 106883),
-    and the event loop of a worker with it. Raises EnvironmentFault if Dask is not installed.
+    * Its profiler is off. It calls `sys._current_frames` every 10 ms. On Python 3.11 this call can block forever (CPython
+      issue 106883), and the event loop of a worker with it.
+    * Its variables for workers are not set: with ``OMP_NUM_THREADS=1``, PyTorch would use one processor in a comparison.
+
+    Raises EnvironmentFault if Dask is not installed.
     """
     import importlib.util
 
@@ -122,4 +125,10 @@ def prepare_dask() -> None:
     import dask.config
     import distributed  # noqa: F401 (its defaults are part of the configuration then)
 
-    dask.config.set({"distributed.worker.profile.enabled": False})
+    dask.config.set(
+        {
+            "distributed.worker.profile.enabled": False,
+            # without this entry, Dask sets the seed 6640; "random" is Python's default
+            "distributed.nanny.pre-spawn-environ": {"PYTHONHASHSEED": "random"},
+        }
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import queue
 import threading
 from collections.abc import Iterator
@@ -104,6 +105,10 @@ def _local_cluster(address: LocalWorkers, project: Path, security: Security) -> 
     }
     options = {"host": "127.0.0.1", "port": 0, "dashboard": False, "dashboard_address": "127.0.0.1:0"}
     options.update(protocol="tls://", security=security)
-    return SpecCluster(
+    before = dict(os.environ)
+    cluster = SpecCluster(
         workers, {"cls": Scheduler, "options": options}, security=security, silence_logs=logging.CRITICAL
     )
+    for name in os.environ.keys() - before.keys():  # Dask sets variables of workers in this process, too
+        del os.environ[name]
+    return cluster

@@ -1,4 +1,4 @@
-"""What a limit on the steps that run at the same time has to do."""
+"""The protocol of a limit on the steps that run at the same time."""
 
 from __future__ import annotations
 

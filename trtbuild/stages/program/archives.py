@@ -9,7 +9,7 @@ Rules
 2. While it writes, torch also makes the canonical form of the program, and drops the result: two thirds of the time. This
    form shows whether names are unique and nodes are sorted, which torch's verifier has checked before. Inside the block,
    the form is not made.
-3. With another release of torch, a block changes nothing: nobody has looked at its code.
+3. With another release of torch, a block changes nothing, because these rules describe the code of torch 2.13.
 4. Other threads may write or read archives at the same time. The names are restored when the last block ends.
 """
 
@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch._export.serde import serialize
 
-#: The release of torch whose code was looked at.
+#: The release of torch that the rules describe.
 _RELEASE = "2.13."
 
 _lock = threading.Lock()

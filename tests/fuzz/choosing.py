@@ -40,7 +40,7 @@ class Value:
 
 
 class NoSuitableValue(Exception):
-    """There is no suitable value for a statement, or the statement has no suitable value."""
+    """The module has no value that a statement could use, or the statement could give no usable value."""
 
 
 class Chooser:

@@ -307,7 +307,8 @@ def _listens_on_loopback_only(process: Process) -> bool:
     return bool(found) and set(found) == {"127.0.0.1"}
 
 
-def test_other_users_of_the_host_cannot_reach_local_workers(project: Path) -> None:
+def test_other_users_of_the_host_cannot_reach_local_workers(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONHASHSEED", "0")  # Dask would replace it
     before = dict(os.environ)
     with connected("local:1", WorkersSettings(), project) as client:
         assert dict(os.environ) == before

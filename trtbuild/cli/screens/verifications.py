@@ -40,8 +40,10 @@ def overview(document: Verification) -> list[str]:
 
 
 def _results(model: ModelEntry | PackageEntry) -> list[_Result]:
-    """A result for each cut of a model, or one that says why there is no cut. Notes about the whole model are in the last
-    one."""
+    """A result for each cut of a model. If nothing was compared, one result gives the reason.
+
+    The last result also has the notes about the whole model.
+    """
     name = terminal.bold(model.model)
     if model.missing:
         steps = model.missing

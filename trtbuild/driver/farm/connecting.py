@@ -111,4 +111,5 @@ def _local_cluster(address: LocalWorkers, project: Path, security: Security) -> 
     )
     for name in os.environ.keys() - before.keys():  # Dask sets variables of workers in this process, too
         del os.environ[name]
+    os.environ.update(before)  # it changes PYTHONHASHSEED=0
     return cluster

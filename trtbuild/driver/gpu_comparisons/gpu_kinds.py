@@ -67,8 +67,10 @@ class GpuKind:
 
 
 def kind_here(ordinal: int) -> GpuKind | None:
-    """The kind of a GPU of this machine. None if there is no such GPU, or if comparisons cannot run on it: they need
-    PyTorch for CUDA, and a library that runs engines."""
+    """The kind of this machine's GPU with the number `ordinal`.
+
+    None if the GPU does not exist, or if PyTorch for CUDA or a library that runs engines is missing.
+    """
     device = devices.describe_gpu(ordinal)
     libraries = {name: version for name, version in runtimes.installed_libraries().items() if version is not None}
     if device is None or not libraries or not has_torch_for_cuda():

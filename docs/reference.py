@@ -1,6 +1,6 @@
 """Writes docs/command-line.md from the commands of `trtbuild`, and docs/python-api.md from the names in `trtbuild`.
 
-``make docs`` writes both files, and a test compares them with the code.
+It also writes docs/files.md (`docs.files`). ``make docs`` writes these files, and a test compares them with the code.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import click
+
+from docs.files import files
 
 DOCS = Path(__file__).parent
 
@@ -218,7 +220,11 @@ def _joined(parts: Iterable[str]) -> str:
 
 
 #: The file of a generated page → the function that returns its text.
-PAGES: dict[str, Callable[[], str]] = {"command-line.md": command_line, "python-api.md": python_api}
+PAGES: dict[str, Callable[[], str]] = {
+    "command-line.md": command_line,
+    "python-api.md": python_api,
+    "files.md": lambda: files(NOTE),
+}
 
 
 def main() -> None:

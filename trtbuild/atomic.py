@@ -1,4 +1,5 @@
-"""Replace a file atomically: a reader finds all the old bytes or all the new bytes, and never a part of them.
+"""Replace a file atomically (rename) and durably (fsync): a reader finds all the old bytes or all the new bytes, and
+never a part of them.
 
 The new bytes are written to a temporary file in the same directory. Then the temporary file is renamed.
 

@@ -1,4 +1,4 @@
-"""The errors of trtbuild, grouped by their cause.
+"""The errors of trtbuild with their exit statuses, grouped by their cause.
 
 * TrtbuildError, the base class
   * UsageError, exit 2: found before any work

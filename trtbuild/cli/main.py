@@ -1,4 +1,5 @@
-"""The commands. Each calls the driver and passes the returned document to `show`.
+"""The commands of trtbuild, with their exit statuses, also after Ctrl-C. Each calls the driver and passes the returned
+document to `show`.
 
 Results go to standard output (with ``--json`` exactly one document); progress and errors go to standard error.
 """

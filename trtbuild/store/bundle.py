@@ -1,4 +1,4 @@
-"""A bundle: records and their blobs in one file, for machines without a network. Format: docs/bundle.md.
+"""A bundle: records and their blobs in one tar file, for machines without a network. Format: docs/bundle.md.
 
 Rules
 1. A bundle is a plain tar (POSIX ustar) of the files of a store, in this order: ``format``, ``cas/…``, ``ac/…``, ``index``.

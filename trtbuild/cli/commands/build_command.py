@@ -1,4 +1,4 @@
-"""``trtbuild build``."""
+"""``trtbuild build``: the flags of a build, and its output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Completion in a shell: models, targets and steps of the project.
+"""Completion in a shell (bash, zsh, fish): models, targets and steps of the project.
 
 Rules
 1. Completion is quick and silent. It reads the manifests and the history, plans nothing, and imports neither torch nor

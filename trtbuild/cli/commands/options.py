@@ -1,4 +1,5 @@
-"""The common flags. They are accepted before and after every command; the later value is used.
+"""The common flags of all commands, such as ``--json`` and ``--offline``. They are accepted before and after every
+command; the later value is used.
 
 The help of a command shows the flags that have an effect there. The help of `trtbuild` shows all of them.
 """

@@ -1,4 +1,4 @@
-"""``trtbuild plan``."""
+"""``trtbuild plan``: show the steps that a build would run, and the reasons."""
 
 from __future__ import annotations
 

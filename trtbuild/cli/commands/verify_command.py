@@ -1,4 +1,4 @@
-"""``trtbuild verify``."""
+"""``trtbuild verify``: compare the results of a build with PyTorch."""
 
 from __future__ import annotations
 

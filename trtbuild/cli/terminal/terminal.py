@@ -1,4 +1,4 @@
-"""Output to the terminal, and its abilities: colour, a live area, characters outside of ASCII.
+"""Output to the terminal, and its abilities: colour (``NO_COLOR``), a live area, characters outside of ASCII.
 
 Rules
 1. All lines are made with colour. `render` removes it for streams that do not show colour.

@@ -1,4 +1,4 @@
-"""The state of a model: buffers that a call reads and writes, such as the keys and values of a cache.
+"""The state of a model: buffers that a call reads and writes, such as the keys and values of a KV cache.
 
 In a traced program, each of them is an input after all declared inputs, and its value after the call is an output. The
 runtime keeps the new values for the next call.

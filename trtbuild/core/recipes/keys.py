@@ -1,4 +1,4 @@
-"""The recipe of every step. A wrong hit is the worst bug that trtbuild can have.
+"""The recipe of every step, from which its key is made. A wrong hit is the worst bug that trtbuild can have.
 
 Rules (for users: docs/keys.md)
 1. A recipe has named parts in a fixed order. `core.recipes.recipe` makes the key from them.

@@ -1,4 +1,4 @@
-"""Safetensors files (https://github.com/huggingface/safetensors, "Format").
+"""Reads and writes the bytes of safetensors files (https://github.com/huggingface/safetensors, "Format").
 
 The first eight bytes are the header's length, little-endian. The header is JSON: name → dtype, shape, data_offsets. The
 data follows without gaps. Tensors are little-endian and row-major.

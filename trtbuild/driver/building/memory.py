@@ -1,4 +1,5 @@
-"""The memory limit: free memory, the estimate for a step, and whether it may start beside the running steps.
+"""The memory limit: free memory of the machine and its control groups (cgroups), the estimate for a step, and whether
+it may start beside the running steps.
 
 Rules
 1. A step may always start if no other step runs, even if its estimate is larger than the free memory. So a build on a

@@ -1,4 +1,4 @@
-"""The configuration file: check its owner and mode, read its values, and find the line of each entry.
+"""The configuration file, in TOML: check its owner and mode, read its values, and find the line of each entry.
 
 Rules
 1. As with ssh's configuration, the file must belong to the user or to root, and other users must not be able to write it.

@@ -1,4 +1,5 @@
-"""Runs engine steps and comparisons on the workers of a scheduler. Several threads call `Farm.compile` and `Farm.compare`.
+"""Runs engine steps and comparisons on the workers of a scheduler, and tries again if a worker dies. Several threads
+call `Farm.compile` and `Farm.compare`.
 
 Rules
 1. The scheduler gets a job only when a worker has a free slot for it (`limit`), so the most urgent steps start first. One

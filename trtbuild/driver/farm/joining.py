@@ -1,4 +1,5 @@
-"""``trtbuild worker``: start the worker processes of this machine, and serve a scheduler until it ends."""
+"""``trtbuild worker``: start the worker processes of this machine with Dask's nannies, and serve a scheduler until it
+ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Open a ``.pt2`` file that trtbuild wrote, for one device.
+"""Open a ``.pt2`` file (a zip archive) that trtbuild wrote, for one device.
 
 Rules
 1. The text about the package (`ExportedFileInfo`) is read first. If a file has no such text, nothing in it is loaded.

@@ -1,4 +1,4 @@
-"""The files that differ between a commit of git and the working tree.
+"""The files that differ between a commit of git and the working tree, among them untracked files.
 
 Rules
 1. Changes that are not committed yet count, and so do new files that git does not ignore. A renamed file is a deleted and

@@ -1,4 +1,5 @@
-"""Read weights files without torch: the names, dtypes, shapes and digests of the tensors of a safetensors file.
+"""Read weights files without torch: the names, dtypes, shapes and digests of the tensors of a safetensors file (a
+PyTorch checkpoint is refused).
 
 Tensors are stored little-endian and row-major (`trtbuild.core.values.safetensors`). A weight's digest is the SHA-256 of its
 tensor's bytes in this form.

@@ -1,4 +1,4 @@
-"""YAML text as a tree of nodes with their places.
+"""YAML text as a tree of nodes with their places, in which anchors are resolved.
 
 Rules
 1. `scalars` defines the values of scalars.

@@ -1,4 +1,4 @@
-"""The state of a module between calls, such as the keys and values of a cache.
+"""The state of a module between calls, such as the keys and values of a KV cache.
 
 Rules
 1. A call reads the arrays of its session, and its new states replace them. Nothing is copied: the output of one call is

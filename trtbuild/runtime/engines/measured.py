@@ -1,4 +1,4 @@
-"""Outputs whose size depends on data."""
+"""Outputs of engines whose size depends on data, such as those of NonZero."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Activation memory of engines.
+"""The workspaces of engines, which are their activation memory (scratch memory).
 
 All engines of one package that one thread runs on one stream use the same workspace. Sharing is safe, because TensorRT
 needs the workspace only while enqueued work runs, and work on one stream runs in order. TensorRT's auxiliary streams join

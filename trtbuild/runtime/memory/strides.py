@@ -1,4 +1,5 @@
-"""Copy a strided array with few copies: a copy handles a run of consecutive elements, or rows of such runs.
+"""Copy a strided array, which is not contiguous, with few copies: a copy handles a run of consecutive elements, or rows
+of such runs.
 
 Rules
 1. Axes of size 1 are ignored. Neighbouring axes that together have a constant step are joined to one axis.

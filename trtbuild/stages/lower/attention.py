@@ -1,4 +1,5 @@
-"""Write attention out as MatMul, mask, Softmax, MatMul, where the exporter's translation differs from eager PyTorch.
+"""Write attention (``scaled_dot_product_attention``) out as MatMul, mask, Softmax, MatMul, where the exporter's
+translation differs from eager PyTorch.
 
 Rules
 1. In float32, attention without a mask is not written out, even with ``is_causal`` (which masks no row entirely).

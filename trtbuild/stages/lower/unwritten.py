@@ -1,4 +1,4 @@
-"""Replace uninitialized memory by zeros.
+"""Replace uninitialized memory (``torch.empty``) by zeros.
 
 ``torch.empty`` and similar operators return the values that are in memory. These values differ between an engine and
 PyTorch. The result of a model that reads them is undefined. A model that overwrites all of them before it reads them

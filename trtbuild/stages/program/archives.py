@@ -1,4 +1,4 @@
-"""Write and read archives of torch.export without work that torch 2.13 repeats or does not use.
+"""Write and read archives of torch.export (zip files) without work that torch 2.13 repeats or does not use.
 
 Only this file changes the private module ``torch._export.serde.serialize``. ``tests/stages/program/test_archives.py`` tests
 the names that it replaces. The bytes of an archive do not change.

@@ -1,4 +1,4 @@
-"""Checking finds damaged entries. Collection removes old entries, even while builds run.
+"""Checks that find damaged entries, and the collection (garbage collection) of old entries. Builds may run meanwhile.
 
 Uses `local`, `remote`, `transports` and `trust`.
 """

@@ -1,5 +1,5 @@
-"""Collection removes old entries, so that a local store stays within limits. Collection is safe while builds run: local.py
-explains why (rules 4 to 6).
+"""Collection (garbage collection) removes old entries, so that a local store stays within limits. Collection is safe
+while builds run: local.py explains why (rules 4 to 6).
 
 Rules
 1. Only entries with an mtime before the cut-off are removed, even if the limits are exceeded. The cut-off is the start of

@@ -1,4 +1,5 @@
-"""Computes the SHA-256 of files. A file is read only if its digest cannot be found in a faster, safe way.
+"""Computes the SHA-256 of files whose size, times, inode or fingerprint (xxHash) have changed. A file is read only if
+its digest cannot be found in a faster, safe way.
 
 Rules
 1. By stat: a file with the same size, mtime, ctime and inode as before has the same bytes as before. A digest is stored

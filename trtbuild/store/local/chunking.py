@@ -1,4 +1,4 @@
-"""Content-defined chunking: splits large blobs, so that two blobs with equal pieces have chunks in common.
+"""Content-defined chunking (FastCDC): splits large blobs, so that two blobs with equal pieces have chunks in common.
 
 Rules
 1. The boundaries follow FastCDC (Xia et al., USENIX ATC 2016). The package `fastcdc` computes them with the sizes

@@ -1,4 +1,4 @@
-"""The locks of a store: the store-wide lock, sessions, and the keys that are being built.
+"""The locks of a store (``flock``): the store-wide lock, sessions, and the keys that are being built.
 
 All of them are flock(2), so the kernel releases them when a process dies.
 

@@ -1,4 +1,4 @@
-"""Publishes files in a store, atomically and durably.
+"""Publishes files in a store, atomically (rename) and durably (fsync).
 
 Rules
 1. A file is written under ``tmp/``, in the same file system, and synced. Then it is renamed, and the directory is synced.

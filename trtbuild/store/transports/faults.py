@@ -1,5 +1,5 @@
-"""Makes the errors of an HTTP remote. They are raised without their causes, because a cause may contain URLs and
-headers."""
+"""Makes the errors of an HTTP remote from its status, its Retry-After header or a failed connection. They are raised
+without their causes, because a cause may contain URLs and headers."""
 
 from __future__ import annotations
 

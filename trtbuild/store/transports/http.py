@@ -1,4 +1,5 @@
-"""Bazel's HTTP cache protocol: GET, HEAD and PUT of ``<url>/ac/<key>`` and ``<url>/cas/<sha256>``.
+"""Bazel's HTTP cache protocol: GET, HEAD and PUT of ``<url>/ac/<key>`` and ``<url>/cas/<sha256>``, redirects, and idle
+connections (keep-alive).
 
 nginx with WebDAV, bazel-remote and other servers support it (docs/team-cache.md).
 

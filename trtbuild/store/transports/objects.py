@@ -1,4 +1,5 @@
-"""An object store as a remote, through obstore: ``s3://bucket/prefix``, ``gs://bucket/prefix``, ``az://container/prefix``.
+"""An object store (S3, Google Cloud Storage, Azure) as a remote, through obstore: ``s3://bucket/prefix``,
+``gs://bucket/prefix``, ``az://container/prefix``.
 
     <prefix>/ac/<key>  <prefix>/cas/<sha256>
 

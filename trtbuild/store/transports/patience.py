@@ -1,4 +1,5 @@
-"""Retries, and a circuit breaker for one remote and one run: they limit how much time a remote may cost a build.
+"""Retries, the waits before them, and a circuit breaker for one remote and one run: they limit how much time a remote
+may cost a build.
 
 Rules
 1. Only a RemoteDown with `may_pass` is retried, with `MAX_ATTEMPTS` attempts in all. The wait before an attempt is the time

@@ -1,4 +1,4 @@
-"""The route to a host: its addresses, its proxy, and the certificates with which the host is verified."""
+"""The route to a host: its addresses (DNS), its proxy, and the certificates (TLS) with which the host is verified."""
 
 from __future__ import annotations
 

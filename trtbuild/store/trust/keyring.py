@@ -1,4 +1,4 @@
-"""The trusted keys of a machine, and its signing key: the `Trust` of core/recipes/trust.py.
+"""The trusted keys of a machine, their expiry and revocation, and its signing key: the `Trust` of core/recipes/trust.py.
 
 Rules
 1. A signature is accepted if it is valid for the record, and if its key is trusted and neither revoked nor expired. In

@@ -1,4 +1,4 @@
-"""Make the C library of this process return freed memory to the system.
+"""Make the C library of this process return freed memory to the system (``malloc_trim``).
 
 The engine step frees large buffers: weights, the plan, TensorRT's own buffers.
 

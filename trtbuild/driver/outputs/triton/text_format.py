@@ -1,4 +1,5 @@
-"""Protobuf's text format, as far as a model configuration needs it (protobuf.dev/reference/protobuf/textformat-spec)."""
+"""Protobuf's text format, as far as a model configuration (``config.pbtxt``) needs it
+(protobuf.dev/reference/protobuf/textformat-spec)."""
 
 from __future__ import annotations
 

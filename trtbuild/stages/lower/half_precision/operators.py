@@ -1,4 +1,5 @@
-"""The table of operators for precision: which operators compute in half and which stay in float32, with reasons.
+"""The table of operators for precision: which operators compute in half and which stay in float32, such as softmax and
+norms, with reasons.
 
 Rules
 1. Operators are named as in aten, without the overload. A row is for all overloads except those in `OVERLOAD_ROWS`.

@@ -1,4 +1,5 @@
-"""Decompositions of operators that have neither an ONNX translation nor a suitable decomposition in PyTorch.
+"""Decompositions of operators, such as adaptive pooling and ``cdist``, that have neither an ONNX translation nor a
+suitable decomposition in PyTorch.
 
 Rules
 1. A decomposition is right for all sizes. A *cell* of pooling is the group of elements that gives one element of the

@@ -1,4 +1,5 @@
-"""Choose the layers that a format rounds, and write the configuration for Model Optimizer.
+"""Choose the layers that a format rounds, and write the configuration of the method (SmoothQuant, AWQ, entropy) for
+Model Optimizer.
 
 Rules
 1. Linear layers and convolutions are rounded. Formats with blocks round linear layers only, because a block is a row of

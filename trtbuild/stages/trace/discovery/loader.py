@@ -1,4 +1,4 @@
-"""Import user code while a trace is recorded.
+"""Import user code while a trace is recorded, without ``.pyc`` files.
 
 Rules
 1. Every module of the user is read once: the same bytes are hashed and compiled. ``.pyc`` files are neither read nor

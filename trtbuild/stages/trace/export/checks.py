@@ -1,4 +1,5 @@
-"""Reject models that torch.export would change without an error.
+"""Reject models that torch.export would change without an error, such as those with active dropout, random
+operators or writes to buffers.
 
 1. A module in training mode is rejected, because in training mode it does not compute the same as the deployed model.
 2. A write to a buffer, a parameter or an input is rejected, because engines write nothing back. The write would be lost.

@@ -1,4 +1,4 @@
-"""Writes docs/files.md, the list of all source files with the subject and the public names of each.
+"""Writes docs/files.md, the list of all source files with the subject and the names of each.
 
 The sentences are those of the docstrings. The code is parsed and never imported, so this needs neither torch nor TensorRT.
 """
@@ -22,10 +22,10 @@ INTRODUCTION = """\
 
 {note}
 
-This page lists the source files of trtbuild, each with its subject and its public names. To find the file for a change,
-search the page for the noun of the behaviour, for example "retry" or "pager". Search for a part of a word, because a name
-may have another ending. Paths are relative to `trtbuild/`, except those that begin with `benchmarks/`, `docs/` or `tests/`.
-[Where things are](architecture.md#where-things-are) is a shorter list by subject.
+This page lists the source files of trtbuild, each with its subject, its public functions and classes, and its constants.
+To find the file for a change, search the page for the noun of the behaviour, for example "retry" or "pager". Search for a
+part of a word, because a name may have another ending. Paths are relative to `trtbuild/`, except those that begin with
+`benchmarks/`, `docs/` or `tests/`. [Where things are](architecture.md#where-things-are) is a shorter list by subject.
 """
 
 TESTS = """\
@@ -60,10 +60,11 @@ def _tree(top: Path, base: Path) -> Iterable[str]:
 
 
 def _lines(base: Path, paths: Iterable[Path]) -> str:
-    """Return a list with one line for each file. An `__init__.py` is listed only if it defines public names."""
+    """Return a list with one line for each file. An `__init__.py` is listed only if it defines names."""
     lines = []
     for path in sorted(paths):
-        names = ", ".join(_public_names(path)) if path.suffix == ".py" else ""
+        has_names = path.suffix == ".py" and not path.name.startswith("test_")
+        names = ", ".join(_names(path)) if has_names else ""
         if path.name != "__init__.py" or names:
             lines.append(f"* `{path.relative_to(base)}`: {_subject(path)}" + (f" `{names}`" if names else ""))
     return "\n".join(lines)
@@ -85,18 +86,16 @@ def _subject(path: Path) -> str:
     text = ast.get_docstring(ast.parse(text)) or "" if path.suffix == ".py" else comment
     assert text, f"{path} has no docstring"
     paragraph = " ".join(text.partition("\n\n")[0].split()).replace("``", "`")
-    return re.split(r"(?<=[.!?])\)? (?=[A-Z`(])", paragraph)[0]
+    return re.split(r"(?<=[.!?]) (?=[A-Z`(])", paragraph)[0]
 
 
-def _public_names(path: Path) -> Iterable[str]:
-    """Yield the functions, classes and constants that a module defines for other modules."""
+def _names(path: Path) -> Iterable[str]:
+    """Yield the public functions and classes of a module, and all of its constants: many limits are private constants."""
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names = [node.name]
+            if not node.name.startswith("_"):
+                yield node.name
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names = [name.id for name in targets if isinstance(name, ast.Name) and name.id.isupper()]
-            names = [name for name in names if name != "TYPE_CHECKING"]
-        else:
-            names = []
-        yield from (name for name in names if not name.startswith(("_", "test_")))
+            names = [target.id for target in targets if isinstance(target, ast.Name)]
+            yield from (name for name in names if name.isupper() and len(name) > 1 and name != "TYPE_CHECKING")

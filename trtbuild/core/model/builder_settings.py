@@ -1,4 +1,5 @@
-"""TensorRT's builder settings. `BuilderSettings` has a field for each setting, with all facts that trtbuild uses about it.
+"""TensorRT's builder settings, such as the optimization level and the memory pools. `BuilderSettings` has a field for
+each setting, with all facts that trtbuild uses about it.
 
 The manifest's fields and their checks, docs/manifest.md, the builder's configuration, the check of the toolchain's release,
 trtexec's arguments and the engine's key all follow from these fields. docs/architecture.md describes how to add a setting.

@@ -1,4 +1,4 @@
-"""Reads a package's index from untrusted bytes into the values of `core.packages.package_index`.
+"""Reads a package's index from untrusted bytes into the values of `core.packages.package_index`, and refuses newer formats.
 
 Rules
 1. Everything is checked: every value must have its type, and every name must refer to something that exists. If a check

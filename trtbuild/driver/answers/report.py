@@ -1,4 +1,4 @@
-"""Create the documents with the results of commands (`documents`).
+"""Create the ``--json`` documents of plans, builds and failures (`documents`).
 
 With ``--json`` a document is printed as it is. Otherwise `trtbuild.cli.screens` shows its contents as text.
 """

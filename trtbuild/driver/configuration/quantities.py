@@ -1,4 +1,4 @@
-"""Sizes and ages as people write them: ``50GiB``, ``30d``."""
+"""Sizes and ages in the configuration and in flags: ``50GiB``, ``30d``."""
 
 from __future__ import annotations
 

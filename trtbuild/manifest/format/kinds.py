@@ -1,4 +1,5 @@
-"""The kinds of single values in a manifest: their written forms, their checks, and the normal form of each.
+"""The kinds of single values in a manifest, such as sizes (``1GiB``), SMs and platforms: their written forms, their
+checks, and the normal form of each.
 
 Values with an equal meaning (``"1GiB"`` and 1073741824) become equal here, so that they get equal keys. `Allowed` describes
 the allowed values of a kind: messages, the JSON Schema and docs/manifest.md use this text.

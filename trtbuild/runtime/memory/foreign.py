@@ -1,4 +1,4 @@
-"""Keep adopted arrays until the GPU has read them.
+"""Keep arrays of other libraries (adopted arrays) until the GPU has read them.
 
 An adopted array comes from another library, whose allocator does not know our stream. If the array is freed too early, its
 memory is used again while a kernel still reads it.

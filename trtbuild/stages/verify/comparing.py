@@ -1,4 +1,4 @@
-"""Measure the difference of two tensors.
+"""Measure the difference of two tensors, also of their NaN and infinite elements.
 
 Rules
 1. dtype and shape must be equal. Bools and integers must be equal.

@@ -1,4 +1,4 @@
-"""Compare two tensors with a tolerance."""
+"""Compare two tensors with a tolerance, also their NaN and infinite elements."""
 
 from __future__ import annotations
 

@@ -27,9 +27,9 @@ Interval = tuple[int, int]
 def evaluate(expression: Expression, symbols: Sequence[int]) -> int:
     """The size if symbol k has the value `symbols[k]`.
 
-    Raises ValueError if `expression` is not valid, if the size depends on data, and for a division by zero. It is also raised
-    for a negative exponent, an exponent of more than 63, and a base of more than 64 bits. Raises IndexError for a symbol
-    without a value."""
+    Raises ValueError if `expression` is not valid, or if the size depends on data. Also raises ValueError for a division by
+    zero, for a negative exponent, and for a power that is too large: an exponent of more than 63, or a base of more than
+    64 bits. Raises IndexError for a symbol without a value."""
     if isinstance(expression, int):
         return expression
     operator, *operands = expression

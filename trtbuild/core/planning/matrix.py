@@ -1,8 +1,8 @@
 """Split the engines that have to be built into jobs for several machines.
 
 Rules
-1. A job builds engines for one target. The jobs of a target contain each model that has an engine to build. They also contain
-   each model whose engines are not known yet, because it is not partitioned or converted.
+1. A job builds engines for one target. The jobs of a target contain each model that has an engine to build. They also
+   contain each model whose engines are not known yet, because it is not partitioned or converted.
 2. An engine is built in one job only. Models whose engines have a common key are in the same job. If several targets have
    engines with a common key (equal targets with two names), the first target builds them.
 3. Engines that are not known yet have no keys. So two jobs may build the same engine, if both have a model whose engines

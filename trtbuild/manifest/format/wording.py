@@ -60,7 +60,7 @@ class ExpectedType(NamedTuple):
                 return ExpectedType(annotation, tuple(_constraints(metadata)))
 
     def type_inside(self, step: str | int) -> ExpectedType | None:
-        """The expected type of a field, key or element of a value of this kind; None when it is unknown."""
+        """The expected type of a field, an entry or an element of a value of this type; None when it is unknown."""
         kind = self.bare_type
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             info = kind.model_fields.get(str(step))
@@ -138,7 +138,7 @@ def check_fields(
     try:
         return adapter.validate_python(data), frozenset(invalid)
     except ValidationError:
-        return None, frozenset(invalid)  # a required field is missing, and that has a problem already
+        return None, frozenset(invalid)  # a required field is missing; its problem was added above
 
 
 def _misspelt_places(kind: Any, errors: Sequence[Any]) -> set[tuple[str | int, ...]]:

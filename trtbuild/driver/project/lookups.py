@@ -66,7 +66,8 @@ class StoreLookups:
         self.weights_digests: dict[str, str] = {}
         #: The ids and the keys of the steps that this command has run.
         self._run_steps_and_keys: set[str] = set()
-        #: Keys whose record is damaged, or whose results are. The record is in quarantine now, or is not used.
+        #: Keys with a damaged record or damaged results. A damaged record is in quarantine now. A record with damaged
+        #: results is not used.
         self.corrupt_keys: set[str] = set()
         #: Those of `corrupt_keys` whose results are damaged (`mark_damaged`). Their records are not looked up again.
         self._damaged_keys: set[str] = set()

@@ -178,6 +178,7 @@ class _TableBuilder:
         self._current = 0
 
     def update(self, view: memoryview) -> None:
+        """Take the next bytes of the file."""
         missing_header_bytes = len(self._expected_header) - len(self._header)
         self._header += view[:missing_header_bytes]
         view = view[missing_header_bytes:]

@@ -238,7 +238,7 @@ class StoreLookups:
         self._records.pop(key, None)
 
     def note_run(self, step: str, record: Record) -> None:
-        """Note that a step ran in this build, with the result `record`. The store need not contain this record."""
+        """Note that a step ran in this build, with the result `record`. The store may lack this record."""
         self._run_steps_and_keys.update((step, record.recipe.key))
         self._records[record.recipe.key] = record
 

@@ -89,7 +89,7 @@ class WeightsFile:
                 known = table.get(tensor.name)
                 if known is None or known.sha256 not in missing_digests:
                     continue
-                data = _read_exactly(descriptor, start + tensor.first, tensor.last - tensor.first)
+                data = _read_exactly(descriptor, start + tensor.begin, tensor.end - tensor.begin)
                 if data is None or store.put_bytes(data).sha256 != known.sha256:
                     raise self._changed_error()
                 missing_digests.remove(known.sha256)
@@ -173,7 +173,7 @@ class _TableBuilder:
         self._header = bytearray()
         self._tensors = tensors
         self._digests = [hashlib.sha256() for _ in tensors]
-        self._missing_bytes = [tensor.last - tensor.first for tensor in tensors]
+        self._missing_bytes = [tensor.end - tensor.begin for tensor in tensors]
         #: The number of the tensor to which the next bytes belong.
         self._current = 0
 

@@ -83,6 +83,28 @@ def test_a_last_block_may_be_smaller(columns: int) -> None:
         torch.testing.assert_close(result[:, part], expected, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize(("element", "limits"), [(INT4, (-8, 7)), (FLOAT4, (-6, 6))])
+@pytest.mark.parametrize(("axis", "block_size"), [(1, 0), (-1, 3), (-1, 1)])
+def test_a_type_of_4_bits_accepts_an_odd_last_axis(
+    element: str, limits: tuple[int, int], axis: int, block_size: int
+) -> None:
+    steps = {0: torch.tensor([0.5, 1.0, 2.0]), 3: torch.tensor([[0.5], [2.0]]), 1: torch.rand(2, 3) + 0.5}[block_size]
+    x = torch.tensor([[0.9, -2.2, 50.0], [3.1, -60.0, 0.0]])
+    result = torch.ops.trtbuild.fake_quantize(x, steps, element, axis, block_size, -8)
+    scaled = x / steps
+    if element == INT4:
+        expected = scaled.round().clamp(*limits)
+    else:
+        expected = torch.from_numpy(scaled.clamp(*limits).numpy().astype(ml_dtypes.float4_e2m1fn).astype(np.float32))
+    torch.testing.assert_close(result, expected * steps, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("columns", [1, 3])
+def test_an_odd_last_axis_of_4_bits_cannot_be_stored(columns: int) -> None:
+    with pytest.raises(ValueError, match=f"{columns} numbers of 4 bits do not fill whole bytes"):
+        quantize(numbers(2, 32)[:, :columns], torch.tensor(1.0), INT4, -1, 0, -8)
+
+
 def test_operators_keep_the_rules_of_torch() -> None:
     x, scale = numbers(), torch.rand(3, 4) + 0.5
     operators = torch.ops.trtbuild

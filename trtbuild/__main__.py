@@ -1,5 +1,7 @@
-"""The entry point of the console script and of ``python -m trtbuild``. Both try the null build, and a watcher of the
-project (`trtbuild watch`), before they import the whole program."""
+"""The entry point of the console script and of ``python -m trtbuild``.
+
+Both first try the null build, and then a running `trtbuild watch` of the project. If neither answers, they import the
+whole program."""
 
 from __future__ import annotations
 

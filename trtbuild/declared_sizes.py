@@ -3,8 +3,9 @@
     trtbuild_checks::declared(Tensor x, SymInt[] sizes, ScalarType dtype, str operator) -> Tensor
 
 It returns `x` itself, if `x` has these sizes and this dtype. A size of -1 is not checked, because it depends on data.
-Otherwise it raises OperatorMismatch: `operator` returns something else than its fake implementation declares. Engines and
-programs after the operator are made for the declared sizes, and could compute wrong values with other sizes.
+Otherwise it raises OperatorMismatch, because `operator` does not return the sizes or the dtype that its fake implementation
+declares. Engines and programs after the operator are made for the declared sizes. With other sizes, they could compute
+wrong values.
 
 Programs call it, so it is defined in each process that reads a program: in workers, and where a package runs. torch is
 imported when a function runs, because packages also run where torch is not installed.

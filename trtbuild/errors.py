@@ -158,8 +158,8 @@ class TargetUnsupported(EnvironmentFault):
 
 
 class FrozenError(TrtbuildError):
-    """Something would have to be built, and `--frozen` was given. `warnings` are possible reasons why the result was
-    not found in a cache."""
+    """A step would have to run, but `--frozen` was given. `warnings` are possible reasons why the result was not found in a
+    cache."""
 
     exit_code = 3
 
@@ -266,7 +266,7 @@ class InsufficientResources(TrtbuildError):
 
 
 class NotCompared(TrtbuildError):
-    """Engines can run on a GPU, but the reference for their comparison cannot run there. The text is the reason."""
+    """Engines can run on a GPU, but the reference for their comparison cannot run. The text has the reason."""
 
 
 class VerificationFailed(TrtbuildError):
@@ -350,9 +350,10 @@ class InternalError(TrtbuildError):
 
 
 class InconsistentShapes(InternalError):
-    """The output of a step has other sizes or types than the traced program. It is not kept.
+    """The output of a step has other sizes or types than the traced program. The output is not kept.
 
-    docs/keys.md has the rule. `trtbuild.stages.program.consistency` and `trtbuild.toolchain.compiling.declared` check it.
+    docs/keys.md has the rule. `trtbuild.stages.program.consistency` and `trtbuild.toolchain.compiling.declared` check
+    outputs.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The null build: a ``trtbuild build`` that finds nothing to do takes hardly longer than a start of Python.
+"""The null build: a ``trtbuild build`` that finds nothing to do takes little more time than a start of Python.
 
 The same holds for a ``trtbuild plan`` that finds nothing to run.
 
@@ -193,6 +193,7 @@ def _read(path: str) -> tuple[dict[str, Any], str]:
 
 
 def _is_for_this_call(snapshot: dict[str, Any], directory: str, arguments: list[str]) -> bool:
+    """Whether the command line, the interpreter, the variables and the output's settings are those of the snapshot."""
     return (
         snapshot["format"] == SNAPSHOT_FORMAT
         and snapshot["directory"] == directory

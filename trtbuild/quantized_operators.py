@@ -7,14 +7,15 @@
 Programs call them, so they are defined in each process that reads a program: in workers, and where a package runs.
 
 Rules
-1. ``fake_quantize`` is ONNX's QuantizeLinear and DequantizeLinear: it divides by the scale, rounds half to even, and
-   limits a value to the numbers of the type `element` (``saturate`` of float8: at most 448). If `element` is an integer
-   type, the lower limit is `smallest`. For floating types, `smallest` has no effect.
+1. ``fake_quantize`` is ONNX's QuantizeLinear and DequantizeLinear. It divides by the scale, rounds half to even, limits the
+   result to the range of the type `element`, and multiplies by the scale. The largest number of float8e4m3fn is 448
+   (ONNX's attribute ``saturate``). If `element` is an integer type, the lower limit is `smallest`. For floating types,
+   `smallest` has no effect.
 2. `scale` has one number, or one for each index of `axis`, or one for each block of `block_size` numbers along the last
    axis (`block_size` is then not 0). A last block may have fewer numbers.
 3. ``fake_quantize_two_levels`` is NVFP4. Each block along the last axis is rounded to float4e2m1. `scale` has one number.
-   The scale of a block is `scale` times a float8e4m3fn number, and is near to the largest absolute value in the block
-   divided by 6. A block of zeros has the scale `scale`.
+   The scale of a block is `scale` times a float8e4m3fn number. It is about one sixth of the largest absolute value in the
+   block, because the largest number of float4e2m1 is 6. A block of zeros has the scale `scale`.
 4. ``dequantize`` reads stored numbers. int8 is stored as int8, and float8e4m3fn as its bytes (uint8). The types with 4
    bits are stored as bytes with two numbers along the last axis, the first number in the low bits. This is ONNX's form.
 5. Inputs and results are float32, except stored numbers. No branch of the functions depends on the numbers of a tensor,
@@ -40,8 +41,8 @@ INT8, INT4, FLOAT8, FLOAT4 = "int8", "int4", "float8e4m3fn", "float4e2m1"
 FOUR_BITS = (INT4, FLOAT4)
 
 _LARGEST_FLOAT8, _LARGEST_FLOAT4 = 448.0, 6.0
-#: The largest and the smallest number of integer types.
-_INTEGERS = {INT8: (127, -128), INT4: (7, -8)}
+#: The largest number of each integer type.
+_LARGEST_INTEGERS = {INT8: 127, INT4: 7}
 #: The numbers of float4e2m1 without their sign, by their lower three bits, and the borders between them. A value at a
 #: border is rounded to the number whose last bit is 0. At every second border this is the number above.
 _FLOAT4_NUMBERS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
@@ -73,34 +74,17 @@ def define() -> Any:
 
 
 def quantize(x: torch.Tensor, scale: torch.Tensor, element: str, axis: int, block_size: int, smallest: int) -> Any:
-    """The numbers of `x` in the stored form (rules 1, 2 and 4). For 4 bits, the last axis has an even size."""
-    import torch
+    """The numbers of `x` in the stored form (rules 1, 2 and 4).
 
-    scaled = x / _spread(scale, x, axis, block_size)
-    if element == FLOAT8:
-        return scaled.clamp(-_LARGEST_FLOAT8, _LARGEST_FLOAT8).to(torch.float8_e4m3fn).view(torch.uint8)
-    if element == FLOAT4:
-        return _packed(_float4_codes(scaled))
-    numbers = scaled.round().clamp(smallest, _INTEGERS[element][0]).to(torch.int8)
-    return numbers if element == INT8 else _packed(numbers & 15)
+    Raises ValueError if `element` has 4 bits and the last axis has an odd size: two numbers share a byte."""
+    codes = _codes(x / _spread(scale, x, axis, block_size), element, smallest)
+    return _packed(codes) if element in FOUR_BITS else codes
 
 
 def dequantize(values: torch.Tensor, scale: torch.Tensor, element: str, axis: int, block_size: int) -> Any:
     """The numbers behind stored `values`, as float32 (rules 2 and 4)."""
-    import torch
-
-    if element == FLOAT8:
-        numbers = values.view(torch.float8_e4m3fn).to(scale.dtype)
-    elif element in FOUR_BITS:
-        codes = torch.stack([values & 15, values >> 4], -1).flatten(-2)
-        if element == INT4:
-            numbers = codes.to(scale.dtype) - 16 * (codes >> 3).to(scale.dtype)
-        else:
-            magnitudes = torch.tensor(_FLOAT4_NUMBERS, dtype=scale.dtype, device=values.device)[(codes & 7).long()]
-            numbers = torch.where(codes > 7, -magnitudes, magnitudes)
-    else:
-        numbers = values.to(scale.dtype)
-    return numbers * _spread(scale, numbers, axis, block_size)
+    codes = _unpacked(values) if element in FOUR_BITS else values
+    return _numbers(codes, element, scale.dtype) * _spread(scale, codes, axis, block_size)
 
 
 def block_scales(x: torch.Tensor, scale: torch.Tensor, block_size: int) -> Any:
@@ -118,16 +102,20 @@ def block_scales(x: torch.Tensor, scale: torch.Tensor, block_size: int) -> Any:
 def _fake_quantize(
     x: torch.Tensor, scale: torch.Tensor, element: str, axis: int, block_size: int, smallest: int
 ) -> torch.Tensor:
-    padded = _padded(x) if element in FOUR_BITS else x
-    values = quantize(padded, _scales_of(scale, x, block_size), element, axis, block_size, smallest)
-    result = dequantize(values, _scales_of(scale, x, block_size), element, axis, block_size)
-    return _like(result, x)
+    return _rounded(x, _spread(_scales_of_blocks(scale, x, block_size), x, axis, block_size), element, smallest)
 
 
 def _fake_quantize_two_levels(x: torch.Tensor, scale: torch.Tensor, block_size: int) -> torch.Tensor:
     scales = dequantize(block_scales(x, scale, block_size), scale, FLOAT8, 0, 0)
-    values = quantize(_padded(x), scales, FLOAT4, -1, block_size, 0)
-    return _like(dequantize(values, scales, FLOAT4, -1, block_size), x)
+    return _rounded(x, _spread(scales, x, -1, block_size), FLOAT4, 0)
+
+
+def _rounded(x: torch.Tensor, scales: torch.Tensor, element: str, smallest: int) -> torch.Tensor:
+    """`x`, rounded to multiples of `scales`. The result has the strides of `x`, and new memory."""
+    import torch
+
+    codes = _codes(x / scales, element, smallest)
+    return torch.empty_like(x).copy_(_numbers(codes, element, scales.dtype) * scales)
 
 
 def _dequantized_like(values: torch.Tensor, scale: torch.Tensor, element: str, axis: int, block_size: int) -> Any:
@@ -135,22 +123,32 @@ def _dequantized_like(values: torch.Tensor, scale: torch.Tensor, element: str, a
     return values.new_empty(sizes, dtype=scale.dtype)
 
 
-def _padded(x: torch.Tensor) -> Any:
-    """`x` with an even size of the last axis."""
+def _codes(scaled: torch.Tensor, element: str, smallest: int) -> Any:
+    """The bits of each number of `scaled`, rounded to `element`, in a byte for each number (rule 1)."""
     import torch
 
-    return torch.nn.functional.pad(x, (0, x.shape[-1] % 2))
+    if element == FLOAT8:
+        return scaled.clamp(-_LARGEST_FLOAT8, _LARGEST_FLOAT8).to(torch.float8_e4m3fn).view(torch.uint8)
+    if element == FLOAT4:
+        return _float4_codes(scaled)
+    numbers = scaled.round().clamp(smallest, _LARGEST_INTEGERS[element]).to(torch.int8)
+    return numbers if element == INT8 else (numbers & 15).view(torch.uint8)
 
 
-def _like(result: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """`result` without padding, with the strides of `x`. Its memory is new."""
+def _numbers(codes: torch.Tensor, element: str, dtype: torch.dtype) -> Any:
+    """The inverse of `_codes`, as numbers of `dtype`."""
     import torch
 
-    return torch.empty_like(x).copy_(result[..., : x.shape[-1]] if x.dim() else result)
+    if element == FLOAT8:
+        return codes.view(torch.float8_e4m3fn).to(dtype)
+    if element == FLOAT4:
+        magnitudes = torch.tensor(_FLOAT4_NUMBERS, dtype=dtype, device=codes.device)[(codes & 7).long()]
+        return torch.where(codes > 7, -magnitudes, magnitudes)
+    return codes.to(dtype) - 16 * (codes >> 3).to(dtype) if element == INT4 else codes.to(dtype)
 
 
-def _scales_of(scale: torch.Tensor, x: torch.Tensor, block_size: int) -> torch.Tensor:
-    """Scales of blocks in the shape of the blocks of `x`. Model Optimizer stores them as one column."""
+def _scales_of_blocks(scale: torch.Tensor, x: torch.Tensor, block_size: int) -> torch.Tensor:
+    """`scale` in the shape of the blocks of `x`, if it is for blocks. Model Optimizer stores such scales as one column."""
     return scale.reshape([*x.shape[:-1], -1]) if block_size else scale
 
 
@@ -175,8 +173,14 @@ def _float4_codes(x: torch.Tensor) -> Any:
 
 
 def _packed(codes: torch.Tensor) -> Any:
-    """Two codes of four bits in each byte (rule 4)."""
+    """Two codes of four bits in each byte (rule 4). Raises ValueError if the last axis has an odd size."""
+    if codes.shape[-1] % 2:
+        raise ValueError(f"{codes.shape[-1]} numbers of 4 bits do not fill whole bytes")
+    return codes[..., 0::2] | (codes[..., 1::2] << 4)
+
+
+def _unpacked(values: torch.Tensor) -> Any:
+    """The inverse of `_packed`."""
     import torch
 
-    codes = codes.view(torch.uint8)
-    return codes[..., 0::2] | (codes[..., 1::2] << 4)
+    return torch.stack([values & 15, values >> 4], -1).flatten(-2)

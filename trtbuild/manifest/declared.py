@@ -26,7 +26,7 @@ MERGED_GROUPS = ("partition", "builder")
 
 @dataclass(eq=False)
 class NamedEntry(Generic[T]):
-    """A target or profile: its name, the place of the name, its node, and its fields (None when they are invalid)."""
+    """A target or profile: its name, the place of the name, its node in the file, and its fields (None if invalid)."""
 
     name: str
     name_origin: Origin
@@ -121,6 +121,7 @@ def _check_version(root: Node, required: bool, problems: Problems) -> None:
 
 
 def _entries(root: Node, section: str, problems: Problems) -> list[tuple[str, Origin, Node]]:
+    """The entries of a section: the name, the place of the name, and the node of each."""
     node = root.items.get(section)
     if node is None or node.data is None:
         return []
@@ -136,14 +137,17 @@ def _entries(root: Node, section: str, problems: Problems) -> list[tuple[str, Or
 
 
 def _without(node: Node, name: str) -> Node:
+    """A mapping without one of its fields."""
     items = {key: child for key, child in node.items.items() if key != name}
     data = {key: child.data for key, child in items.items()}
     return Node(node.file, node.line, node.column, data, items, node.keys)
 
 
 def _located_values(kind: Any, label: str, node: Node, key: Origin, problems: Problems) -> dict[str, LocatedValue]:
+    """The fields of a model or of the defaults that the file has, and its invalid fields as `INVALID`. Their problems are
+    added. `key` is the place of the entry's name."""
     value, invalid = check_fields(kind, label, node, key, problems)
-    # Without a value, even the names of the fields may be wrong. So every field of this entry counts as invalid.
+    # Without a value, it is not known which fields are valid. So every field of this entry counts as invalid.
     invalid_fields = (
         set(kind.model_fields) if value is None else {name for name in invalid if name in kind.model_fields}
     )

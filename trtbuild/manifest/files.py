@@ -138,7 +138,7 @@ class FileReader:
             return None, ""
         try:
             content = read_regular(self._paths.absolute(name))
-        except OSError as error:  # deleted meanwhile, or the disk fails
+        except OSError as error:  # the file was deleted meanwhile, or the disk fails
             self._problems.add(place, f"{noun} {name!r} cannot be read: {error.strerror}")
             return None, ""
         return parse_tree(content, name, self._problems), hashlib.sha256(content).hexdigest()

@@ -62,6 +62,9 @@ def _defaults(
     problems: Problems,
     merged_by_file: dict[ManifestFile, dict[str, LocatedValue]],
 ) -> dict[str, LocatedValue]:
+    """The defaults of a file, merged with those of the files that it includes (rule 3).
+
+    `merged_by_file` has the results of earlier calls."""
     if file in merged_by_file:
         return merged_by_file[file]
     file_defaults = declared[file].defaults

@@ -68,6 +68,7 @@ def resolve_plugins(
 
 
 def _is_constant(value: object) -> bool:
+    """Whether a value can be a field of a plugin: text, a finite number, or a list of values of one of these types."""
     if isinstance(value, list):
         kinds = {type(entry) for entry in value}
         return len(kinds) == 1 and kinds < {int, float, str} and all(map(_is_constant, value))

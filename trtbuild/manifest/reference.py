@@ -79,8 +79,8 @@ precision float32 is an error for such a target.
 
 _PROFILES = """\
 Each profile is a TensorRT optimization profile. It must have shapes for every input of every model that uses it, and
-for no other input. A dim's range is the union of its ranges in all profiles of a model. An axis is static if its range
-is one number. A dynamic axis has a min of at least 1, and min ≤ opt ≤ max.
+for no other input. A dim's range begins with its smallest min in all profiles of a model, and ends with its largest max. An
+axis is static if its range is one number. A dynamic axis has a min of at least 1, and min ≤ opt ≤ max.
 
 ```yaml
 profiles:

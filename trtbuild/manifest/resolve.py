@@ -38,8 +38,8 @@ _REQUIRED = {
     "profiles": "name at least one profile, such as `profiles: [photo]`",
     "targets": "name at least one target, in the model or in `defaults`, such as `targets: [ada]`",
 }
-#: Fields that only a lowered graph can use. Each row has the field, the only value that is allowed for other graphs, the
-#: effect on a lowered graph, and the reason or advice for other graphs.
+#: Fields that have an effect on lowered graphs only (`GraphKind.is_lowered`). Each row has the field, the only value that
+#: is allowed for other graphs, the effect on a lowered graph, and the reason or advice for other graphs.
 _ONLY_FOR_LOWERED_GRAPHS: tuple[tuple[str, object, str, str], ...] = (
     ("precision", "float32", "`precision` rewrites a PyTorch model", "create the model with that type"),
     ("weights", None, "`weights` are bound to a PyTorch model", "the model has its weights with it"),
@@ -183,8 +183,10 @@ class _Resolver:
 
     def _source(self) -> Source | None:
         located = self._required("source")
-        self._places.update({f"source.{name}": key for name, key in (located.node.keys if located else {}).items()})
-        return resolve_source(located, self._name, self._paths, self._problems) if located else None
+        if located is None:
+            return None
+        self._places.update({f"source.{name}": key for name, key in located.node.keys.items()})
+        return resolve_source(located, self._name, self._paths, self._problems)
 
     def _check_graph(self, source: Source) -> None:
         """Add a problem for each field that has no effect on a graph of this kind."""
@@ -289,9 +291,11 @@ class _Resolver:
             return Precisions() if located is None else None
         precision_of: dict[str, str] = {}
         for name, patterns in located.value.patterns.items():
-            lists = located.node.items.get(name)
+            list_node = located.node.items.get(name)
             for number, pattern in enumerate(patterns):
-                origin = lists.elements[number].origin if lists and lists.elements else located.node.keys[name]
+                # A single pattern may be written as text, without a list.
+                is_list = list_node is not None and bool(list_node.elements)
+                origin = list_node.elements[number].origin if list_node and is_list else located.node.keys[name]
                 if precision_of.setdefault(pattern, name) != name:
                     self._problems.add(
                         origin,
@@ -317,6 +321,7 @@ class _Resolver:
         return tuple(targets)
 
     def _check_turing(self, target: Target, use_origin: Origin) -> None:
+        """Add a problem for a float32 model on a Turing GPU. `use_origin` is the place where the model names the target."""
         # TensorRT-RTX 1.7 also rejects float32 matrix products on Turing, but only after the trace and the conversion.
         source = self._fields.get("source")
         declared = [] if source is None or source.value is INVALID else kinds_of_source(source.value)

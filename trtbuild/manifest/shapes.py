@@ -89,7 +89,7 @@ def resolve_profile(
 ) -> Profile | None:
     """A profile with the inputs of a model, in their order, or None when the profile is invalid.
 
-    Adds a problem for each input that only the profile or only the model has. The result has the inputs that both have.
+    Adds a problem for each input that only the profile has, or only the model. The result has the inputs that both have.
     `use_origin` is the place where the model names the profile.
     """
     if entry.fields is None:
@@ -138,7 +138,7 @@ def check_shapes(
     dims_node: Node | None,
     problems: Problems,
 ) -> None:
-    """Add the contradictions between a model's dims and profiles.
+    """Add a problem for each contradiction between a model's dims and profiles.
 
     Inputs that are missing in a profile have a problem already and are skipped. Contradictions between the other inputs do
     not depend on the missing inputs.

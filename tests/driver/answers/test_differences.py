@@ -12,6 +12,8 @@ import pytest
 
 from tests.conftest import CommandLine
 from tests.projects import ADA_AND_AMPERE, BLOCKS, WITH_WEIGHTS, copy_project, edit, write_weights
+from trtbuild.driver.answers.differences import differences
+from trtbuild.driver.answers.subjects import Subject
 
 
 def write_project(folder: Path) -> None:
@@ -52,6 +54,21 @@ def test_equal_sides_exit_with_0(trtbuild: CommandLine, sides: tuple[str, str]) 
     assert document["differences"] == []
     assert document["a"]["known_from"] == document["b"]["known_from"] == "recipes"
     assert "no differences" in trtbuild.run("diff", *sides).stdout
+
+
+def test_a_range_that_only_one_side_declares_is_a_difference() -> None:
+    def subject(**fields: Any) -> Subject:
+        inputs = {"ids": {"dtype": "int64", "keyword": False, **fields}}
+        return Subject("net", "package", "net", "index", inputs, {}, {}, {}, "float32")
+
+    def found(was: Subject, now: Subject) -> list[tuple[str, str, Any, Any]]:
+        return [(entry.change, entry.name, entry.was, entry.now) for entry in differences(was, now)]
+
+    unlimited, limited, with_traced_shape = subject(), subject(range=[0, 9]), subject(shape=[["sym", 0]])
+    assert found(unlimited, limited) == [("added", "ids.range", None, [0, 9])]
+    assert found(limited, unlimited) == [("removed", "ids.range", [0, 9], None)]
+    assert found(limited, subject(range=[0, 5])) == [("changed", "ids.range", [0, 9], [0, 5])]
+    assert found(limited, limited) == found(unlimited, with_traced_shape) == found(with_traced_shape, unlimited) == []
 
 
 def test_a_fine_tune_changes_named_weights_and_their_engines(trtbuild: CommandLine) -> None:

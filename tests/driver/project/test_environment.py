@@ -11,10 +11,11 @@ import pytest
 
 from tests.core.conftest import HOPPER, VERSIONS, a_model
 from tests.core.planning.test_locks import a_lock
-from tests.core.planning.test_parsers_elsewhere import GPU, NET, NO_GPU, Machines
-from trtbuild.core.model.spec import Origin
+from tests.core.planning.test_parsers_elsewhere import GPU, NET, NO_GPU, RTX, Machines
+from trtbuild.core.model.spec import Model, Origin
 from trtbuild.core.planning.locks import Lock, LockedTarget
-from trtbuild.core.planning.lookups import LockedTrace
+from trtbuild.core.planning.lookups import Facts, LockedTrace
+from trtbuild.core.recipes import keys
 from trtbuild.driver.project import environment
 from trtbuild.errors import EnvironmentFault, LockFileError, ToolchainMissing
 from trtbuild.toolchain.libraries import table
@@ -100,6 +101,30 @@ def test_a_locked_partition_is_not_cut_again_by_another_parser() -> None:
     world.switch_to(NO_GPU, torch=True)
     world.locked = None  # as with --upgrade: this machine's parser is used
     environment.check_locked_parsers(world.facts(NET), list(world.plan(NET).steps.values()))
+
+
+def test_each_release_of_a_toolchain_is_compared_with_its_own_parser() -> None:
+    class TwoReleases(Machines):
+        """The parser that replaces TensorRT's has other limits for TensorRT 8.6 than for later releases."""
+
+        def facts(self, model: Model) -> Facts:
+            facts = super().facts(model)
+            toolchains = {
+                target: replace(found, stand_in=replace(RTX, narrows_int64=found.version == "8.6.0"))
+                for target, found in facts.toolchains.items()
+            }
+            return replace(facts, toolchains=toolchains)
+
+    model = a_model(targets=(HOPPER, replace(HOPPER, name="newer", version="10.0")))
+    world = TwoReleases()
+    world.switch_to(NO_GPU, torch=True)
+    world.build(model)
+    built = [step.record for step in world.plan(model).steps.values() if step.stage == "partition"]
+    world.evict(*{record.outputs["partitions"] for record in built if record is not None})
+    partitions = [step for step in world.plan(model).steps.values() if step.stage == "partition"]
+    parsers = [keys.stand_in_of(step.recipe) for step in partitions if step.recipe is not None]
+    assert [step.verdict for step in partitions] == ["run", "run"] and parsers[0] != parsers[1]
+    environment.check_locked_parsers(world.facts(model), partitions)
 
 
 def test_a_torch_that_differs_from_the_lock_cannot_trace(installed: dict[str, str]) -> None:

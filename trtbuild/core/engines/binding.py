@@ -94,7 +94,7 @@ def _state(document: Mapping[str, Any], slot_count: int) -> tuple[StateTensor, .
 
 
 def weights_to_json(weights: Mapping[str, Weight]) -> dict[str, object]:
-    """The JSON of a weights table: name or slot number → dtype, shape, digest."""
+    """Return the JSON of a table of weights: name or slot number → dtype, shape, digest."""
     return {
         name: {"dtype": weight.dtype, "shape": list(weight.shape), "sha256": weight.sha256}
         for name, weight in weights.items()
@@ -104,17 +104,18 @@ def weights_to_json(weights: Mapping[str, Weight]) -> dict[str, object]:
 def weights_from_json(data: Any) -> dict[str, Weight]:
     """The inverse of `weights_to_json`. Raises ValueError, KeyError or TypeError if `data` has another structure."""
     if not isinstance(data, Mapping):
-        raise ValueError("a weights table is an object")
+        raise ValueError("a table of weights is an object")
     return {name: Weight(entry["dtype"], tuple(entry["shape"]), entry["sha256"]) for name, entry in data.items()}
 
 
 def bind_weights(
     interface: Interface, traced_weights: Mapping[str, Weight], table: Mapping[str, Weight] | None
 ) -> tuple[Weight, ...]:
-    """The weight of each slot.
+    """Return the weight of each slot.
 
-    It comes from the weights file `table` if the file has the slot's name or a tied name. Otherwise it comes from the
-    trace (`traced_weights`, by slot number).
+    `table` has the weights of the weights file by name; it is None without such a file. `traced_weights` has the weights of
+    the trace by slot number. A weight comes from the file if the file has the slot's name or a tied name, and otherwise
+    from the trace.
 
     The trace has already checked the names, shapes and dtypes in the file. Only the values can differ from the module's
     values. Raises SourceError if tied names have different values in the file, and KeyError if neither the file nor the

@@ -5,7 +5,7 @@ parser made them. ``names.json`` has the module path and operator of each ONNX n
 
 The parser names a layer like its node (``n6``), with a number at the end if a node becomes several layers (``n6_6``).
 Layers that the parser adds (broadcasts, constants, casts) have other names. An added layer gets the origin of a layer that
-reads its output. If no layer reads its output, it gets the origin of a layer whose output it reads.
+reads its output. If no such layer has an origin, it gets the origin of a layer whose output it reads.
 
 The plan may name the types in which a layer is computed (`trtbuild.core.engines.plan_contents`). It names layers by their
 nodes, so all layers of a node have the types of the node. The types of added layers are not known.
@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from trtbuild.core.engines.plan_contents import PlanContents, types_of_layers
 from trtbuild.core.model.quantized_types import QUANTIZED_TYPES
@@ -54,24 +54,12 @@ def read_layers(
     if document["schema"] != SCHEMA:
         raise ValueError(f"not a {SCHEMA} document")
     entries = document["layers"]
-    readers: dict[str, list[int]] = {}
-    writers: dict[str, list[int]] = {}
-    for index, entry in enumerate(entries):
-        for tensor in entry["inputs"]:
-            readers.setdefault(tensor, []).append(index)
-        for output in entry["outputs"]:
-            writers.setdefault(output["name"], []).append(index)
-    origins = [_origin_of_node(entry["name"], names) for entry in entries]
-    backwards, forwards = range(len(entries) - 1, -1, -1), range(len(entries))
-    for order, neighbours in ((backwards, readers), (forwards, readers), (forwards, writers), (backwards, readers)):
-        for index in order:
-            if origins[index] is None:
-                are_readers = neighbours is readers
-                origins[index] = _origin_of_neighbour(entries[index], neighbours, origins, are_readers=are_readers)
     types = types_of_layers(contents.kernels) if contents is not None else {}
     return [
-        Layer(entry["name"], entry["type"], *(origin or (None, None)), *_types_of(entry["name"], types))
-        for entry, origin in zip(entries, origins, strict=True)
+        Layer(
+            entry["name"], entry["type"], *(origin or (None, None)), *(_of_node(entry["name"], types) or (None, None))
+        )
+        for entry, origin in zip(entries, _origins(entries, names), strict=True)
     ]
 
 
@@ -85,19 +73,38 @@ def quantized_types(document: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(type_ for type_ in QUANTIZED_TYPES if type_ in found)
 
 
-def _types_of(name: str, types: Mapping[str, _Types]) -> _Types | tuple[None, None]:
-    numbered = _NUMBERED_NAME.fullmatch(name)
-    return types.get(name) or (types.get(numbered[1]) if numbered else None) or (None, None)
-
-
+#: The module path and the operator that a layer comes from.
 _Origin = tuple[str, str]
-_Types = tuple[tuple[str, ...], tuple[str, ...]]
+
+_T = TypeVar("_T")
 
 
-def _origin_of_node(name: str, names: Mapping[str, Sequence[str]]) -> _Origin | None:
-    numbered = _NUMBERED_NAME.fullmatch(name)
-    origin = names.get(name) or (names.get(numbered[1]) if numbered else None)
-    return (str(origin[0]), str(origin[1])) if origin else None
+def _of_node(layer: str, table: Mapping[str, _T]) -> _T | None:
+    """The entry of a layer's node in `table`, or None. `layer` is the name of the layer."""
+    numbered = _NUMBERED_NAME.fullmatch(layer)
+    return table.get(layer) or (table.get(numbered[1]) if numbered else None)
+
+
+def _origins(entries: Sequence[Mapping[str, Any]], names: Mapping[str, Sequence[str]]) -> list[_Origin | None]:
+    """The origin of each layer, or None if it is not known."""
+    readers: dict[str, list[int]] = {}
+    writers: dict[str, list[int]] = {}
+    for index, entry in enumerate(entries):
+        for tensor in entry["inputs"]:
+            readers.setdefault(tensor, []).append(index)
+        for output in entry["outputs"]:
+            writers.setdefault(output["name"], []).append(index)
+    of_nodes = [_of_node(entry["name"], names) for entry in entries]
+    origins = [(str(origin[0]), str(origin[1])) if origin else None for origin in of_nodes]
+    backwards, forwards = range(len(entries) - 1, -1, -1), range(len(entries))
+    # Layers usually stand in the order in which they run. So one pass backwards along readers, or forwards along writers,
+    # also reaches a chain of added layers. The other passes reach layers that stand in another order.
+    for order, neighbours in ((backwards, readers), (forwards, readers), (forwards, writers), (backwards, readers)):
+        for index in order:
+            if origins[index] is None:
+                are_readers = neighbours is readers
+                origins[index] = _origin_of_neighbour(entries[index], neighbours, origins, are_readers=are_readers)
+    return origins
 
 
 def _origin_of_neighbour(

@@ -19,7 +19,7 @@ from typing import Literal
 
 from trtbuild.core.engines.plan_contents import PlanContents
 
-#: A quantized model whose engine stores weights in floats, or multiplies floats.
+#: How an engine of a quantized model uses floats: it stores weights in floats, or multiplies floats.
 Fallback = Literal["weights", "products"]
 FALLBACKS: tuple[Fallback, ...] = ("weights", "products")
 
@@ -37,7 +37,8 @@ class QuantizedParts:
 
 
 def float_fallbacks(parts: QuantizedParts, contents: PlanContents | None) -> list[Fallback]:
-    """The fallbacks of an engine whose model has these parts, and whose plan has these contents (None if unknown)."""
+    """Return the fallbacks of an engine. `parts` are those of its ONNX model. `contents` are those of its plan, or None if
+    they are not known."""
     if contents is None:
         return []
     found: list[Fallback] = []

@@ -1,6 +1,6 @@
 """The contents of a plan, as far as the plan itself names them: the types of its weights, and its kernels.
 
-An engine need not compute in the types of its ONNX model. TensorRT may convert quantized weights back to floats when it
+An engine may compute in other types than its ONNX model. TensorRT may convert quantized weights back to floats when it
 builds, or quantized values when the engine runs. `trtbuild.toolchain.compiling.plan_reading` reads plans.
 """
 
@@ -46,19 +46,20 @@ class PlanContents:
 
     @property
     def multiplies_quantized_numbers(self) -> bool | None:
-        """Whether a product has an operand of a quantized type; None if the plan does not say it."""
+        """Whether a product has an operand of a quantized type; None if the plan does not show it."""
         products = [kernel for kernel in self.kernels if kernel.kind in _PRODUCTS]
         if any(not set(QUANTIZED_TYPES).isdisjoint(kernel.reads) for kernel in products):
             return True
-        return None if not products or any(map(_may_be_product, self.kernels)) else False
+        return None if not products or any(map(_may_multiply_unknown_types, self.kernels)) else False
 
 
-def _may_be_product(kernel: Kernel) -> bool:
+def _may_multiply_unknown_types(kernel: Kernel) -> bool:
+    """Whether a kernel computes a product of unknown types, or may compute a product that its kind does not show."""
     if kernel.kind in _PRODUCTS:
-        return not kernel.reads  # its types are not known
-    return kernel.kind not in _NO_PRODUCTS or (
-        kernel.kind == "function" and any(name in kernel.name for name in _PRODUCT_NAMES)
-    )
+        return not kernel.reads
+    if kernel.kind == "function":
+        return any(name in kernel.name for name in _PRODUCT_NAMES)
+    return kernel.kind not in _NO_PRODUCTS
 
 
 def types_of_layers(kernels: Iterable[Kernel]) -> Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]:

@@ -91,7 +91,7 @@ def setting(
 
 @dataclass(frozen=True)
 class BuilderSettings:
-    """Every setting of TensorRT's ``IBuilderConfig`` that changes an engine, with all defaults filled in.
+    """The settings of TensorRT's ``IBuilderConfig`` that a manifest can set, with all defaults filled in.
 
     The names follow `IBuilderConfig` and `BuilderFlag`. Settings are applied in this order.
     """

@@ -108,14 +108,15 @@ class FloatError:
         return max((entry.largest for entry in self.outputs), default=None)
 
     def explained(self, reason: str) -> FloatError:
-        """The same error, with a reason for its unknown part."""
+        """Return the same error, with `reason` added to the text of its unknown part."""
         return replace(self, unknown=self.unknown + reason) if self.unknown else self
 
     def excess(self, limit: float, advice: str = "") -> str | None:
-        """The reason why the error is not known to be at most `limit`; None if it is. `advice` says what to do if it is
-        unknown."""
+        """Return the reason why the error is, or may be, larger than `limit`; None if it is at most `limit`.
+
+        `advice` says what to do if the error is unknown."""
         largest = self.largest
-        if largest is not None and not largest <= limit:
+        if largest is not None and not largest <= limit:  # true for NaN, too
             return f"the error against the float model is {largest:.1e}, but --max-error allows {limit:.1e}"
         if self.unknown or largest is None:
             unknown = self.unknown or "unknown: no output could be compared"

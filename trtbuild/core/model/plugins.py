@@ -18,7 +18,7 @@ ONNX_DOMAIN = "trt.plugins"
 #: Attributes of an ONNX node that TensorRT's parser reads itself (onnx-tensorrt, ``FallbackPluginImporter``).
 VERSION_ATTRIBUTE, NAMESPACE_ATTRIBUTE = "plugin_version", "plugin_namespace"
 
-#: Namespaces of operators that are not from outside PyTorch.
+#: The namespaces of PyTorch's own operators.
 TORCH_NAMESPACES = frozenset(("aten", "prim", "prims", "quantized", "quantized_decomposed", "torch", "higher_order"))
 
 
@@ -39,7 +39,7 @@ class Plugin:
 
     @property
     def described(self) -> str:
-        """The plugin for people: ``RoiPlugin, version 1``."""
+        """The plugin, as messages show it: ``RoiPlugin, version 1``."""
         return described(self.name, self.version, self.namespace)
 
     @classmethod
@@ -58,7 +58,7 @@ class Plugins:
 
 
 def described(name: str, version: str, namespace: str) -> str:
-    """A plugin for people: ``RoiPlugin, version 1``."""
+    """Return the text that messages show for a plugin: ``RoiPlugin, version 1``."""
     return f"{name}, version {version}" + (f", namespace {namespace}" if namespace else "")
 
 

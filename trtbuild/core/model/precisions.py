@@ -88,8 +88,9 @@ class Precisions:
         return self.default if entry is None else entry.precision
 
     def check(self, paths: Sequence[str]) -> None:
-        """Raise SourceError for a pattern that covers none of `paths`, the module paths of a model's operators. `field`
-        of the error is the entry's."""
+        """Raise SourceError if a pattern covers none of `paths`, the module paths of a model's operators.
+
+        The error's `field` is that of the pattern's entry."""
         for entry in self.modules:
             if all(covering_module(entry.pattern, path) is None for path in paths):
                 raise SourceError(

@@ -36,8 +36,8 @@ ROUNDED = "rounded"
 
 
 def unsupported_reason(type_: str, toolchain: ToolchainName, version: str | None, sm: int) -> str | None:
-    """The reason why `version` of a toolchain does not build a type for a GPU; None if it builds it. The text continues a
-    sentence about the type: "begins with SM 89, but the target is for SM 86".
+    """Return the reason why `version` of a toolchain does not build a type for the SM `sm`; None if the type can be built.
+    The text continues a sentence about the type: "begins with SM 89, but the target is for SM 86".
 
     Without a version, the newest release counts. Raises KeyError for a type that is not in the table."""
     first_release, first_sm = _TYPES[type_][toolchain]
@@ -51,7 +51,7 @@ def unsupported_reason(type_: str, toolchain: ToolchainName, version: str | None
 
 
 def types_of(toolchain: ToolchainName, version: str | None, sm: int) -> tuple[str, ...]:
-    """The quantized types that `version` of a toolchain builds for a GPU."""
+    """Return the quantized types that `version` of a toolchain builds for the SM `sm`."""
     return tuple(type_ for type_ in _TYPES if unsupported_reason(type_, toolchain, version, sm) is None)
 
 

@@ -90,10 +90,12 @@ class Point:
     zeros: bool = False
 
     def to_json(self) -> dict[str, Any]:
+        """The JSON of a point."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Point:
+        """The inverse of `to_json`. Raises KeyError or TypeError if `data` has another structure."""
         return cls(**{**data, "sizes": tuple(data["sizes"])})
 
 
@@ -137,4 +139,6 @@ def coarsest_precision(precisions: Iterable[RoundedType]) -> RoundedType:
 
 def relative_to_tolerance(error: float, tolerance: float) -> float:
     """The error divided by the tolerance. A result of more than 1 means that the value is wrong."""
-    return error / tolerance if tolerance else math.inf if error else 0.0
+    if tolerance:
+        return error / tolerance
+    return math.inf if error else 0.0

@@ -14,7 +14,7 @@ class InvalidIndex(Exception):
 
 
 def checked_expression(value: Any, dims: int) -> Expression:
-    """The size expression in `value`, over `dims` symbols."""
+    """The size expression in `value`. Its symbols are numbers below `dims`, the number of dims."""
     if type(value) is int:
         return value
     expect(isinstance(value, list) and bool(value) and isinstance(value[0], str), f"{value!r:.80} is not a size")
@@ -23,7 +23,7 @@ def checked_expression(value: Any, dims: int) -> Expression:
         try:
             evaluate(value, [1] * dims)
         except ValueError as error:
-            # the size 1 is arbitrary: another size may be valid where 1 leads to a division by zero or an odd power
+            # The value 1 of the symbols is arbitrary. With other values, a divisor may not be 0, and a power may be a size.
             expect("by zero" in str(error) or "is not a size" in str(error), f"{value!r:.80} is not a size: {error}")
     return freeze(value)
 
@@ -33,14 +33,17 @@ def _depends_on_data(value: Any) -> bool:
 
 
 def mapping_field(entry: Mapping[str, Any], field: str) -> Mapping[str, Any]:
+    """The mapping in a field that must not be missing."""
     return _checked_field(entry, field, lambda value: isinstance(value, dict), "a mapping")  # type: ignore[no-any-return]
 
 
 def list_field(entry: Mapping[str, Any], field: str) -> list[Any]:
+    """The list in a field that must not be missing."""
     return _checked_field(entry, field, lambda value: isinstance(value, list), "a list")  # type: ignore[no-any-return]
 
 
 def text_field(entry: Mapping[str, Any], field: str) -> str:
+    """The text in a field that must not be missing. It is not empty."""
     return _checked_field(entry, field, lambda value: isinstance(value, str) and bool(value), "text")  # type: ignore[no-any-return]
 
 

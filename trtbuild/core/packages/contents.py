@@ -7,7 +7,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,6 +89,7 @@ class PackageContents:
         return plugins_of(self.model.plugins, (name for partition in partitions for name in partition.plugins))
 
     def packed_plugins(self) -> PackedPlugins | None:
+        """The plugins that engines call, as the index has them; None if engines call no plugin."""
         plugins = self._plugins()
         if not plugins:
             return None
@@ -99,6 +100,7 @@ class PackageContents:
         return PackedPlugins(names, plugin_library_path(self.plugin_library.sha256), library.rpartition("/")[2])
 
     def inputs(self) -> list[dict[str, Any]]:
+        """The JSON of each input: its traced type, and its declared name, form and range."""
         return [
             {
                 **dict(traced),
@@ -111,6 +113,7 @@ class PackageContents:
         ]
 
     def dims(self) -> list[PackedDim]:
+        """The dynamic dims, in the order of their symbols."""
         return [PackedDim(symbol.name, symbol.min, symbol.max, symbol.multiple_of) for symbol in self.shapes.symbols]
 
     def needed_weights(self) -> dict[str, dict[str, Any]]:
@@ -137,7 +140,11 @@ class PackageContents:
             for partition in toolchain_partitions.partitions.partitions:
                 if partition.kind == "torch" or self.model.reference:
                     slots.update(partition.weights)
-                references = [source for source, _ in partition.inputs]
-                slots.update(int(ref[7:]) for ref in references if ref.startswith("weight:"))
-            slots.update(int(ref[7:]) for ref in toolchain_partitions.partitions.outputs if ref.startswith("weight:"))
+                slots.update(_weight_slots(source for source, _ in partition.inputs))
+            slots.update(_weight_slots(toolchain_partitions.partitions.outputs))
         return sorted(slots)
+
+
+def _weight_slots(values: Iterable[str]) -> Iterator[int]:
+    """The slots of the weights among `values`, which have the names of `trtbuild.core.partition.partitions`."""
+    return (int(name.removeprefix("weight:")) for name in values if name.startswith("weight:"))

@@ -10,7 +10,7 @@ Rules
 3. If a version-compatible plan was built with exclude_lean_runtime, only the version that built it runs the plan. The
    lean runtime of this version is enough. (``IRuntime.load_runtime`` would load this runtime into a later version. trtbuild
    does not call it.)
-4. A later version must be near enough (`_oldest_plan`). The documentation names the versions.
+4. A later version runs only plans of some older versions (`_oldest_plan`). The documentation names them.
 """
 
 from __future__ import annotations
@@ -97,11 +97,13 @@ def library_problem(target: PackedTarget, installed: Mapping[str, str | None]) -
 
 
 def _problem_of_compatible_plans(target: PackedTarget, found: Mapping[LibraryName, str]) -> tuple[str, str]:
-    small = f"pip install '{_requirement(target)}', which is enough to run these engines"
+    install_smallest = f"pip install '{_requirement(target)}', which is enough to run these engines"
     if not found:
-        return f"it needs {_builder(target)}, or a runtime for version-compatible plans, and none is installed", small
+        text = f"it needs {_builder(target)}, or a runtime for version-compatible plans, and none is installed"
+        return text, install_smallest
     reasons = [_version_problem(name, version, target.version) for name, version in found.items()]
-    return f"it was built by {_builder(target)}, and {'; '.join(reasons)}", f"{small}, or {_install_command(target)}"
+    hint = f"{install_smallest}, or {_install_command(target)}"
+    return f"it was built by {_builder(target)}, and {'; '.join(reasons)}", hint
 
 
 def _problem_without_lean_runtime(target: PackedTarget, found: Mapping[LibraryName, str]) -> tuple[str, str]:
@@ -131,6 +133,7 @@ def _problem_of_exact_plans(target: PackedTarget, found: Mapping[LibraryName, st
 
 
 def _builder(target: PackedTarget) -> str:
+    """The toolchain that built the plans, with its version."""
     return f"{target.toolchain} {target.version}"
 
 

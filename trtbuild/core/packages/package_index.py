@@ -46,8 +46,8 @@ def plugin_library_path(sha256: str) -> str:
 class PackedPlugins:
     """The TensorRT plugins that the engines call: name, version and namespace of each.
 
-    `library` is the path of their library in the package, and `name` its name for people. `library` is None if TensorRT's
-    own library has the plugins."""
+    `library` is the path of their library in the package, and `name` is the name of the library's file in the project.
+    `library` is None if TensorRT's own library has the plugins."""
 
     plugins: tuple[tuple[str, str, str], ...]
     library: str | None = None
@@ -107,7 +107,7 @@ class PackedDim:
 
 
 def size_text(size: Expression, dims: Sequence[PackedDim]) -> str:
-    """A size as text for people, in terms of the dims' sizes: ``2*height``."""
+    """The text of a size with the names of the dims, for messages: ``2*height``."""
     return expression_text(size, [dim.name for dim in dims], [dim.multiple_of for dim in dims])
 
 
@@ -205,7 +205,7 @@ class PackageIndex:
 
     @property
     def reference_library(self) -> str:
-        """The library that computes the reference program, for people: onnxruntime for an ONNX source, otherwise
+        """The name of the library that computes the reference program: onnxruntime for an ONNX source, otherwise
         PyTorch."""
         programs = [path for target in self.targets.values() for path in target.programs.values()]
         return "onnxruntime" if any(path.endswith(".onnx") for path in programs) else "PyTorch"
@@ -214,8 +214,8 @@ class PackageIndex:
     def target_without_engines(self) -> PackedTarget | None:
         """A target whose programs compute the whole model without engines, or None if there is no such target.
 
-        In a package with a reference program, every target is such a target. In other packages, a target is one if all its
-        partitions are Torch partitions."""
+        With a reference program, these are all targets. Without it, these are the targets that have Torch partitions
+        only."""
         for target in self.targets.values():
             partitions = target.partitions.partitions
             if self.reference or (partitions and all(partition.kind == "torch" for partition in partitions)):

@@ -272,20 +272,20 @@ def _check_partitions(
             all(isinstance(reason, str) for reason in partition.reasons.values()),
             f"a reason of {partition.name!r} is not text",
         )
-        for source, kind in partition.inputs:
+        for source, tensor_type in partition.inputs:
             expect(source in available, f"the partition {partition.name!r} reads {source!r}, which nothing produces")
-            _check_type(kind, dims)
-        for number, kind in enumerate(partition.outputs):
+            _check_type(tensor_type, dims)
+        for number, tensor_type in enumerate(partition.outputs):
             available.add(f"{partition.name}:{number}")
-            _check_type(kind, dims)
+            _check_type(tensor_type, dims)
     expect(len(target.partitions.outputs) == outputs, "its number of outputs is not the model's")
     for source in target.partitions.outputs:
         expect(source in available, f"an output is {source!r}, which nothing produces")
 
 
-def _check_type(kind: TensorType, dims: int) -> None:
-    checked_dtype(kind.dtype)
-    for size in kind.shape:
+def _check_type(tensor_type: TensorType, dims: int) -> None:
+    checked_dtype(tensor_type.dtype)
+    for size in tensor_type.shape:
         checked_expression(size, dims)
 
 

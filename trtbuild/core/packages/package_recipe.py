@@ -48,25 +48,25 @@ def package_recipe(contents: PackageContents) -> Recipe:
 
 
 def _other_precisions_part(contents: PackageContents) -> list[tuple[str, Value]]:
-    """The types of modules that do not compute in `precision`, which the index has; empty without such modules."""
+    """The part with the types of modules that do not compute in `precision`; no part without such modules."""
     others = contents.model.precisions.names[1:]
     return [("other precisions", list(others))] if others else []
 
 
 def _operators_part(contents: PackageContents) -> list[tuple[str, Value]]:
-    """The operators from outside PyTorch, which the index has; empty for a model without such operators."""
+    """The part with the operators from outside PyTorch; no part for a model without such operators."""
     operators = contents.interface.operators
     return [("operators", [operator.to_json() for operator in operators])] if operators else []
 
 
 def _state_part(contents: PackageContents) -> list[tuple[str, Value]]:
-    """The state, which the index has; empty for a model without state."""
+    """The part with the state; no part for a model without state."""
     state = contents.interface.state
     return [("state", [entry.to_json() for entry in state])] if state else []
 
 
 def _plugins_part(contents: PackageContents) -> list[tuple[str, Value]]:
-    """The plugins that the index has, and the digest of their library; empty for a model without plugins."""
+    """The part with the plugins and the digest of their library; no part for a model without plugins."""
     packed = contents.packed_plugins()
     if packed is None:
         return []
@@ -76,13 +76,16 @@ def _plugins_part(contents: PackageContents) -> list[tuple[str, Value]]:
 
 def _targets(contents: PackageContents) -> dict[str, Shared]:
     builder = contents.model.builder
-    lean = (builder.version_compatible, builder.exclude_lean_runtime)
     return {
         target.name: _target_part(
-            target, tuple(map(type, vars(target).values())), contents.toolchains[target.name], sms, *lean
+            target,
+            tuple(map(type, vars(target).values())),
+            contents.toolchains[target.name],
+            tuple(contents.sms[target.name]),
+            builder.version_compatible,
+            builder.exclude_lean_runtime,
         )
         for target in contents.model.targets
-        for sms in (tuple(contents.sms[target.name]),)
     }
 
 

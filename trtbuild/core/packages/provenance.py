@@ -30,7 +30,7 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Summary:
-    """The members of an entry that are shown to people.
+    """The members of an entry that trtbuild prints.
 
     Another version of trtbuild may have written the entry, so each member may be missing. `error` is the largest error,
     `tolerance` is the allowed error, and `points` is the number of points."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from trtbuild.core.model.spec import ShapeRange
 from trtbuild.core.partition.partitions import TensorType
-from trtbuild.core.values.expressions import Expression
+from trtbuild.core.values.expressions import freeze
 
 SCHEMA = "trtbuild.engine/1"
 
@@ -70,8 +70,4 @@ class EngineText:
 
 
 def _tensor_type(entry: Any) -> TensorType:
-    return TensorType(str(entry["dtype"]), tuple(_freeze(size) for size in entry["shape"]))
-
-
-def _freeze(size: Any) -> Expression:
-    return tuple(map(_freeze, size)) if isinstance(size, list) else size
+    return TensorType(str(entry["dtype"]), tuple(freeze(size) for size in entry["shape"]))

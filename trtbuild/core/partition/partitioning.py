@@ -21,7 +21,7 @@ def divide(producers: Sequence[Sequence[int]], labels: Sequence[Hashable]) -> li
     """Partition nodes 0..n-1. `producers[i]` are the nodes that node i needs; all of them are smaller than i.
 
     Returns the partitions, each a sorted list of nodes, in an order in which they can run. If several partitions could be
-    next, the partition with the smallest node is next.
+    next, the partition with the smallest node is next. Raises ValueError if a node needs a node that is not before it.
     """
     graph = _Groups()
     for node, needs in enumerate(producers):
@@ -38,6 +38,7 @@ def divide(producers: Sequence[Sequence[int]], labels: Sequence[Hashable]) -> li
 
 
 def _merge_without_edges(graph: _Groups, labels: Sequence[Hashable]) -> None:
+    """Merge groups with the same label until no two of them can be merged (rule 3)."""
     by_label: dict[Hashable, list[int]] = {}
     for group in sorted(graph.members):
         by_label.setdefault(labels[group], []).append(group)
@@ -71,6 +72,7 @@ class _Groups:
         return self._group_of_node[node]
 
     def add(self, node: int, producers: set[int]) -> None:
+        """Add the next node as a group. `producers` are the groups that it needs."""
         self._group_of_node.append(node)
         self.members[node] = [node]
         self._consumers[node] = set()
@@ -88,11 +90,13 @@ class _Groups:
         return not (self._path_around(first, second) or self._path_around(second, first))
 
     def _path_around(self, start: int, end: int) -> bool:
+        """Whether a path from `start` to `end` leads through a third group."""
         if not self._reachable[start] >> end & 1:
             return False
         return any(step != end and self._reachable[step] >> end & 1 for step in self._consumers[start])
 
     def merge(self, first: int, second: int) -> None:
+        """Merge two groups for which `can_merge` is true."""
         keep, merged = min(first, second), max(first, second)
         bits = 1 << keep | 1 << merged
         reach = (self._reachable[keep] | self._reachable.pop(merged)) & ~bits
@@ -111,6 +115,7 @@ class _Groups:
             self._group_of_node[node] = keep
 
     def groups_in_order(self) -> list[list[int]]:
+        """The nodes of each group. Each group follows the groups that it needs."""
         waiting = {group: len(producers) for group, producers in self._producers.items()}
         ready = [group for group, count in waiting.items() if count == 0]
         heapq.heapify(ready)

@@ -101,4 +101,5 @@ class Partitions:
 
 
 def _tensor_type(entry: Mapping[str, object]) -> TensorType:
+    # Expressions stay lists, as in JSON. All functions of `trtbuild.core.values.expressions` accept lists, too.
     return TensorType(str(entry["dtype"]), tuple(entry["shape"]))  # type: ignore[arg-type]

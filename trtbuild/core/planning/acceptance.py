@@ -78,14 +78,8 @@ def made_from_same_files(
     """The trace or calibration that a pointer record names, or None (rule 3)."""
     unversioned = keys.user_code(declared, observations)
     wanted_pointer = keys.with_any_versions(unversioned)
-    pointer = lookups.record(wanted_pointer.key)
-    if pointer is None or not pointer.recipe.same_as(wanted_pointer):
-        return None
-    try:
-        recipe = Record.from_bytes(lookups.blob(pointer.outputs["record"].sha256)).recipe
-    except (BlobMissing, EntryCorrupt, KeyError, TypeError, ValueError, AttributeError):
-        return None
-    if not keys.matches_without_versions(recipe, unversioned):
+    recipe = _recipe_behind(lookups, wanted_pointer)
+    if recipe is None or not keys.matches_without_versions(recipe, unversioned):
         return None
     if lock is None:
         return _accepted(recipe, observations, "torch is not installed here")
@@ -113,16 +107,23 @@ def accepted_partition(
             return record.recipe, _parser_reason(record.recipe, "trtbuild.lock names it")
     if can_partition or lookups.record_of(wanted) is not None:
         return None
-    pointer = lookups.record_of(any_parser)
-    if pointer is None or not pointer.recipe.same_as(any_parser):
-        return None
-    try:
-        recipe = Record.from_bytes(lookups.blob(pointer.outputs["record"].sha256)).recipe
-    except (BlobMissing, EntryCorrupt, KeyError, TypeError, ValueError, AttributeError):
-        return None
-    if recipe.stage != wanted.stage or not keys.partition_with_any_parser(recipe).same_as(any_parser):
+    recipe = _recipe_behind(lookups, any_parser)
+    if recipe is None or recipe.stage != wanted.stage or not keys.partition_with_any_parser(recipe).same_as(any_parser):
         return None
     return recipe, _parser_reason(recipe, "this machine cannot partition the model itself")
+
+
+def _recipe_behind(lookups: Lookups, pointer_recipe: Recipe) -> Recipe | None:
+    """The recipe of the record to which the pointer record with `pointer_recipe` points.
+
+    None if there is no such pointer, or if the record behind it cannot be read."""
+    pointer = lookups.record_of(pointer_recipe)
+    if pointer is None or not pointer.recipe.same_as(pointer_recipe):
+        return None
+    try:
+        return Record.from_bytes(lookups.blob(pointer.outputs["record"].sha256)).recipe
+    except (BlobMissing, EntryCorrupt, KeyError, TypeError, ValueError, AttributeError):
+        return None
 
 
 def _parser_reason(recipe: Recipe, because: str) -> Reason:

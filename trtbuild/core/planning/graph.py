@@ -70,6 +70,7 @@ class Step:
 
     @property
     def key(self) -> str | None:
+        """The key of `recipe`, or None without a recipe."""
         return self.recipe.key if self.recipe else None
 
 
@@ -93,7 +94,7 @@ class ModelPlan:
     user_code: dict[UserCodeStage, UserCode] = field(default_factory=dict)
     #: The contents of the package. None until all engines have keys.
     contents: PackageContents | None = None
-    #: Digests of blobs that a weights file or the library of plugins provides.
+    #: Digests of the blobs that files of the project provide: the weights file, and the library of plugins.
     file_weights: frozenset[str] = frozenset()
     #: The digest and the size of the library of the model's plugins; None if the model has no such library.
     plugin_library: Output | None = None
@@ -114,6 +115,7 @@ class ModelPlan:
 
     @property
     def package(self) -> Step | None:
+        """The package step, or None as long as it is not planned."""
         return self.steps.get(step_id(self.model.name, "package"))
 
     def run_again(self, step: Step, reason: Reason) -> Step:

@@ -37,6 +37,7 @@ class LockedStep:
 
     @property
     def size_bytes(self) -> int:
+        """The size of all locked outputs, in bytes."""
         return sum(output.size for output in self.outputs.values())
 
 
@@ -105,7 +106,7 @@ Area = Literal["platform", "step version", "manifest", "version", "target", "ste
 
 @dataclass(frozen=True)
 class Difference:
-    """An entry that differs between two locks. `was` and `now` are its values as text, or None in a lock without the
+    """An entry that differs between two locks. `was` and `now` are the texts of its two values; None for a lock without the
     entry."""
 
     area: Area

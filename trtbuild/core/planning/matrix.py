@@ -1,14 +1,15 @@
 """Split the engines that have to be built into jobs for several machines.
 
 Rules
-1. A job builds engines for one target. A model is work for a target if one of its engines has to run, or if its engines are
-   not known yet, because the model is not partitioned or converted.
+1. A job builds engines for one target. The jobs of a target contain each model that has an engine to build. They also
+   contain each model whose engines are not known yet, because it is not partitioned or converted.
 2. An engine is built in one job only. Models whose engines have a common key are in the same job. If several targets have
    engines with a common key (equal targets with two names), the first target builds them.
 3. Engines that are not known yet have no keys. So two jobs may build the same engine, if both have a model whose engines
    are unknown. A plan that is made after the convert steps has no such models.
-4. A target has as many jobs as its estimated time needs, if a job takes `job_duration_s`. The jobs are balanced: the
-   longest work goes first, and into the job with the least work.
+4. Models that must be in one job (rule 2) are a group. A target has as many jobs of `job_duration_s` as its estimated time
+   needs, but not more jobs than groups. The jobs are balanced: the longest group is assigned first, and each group is
+   assigned to the job with the least work.
 """
 
 from __future__ import annotations
@@ -81,24 +82,24 @@ def engine_jobs(
 def _groups_by_target(
     plans: Iterable[ModelPlan], estimate_s: Callable[[Step], float]
 ) -> Mapping[Target, Sequence[_Group]]:
-    """Return the work of each target that has work (rules 1 and 2). Targets and models are in the order of the plans."""
+    """Return the groups of each target that has engines to build (rules 1 and 2), in the order of the plans."""
     target_of_key: dict[str, Target] = {}
     groups: dict[Target, list[_Group]] = {}
     for plan in plans:
         targets = {target.name: target for target in plan.model.targets}
-        work: dict[Target, _Group] = {}
+        group_of_target: dict[Target, _Group] = {}
         for step in plan.steps.values():
             if step.stage != "engine" or step.verdict == "hit":
                 continue
             target = targets[step.target or ""]
             if step.key is not None and target_of_key.setdefault(step.key, target) != target:
                 continue
-            group = work.setdefault(target, _Group([plan.model.name]))
+            group = group_of_target.setdefault(target, _Group([plan.model.name]))
             if step.key is None:
                 group.unknown_s += estimate_s(step)
             else:
                 group.known_s[step.key] = estimate_s(step)
-        for target, group in work.items():
+        for target, group in group_of_target.items():
             groups[target] = _joined(groups.get(target, []), group)
     return groups
 

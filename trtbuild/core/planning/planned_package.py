@@ -103,7 +103,7 @@ def _output(step: Step, name: str) -> Output | None:
 
 
 def _changed_plans(package: Record, contents: PackageContents) -> tuple[Change, ...]:
-    """The engines whose plans have other digests than the plans in the package."""
+    """A change for each engine whose plan has another digest than the plan in the package."""
     plans = {
         f"{engine.partition}@{engine.target}": engine.plan.sha256
         for engine in contents.engines

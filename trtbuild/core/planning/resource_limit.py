@@ -8,7 +8,7 @@ from trtbuild.core.planning.graph import Step
 
 
 class ResourceLimit(Protocol):
-    """Decides whether a step may start beside the running steps. A limit may ask another one inside it."""
+    """Decides whether a step may start beside the running steps. A limit may contain another limit, and ask it, too."""
 
     def allows(self, step: Step) -> bool:
         """Whether the step may start now."""

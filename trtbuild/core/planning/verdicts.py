@@ -171,7 +171,7 @@ def _add_name(change: Change, names: Mapping[str, str]) -> Change:
 
 
 def _causes(changed: tuple[Change, ...]) -> tuple[Change, ...]:
-    """The changes that do not follow from another change. Programs and weights follow from a package's `reference`."""
+    """The changes that do not follow from another change. A package's `reference` adds or removes programs and weights."""
     if all(change.part != "reference" for change in changed):
         return changed
     return tuple(

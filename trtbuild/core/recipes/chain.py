@@ -62,37 +62,39 @@ def follow(
     declared: keys.Declared,
     read_link: ReadLink,
     observe: Observe,
-    ahead: ReadLaterDependencies = lambda link: (),
+    read_later: ReadLaterDependencies = lambda link: (),
     expect: ExpectLinks = lambda links: None,
 ) -> tuple[Observation, ...]:
     """The dependencies that the chain names, each with its current observation. They are parts of the trace's key."""
     states: dict[Dependency, str] = {}
     link = link_recipe(declared, ())
-    links = 0
+    link_count = 0
     while dependencies := _unseen(read_link(link), states):
-        links += 1
-        later = ahead(link)
+        link_count += 1
+        later = read_later(link)
         states.update((dependency, observe(dependency)) for dependency in dependencies)
         link = link.followed_by([(dependency.part, states[dependency]) for dependency in dependencies])
         if later:
-            expect(partial(_likely_links, link, _unseen(later, states), links, observe))
+            expect(partial(_likely_links, link, _unseen(later, states), link_count, observe))
     return tuple(itertools.starmap(Observation, states.items()))
 
 
-def _likely_links(link: Recipe, later: Sequence[Dependency], links: int, observe: Observe) -> list[Recipe]:
-    """`link` and the links after it, if they name the dependencies `later` in the groups that `extend` makes."""
+def _likely_links(link: Recipe, later: Sequence[Dependency], link_count: int, observe: Observe) -> list[Recipe]:
+    """`link`, and the links after it if they name the dependencies `later` in the groups that `extend` makes.
+
+    `link_count` is the number of links before `link`."""
     likely = [link]
     while later:
-        group = later[: _link_size(links)]
-        later, links = later[len(group) :], links + 1
+        group = later[: _link_size(link_count)]
+        later, link_count = later[len(group) :], link_count + 1
         link = link.followed_by([(dependency.part, observe(dependency)) for dependency in group])
         likely.append(link)
     return likely
 
 
-def _link_size(links: int) -> int:
-    """The number of dependencies that a link names if `links` links come before it (rule 2)."""
-    return 1 if links < SINGLE_LINKS else 2 ** min(links - SINGLE_LINKS + 1, 16)
+def _link_size(link_count: int) -> int:
+    """The number of dependencies that a link names if `link_count` links come before it (rule 2)."""
+    return 1 if link_count < SINGLE_LINKS else 2 ** min(link_count - SINGLE_LINKS + 1, 16)
 
 
 def extend(
@@ -111,7 +113,7 @@ def extend(
     state_of = {observation.dependency: observation.state for observation in observations}
     states: dict[Dependency, str] = {}
     link = link_recipe(declared, ())
-    links = 0
+    link_count = 0
     hint_written = False
     while True:
         dependencies = _unseen(read_link(link), states)
@@ -119,11 +121,11 @@ def extend(
             missing = _unseen(state_of, states)
             if not missing:
                 return tuple(itertools.starmap(Observation, states.items()))
-            group = missing[: _link_size(links)]
+            group = missing[: _link_size(link_count)]
             write_link(link, group, () if hint_written else missing[len(group) :])
             hint_written = True
             dependencies = _unseen(read_link(link), states) or group
-        links += 1
+        link_count += 1
         for dependency in dependencies:
             states[dependency] = state_of[dependency] if dependency in state_of else observe(dependency)
         link = link.followed_by([(dependency.part, states[dependency]) for dependency in dependencies])

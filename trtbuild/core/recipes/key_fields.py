@@ -11,9 +11,9 @@ from trtbuild.core.model.builder_settings import SETTINGS_IN_EVERY_KEY, BuilderS
 from trtbuild.core.model.spec import PartitionSettings, Target
 from trtbuild.core.values.encoding import Shared, Value
 
-#: (type, field) → the reason why `fields_of` leaves it out. Every other field of a model, of its settings, shapes and
-#: engine jobs is in a key, unless it was added later and has its default. Labels are only in the package's key, because
-#: they are part of the package's contents.
+#: (type, field) → the reason why `fields_of` leaves the field out. All other fields of a model and of its settings, shapes
+#: and engine jobs are in a key, except fields that were added later and have their default. Labels are only in the
+#: package's key, because they are part of the package's contents.
 EXCLUDED: Mapping[tuple[str, str], str] = {
     ("Model", "name"): "a label: it names the steps, not their results",
     ("Model", "origin"): "the place of its declaration",

@@ -52,7 +52,8 @@ STEP_VERSIONS: Mapping[str, int] = {
     "pt2": 1,
 }
 
-#: ONNX models with this opset or an older opset are converted from a newer opset (`trtbuild.stages.convert.opset`).
+#: The exporter writes newer opsets only. ONNX models with this opset or an older opset are converted from a newer opset
+#: (`trtbuild.stages.convert.opset`).
 LAST_DOWNGRADED_OPSET = 17
 
 #: The version of that conversion. It is only in the keys of such models.
@@ -168,9 +169,8 @@ def lower(
 ) -> Recipe:
     """The recipe of a lower step. `graph` is the digest of the traced program's canonical text.
 
-    `modules` is the digest of its module paths, which are not in the text, and which lowering copies to its output. The
-    patterns of `precisions` are compared with these paths.
-    `truncates_double` is whether float64 is computed in float32."""
+    `modules` is the digest of its module paths. They are not in the text, but the lower step copies them to its output, and
+    compares the patterns of `precisions` with them. `truncates_double` is whether float64 is computed in float32."""
     return _step(
         "lower",
         ("graph", graph),
@@ -343,7 +343,7 @@ def exported_file(index: str, torch: str | None) -> Recipe:
 
 
 def exported_file_with_any_torch(recipe: Recipe) -> Recipe:
-    """The recipe for looking up ``.pt2`` files on a machine without that torch: the same package, with any version."""
+    """The recipe for looking up the ``.pt2`` files of the same package on a machine without that version of torch."""
     return Recipe("pt2-any", recipe.version, tuple(part for part in recipe.parts if part[0] != "torch"))
 
 

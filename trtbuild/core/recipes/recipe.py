@@ -63,8 +63,9 @@ class Recipe:
 
     @property
     def text(self) -> str:
-        """`to_json` as text with sorted keys and without spaces, as in a record's document. It is not stored, because it is
-        as long as the recipe."""
+        """The text of `to_json`, with sorted keys and without spaces, as in a record's document.
+
+        It is computed at each call, because a stored text would take as much memory as the recipe."""
         parts = ",".join([f"[{json_text(name)},{json_text(value)}]" for name, value in self.parts])
         return f'{{"parts":[{parts}],"stage":{json_text(self.stage)},"version":{self.version}}}'
 
@@ -106,7 +107,7 @@ ABSENT = "(absent)"
 
 
 def printable(value: Value) -> str:
-    """`value` as one line of text for people. It is never part of a key."""
+    """`value` as one line of text, for messages. It is never part of a key."""
     if value is None:
         return "none"
     if isinstance(value, bool):

@@ -78,7 +78,7 @@ class Record:
 
 
 def _document_end(recipe: Recipe) -> bytes:
-    """The last bytes of the document of a record with `recipe`. Valid JSON with this end has exactly this recipe.
+    """The last bytes of the document of a record with `recipe`. A valid document with this end has exactly this recipe.
 
     Proof: the end does not begin inside a string, because the first quote in it would close that string, and the rest would
     not be valid JSON. The text of the recipe is complete, so the last brace is that of the document."""

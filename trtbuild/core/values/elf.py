@@ -17,7 +17,7 @@ _PROCESSORS = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64
 _SHARED_OBJECT = 3
 _LOAD, _DYNAMIC = 1, 2
 _NEEDED, _STRING_TABLE, _STRING_TABLE_SIZE = 1, 5, 10
-#: No library has more entries, or longer tables of names. The limits keep a damaged file from filling the memory.
+#: The largest number of segments and the largest size of a table, in bytes. So a damaged file cannot fill the memory.
 _MAX_HEADERS, _MAX_BYTES = 4096, 1 << 24
 
 
@@ -30,18 +30,18 @@ class SharedLibrary:
 
 
 def read_shared_library(read: Read) -> SharedLibrary | None:
-    """The shared library that `read` reads; None if the file is not one, or has another byte order or 32 bits."""
+    """The shared library that `read` reads; None if the file is not a little-endian shared library of 64 bits."""
     header = read(0, 64)
     if len(header) < 64 or header[:4] != b"\x7fELF" or header[4:6] != b"\x02\x01":
         return None
     kind, machine = struct.unpack_from("<HH", header, 16)
-    (table,) = struct.unpack_from("<Q", header, 32)
-    size, count = struct.unpack_from("<HH", header, 54)
-    if kind != _SHARED_OBJECT or size < 56 or count > _MAX_HEADERS:
+    (table_offset,) = struct.unpack_from("<Q", header, 32)
+    entry_size, count = struct.unpack_from("<HH", header, 54)
+    if kind != _SHARED_OBJECT or entry_size < 56 or count > _MAX_HEADERS:
         return None
     segments = []
     for number in range(count):
-        entry = read(table + number * size, 56)
+        entry = read(table_offset + number * entry_size, 56)
         if len(entry) < 56:
             return None
         type_, _, offset, address, _, length = struct.unpack_from("<IIQQQQ", entry)
@@ -67,7 +67,7 @@ def _needed(read: Read, segments: list[tuple[int, int, int, int]]) -> Iterator[s
 
 
 def _file_offset(address: int, segments: list[tuple[int, int, int, int]]) -> int:
-    """The place in the file of an address in memory."""
+    """The offset in the file of the bytes that are loaded at `address`."""
     for type_, offset, start, length in segments:
         if type_ == _LOAD and start <= address < start + length:
             return offset + address - start

@@ -134,7 +134,7 @@ def to_json(value: Value) -> object:
         return {"$bytes": value.hex()}  # type: ignore[union-attr]
     if isinstance(value, dict) or isinstance(value, Mapping):  # noqa: SIM101 (the check for dict is much faster)
         items = {key: to_json(value[key]) for key in sorted(value)}
-        if "$" in "".join(key[:1] for key in items):
+        if "$" in "".join(key[:1] for key in items):  # a key begins with $, like the marks of other types
             return {"$map": [[key, item] for key, item in items.items()]}
         return items
     if isinstance(value, list | tuple):
@@ -158,7 +158,7 @@ def json_text(value: Value) -> str:
 
 
 def _text_with_shared(value: Mapping[str, Value]) -> str:
-    """`json_text` of a mapping of shared mappings. The text of a shared mapping that is in it twice is computed once."""
+    """`json_text` of a mapping that has shared mappings among its values. The text of a shared mapping is computed once."""
     if "$" in "".join(key[:1] for key in value):
         return _dumps(to_json(value))
     return "{" + ",".join([f"{_quoted(key)}:{json_text(value[key])}" for key in sorted(value)]) + "}"
@@ -184,8 +184,8 @@ def from_json(data: object) -> Value:
 
 def _decode_marked(mark: str, body: object) -> Value:
     if mark == "$f64" and isinstance(body, str) and len(body) == 16:
-        bits: float = struct.unpack(">d", bytes.fromhex(body))[0]
-        return bits
+        number: float = struct.unpack(">d", bytes.fromhex(body))[0]
+        return number
     if mark == "$bytes" and isinstance(body, str):
         return bytes.fromhex(body)
     if mark == "$map" and isinstance(body, list):

@@ -14,7 +14,8 @@ from typing import Any, TypeAlias
 
 Expression: TypeAlias = "int | Sequence[str | int | Expression]"
 
-#: The upper end of an interval without a known upper end. TensorRT stores sizes in 64 bits, but they have at most 31 bits.
+#: The upper end of the interval of a size that depends on data. TensorRT stores sizes in 64 bits, but no size may have more
+#: than 31 bits.
 UNBOUNDED = 2**31 - 1
 
 #: The largest exponent for which a power of a number other than -1, 0 and 1 can be a size.
@@ -26,8 +27,9 @@ Interval = tuple[int, int]
 def evaluate(expression: Expression, symbols: Sequence[int]) -> int:
     """The size if symbol k has the value `symbols[k]`.
 
-    Raises ValueError if the size depends on data, for a division by zero, for a negative exponent, and for a power that
-    is too large: an exponent of more than 63, or a base of more than 64 bits."""
+    Raises ValueError if `expression` is not valid, or if the size depends on data. Also raises ValueError for a division by
+    zero, for a negative exponent, and for a power that is too large: an exponent of more than 63, or a base of more than
+    64 bits. Raises IndexError for a symbol without a value."""
     if isinstance(expression, int):
         return expression
     operator, *operands = expression
@@ -41,6 +43,8 @@ def evaluate(expression: Expression, symbols: Sequence[int]) -> int:
 
 def interval(expression: Expression, symbols: Sequence[Interval]) -> Interval:
     """Bounds of the size if each symbol is in its interval (both ends included).
+
+    Raises ValueError if `expression` is not valid, and IndexError for a symbol without an interval.
 
     The bounds are sound, but not always tight, because each occurrence of a symbol is bounded separately. So ``s - s``
     gives more than 0..0. Evaluating only at min, opt and max would give wrong bounds, because a modulo is not monotonic.
@@ -57,7 +61,7 @@ def interval(expression: Expression, symbols: Sequence[Interval]) -> Interval:
 
 
 def expression_text(expression: Expression, symbols: Sequence[str], units: Sequence[int] = ()) -> str:
-    """The expression as text for people, with the symbols' names: ``2*batch``.
+    """The expression as text, with the symbols' names: ``2*batch``.
 
     `units` has the unit of each symbol, if `symbols` are names of sizes (a size is its unit times the symbol). If
     ``height`` has the unit 32, the text of ``32*s`` is ``height``, and that of ``s`` is ``height//32``.

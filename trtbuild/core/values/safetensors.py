@@ -26,14 +26,14 @@ _LARGEST_HEADER_BYTES = 100_000_000
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """A tensor of a file. `dtype` is torch's name. Its bytes are those from `first` up to, but not including, `last`. Both
-    count from the end of the header."""
+    """A tensor of a file. `dtype` is torch's name. The tensor's bytes begin at offset `begin` of the data, and end before
+    offset `end`. The data begins after the header."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
-    first: int
-    last: int
+    begin: int
+    end: int
 
 
 def header_length(head: bytes, size_bytes: int) -> int:
@@ -53,12 +53,12 @@ def read_entries(header: bytes, size_bytes: int) -> list[TensorEntry]:
     if not isinstance(tensors, dict):
         raise ValueError("its header is not an object")
     result = [_entry(name, fields) for name, fields in tensors.items() if name != _METADATA]
-    result.sort(key=lambda entry: (entry.first, entry.last))
+    result.sort(key=lambda entry: (entry.begin, entry.end))
     end = 0
     for entry in result:
-        if entry.first != end:
-            raise ValueError(f"tensor {entry.name!r} begins at byte {entry.first} of the data, not at {end}")
-        end = entry.last
+        if entry.begin != end:
+            raise ValueError(f"tensor {entry.name!r} begins at byte {entry.begin} of the data, not at {end}")
+        end = entry.end
     needed_bytes = LENGTH_BYTES + len(header) + end
     if needed_bytes != size_bytes:
         raise ValueError(f"its tensors need {needed_bytes} bytes, and it has {size_bytes}: it was cut off or added to")
@@ -69,7 +69,7 @@ def read_tensors(data: bytes) -> Iterator[tuple[TensorEntry, bytes]]:
     """The tensors of a file with the content `data`, each with its bytes. Raises ValueError."""
     start = LENGTH_BYTES + header_length(data, len(data))
     for entry in read_entries(data[LENGTH_BYTES:start], len(data)):
-        yield entry, data[start + entry.first : start + entry.last]
+        yield entry, data[start + entry.begin : start + entry.end]
 
 
 def to_bytes(
@@ -100,12 +100,12 @@ def _entry(name: str, fields: Any) -> TensorEntry:
     try:
         element = BY_SAFETENSORS[fields["dtype"]]
         shape = tuple(index(length) for length in fields["shape"])
-        first, last = (index(offset) for offset in fields["data_offsets"])
+        begin, end = (index(offset) for offset in fields["data_offsets"])
     except (KeyError, TypeError, ValueError):
         raise ValueError(f"the entry of tensor {name!r} is not understood: {fields!r}") from None
     needed_bytes = element.itemsize * math.prod(shape)
-    if min(shape, default=0) < 0 or not 0 <= first <= last or last - first != needed_bytes:
+    if min(shape, default=0) < 0 or not 0 <= begin <= end or end - begin != needed_bytes:
         raise ValueError(
-            f"tensor {name!r} has {last - first} bytes where {element.name}{list(shape)} needs {needed_bytes}"
+            f"tensor {name!r} has {end - begin} bytes where {element.name}{list(shape)} needs {needed_bytes}"
         )
-    return TensorEntry(name, element.name, shape, first, last)
+    return TensorEntry(name, element.name, shape, begin, end)

@@ -27,6 +27,7 @@ TYPE_LIMITS: Mapping[str, ValueRange] = {
 }
 
 
+#: "Dimension out of range" is an error about the number of an axis, not about an index.
 _OUT_OF_RANGE = re.compile(r"\b(?<!Dimension )out of (range|bounds|\w+ bounds)\b", re.IGNORECASE)
 
 

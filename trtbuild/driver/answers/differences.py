@@ -131,10 +131,15 @@ def _one_sided_entries(area: str, was: Mapping[str, Any], now: Mapping[str, Any]
 
 
 def _field_differences(area: str, name: str, was: Any, now: Any) -> Iterator[Difference]:
+    """The smallest fields that differ. A field that only one side has is not compared, because the index of a package has
+    more fields than a manifest. The exception is the range of an input: without the field, the input has no range."""
     if isinstance(was, Mapping) and isinstance(now, Mapping):
         for field in was:
-            if field in now:  # a package's index has more fields than a manifest
+            if field in now:
                 yield from _field_differences(area, f"{name}.{field}", was[field], now[field])
+        if area == "inputs":
+            ranges = [{f"{name}.range": side["range"]} if "range" in side else {} for side in (was, now)]
+            yield from _one_sided_entries(area, *ranges)
     elif was != now:
         yield _value_difference(area, name, was, now)
 
@@ -205,6 +210,8 @@ def _weight_differences(was: Subject, now: Subject) -> Iterator[Difference]:
     Weights without a known name are compared by slot if both sides have the same partitions. If the partitions differ, the
     same slot may belong to another weight.
     """
+    if not (was.weights and now.weights):
+        return
     same_partitions = was.partitions is not None and was.partitions == now.partitions
     names_by_slot = [was.weight_names, now.weight_names]
     if same_partitions:
@@ -216,8 +223,6 @@ def _weight_differences(was: Subject, now: Subject) -> Iterator[Difference]:
             f"slot {slot}": weight for slot, weight in subject.weights.items() if slot not in names and same_partitions
         }
         weights_by_name.append({**weights_with_name, **weights_without_name})
-    if not (was.weights and now.weights):
-        return
     have_all_names = all(
         len(table) == len(subject.weights) for table, subject in zip(weights_by_name, (was, now), strict=True)
     )

@@ -48,6 +48,7 @@ class BuildResult:
 
     @property
     def ok(self) -> bool:
+        """Whether the build succeeded: its outcome is complete, and it has no other errors."""
         return self.outcome.ok and not self.errors
 
 

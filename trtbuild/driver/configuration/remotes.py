@@ -134,19 +134,19 @@ def _entry_of_table(sources: Sources, file: ConfigFile, number: int, table: Mapp
 
 
 def _read_number(sources: Sources, entry: _Entry, key: str, maximum: float) -> float | None:
-    """Return the number in the field `key` of a remote: from its environment variable, or else from `entry`.
+    """Return the number in the field `key` of a remote, from its environment variable or, without a variable, from `entry`.
 
-    None if it is not set or invalid. An invalid number is added as a problem.
+    None if the number is not set or invalid. An invalid number is added as a problem.
     """
     is_integer = key == "connections"
+    value, place = entry.numbers.get(key, (None, entry.place))
     variable = sources.variable(f"TRTBUILD_REMOTE_{name_in_variables(entry.name)}_{key.upper()}")
-    place = variable[1] if variable is not None else entry.numbers.get(key, (None, entry.place))[1]
-    value = entry.numbers[key][0] if variable is None and key in entry.numbers else None
     if variable is not None:
+        text, place = variable
         try:
-            value = int(variable[0]) if is_integer else float(variable[0])
+            value = int(text) if is_integer else float(text)
         except ValueError:
-            value = variable[0]
+            value = text
     if value is None:
         return None
     if isinstance(value, int if is_integer else (int, float)) and not isinstance(value, bool) and 0 < value <= maximum:

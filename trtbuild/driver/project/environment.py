@@ -186,13 +186,18 @@ def check_locked_parsers(facts: Facts, steps: Iterable[Step]) -> None:
 
     A locked step has to run again with ``--force``, or if its results are missing.
     """
-    by_toolchain = {
-        target.toolchain: toolchain for target, toolchain in facts.toolchains.items() if toolchain.parsers_differ
+    # A model may have targets for several releases of one toolchain, and the stand-in has other limits for each release.
+    by_release = {
+        (target.toolchain, toolchain.version): toolchain
+        for target, toolchain in facts.toolchains.items()
+        if toolchain.parsers_differ
     }
     for step in steps:
         job = step.job
-        toolchain = by_toolchain.get(job.toolchain) if isinstance(job, PartitionJob) else None
-        if step.verdict != "run" or toolchain is None or step.recipe is None or not isinstance(job, PartitionJob):
+        if step.verdict != "run" or step.recipe is None or not isinstance(job, PartitionJob):
+            continue
+        toolchain = by_release.get((job.toolchain, job.toolchain_version))
+        if toolchain is None:
             continue
         locked_parser = keys.stand_in_of(step.recipe)
         available_parser = None if toolchain.stand_in is None else key_fields.fields_of(toolchain.stand_in)

@@ -66,7 +66,8 @@ class StoreLookups:
         self.weights_digests: dict[str, str] = {}
         #: The ids and the keys of the steps that this command has run.
         self._run_steps_and_keys: set[str] = set()
-        #: Keys whose record is damaged, or whose results are. The record is in quarantine now, or is not used.
+        #: Keys with a damaged record or damaged results. A damaged record is in quarantine now. A record with damaged
+        #: results is not used.
         self.corrupt_keys: set[str] = set()
         #: Those of `corrupt_keys` whose results are damaged (`mark_damaged`). Their records are not looked up again.
         self._damaged_keys: set[str] = set()
@@ -237,7 +238,7 @@ class StoreLookups:
         self._records.pop(key, None)
 
     def note_run(self, step: str, record: Record) -> None:
-        """Note that a step ran in this build, with the result `record`. The store need not contain this record."""
+        """Note that a step ran in this build, with the result `record`. The store may lack this record."""
         self._run_steps_and_keys.update((step, record.recipe.key))
         self._records[record.recipe.key] = record
 

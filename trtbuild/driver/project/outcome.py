@@ -61,6 +61,7 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
+        """Whether all steps of `stages` are hits now, and nothing failed."""
         all_done = all(is_done(plan, self.stages) for plan in self.plans.values())
         return all_done and not (self.failed or self.unwritten)
 

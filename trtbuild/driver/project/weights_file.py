@@ -90,7 +90,7 @@ class WeightsFile:
                 known = table.get(tensor.name)
                 if known is None or known.sha256 not in missing_digests:
                     continue
-                data = _read_exactly(descriptor, start + tensor.first, tensor.last - tensor.first)
+                data = _read_exactly(descriptor, start + tensor.begin, tensor.end - tensor.begin)
                 if data is None or store.put_bytes(data).sha256 != known.sha256:
                     raise self._changed_error()
                 missing_digests.remove(known.sha256)
@@ -174,11 +174,12 @@ class _TableBuilder:
         self._header = bytearray()
         self._tensors = tensors
         self._digests = [hashlib.sha256() for _ in tensors]
-        self._missing_bytes = [tensor.last - tensor.first for tensor in tensors]
+        self._missing_bytes = [tensor.end - tensor.begin for tensor in tensors]
         #: The number of the tensor to which the next bytes belong.
         self._current = 0
 
     def update(self, view: memoryview) -> None:
+        """Take the next bytes of the file."""
         missing_header_bytes = len(self._expected_header) - len(self._header)
         self._header += view[:missing_header_bytes]
         view = view[missing_header_bytes:]

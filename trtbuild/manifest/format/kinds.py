@@ -27,7 +27,7 @@ class Allowed:
 
 
 def invalid_value(text: str, hint: str | None = None) -> PydanticCustomError:
-    """A pydantic error with this text and hint. `wording` does not change the text."""
+    """A pydantic error with this text and hint. The message to the user is exactly this text."""
     return PydanticCustomError("trtbuild", "{text}", {"text": text, "hint": hint})
 
 
@@ -123,7 +123,10 @@ KNOWN_SMS = (75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121)
 
 
 def _check_sm(value: Any) -> Any:
+    """`value`, if it is a known SM or has another type. For other numbers and texts, raise an error with the nearest SM."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return value
+    if isinstance(value, int) and value in KNOWN_SMS:
         return value
     number_text = str(value).casefold().removeprefix("sm").lstrip("_ ")
     number: int | None = None
@@ -133,8 +136,6 @@ def _check_sm(value: Any) -> Any:
         number = int(number_text)
     if number is not None and number not in KNOWN_SMS and number * 10 in KNOWN_SMS:
         number *= 10  # "sm: 9" means Hopper, SM 90
-    if isinstance(value, int) and value in KNOWN_SMS:
-        return value
     known = ", ".join(map(str, KNOWN_SMS))
     if number in KNOWN_SMS:
         raise invalid_value(

@@ -60,7 +60,7 @@ class ExpectedType(NamedTuple):
                 return ExpectedType(annotation, tuple(_constraints(metadata)))
 
     def type_inside(self, step: str | int) -> ExpectedType | None:
-        """The expected type of a field, key or element of a value of this kind; None when it is unknown."""
+        """The expected type of a field, an entry or an element of a value of this type; None when it is unknown."""
         kind = self.bare_type
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             info = kind.model_fields.get(str(step))
@@ -138,7 +138,7 @@ def check_fields(
     try:
         return adapter.validate_python(data), frozenset(invalid)
     except ValidationError:
-        return None, frozenset(invalid)  # a required field is missing, and that has a problem already
+        return None, frozenset(invalid)  # a required field is missing; its problem was added above
 
 
 def _misspelt_places(kind: Any, errors: Sequence[Any]) -> set[tuple[str | int, ...]]:
@@ -183,31 +183,48 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return _adapters[id(kind)][1]
 
 
-def _add_problem(details: dict[str, Any], kind: Any, label: str, root: Node, key: Origin, problems: Problems) -> None:
-    error, context, value = details["type"], details.get("ctx", {}), details.get("input")
-    loc: tuple[str | int, ...] = details["loc"]
-    # With this `loc`, pydantic reports an invalid key of a mapping, or an unknown field with the name `[key]`.
-    is_about_key = loc[-1:] == ("[key]",) and error != "extra_forbidden"
-    if is_about_key:
-        loc = loc[:-1]
-    node, origin, key_origin = root, root.origin, key
+class _Location(NamedTuple):
+    """The node to which a `loc` leads, the place of its key, its expected type, and the expected type around it.
+
+    If a part of `loc` is not in the text, `node` is the innermost node that is. An unknown expected type is None."""
+
+    node: Node
+    key_origin: Origin
+    expected: ExpectedType | None
+    parent: ExpectedType
+
+
+def _locate(loc: tuple[str | int, ...], kind: Any, root: Node, key: Origin) -> _Location:
+    """Follow `loc` from `root`, a value of `kind`. `key` is the place of the name of `root`."""
+    node, key_origin = root, key
     expected: ExpectedType | None = ExpectedType(kind)
     parent = ExpectedType(kind)
     for step in loc:
         # Shorthands are expanded before the check, so `loc` may have steps that are not in the text.
         if isinstance(step, str) and step in node.items:
             key_origin, node = node.keys[step], node.items[step]
-            origin = node.origin
         elif isinstance(step, int) and step < len(node.elements):
             node = node.elements[step]
-            origin = key_origin = node.origin
+            key_origin = node.origin
         if expected is not None:
             parent, expected = expected, expected.type_inside(step)
+    return _Location(node, key_origin, expected, parent)
+
+
+def _add_problem(details: dict[str, Any], kind: Any, label: str, root: Node, key: Origin, problems: Problems) -> None:
+    """Add the problem of one of pydantic's errors. The other arguments are those of `check_fields`."""
+    error, context, value = details["type"], details.get("ctx", {}), details.get("input")
+    loc: tuple[str | int, ...] = details["loc"]
+    # With this `loc`, pydantic reports an invalid key of a mapping, or an unknown field with the name `[key]`.
+    is_about_key = loc[-1:] == ("[key]",) and error != "extra_forbidden"
+    if is_about_key:
+        loc = loc[:-1]
+    node, key_origin, expected, parent = _locate(loc, kind, root, key)
     name = loc[-1] if loc else None
     if error == "trtbuild":
         # For a whole mapping (a missing part), the place of its key is clearer than the place of its first field.
         is_mapping = is_about_key or isinstance(value, dict | BaseModel) or node.items
-        problems.add(key_origin if is_mapping else origin, context["text"], context["hint"])
+        problems.add(key_origin if is_mapping else node.origin, context["text"], context["hint"])
     elif error == "extra_forbidden":
         known = list(parent.bare_type.model_fields)
         problems.add(key_origin, f"unknown field {name!r}", suggestion(str(name), known, "fields here"))
@@ -215,11 +232,8 @@ def _add_problem(details: dict[str, Any], kind: Any, label: str, root: Node, key
         words = allowed_text(expected) if expected else "a value"
         problems.add(key_origin, f"the field `{name}` is missing", f"`{name}` is {words}")
     elif is_about_key:
-        words = (
-            allowed_text(ExpectedType(typing.get_args(parent.bare_type)[0]))
-            if typing.get_args(parent.bare_type)
-            else "a name"
-        )
+        key_types = typing.get_args(parent.bare_type)
+        words = allowed_text(ExpectedType(key_types[0])) if key_types else "a name"
         problems.add(key_origin, f"{name!r} cannot be a name here", f"it must be {words}")
     else:
         words = allowed_text(expected) if expected else "another value"
@@ -227,7 +241,8 @@ def _add_problem(details: dict[str, Any], kind: Any, label: str, root: Node, key
             words = f"at most {context['le']}"
         last = next((step for step in reversed(loc) if isinstance(step, str)), label)
         subject = f"each entry of `{last}`" if isinstance(name, int) else f"`{last}`"
-        problems.add(origin, f"{subject} must be {words}, not {kind_of(value)}", _hint(error, value, expected, last))
+        hint = _hint(error, value, expected, last)
+        problems.add(node.origin, f"{subject} must be {words}, not {kind_of(value)}", hint)
 
 
 def _hint(error: str, value: Any, expected: ExpectedType | None, last: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Messages for YAML syntax errors: the place of the mistake, which may be before the parser's place, and a hint.
+"""Messages for YAML syntax errors: the place of the mistake, and a hint. The parser may stop at a later place.
 
 PyYAML's parser in Python has better messages than libyaml ("found character '\\t' …"). Our messages are chosen by the
 `problem` and `context` of its error (PyYAML 6.0, scanner.py and parser.py). Errors without an entry in `_WORDINGS` keep

@@ -90,6 +90,12 @@ def test_a_weight_that_blocks_do_not_divide_is_rounded_and_stays_float(layout: Q
     assert stored_types(Linear(layout, (40, 16)), sizes=(40,)) == [("float32", (16, 40))]
 
 
+@pytest.mark.parametrize(("columns", "block"), [(33, 3), (1, 1)])
+def test_a_weight_of_4_bits_with_an_odd_row_is_rounded_and_stays_float(columns: int, block: int) -> None:
+    layout = QuantizerLayout("int4", None, -8, block)
+    assert stored_types(Linear(layout, (columns, 16)), sizes=(columns,)) == [("float32", (16, columns))]
+
+
 def test_a_kernel_of_a_convolution_in_blocks_is_rounded_and_stays_float() -> None:
     class Convolution(nn.Module):
         def __init__(self) -> None:

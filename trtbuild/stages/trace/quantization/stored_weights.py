@@ -9,8 +9,9 @@ Rules
 1. The dequantizer gives the results of the quantizer, bit by bit: both call the same functions.
 2. int8 weights are stored if no other operand of their product is quantized. In other models TensorRT chooses the
    arithmetic from the quantizers on both sides, and the program stays as it is.
-3. Blocks have to divide the last axis of a matrix. Weights in other blocks are stored as floats that are rounded already,
-   because neither ONNX's blocks nor TensorRT's kernels fit them.
+3. Blocks have to divide the last axis of a matrix, and this axis has an even size, because two numbers of 4 bits share a
+   byte. Other weights in blocks are stored as floats that are rounded already, because neither ONNX's blocks nor
+   TensorRT's kernels fit them.
 4. Weights in two levels of scales (NVFP4) are stored as float4 numbers, float8 scales of blocks and one float32 scale. This
    quantizer computes its scales from its input. An input that is not a known weight is an error, because ONNX has no such
    quantizer: no reference on a CPU could compute it.
@@ -199,7 +200,8 @@ def _cast_like(node: Any, value: torch.Tensor) -> torch.Tensor:
 
 
 def _has_whole_blocks(weight: torch.Tensor, block_size: int) -> bool:
-    return weight.dim() == 2 and not weight.shape[1] % block_size
+    """Whether a weight in blocks of 4-bit numbers can be stored in 4 bits (rule 3)."""
+    return weight.dim() == 2 and not weight.shape[1] % block_size and not weight.shape[1] % 2
 
 
 def _int8_quantizers() -> tuple[Any, ...]:

@@ -53,7 +53,7 @@ class FakeProject:
                 plan.steps[step.id] = step if record is None else replace(step, verdict="hit", record=record)
         return plan
 
-    def run(self, step: Step, plan: ModelPlan) -> StepRun:
+    def run(self, step: Step, plan: ModelPlan, announce: Callable[[], None] = lambda: None) -> StepRun:
         with self._lock:
             self._running += 1
             self.most_running = max(self.most_running, self._running)
@@ -78,7 +78,7 @@ class FakeProject:
         *,
         jobs: int = 2,
         keep_going: bool = False,
-        run: Callable[[Step, ModelPlan], StepRun] | None = None,
+        run: Callable[..., StepRun] | None = None,
         write: Callable[[ModelPlan], list[WrittenOutput]] | None = None,
         limit: ResourceLimit | None = None,
         rebuild_lost: bool = True,
@@ -161,7 +161,7 @@ def execute_with_damage(project: FakeProject, times: int) -> Outcome:
     original_run = project.run
     remaining = [times]
 
-    def run(step: Step, plan: ModelPlan) -> StepRun:
+    def run(step: Step, plan: ModelPlan, announce: Callable[[], None] = lambda: None) -> StepRun:
         if step.stage == "package" and remaining[0]:
             remaining[0] -= 1
             project.done.clear()  # as if in quarantine: the engine's step is a miss now
@@ -198,7 +198,7 @@ def test_outputs_are_written_as_soon_as_their_model_is_done() -> None:
     project = FakeProject(*chain("m"), *chain("n"))
     written = threading.Event()
 
-    def run(step: Step, plan: ModelPlan) -> StepRun:
+    def run(step: Step, plan: ModelPlan, announce: Callable[[], None] = lambda: None) -> StepRun:
         if step.model == "n" and step.stage == "engine":
             assert written.wait(30), "m's outputs are written while n is built"
         return project.run(step, plan)
@@ -259,7 +259,7 @@ def test_outputs_that_cannot_be_read_after_every_retry_are_an_error(rebuild_lost
 def test_a_step_whose_result_disappears_each_time_is_an_error_and_not_an_endless_loop() -> None:
     project = FakeProject(*chain("m"))
 
-    def run(step: Step, plan: ModelPlan) -> StepRun:
+    def run(step: Step, plan: ModelPlan, announce: Callable[[], None] = lambda: None) -> StepRun:
         ran = project.run(step, plan)
         if step.stage == "engine":
             project.done.clear()
@@ -325,7 +325,7 @@ def test_an_interrupted_build_aborts_and_does_not_wait_for_a_thread_that_hangs(
     project = FakeProject(*chain("m"), *chain("n"))
     stuck, aborted = threading.Event(), []
 
-    def run(step: Step, plan: ModelPlan) -> StepRun:
+    def run(step: Step, plan: ModelPlan, announce: Callable[[], None] = lambda: None) -> StepRun:
         if step.model == "m":
             stuck.wait(60)
         raise KeyboardInterrupt  # as if a signal had arrived now
@@ -335,3 +335,68 @@ def test_an_interrupted_build_aborts_and_does_not_wait_for_a_thread_that_hangs(
         execute(outcome, Callbacks(project.plan, run, abort=lambda: aborted.append(True)), jobs=2, watcher=Watcher())
     assert aborted == [True]
     stuck.set()
+
+
+class AnnouncingProject(FakeProject):
+    """A project whose traces announce their results, and end only when `checked` is set."""
+
+    def __init__(self, *steps: Step, fails: bool = False) -> None:
+        super().__init__(*steps)
+        self.checked = threading.Event()
+        self._fails = fails
+
+    def run(self, step: Step, plan: ModelPlan, announce: Callable[[], None] = lambda: None) -> StepRun:
+        if step.stage != "trace":
+            return super().run(step, plan)
+        ran = super().run(step, plan)
+        announce()
+        assert self.checked.wait(30), "no step that reads the announced results has started"
+        if self._fails:
+            assert step.key is not None
+            del self.done[step.key]
+            raise SourceError("the traced program is not the model")
+        return ran
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_announced_results_are_used_before_the_step_has_ended(fails: bool) -> None:
+    project = AnnouncingProject(
+        a_step("m", "trace", "t"),
+        a_step("m", "lower", "l", "m/trace/t"),
+        a_step("m", "engine", "a", "m/lower/l"),
+        a_step("m", "engine", "b", "m/lower/l"),
+        a_step("m", "package", "p", "m/engine/a", "m/engine/b"),
+        fails=fails,
+    )
+
+    def run(step: Step, plan: ModelPlan, announce: Callable[[], None]) -> StepRun:
+        ran = project.run(step, plan, announce)
+        if step.stage == "package":
+            project.checked.set()  # the trace still runs
+        return ran
+
+    outcome = project.execute(run=run, keep_going=True)
+    assert project.ran[:2] == ["m/trace/t", "m/lower/l"]
+    assert set(project.ran) == {"m/trace/t", "m/lower/l", "m/engine/a", "m/engine/b", "m/package/p"}
+    assert [*outcome.failed] == ["m/trace/t"] * fails
+    assert [*outcome.written] == ["m"] * (not fails), "outputs are written after the check only"
+    assert project.most_running == 2, "one announced step is no job"
+
+
+def test_models_with_one_key_wait_for_the_end_of_an_announced_step() -> None:
+    project = AnnouncingProject(
+        a_step("a", "trace", "t", key="same"),
+        a_step("a", "lower", "l", "a/trace/t"),
+        a_step("b", "trace", "t", key="same"),
+        a_step("b", "lower", "l", "b/trace/t", key="other"),
+    )
+
+    def run(step: Step, plan: ModelPlan, announce: Callable[[], None]) -> StepRun:
+        if step.id == "a/lower/l":
+            project.checked.set()
+        return project.run(step, plan, announce)
+
+    outcome = project.execute(run=run)
+    assert outcome.ok
+    assert project.ran.count("a/trace/t") + project.ran.count("b/trace/t") == 1
+    assert {*outcome.written} == {"a", "b"}

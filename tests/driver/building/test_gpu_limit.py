@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -117,7 +117,7 @@ def test_several_gpus_build_engines_at_once_and_never_two_on_one(
     steps = [_engine(f"e{number}") for number in range(9)]
     limit, pool = _limit((90, 90, 90)), WorkerPool(tmp_path / "store", tmp_path)
 
-    def run(step: Step, plan: ModelPlan) -> StepRun:
+    def run(step: Step, plan: ModelPlan, announce: Callable[[], None] = lambda: None) -> StepRun:
         call(pool, "engine", step.job, limit.gpu_of(step))
         assert step.recipe is not None
         record = project.done[step.recipe.key] = Record(step.recipe, {})

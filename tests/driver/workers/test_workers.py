@@ -98,8 +98,8 @@ def test_a_worker_whose_parent_died_before_it_began_runs_no_job(tmp_path: Path) 
 
 def test_garbage_collection_is_enabled_even_if_preloading_fails() -> None:
     program = (
-        "import gc, pathlib; from trtbuild.driver.workers import worker; here = pathlib.Path('.');"
-        "print(worker._preloaded_handler('no kind', here, here), gc.isenabled(), gc.get_freeze_count() > 0)"
+        "import gc, pathlib, sys; from trtbuild.driver.workers import worker; here = pathlib.Path('.');"
+        "print(worker._preloaded_handler('no kind', here, here, sys.stdout), gc.isenabled(), gc.get_freeze_count() > 0)"
     )
     process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert process.stdout.split() == ["None", "True", "True"]

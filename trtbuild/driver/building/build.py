@@ -8,7 +8,7 @@ import gc
 import os
 import time
 import traceback
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from trtbuild.core.planning.graph import STAGES, ModelPlan, Reason, Step, stages_until
@@ -24,6 +24,7 @@ from trtbuild.driver.building.memory import MemoryLimit
 from trtbuild.driver.building.operator_warnings import operator_warnings
 from trtbuild.driver.building.quantization_warnings import quantization_warnings
 from trtbuild.driver.building.steps import run_step
+from trtbuild.driver.building.unchecked import Publication, UncheckedSteps
 from trtbuild.driver.farm.farm import Farm
 from trtbuild.driver.farm.limit import MOST_JOBS, FarmLimit
 from trtbuild.driver.project import wiring
@@ -152,17 +153,21 @@ def _execute_steps(workspace: Workspace, outcome: Outcome, watcher: Watcher, far
     jobs = request.jobs or os.cpu_count() or 1
     estimates = Estimates(workspace.history, workspace.project, workspace.models)
     pool = WorkerPool(workspace.store.local.root, workspace.project)
+    unchecked = UncheckedSteps(workspace.lookups)
     gpus = GpuLimit(MemoryLimit(estimates.estimate_bytes))
 
-    def run(step: Step, plan: ModelPlan) -> StepRun:
+    def run(step: Step, plan: ModelPlan, announce: Callable[[], None]) -> StepRun:
         with workspace.store.building(step.key or step.id):
             record = workspace.lookups.find_new_record(plan, step)
             if record is not None:
                 ran = StepRun(record, 0.0, source=workspace.lookups.source_of(record.recipe.key))
-            else:
-                ran = _run_step(step, plan, workspace, pool, gpus.gpu_of(step), farm)
-        workspace.lookups.note_run(step.id, ran.record)
-        return ran
+                workspace.lookups.note_run(step.id, record)
+                return ran
+            may_announce = jobs > 1 and farm is None  # the workers of a scheduler publish the records of engines
+            with unchecked.running(step, plan, announce if may_announce else None) as publication:
+                ran = _run_step(step, plan, workspace, pool, gpus.gpu_of(step), farm, publication)
+                publication.finish(ran.record)
+                return ran
 
     def write(plan: ModelPlan) -> list[WrittenOutput]:
         if request.until not in (None, STAGES[-1]):
@@ -193,14 +198,22 @@ def _execute_steps(workspace: Workspace, outcome: Outcome, watcher: Watcher, far
         )
     finally:
         pool.close(kill=True)
+        for step_id in unchecked.dropped_ids:
+            outcome.ran.pop(step_id, None)
 
 
 def _run_step(
-    step: Step, plan: ModelPlan, workspace: Workspace, pool: WorkerPool, gpu: int | None, farm: Farm | None
+    step: Step,
+    plan: ModelPlan,
+    workspace: Workspace,
+    pool: WorkerPool,
+    gpu: int | None,
+    farm: Farm | None,
+    publication: Publication,
 ) -> StepRun:
     folder = workspace.project / wiring.LOG_FOLDER
     try:
-        ran = _run_with_typed_errors(step, plan, workspace, pool, gpu, farm)
+        ran = _run_with_typed_errors(step, plan, workspace, pool, gpu, farm, publication)
     except TrtbuildError as error:
         if isinstance(error, ToolchainError) and error.nodes:
             refused_nodes.name_operators(error, plan, step, workspace.lookups)
@@ -214,7 +227,13 @@ def _run_step(
 
 
 def _run_with_typed_errors(
-    step: Step, plan: ModelPlan, workspace: Workspace, pool: WorkerPool, gpu: int | None, farm: Farm | None
+    step: Step,
+    plan: ModelPlan,
+    workspace: Workspace,
+    pool: WorkerPool,
+    gpu: int | None,
+    farm: Farm | None,
+    publication: Publication,
 ) -> StepRun:
     runs_here = farm is None or step.stage != "engine"
     size_bytes = weights_bytes(step) if runs_here else 0
@@ -226,7 +245,7 @@ def _run_with_typed_errors(
             memory.free_with_swap_bytes() if size_bytes else None,
         )
         facts = workspace.facts[plan.model.name]
-        return run_step(step, plan, facts, workspace.lookups, workspace.store, pool, gpu=gpu, farm=farm)
+        return run_step(step, plan, facts, workspace.lookups, workspace.store, pool, publication, gpu=gpu, farm=farm)
     except TrtbuildError:
         raise
     except OSError as error:

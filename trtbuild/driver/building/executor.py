@@ -16,6 +16,9 @@ Rules
 6. A step starts beside others only if the limit allows it: enough memory is free (memory.py), and a GPU or a worker of a
    scheduler is idle if the step needs one. A step that fits may start before a more urgent one that has to wait.
 7. Only the caller's thread makes plans and changes the executor's state. Other threads only call `run` and `write`.
+8. A step may announce its results before it has checked them. Its model is then planned again, and the steps that read
+   these results start. One announced step that still runs does not count as a job. The model's outputs are written after
+   the end of the announced step.
 """
 
 from __future__ import annotations
@@ -67,17 +70,26 @@ class Callbacks:
 
     `replan` plans a model again, `run` runs one step, and `write` writes the outputs of a finished model. `abort` ends the
     running steps when the build is interrupted. `last_duration_s` returns the seconds that a step took last time, by id.
+
+    `run` may call its last argument once, when `replan` can use the results of the step (rule 8).
     """
 
     replan: Callable[[str], ModelPlan]
-    run: Callable[[Step, ModelPlan], StepRun]
+    run: Callable[[Step, ModelPlan, Callable[[], None]], StepRun]
     write: Callable[[ModelPlan], list[WrittenOutput]] = lambda plan: []
     abort: Callable[[], None] = lambda: None
     last_duration_s: Callable[[str], float | None] = lambda step: None
 
 
-#: A step to run, or the name of a model whose outputs are to be written.
-_Task = Step | str
+@dataclass(frozen=True)
+class _Announcement:
+    """The message of a running step that its results can be used (rule 8)."""
+
+    step: Step
+
+
+#: A step to run, or the name of a model whose outputs are to be written. A running step sends announcements.
+_Task = Step | str | _Announcement
 _Result = StepRun | list[WrittenOutput]
 
 
@@ -130,7 +142,7 @@ class _Execution:
         self._rebuild_lost = rebuild_lost
         self._schedule = Schedule(outcome.stages)
         self._finished_tasks: SimpleQueue[FinishedTask[_Task, _Result]] = SimpleQueue()
-        self._step_pool: ThreadPool[_Task, _Result] = ThreadPool(jobs, self._finished_tasks)
+        self._step_pool: ThreadPool[_Task, _Result] = ThreadPool(jobs + 1, self._finished_tasks)
         self._writer_pool: ThreadPool[_Task, _Result] = ThreadPool(1, self._finished_tasks)
         #: Model → the run of a partition step that made conversions. The next plan of the model removes the entry.
         self._conversions: dict[str, StepRun] = {}
@@ -139,6 +151,8 @@ class _Execution:
         #: Step id → how often the step has run in this build.
         self._run_counts: Counter[str] = Counter()
         self._limit_refused = False
+        #: The keys of the running steps that have announced their results.
+        self._announced_keys: set[str] = set()
 
     def run_all(self) -> None:
         for plan in list(self.outcome.plans.values()):
@@ -163,7 +177,7 @@ class _Execution:
 
     def _start_steps(self) -> None:
         self._limit_refused = False
-        while self._step_pool.open_task_count < self._jobs and (self._keep_going or not self.outcome.failed):
+        while self._job_count < self._jobs and (self._keep_going or not self.outcome.failed):
             step = self._schedule.take_step(self._fits)
             if step is None:
                 return
@@ -171,8 +185,16 @@ class _Execution:
             self._watcher.step_started(step)
             self._step_pool.submit(step, self._step_callback(step, self.outcome.plans[step.model]))
 
+    @property
+    def _job_count(self) -> int:
+        """The number of running steps, without one of the announced steps."""
+        return self._step_pool.open_task_count - bool(self._announced_keys)
+
     def _step_callback(self, step: Step, plan: ModelPlan) -> Callable[[], _Result]:
-        return lambda: self._callbacks.run(step, plan)
+        def announce() -> None:
+            self._finished_tasks.put((_Announcement(step), []))
+
+        return lambda: self._callbacks.run(step, plan, announce)
 
     def _fits(self, step: Step) -> bool:
         fits = self._limit.allows(step)
@@ -188,7 +210,9 @@ class _Execution:
         except queue.Empty:
             return
         while True:
-            if isinstance(task, Step):
+            if isinstance(task, _Announcement):
+                self._process_announcement(task.step)
+            elif isinstance(task, Step):
                 self._step_pool.open_task_count -= 1
                 self._limit.release(task)
                 self._process_step_result(task, result)
@@ -202,7 +226,14 @@ class _Execution:
         for name in self._schedule.take_due_models():
             self._replan(name)
 
+    def _process_announcement(self, step: Step) -> None:
+        self._announced_keys.add(step.key or step.id)
+        self._schedule.invalidate(step.model)
+
     def _process_step_result(self, step: Step, result: _Result | BaseException) -> None:
+        if (step.key or step.id) in self._announced_keys:
+            self._announced_keys.discard(step.key or step.id)
+            self._schedule.invalidate(step.model)
         if isinstance(result, StepRun):
             if result.source == "built":
                 self.outcome.ran[step.id] = (step.reason, result)
@@ -271,7 +302,9 @@ class _Execution:
         name = plan.model.name
         self._watcher.model_planned(plan)
         self._schedule.put_plan(plan, ranks(plan, self._callbacks.last_duration_s))
-        if plan.steps and is_done(plan) and name not in self.outcome.written and name not in self.outcome.unwritten:
+        is_checked = self._announced_keys.isdisjoint(step.key or step.id for step in plan.steps.values())
+        is_pending = name not in self.outcome.written and name not in self.outcome.unwritten
+        if plan.steps and is_checked and is_pending and is_done(plan):
             self._writer_pool.submit(name, lambda: self._callbacks.write(plan))
 
 

@@ -24,12 +24,12 @@ from trtbuild.core.recipes import chain, keys
 from trtbuild.core.recipes.dependency import Dependency, Observation
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
+from trtbuild.driver.building.unchecked import Publication
 from trtbuild.driver.farm.farm import Farm
 from trtbuild.driver.project.lookups import StoreLookups
 from trtbuild.driver.project.outcome import StepRun
 from trtbuild.driver.workers.pool import WorkerPool
 from trtbuild.driver.workers.provenance import provenance
-from trtbuild.driver.workers.results import Reply
 from trtbuild.driver.workers.tasks import call
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.calibration.job import CalibrateJob
@@ -50,11 +50,12 @@ def run_step(
     lookups: StoreLookups,
     store: LayeredStore,
     pool: WorkerPool,
+    publication: Publication,
     *,
     gpu: int | None = None,
     farm: Farm | None = None,
 ) -> StepRun:
-    """Run one step whose inputs are in the store.
+    """Run one step whose inputs are in the store. `publication` publishes its record.
 
     `gpu` is the only GPU that the step's worker process can use. None means no such limit. With `farm`, the workers of
     its scheduler compile engines.
@@ -65,9 +66,11 @@ def run_step(
         raise AssertionError("a step runs when its recipe is known")
     start_s = time.monotonic()
     if step.stage == "package":
-        return StepRun(publish_package(step.recipe, plan, store, lookups), time.monotonic() - start_s)
+        created = create_package_record(step.recipe, plan, store, lookups)
+        record = publication.publish([created], lambda: store.put_record(created, replace=True))
+        return StepRun(record, time.monotonic() - start_s)
     if step.stage in USER_CODE_STAGES:
-        return _run_user_code(step, plan, lookups, store, pool)
+        return _run_user_code(step, plan, lookups, store, pool, publication)
     if step.stage in ("lower", "engine"):
         inputs = (sha256 for _, sha256 in blobs_read_by(step))
         lookups.keep_file_weights(plan.model, [sha256 for sha256 in inputs if sha256 in plan.file_weights])
@@ -77,14 +80,27 @@ def run_step(
         job = replace(job, trust=store.local.trust.to_json())
     if farm is not None and isinstance(job, EngineJob):
         return _compile_on_worker(step, job, farm, start_s)
-    reply = call(pool, step.stage, job, gpu)
-    record = Record(step.recipe, reply.outputs, provenance(reply))
-    conversions = _publish_conversions(reply, store)
-    record = store.put_record(record, replace=step.reason.code in _REPLACING_REASONS)
-    if step.stage == "partition":
-        _publish_partitions_for_any_parser(plan, facts, record, store)
+    reply = call(pool, step.stage, job, gpu, publication.announce)
+    publication.compare(reply.outputs)
+    made = Record(step.recipe, reply.outputs, provenance(reply))
+    conversions = [Record.from_bytes(conversion.record.encode()) for conversion in reply.conversions.values()]
+
+    def put() -> Record:
+        for conversion in conversions:
+            store.put_record(
+                conversion, replace=True
+            )  # the partition step could not use a record that is already stored
+        record = store.put_record(made, replace=step.reason.code in _REPLACING_REASONS)
+        if step.stage == "partition":
+            _publish_partitions_for_any_parser(plan, facts, record, store)
+        return record
+
     return StepRun(
-        record, time.monotonic() - start_s, conversions=conversions, log=reply.log, peak_rss_bytes=reply.peak_rss_bytes
+        publication.publish([*conversions, made], put),
+        time.monotonic() - start_s,
+        conversions={key: conversion.duration_s for key, conversion in reply.conversions.items()},
+        log=reply.log,
+        peak_rss_bytes=reply.peak_rss_bytes,
     )
 
 
@@ -101,16 +117,6 @@ def _compile_on_worker(step: Step, job: EngineJob, farm: Farm, start_s: float) -
         peak_rss_bytes=compiled.peak_rss_bytes,
         worker=compiled.worker,
     )
-
-
-def _publish_conversions(reply: Reply, store: LayeredStore) -> dict[str, float]:
-    """Publish the conversions that a partition step made. Returns the seconds that each conversion took, by key."""
-    durations_s = {}
-    for key, conversion in reply.conversions.items():
-        record = Record.from_bytes(conversion.record.encode())
-        store.put_record(record, replace=True)  # the partition step could not use a record that is already stored
-        durations_s[key] = conversion.duration_s
-    return durations_s
 
 
 def trace_job(plan: ModelPlan, planned: TraceStep) -> TraceJob:
@@ -142,7 +148,12 @@ def _user_code_job(step: Step, plan: ModelPlan) -> TraceJob | CalibrateJob:
 
 
 def _run_user_code(
-    step: Step, plan: ModelPlan, lookups: StoreLookups, store: LayeredStore, pool: WorkerPool
+    step: Step,
+    plan: ModelPlan,
+    lookups: StoreLookups,
+    store: LayeredStore,
+    pool: WorkerPool,
+    publication: Publication,
 ) -> StepRun:
     """Run a calibrate or a trace step."""
     start_s = time.monotonic()
@@ -150,7 +161,8 @@ def _run_user_code(
         raise AssertionError(f"{step.stage} runs no user code")
     code = plan.user_code[step.stage]
     store.fetch(sha256 for _, sha256 in blobs_read_by(step))
-    reply = call(pool, step.stage, _user_code_job(step, plan))
+    reply = call(pool, step.stage, _user_code_job(step, plan), on_announced=publication.announce)
+    publication.compare(reply.outputs)
     observations = [Observation(Dependency.from_part(part), state) for part, state in reply.observations]
     changed_dependencies = lookups.find_changed_dependencies(observations)
     if changed_dependencies:
@@ -222,18 +234,18 @@ def _publish_partitions_for_any_parser(plan: ModelPlan, facts: Facts, record: Re
 
 def publish_package(recipe: Recipe, plan: ModelPlan, store: LayeredStore, lookups: StoreLookups) -> Record:
     """Create a package from blobs in the store, and publish its record. Raises BlobMissing."""
-    if plan.contents is not None:  # the engines may all be in a remote cache
-        engines = plan.contents.engines
-        store.fetch(blob.sha256 for engine in engines for blob in (engine.plan, engine.layers) if blob is not None)
-        if plan.contents.packed_library is not None:
-            lookups.keep_file_weights(plan.model, [plan.contents.packed_library.sha256])
-    return store.put_record(_create_package_record(recipe, plan, store, lookups), replace=True)
+    return store.put_record(create_package_record(recipe, plan, store, lookups), replace=True)
 
 
-def _create_package_record(recipe: Recipe, plan: ModelPlan, store: LayeredStore, lookups: StoreLookups) -> Record:
+def create_package_record(recipe: Recipe, plan: ModelPlan, store: LayeredStore, lookups: StoreLookups) -> Record:
+    """Create a package from blobs in the store. Returns its record, which is not published. Raises BlobMissing."""
     contents = plan.contents
     if contents is None:
         raise AssertionError("a package is made after its contents are known")
+    # the engines may all be in a remote cache
+    store.fetch(blob.sha256 for engine in contents.engines for blob in (engine.plan, engine.layers) if blob is not None)
+    if contents.packed_library is not None:
+        lookups.keep_file_weights(plan.model, [contents.packed_library.sha256])
     names = store.put_bytes(json.dumps(_names_of_targets(contents, lookups), indent=1, sort_keys=True).encode())
     index = index_to_bytes(package_index(contents, names, _quantized_types(contents, lookups)))
     plans = {

@@ -242,6 +242,15 @@ class StoreLookups:
         self._run_steps_and_keys.update((step, record.recipe.key))
         self._records[record.recipe.key] = record
 
+    def use_record(self, record: Record) -> None:
+        """Use a record that the store does not have yet."""
+        self._records[record.recipe.key] = record
+
+    def withdraw(self, step: str, key: str) -> None:
+        """Undo `note_run` and `use_record`: the step did not run to its end, and the record under `key` does not count."""
+        self._run_steps_and_keys -= {step, key}
+        self._records.pop(key, None)
+
     def find_new_record(self, plan: ModelPlan, step: Step) -> Record | None:
         """Look up a step's record again, if the step was planned without a record.
 

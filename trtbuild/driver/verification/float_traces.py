@@ -20,6 +20,7 @@ from trtbuild.core.planning.model_plan import plan_model
 from trtbuild.core.planning.verdicts import EVICTED
 from trtbuild.core.recipes.record import Record
 from trtbuild.driver.building.steps import run_step
+from trtbuild.driver.building.unchecked import UncheckedSteps
 from trtbuild.driver.project.workspace import Workspace
 from trtbuild.driver.workers.pool import WorkerPool
 from trtbuild.errors import TrtbuildError
@@ -46,8 +47,9 @@ def float_program(workspace: Workspace, plan: ModelPlan, pool: WorkerPool) -> Fl
             step = float_plan.run_again(step, EVICTED)
         if workspace.request.frozen:
             raise NoFloatTrace("--frozen is set, and the cache does not have it")
-        with workspace.store.building(step.key or step.id):
-            ran = run_step(step, float_plan, facts, workspace.lookups, workspace.store, pool)
+        steps = UncheckedSteps(workspace.lookups)
+        with workspace.store.building(step.key or step.id), steps.running(step, float_plan, None) as publication:
+            ran = run_step(step, float_plan, facts, workspace.lookups, workspace.store, pool, publication)
         return _program(workspace, ran.record)
     except TrtbuildError as error:
         raise NoFloatTrace(error.text) from error

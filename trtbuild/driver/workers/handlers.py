@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from trtbuild.stages.program.custom_calls import OpenedProgram
     from trtbuild.stages.trace.calibration.job import CalibrateJob
     from trtbuild.stages.trace.job import TraceJob
+    from trtbuild.stages.trace.run import TraceResult
     from trtbuild.stages.verify.job import VerifyJob
 
 
@@ -81,6 +82,7 @@ def trace(job: TraceJob, context: Context) -> Result:
     from trtbuild.stages.trace import run
 
     store = context.store
+    announced: dict[str, Output] = {}
 
     def store_weights(weights: list[tuple[int, Any]]) -> list[Any]:
         """Put weights into the store. Return the slot number, dtype, shape and output of each weight."""
@@ -96,26 +98,33 @@ def trace(job: TraceJob, context: Context) -> Result:
         subject, size = "the weights of the model", sum(view.nbytes for view in views)
         refuse_small_cache_disk(store.root, subject, size, lambda: store.missing_bytes(views))
 
+    def store_outputs(traced: TraceResult) -> dict[str, Output]:
+        outputs = {
+            "program": store.put_bytes(traced.program),
+            "graph": store.put_bytes(traced.graph.encode()),
+            "modules": store.put_bytes(json.dumps(traced.modules).encode()),
+            "interface": store.put_bytes(json.dumps(traced.interface).encode()),
+        }
+        weights_by_slot: dict[str, Weight] = {}
+        if traced.kept is None:
+            refuse_small_disk(traced.weights)
+        for slot, dtype, shape, stored in store_weights(traced.weights) if traced.kept is None else traced.kept:
+            output = Output(stored["sha256"], stored["size"])
+            outputs[f"weight:{slot}"] = output
+            weights_by_slot[str(slot)] = Weight(dtype, tuple(shape), output.sha256)
+        outputs["weights"] = store.put_bytes(json.dumps(weights_to_json(weights_by_slot)).encode())
+        return outputs
+
+    def announce(traced: TraceResult) -> None:
+        announced.update(store_outputs(traced))
+        context.announce(announced)
+
     quantizers = None if job.quantizers is None else store.get_bytes(job.quantizers)
     traced = run.trace(
-        job, context.project, store_weights, graph_steps.graph_functions(), quantizers, refuse_small_disk
+        job, context.project, store_weights, graph_steps.graph_functions(), quantizers, refuse_small_disk, announce
     )
-    outputs = {
-        "program": store.put_bytes(traced.program),
-        "graph": store.put_bytes(traced.graph.encode()),
-        "modules": store.put_bytes(json.dumps(traced.modules).encode()),
-        "interface": store.put_bytes(json.dumps(traced.interface).encode()),
-    }
-    weights_by_slot: dict[str, Weight] = {}
-    if traced.kept is None:
-        refuse_small_disk(traced.weights)
-    for slot, dtype, shape, stored in store_weights(traced.weights) if traced.kept is None else traced.kept:
-        output = Output(stored["sha256"], stored["size"])
-        outputs[f"weight:{slot}"] = output
-        weights_by_slot[str(slot)] = Weight(dtype, tuple(shape), output.sha256)
-    outputs["weights"] = store.put_bytes(json.dumps(weights_to_json(weights_by_slot)).encode())
     observations = tuple((seen.dependency.part, seen.state) for seen in traced.observations)
-    return Result(outputs, observations, traced.uncacheable)
+    return Result(announced or store_outputs(traced), observations, traced.uncacheable)
 
 
 def tensor_bytes(tensor: Any) -> tuple[str, tuple[int, ...], memoryview]:
@@ -128,7 +137,7 @@ def tensor_bytes(tensor: Any) -> tuple[str, tuple[int, ...], memoryview]:
 
 
 def lower(job: LowerJob, context: Context) -> Result:
-    """Lower a traced program, and check that the lowered program gives the same results."""
+    """Lower a traced program, announce the result, and check that the lowered program gives the same results."""
     from trtbuild.stages.lower import run
     from trtbuild.stages.program import consistency
     from trtbuild.stages.program.custom_calls import open_calls
@@ -138,19 +147,21 @@ def lower(job: LowerJob, context: Context) -> Result:
     store = context.store
     traced = consistency.read_program(store.get_bytes(job.program))
     opened = open_calls(traced)  # the code of operators from outside PyTorch is loaded only in the trace worker
-    program = run.lower(
+    lowered = run.lower(
         opened.program, job.precisions, decomposition_table(), job.points, truncates_double=job.truncates_double
     )
-    if job.comparison is not None:
-        compare_lowered(job.comparison, job.precisions, opened, program, store)
+    program = lowered
     if opened.calls:
-        program = opened.close(program)
+        program = opened.close(lowered)
         consistency.refuse_changes(program, consistency.signature(traced), "lower", job.points)
     outputs = {
         "program": store.put_bytes(program.to_bytes()),
         "graph": store.put_bytes(program_text(program).encode()),
         "modules": store.put_bytes(json.dumps(module_paths(program)).encode()),
     }
+    if job.comparison is not None:
+        context.announce(outputs)
+        compare_lowered(job.comparison, job.precisions, opened, lowered, store)
     return Result(outputs)
 
 

@@ -35,7 +35,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -80,6 +80,10 @@ _DEATH_HINTS: Mapping[tuple[WorkerKind, int], str] = {
 #: The beginning of a crash report that `faulthandler` writes, and one frame of its stack.
 _CRASH_HEADING = "Fatal Python error: "
 _STACK_FRAME = re.compile(r'^  File "([^"]+)", line (\d+) in ', re.MULTILINE)
+
+
+#: A function that receives the outputs that a worker announces, as JSON: name → output.
+OnAnnounced = Callable[[Mapping[str, Any]], None]
 
 
 def command(kind: WorkerKind, store_root: Path, project: Path) -> list[str]:
@@ -128,25 +132,38 @@ class Worker:
                 text=True,
             )
 
-    def call(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        """Send a job and return the worker's reply. Raises the error that the worker reports, or WorkerDied."""
+    def call(self, job: Mapping[str, Any], on_announced: OnAnnounced = lambda outputs: None) -> dict[str, Any]:
+        """Send a job and return the worker's reply. Calls `on_announced` if the worker announces outputs before it.
+
+        Raises the error that the worker reports, or WorkerDied."""
         start = os.fstat(self._log.fileno()).st_size
         try:
             if self._process.stdin is None or self._process.stdout is None:
                 raise AssertionError("workers have pipes")
             self._process.stdin.write(json.dumps(job) + "\n")
             self._process.stdin.flush()
-            line = self._process.stdout.readline()
         except (BrokenPipeError, OSError):
-            line = ""
-        if not line.endswith("\n"):
-            raise self._death_error(start)
-        reply: dict[str, Any] = json.loads(line)
+            raise self._death_error(start) from None
+        reply = self._read_reply(start)
+        while "announced" in reply:
+            on_announced(reply["announced"])
+            reply = self._read_reply(start)
         reply["log"] = self._log_since(start)
         if not reply["ok"]:
             error = error_from_json(reply["error"], reply["log"])
             error.worker_log = reply["log"]
             raise error
+        return reply
+
+    def _read_reply(self, start: int) -> dict[str, Any]:
+        """Read a line from the worker. `start` is the size of its log before the job. Raises WorkerDied."""
+        try:
+            line = self._process.stdout.readline() if self._process.stdout is not None else ""
+        except OSError:
+            line = ""
+        if not line.endswith("\n"):
+            raise self._death_error(start)
+        reply: dict[str, Any] = json.loads(line)
         return reply
 
     def end(self) -> None:
@@ -245,17 +262,24 @@ class WorkerPool:
         self._servers: ForkServers | None = None
 
     def call(
-        self, kind: WorkerKind, job: Mapping[str, Any], *, alone: bool = False, gpu: int | None = None
+        self,
+        kind: WorkerKind,
+        job: Mapping[str, Any],
+        *,
+        alone: bool = False,
+        gpu: int | None = None,
+        on_announced: OnAnnounced = lambda outputs: None,
     ) -> dict[str, Any]:
         """Do one job in a worker of `kind`, and return its reply. With `alone`, the worker does no other job.
 
-        `gpu` is the GPU of an engine worker. Raises TrtbuildError."""
+        `gpu` is the GPU of an engine worker. `on_announced` receives the outputs that the worker announces before its
+        reply. Raises TrtbuildError."""
         worker = self._take(kind, gpu, new=alone)
         is_reused = _IS_REUSED[kind] and not alone
         if kind == "trace":
             self._prepare("torch")
         try:
-            reply = worker.call(job)
+            reply = worker.call(job, on_announced)
         except TrtbuildError:
             self._give_back(worker, reusable=is_reused and worker.is_alive)
             raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,14 @@ from trtbuild.store.local.local import LocalStore
 class Context:
     """The resources of a task: the local store, the project's directory, and the directory of timing caches.
 
-    If `timings` is None, timing caches are not kept.
+    If `timings` is None, timing caches are not kept. `announce` passes the outputs of a task to the driver before the task
+    has checked them. The task has to return the same outputs, or to fail.
     """
 
     store: LocalStore
     project: Path
     timings: Path | None = None
+    announce: Callable[[Mapping[str, Output]], None] = lambda outputs: None
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from typing import Any
 from trtbuild.core.engines.engine_job import EngineJob
 from trtbuild.core.model.graph_kinds import GRAPH_KINDS
 from trtbuild.core.planning.jobs import ConvertJob, LowerJob, PartitionJob
+from trtbuild.core.recipes.record import Output
 from trtbuild.core.values.codec import decode, encode
 from trtbuild.driver.gpu_comparisons.job import ComparisonJob
 from trtbuild.driver.workers import graph_steps, handlers
@@ -64,14 +65,27 @@ TASKS: Mapping[str, Task] = {
 }
 
 
-def call(pool: WorkerPool, task: str, job: Any, gpu: int | None = None) -> Reply:
-    """Do `task` in a worker of `pool`, which sees only the GPU `gpu` if it is not None.
+def call(
+    pool: WorkerPool,
+    task: str,
+    job: Any,
+    gpu: int | None = None,
+    on_announced: Callable[[Mapping[str, Output]], None] = lambda outputs: None,
+) -> Reply:
+    """Do `task` in a worker of `pool`, which sees only the GPU `gpu` if it is not None. `on_announced` receives the outputs
+    that the task announces before it has checked them.
 
     Raises the error that the worker reports, or WorkerDied.
     """
     message = {"task": task, "job": encode(job)}
     loads_plugins = isinstance(job, EngineJob) and job.plugin_library is not None
-    answer = pool.call(TASKS[task].worker, message, alone=loads_plugins, gpu=gpu)
+    answer = pool.call(
+        TASKS[task].worker,
+        message,
+        alone=loads_plugins,
+        gpu=gpu,
+        on_announced=lambda outputs: on_announced({name: decode(Output, output) for name, output in outputs.items()}),
+    )
     return Reply(
         **vars(decode(Result, answer["result"])),
         duration_s=float(answer["duration_s"]),

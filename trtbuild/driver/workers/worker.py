@@ -8,6 +8,7 @@ Rules
 4. A trace worker loads torch, but no user code. It does each job in a forked child (`FORKS`), so torch is imported once and
    a model's code cannot affect the next model. It forks while only the main thread runs Python. If the child ends without
    a reply, the worker ends with the same status or signal.
+5. Before the reply, a job may write one line with its announced outputs (`Context.announce`).
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ def main(argv: list[str]) -> int:
         faulthandler.enable()  # after a crash in native code, the log shows the Python stack
     if sys.path and sys.path[0] in ("", str(Path.cwd())):
         del sys.path[0]  # the project's files must not shadow installed modules
-    handler = _preloaded_handler(kind, Path(store_root), Path(project)) if kind in ("trace", "torch") else None
+    handler = _preloaded_handler(kind, Path(store_root), Path(project), replies) if kind in ("trace", "torch") else None
     for line in jobs:
         if handler is None:
-            handler = _job_handler(kind, Path(store_root), Path(project))
+            handler = _job_handler(kind, Path(store_root), Path(project), replies)
         if kind == "trace" and FORKS:
             _do_in_fork(handler, json.loads(line), replies)
             continue
@@ -58,13 +59,13 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _preloaded_handler(kind: str, store_root: Path, project: Path) -> Handler | None:
+def _preloaded_handler(kind: str, store_root: Path, project: Path, replies: TextIO) -> Handler | None:
     """Return the handler, after loading its libraries; None if that fails, and the first job then reports the error."""
     gc.disable()  # imported modules are not garbage, and repeated collections make the import of torch slower
     try:
         from trtbuild.driver.workers import handlers
 
-        handler = _job_handler(kind, store_root, project)
+        handler = _job_handler(kind, store_root, project, replies)
         handlers.prepare(kind)
         return handler
     except Exception:
@@ -155,19 +156,25 @@ def error_to_json(error: TrtbuildError) -> dict[str, Any]:
     return fields
 
 
-def _job_handler(kind: str, store_root: Path, project: Path) -> Handler:
+def _job_handler(kind: str, store_root: Path, project: Path, replies: TextIO) -> Handler:
     if kind == "original":
         from trtbuild.driver.workers import original
 
         return original.handler(project)
     if kind not in ("trace", "torch", "engine", "comparison"):
         raise ValueError(f"there is no kind of worker {kind!r}")
+    from trtbuild.core.recipes.record import Output
+    from trtbuild.core.values.codec import encode
     from trtbuild.driver.project.wiring import TIMING_FOLDER
     from trtbuild.driver.workers import tasks
     from trtbuild.driver.workers.results import Context
     from trtbuild.store.local.local import LocalStore
 
-    context = Context(LocalStore(store_root), project, project / TIMING_FOLDER)
+    def announce(outputs: Mapping[str, Output]) -> None:
+        replies.write(json.dumps({"announced": encode(outputs)}) + "\n")
+        replies.flush()
+
+    context = Context(LocalStore(store_root), project, project / TIMING_FOLDER, announce)
     return lambda message: tasks.do(message, context)
 
 

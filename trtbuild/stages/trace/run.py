@@ -62,6 +62,9 @@ class TraceResult:
 #: during the proof.
 StoreWeights = Callable[["list[tuple[int, torch.Tensor]]"], Any]
 
+#: A function that receives the results of a trace before the proof has ended. They have no observations yet.
+Announce = Callable[["TraceResult"], None]
+
 #: A function that raises an error if weights (slot number, value) cannot be stored.
 RefuseWeights = Callable[["list[tuple[int, torch.Tensor]]"], None]
 
@@ -114,12 +117,14 @@ def trace(
     graph_functions: GraphFunctions | None = None,
     quantizers: bytes | None = None,
     refuse_weights: RefuseWeights = lambda weights: None,
+    announce: Announce = lambda traced: None,
 ) -> TraceResult:
     """Trace the model of `job`, prove the result, and record its dependencies. Raises SourceError.
 
     `refuse_weights` receives the weights to store, before the proof. It may raise an error. `graph_functions` are the
     functions for sources that are graphs already (``onnx:``, ``network:``). `quantizers` are the result of a calibration.
-    If an error is raised, `store_weights` may already have stored weights; then no record refers to them.
+    `announce` receives the results of a large model before the proof has ended. If an error is raised, `store_weights` may
+    already have stored weights; then no record refers to them.
     """
     process_state = prepare()
     import torch
@@ -136,6 +141,12 @@ def trace(
     def refuse_weights_unrecorded(weights: list[tuple[int, torch.Tensor]]) -> None:
         with discovery.own_work():
             refuse_weights(weights)
+
+    def announce_unrecorded(traced: TraceResult) -> None:
+        if not discovery.operators:  # their description is complete only at the end of the recording
+            traced.interface["operators"] = {}
+            with discovery.own_work():
+                announce(traced)
 
     discovery = Discovery(project, job.source, process_state.environment, process_state.modules)
     frames = Frames(discovery.places, project)
@@ -156,6 +167,7 @@ def trace(
                     discovery.dependency_state,
                     store_weights,
                     refuse_weights_unrecorded,
+                    announce_unrecorded,
                 )
         traced.interface["operators"] = discovery.operators
         if discovery.operators:
@@ -187,6 +199,7 @@ def trace_module(
     dependency_state: Callable[[], object] = lambda: None,
     store_weights: StoreWeights | None = None,
     refuse_weights: RefuseWeights = lambda weights: None,
+    announce: Announce = lambda traced: None,
 ) -> TraceResult:
     """Trace a loaded module. `implementation` returns the digest of a custom operator's implementation by the operator's
     name. `dependency_state` returns a value that changes with each new dependency. Raises SourceError."""
@@ -258,11 +271,15 @@ def trace_module(
             ranges=dict(program.exported.range_constraints),
         )
         size_error = changing_size_error(arranged.program, exported.raw, job, frames)
+        if size_error is None and proof.is_large:
+            traced.kept = storing.answer() if storing is not None else None
+            announce(traced)
         proof.finish()  # first: if the model itself fails, its own error is raised instead of `size_error`
         if size_error is not None:
             raise size_error
         prove_state(module, state, job)
-        traced.kept = storing.answer() if storing is not None else None
+        if traced.kept is None:
+            traced.kept = storing.answer() if storing is not None else None
     return traced
 
 

@@ -27,7 +27,7 @@ import stat
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,21 @@ _GRANULARITY_S = 2.0
 
 #: Variables that the parent process sets for a trace (`trtbuild.driver.workers.pool`). They are equal in every trace.
 PARENT_VARIABLES = frozenset({"CUDA_VISIBLE_DEVICES", "PYTHONHASHSEED", "PYTHONDONTWRITEBYTECODE"})
+
+
+class _OwnReads(threading.local):
+    """A block in which the recorder itself reads. Each thread has its own.
+
+    The wrappers enter the block thousands of times, so this is no generator with ``contextmanager``."""
+
+    depth = 0
+
+    def __enter__(self) -> bool:
+        self.depth += 1
+        return self.depth == 1
+
+    def __exit__(self, *error: object) -> None:
+        self.depth -= 1
 
 
 class Recorder:
@@ -59,20 +74,12 @@ class Recorder:
         self._recorded_paths: set[str] = set()
         #: Files whose pin is the digest of the bytes that Python compiled.
         self._digest_pins: set[Dependency] = set()
-        self._local = threading.local()
+        self._own_reads = _OwnReads()
 
-    @contextmanager
-    def ignore_own_reads(self) -> Iterator[bool]:
-        """Enter a block in which the recorder itself reads: its reads are not recorded. Yields False inside another such
-        block."""
-        if getattr(self._local, "busy", False):
-            yield False
-            return
-        self._local.busy = True
-        try:
-            yield True
-        finally:
-            self._local.busy = False
+    def ignore_own_reads(self) -> AbstractContextManager[bool]:
+        """Enter a block in which the recorder itself reads: its reads are not recorded. The value of the block is False
+        inside another such block."""
+        return self._own_reads
 
     @contextmanager
     def dropping_records(self) -> Iterator[None]:

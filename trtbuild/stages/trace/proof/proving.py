@@ -10,7 +10,9 @@ Rules
    must be equal. A float that the model reads from a tensor (``item``) is compared in the tensor's dtype.
 3. Values are always compared at the smallest point. If comparing values at the other points would take long, their flows
    are compared instead (`dataflow`): model and program must call the same operators on the same values. This is a stronger
-   proof, and takes milliseconds. If the flows of a point differ, values are compared there, too.
+   proof, and takes milliseconds. If the flows of a point differ, values are compared there, too. The flows are compared in
+   a forked copy of this process. For a model with many weights, the copy starts before this process compares the values at
+   the smallest point.
 4. A call must not write to its inputs or to the module's weights and buffers. (A branch could do so at one size only.)
 5. If only the places of NaN differ, the bool inputs are also tried as all False and as all True. One of the two is a mask
    that hides no key of an attention. A random mask may hide all keys of a row, and PyTorch's implementations of attention
@@ -50,6 +52,9 @@ from trtbuild.stages.trace.proof.returned import ResultMismatch, returned_tensor
 from trtbuild.stages.trace.user_code.advice import value_advice
 from trtbuild.stages.trace.user_code.frames import Frames, describe_error, first_lines
 
+#: For a model with more bytes of weights than this, flows are always compared (rule 3), and no values on entry.
+LARGE_WEIGHTS_BYTES = 64 << 20
+
 #: If comparing values at all other points takes more seconds than this, by an estimate, flows are compared first (rule 3).
 FLOWS_WORTHWHILE_S = 1.0
 
@@ -65,6 +70,7 @@ class Point:
 
 class Proof:
     """Compares program and model: at the smallest point on entry, and at the other points in a forked copy or in `finish`.
+    The values of a large model are compared in `finish` only, so that its caller can announce the program before.
 
     `dependency_state` returns a value that changes with each new dependency of user code.
     """
@@ -93,12 +99,17 @@ class Proof:
         # small points first: they show most errors in milliseconds
         self._points = sorted(points.values(), key=lambda p: (_element_count(p, job), p.sizes))
         self._weights = [stored_form(weight.value) for weight in arranged.weights]
+        #: Whether the model is large (`LARGE_WEIGHTS_BYTES`).
+        self.is_large = sum(weight.nbytes for weight in self._weights) > LARGE_WEIGHTS_BYTES
         self._comparison: ForkedCall | None = None
 
     def __enter__(self) -> Proof:
-        """Compare values at the smallest point. If it is worthwhile, begin to compare flows at the other points, in a
-        forked copy. Raises SourceError."""
+        """Compare values at the smallest point, unless the model is large. If it is worthwhile, begin to compare flows at
+        the other points, in a forked copy. Raises SourceError."""
         first, *others = self._points
+        if self.is_large:
+            self._comparison = ForkedCall(self._equal_flows).__enter__() if others else None
+            return self
         duration_s = self._compare(first)
         total = sum(_element_count(point, self._job) for point in others)
         if duration_s * total / max(_element_count(first, self._job), 1) > FLOWS_WORTHWHILE_S:
@@ -106,8 +117,11 @@ class Proof:
         return self
 
     def finish(self) -> None:
-        """Compare values at each point whose flows were not found to be equal. Raises SourceError."""
-        others = self._points[1:]
+        """Compare values at each point that was not compared, and whose flows were not found to be equal. Raises
+        SourceError."""
+        first, *others = self._points
+        if self.is_large:
+            self._compare(first)
         answer = self._comparison.answer() if self._comparison is not None else None
         for point, is_equal in zip(others, answer or [False] * len(others), strict=True):
             if not is_equal:

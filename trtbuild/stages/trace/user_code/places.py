@@ -18,6 +18,7 @@ import re
 import site
 import sys
 import sysconfig
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -93,13 +94,13 @@ class Places:
             # <frozen importlib._bootstrap> and <string>: code without a file
             return Place("python" if path.startswith("<frozen") else "ignored")
         normal_path = os.path.normpath(path)
-        for name in (normal_path, os.path.realpath(normal_path)):
+        for name in _path_and_target(normal_path):
             if name == _PACKAGE or name.startswith(_PACKAGE + os.sep):
                 return Place("trtbuild")
             for directory in self._site_directories:
                 if name == directory or name.startswith(directory + os.sep):
                     return self._place_in_site(directory, name)
-        for name in (normal_path, os.path.realpath(normal_path)):
+        for name in _path_and_target(normal_path):
             if any(name == directory or name.startswith(directory + os.sep) for directory in self._python):
                 return Place("python")
             if any(name == prefix or name.startswith(prefix + os.sep) for prefix in IGNORED_PATHS):
@@ -153,6 +154,12 @@ class _Records:
         if top_name.endswith("-info") and candidates:
             return candidates[0][0]
         return None
+
+
+def _path_and_target(path: str) -> Iterator[str]:
+    """`path`, and then the path without symbolic links, which takes many system calls."""
+    yield path
+    yield os.path.realpath(path)
 
 
 def _record_path(line: str) -> str:

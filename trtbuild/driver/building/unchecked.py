@@ -1,0 +1,182 @@
+"""Steps whose results are used before they are checked, and the records that wait for these checks.
+
+A trace announces its program before the proof has ended, and a lower step announces its program before the comparison. The
+steps that read these programs start at once.
+
+Rules
+1. A step is *unchecked* from its announcement to its end. Plans use its results (`StoreLookups.note_run`), and the store
+   does not have its record yet.
+2. The record of a step is published when all steps before it have passed their checks. Until then it waits here. The step
+   itself does not wait.
+3. If a check fails, the records that wait for it are dropped, and the next plan does not use them.
+4. The thread that ends the last check publishes the records that waited for it, in the order of their arrival.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from trtbuild.core.planning.graph import ModelPlan, Step
+from trtbuild.core.recipes.record import Output, Record
+from trtbuild.driver.project.lookups import StoreLookups
+from trtbuild.errors import InternalError
+
+
+@dataclass
+class _WaitingRecords:
+    """The records of a step, the function that publishes them and returns the last one, and the keys that it waits for."""
+
+    step_id: str
+    records: Sequence[Record]
+    put: Callable[[], Record]
+    keys: set[str]
+
+
+class UncheckedSteps:
+    """The unchecked steps of a build, and the records that wait for them. Thread-safe."""
+
+    def __init__(self, lookups: StoreLookups) -> None:
+        self._lookups = lookups
+        self._lock = threading.Lock()
+        self._unchecked_keys: set[str] = set()
+        self._failed_keys: set[str] = set()
+        self._waiting: list[_WaitingRecords] = []
+        #: The ids of the steps whose records were dropped.
+        self.dropped_ids: set[str] = set()
+
+    @contextlib.contextmanager
+    def running(self, step: Step, plan: ModelPlan, announced: Callable[[], None] | None) -> Iterator[Publication]:
+        """Enter a block that runs `step`. `announced` is called after an announcement; None if there shall be none."""
+        publication = Publication(self, step, _keys_before(step, plan), announced)
+        try:
+            yield publication
+        except BaseException:
+            if publication.has_announced:
+                self._note_failed(step)
+            raise
+
+    def note_announced(self, step: Step, record: Record) -> None:
+        """Let plans use `record`, and let the records of later steps wait."""
+        with self._lock:
+            self._unchecked_keys.add(record.recipe.key)
+            self._failed_keys.discard(record.recipe.key)  # the step has started again
+            self._lookups.note_run(step.id, record)
+
+    def let_wait(self, step: Step, keys: frozenset[str], records: Sequence[Record], put: Callable[[], Record]) -> bool:
+        """Let records wait if a step with one of `keys` is unchecked, and drop them if one has failed its check.
+
+        Returns False if no record has to wait."""
+        with self._lock:
+            if not self._failed_keys.isdisjoint(keys):
+                self.dropped_ids.add(step.id)
+                return True
+            unchecked_keys = self._unchecked_keys.intersection(keys)
+            if not unchecked_keys:
+                return False
+            for record in records:
+                self._lookups.use_record(record)
+            self._lookups.note_run(step.id, records[-1])
+            self._waiting.append(_WaitingRecords(step.id, records, put, unchecked_keys))
+            return True
+
+    def note_finished(self, step: Step, record: Record) -> None:
+        """Note that a step has finished, and that its record does not wait."""
+        with self._lock:
+            self._lookups.note_run(step.id, record)
+            if step.key is not None and step.key != record.recipe.key:  # the key of a trace has its dependencies now
+                self._lookups.forget(step.key)
+            self.dropped_ids.discard(step.id)
+
+    def note_passed(self, key: str) -> None:
+        """Note that the step with this key has passed its check. Raises the first error of publishing a record."""
+        with self._lock:
+            self._unchecked_keys.discard(key)
+            for waiting in self._waiting:
+                waiting.keys.discard(key)
+            due = [waiting for waiting in self._waiting if not waiting.keys]
+            self._waiting = [waiting for waiting in self._waiting if waiting.keys]
+            self.dropped_ids -= {waiting.step_id for waiting in due}
+        errors: list[Exception] = []
+        for waiting in due:
+            try:
+                self._lookups.note_run(waiting.step_id, waiting.put())
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def _note_failed(self, step: Step) -> None:
+        """Note that an announced step has failed, and drop the records that wait for it."""
+        key = step.key or step.id
+        with self._lock:
+            self._unchecked_keys.discard(key)
+            self._failed_keys.add(key)
+            self._lookups.withdraw(step.id, key)
+            for waiting in [waiting for waiting in self._waiting if key in waiting.keys]:
+                self._waiting.remove(waiting)
+                self.dropped_ids.add(waiting.step_id)
+                for record in waiting.records:
+                    self._lookups.withdraw(waiting.step_id, record.recipe.key)
+
+
+class Publication:
+    """How one running step announces its outputs and publishes its records."""
+
+    def __init__(
+        self, steps: UncheckedSteps, step: Step, keys_before: frozenset[str], announced: Callable[[], None] | None
+    ) -> None:
+        self._steps = steps
+        self._step = step
+        self._keys_before = keys_before
+        self._announced = announced
+        self._announced_outputs: Mapping[str, Output] | None = None
+        self._has_to_wait = False
+
+    @property
+    def has_announced(self) -> bool:
+        """Whether the step has announced its outputs."""
+        return self._announced_outputs is not None
+
+    def announce(self, outputs: Mapping[str, Output]) -> None:
+        """Let later steps use the outputs of this step, which it has not checked yet."""
+        if self._announced is None or self._step.recipe is None:
+            return
+        self._announced_outputs = dict(outputs)
+        self._steps.note_announced(self._step, Record(self._step.recipe, self._announced_outputs))
+        self._announced()
+
+    def compare(self, outputs: Mapping[str, Output]) -> None:
+        """Raise InternalError if the step has announced other outputs than `outputs`, which it returned."""
+        if self._announced_outputs is not None and dict(outputs) != self._announced_outputs:
+            raise InternalError(f"{self._step.id} has announced other outputs than it returned")
+
+    def publish(self, records: Sequence[Record], put: Callable[[], Record]) -> Record:
+        """Publish the records of this step, its own record last, when all steps before it have passed their checks.
+
+        `put` publishes them, and returns the step's record in the store. Returns this record, or the step's own record if
+        they have to wait. Raises the errors of `put`."""
+        self._has_to_wait = self._steps.let_wait(self._step, self._keys_before, records, put)
+        return records[-1] if self._has_to_wait else put()
+
+    def finish(self, record: Record) -> None:
+        """Note that the step has ended with `record`, and publish the records that waited for its check. Raises the errors
+        of publishing them."""
+        if not self._has_to_wait:
+            self._steps.note_finished(self._step, record)
+        if self.has_announced:
+            self._steps.note_passed(self._step.key or self._step.id)
+
+
+def _keys_before(step: Step, plan: ModelPlan) -> frozenset[str]:
+    """The keys of all steps on whose results `step` depends."""
+    found: dict[str, Step] = {}
+    open_ids = list(step.producers)
+    while open_ids:
+        step_id = open_ids.pop()
+        if step_id in plan.steps and step_id not in found:
+            found[step_id] = plan.steps[step_id]
+            open_ids += found[step_id].producers
+    return frozenset(each.key for each in found.values() if each.key is not None)

@@ -380,7 +380,7 @@ def test_announced_results_are_used_before_the_step_has_ended(fails: bool) -> No
     assert set(project.ran) == {"m/trace/t", "m/lower/l", "m/engine/a", "m/engine/b", "m/package/p"}
     assert [*outcome.failed] == ["m/trace/t"] * fails
     assert [*outcome.written] == ["m"] * (not fails), "outputs are written after the check only"
-    assert project.most_running == 2, "one announced step is no job"
+    assert project.most_running == 2, "one announced step does not count as a job"
 
 
 def test_models_with_one_key_wait_for_the_end_of_an_announced_step() -> None:

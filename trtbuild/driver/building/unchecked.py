@@ -49,7 +49,8 @@ class UncheckedSteps:
 
     @contextlib.contextmanager
     def running(self, step: Step, plan: ModelPlan, announced: Callable[[], None] | None) -> Iterator[Publication]:
-        """Enter a block that runs `step`. `announced` is called after an announcement. If it is None, the step announces nothing."""
+        """Enter a block that runs `step`. `announced` is called after an announcement. If it is None, the step announces
+        nothing."""
         publication = Publication(self, step, _keys_before(step, plan), announced)
         try:
             yield publication

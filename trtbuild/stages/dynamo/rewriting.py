@@ -1,7 +1,8 @@
 """Convert a graph of TorchDynamo to a module for torch.export. The module takes tensors only.
 
 Rules
-1. Weights are attributes. Their values are the arguments of one call. A size is read from a tensor, or it is a number.
+1. Weights are attributes. Their values come from the arguments of one call. A size is read from a tensor, or it is a
+   number.
 2. The module computes on the CPU, even if the program runs on a GPU.
 3. The nodes have the module paths that torch.export would set, and no other metadata. (Dynamo names modules by their
    addresses.) So a model has the same graph in every process.
@@ -26,8 +27,9 @@ _ROOT = re.compile(r"^[A-Z]\['[^']*'\]\.?")
 def convert_to_module(
     captured: CapturedGraph, arguments: Sequence[Any], fixed: Mapping[sympy.Symbol, int]
 ) -> torch.nn.Module:
-    """Convert the graph to a module. The weights come from `arguments`, the arguments of one call. `fixed` gives symbols
-    their numbers. The module takes the tensors, in order, and returns a tuple of tensors. Raises NotSupported."""
+    """Convert the graph to a module. The weights come from `arguments`, the arguments of one call. `fixed` maps the
+    symbols that are not dynamic to their values. The module takes the tensors, in order, and returns a tuple of tensors.
+    Raises NotSupported if the graph needs a size that is not the size of an axis."""
     return _Converter(captured, arguments, fixed).module()
 
 
@@ -55,8 +57,8 @@ class _Converter:
             if node.op == "placeholder":
                 continue
             if node.op == "output":
-                tensors = [v for v in node.args[0] if isinstance(v, torch.fx.Node) and self._is_tensor(v)]
-                graph.output(tuple(copies[value] for value in dict.fromkeys(tensors)))
+                returned = [v for v in node.args[0] if isinstance(v, torch.fx.Node) and self._is_tensor(v)]
+                graph.output(tuple(copies[value] for value in dict.fromkeys(returned)))
                 continue
             copies[node] = graph.node_copy(node, lambda value: copies[value])
             copies[node].args = _move_to_cpu(copies[node].args)
@@ -81,7 +83,7 @@ class _Converter:
         return self._graph.get_attr(name)
 
     def _size(self, expr: sympy.Expr, inputs: Sequence[torch.fx.Node]) -> Any:
-        """A node that computes a size from the tensors, or a number."""
+        """A node that reads a size from one of the tensors, or a number. Raises NotSupported."""
         if not expr.free_symbols - set(self._fixed):
             return int(expr.subs(self._fixed))
         for dim in self._captured.dims:
@@ -112,7 +114,7 @@ class _Converter:
 
 
 def _module_stack(node: torch.fx.Node) -> dict[str, Any]:
-    """The modules around a node, under the names of torch.export (rule 3)."""
+    """The `nn_module_stack` of a node as torch.export writes it (rule 3)."""
     stack = node.meta.get("nn_module_stack") or {}
     modules: dict[str, Any] = {"L__self__": ("", "torch.nn.Module")}
     for key, (path, kind) in stack.items():

@@ -66,16 +66,18 @@ def stored_form(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def refuse_unset_weights(module: torch.nn.Module, job: TraceJob) -> None:
-    """Raise SourceError if a parameter or buffer has no values. This is so in a lazy module that was never called, and on
-    the meta device without a weights file. Also raise it for a conjugate of another tensor, which torch.export rejects."""
+    """Raise SourceError if a parameter or buffer has no values: in a lazy module that was never called, or on the meta
+    device. Also raise it for a conjugate of another tensor, which torch.export rejects."""
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if torch.nn.parameter.is_lazy(tensor):
             problem, hint = (
                 "has no shape yet",
                 "call the model once before it is returned: a lazy module learns its shapes",
             )
-        elif tensor.device.type == "meta" and job.weights is None:
+        elif tensor.device.type == "meta":
             problem, hint = "is on the meta device, which holds no values", "load the model's weights first"
+            if job.weights is not None:  # the file does not have the buffers that state_dict does not save
+                hint = "create the model on the CPU: `weights:` replaces the values that its file contains"
         elif tensor.is_conj():
             problem, hint = (
                 "is the conjugate of another tensor, and is not computed yet",

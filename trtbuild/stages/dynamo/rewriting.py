@@ -10,6 +10,7 @@ Rules
 
 from __future__ import annotations
 
+import copy
 import operator
 import re
 from collections.abc import Mapping, Sequence
@@ -98,7 +99,7 @@ class _Converter:
         root = torch.nn.Module()
         dynamo_module = self._captured.module
         for name, child in dynamo_module.named_children():
-            root.add_module(name, child)
+            root.add_module(name, _copy_on_cpu(child))
         for name, value in [*dynamo_module._parameters.items(), *dynamo_module._buffers.items()]:
             if value is not None:
                 root.register_buffer(name, value.detach().cpu())
@@ -111,6 +112,17 @@ class _Converter:
             else:
                 root.register_buffer(name, value)
         return root
+
+
+def _copy_on_cpu(nested: torch.nn.Module) -> torch.nn.Module:
+    """A copy of a nested module, such as a branch of torch.cond, that computes on the CPU (rule 2)."""
+    result = copy.deepcopy(nested).cpu()
+    for module in result.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            for node in module.graph.nodes:
+                node.args, node.kwargs = _move_to_cpu(node.args), _move_to_cpu(node.kwargs)
+            module.recompile()
+    return result
 
 
 def _module_stack(node: torch.fx.Node) -> dict[str, Any]:

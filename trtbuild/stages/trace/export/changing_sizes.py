@@ -29,10 +29,11 @@ from trtbuild.stages.trace.user_code.frames import Frames
 
 
 def changing_size_error(program: Program, raw: ExportedProgram, job: TraceJob, frames: Frames) -> SourceError | None:
-    """Compare the sizes that the operators of `program` compute with the sizes that `program` declares.
+    """Compare the sizes that the operators of `program` compute with the sizes that `program` declares, at the ends of the
+    ranges and between them.
 
-    Compares at the ends of the ranges and between them. Returns the error if sizes differ, None otherwise. `raw` is the
-    program of torch.export, which still has its stack traces.
+    Returns the error if sizes differ, None otherwise. `raw` is the program of torch.export, which still has its stack
+    traces.
     """
     multiples = [symbol.multiple_of for symbol in job.shapes.symbols]
     points = [[size // multiple for size, multiple in zip(point, multiples, strict=True)] for point in job.points]

@@ -32,7 +32,7 @@ PATIENCE_S = 120.0
 class ForkedCall:
     """Runs `function` in a forked copy: ``with ForkedCall(function) as call: …; call.answer()``.
 
-    The copy is killed at the end of the block, and if it has not answered `patience_s` seconds after its start."""
+    `answer` waits until `patience_s` seconds after the start of the copy. The copy is killed at the end of the block."""
 
     def __init__(self, function: Callable[[], Any], patience_s: float = PATIENCE_S) -> None:
         self._function = function

@@ -66,7 +66,7 @@ def _fake_quantizers(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def _forward_of(quantizer: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The forward of a module that does not observe. Later changes of the module's settings have no effect on it."""
+    """The forward of a module that does not observe, and whose settings do not change any more."""
     limits = (quantizer.activation_post_process.quant_min, quantizer.activation_post_process.quant_max)
 
     def forward(x: torch.Tensor) -> torch.Tensor:

@@ -152,3 +152,27 @@ def test_a_size_that_a_layer_fixes_is_static_in_a_dynamic_graph() -> None:
     (entry,) = content.tensors
     assert entry.shape[1] == 4 and isinstance(entry.shape[1], int)
     assert [dim.at for dim in content.dims] == [((0, 0, 1),)]
+
+
+def test_nested_graphs_compute_on_the_cpu() -> None:
+    """The meta device takes the place of a GPU."""
+
+    def add_rows(x: torch.Tensor) -> torch.Tensor:
+        return x + torch.ones(4, device=torch.device("meta")).size(0)
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        y = add_rows(x)
+        return torch.cond(y.sum() > 0, add_rows, torch.neg, (y,))
+
+    graph, arguments = captured(model, torch.ones(2, 3))
+    module = convert_to_module(graph, arguments, {})
+    graphs = [nested for nested in module.modules() if isinstance(nested, torch.fx.GraphModule)]
+    devices = {name: _devices(nested) for name, nested in graph.module.named_modules()}
+    assert devices[""] == devices["cond_true_0"] == {"meta"}  # dynamo's graphs
+    assert [_devices(nested) for nested in graphs if _devices(nested)] == [{"cpu"}, {"cpu"}]
+    torch.testing.assert_close(module(torch.ones(2, 3))[0], torch.full((2, 3), 9.0))
+
+
+def _devices(module: Any) -> set[str]:
+    values = [value for node in module.graph.nodes for value in (*node.args, *node.kwargs.values())]
+    return {value.type for value in values if isinstance(value, torch.device)}

@@ -1,4 +1,5 @@
-"""Read a graph of TorchDynamo: its inputs, its outputs and the ranges of its sizes. The module `rewriting` converts it.
+"""Read a graph of TorchDynamo: its inputs, its outputs and the ranges of its sizes. The module `rewriting` converts the
+graph.
 
 Rules
 1. Parameters and buffers, which dynamo lifts to inputs, become weights again.
@@ -8,7 +9,7 @@ Rules
 3. The range of a dim comes from `mark_dynamic`, or from dynamo if the user did not mark the dim. Dynamo treats 0 and 1 as
    special and starts ranges at 2. A marked range that starts at 1 is kept (`Dim.marked_low`). The trace then compares
    program and module at size 1, too.
-4. Engines return tensors only. `CapturedGraph.assemble_outputs` inserts the outputs that are sizes or constants.
+4. Engines return tensors only. `CapturedGraph.assemble_outputs` adds the outputs that are sizes or constants.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class TensorInput:
 
 @dataclass(frozen=True)
 class WeightInput:
-    """A tensor that belongs to a module."""
+    """A tensor that belongs to a module. `position` is its index among the graph's arguments."""
 
     position: int
     name: str
@@ -74,7 +75,8 @@ class CapturedGraph:
     weights: tuple[WeightInput, ...]
     scalars: tuple[tuple[int, sympy.Expr], ...]
     dims: tuple[Dim, ...]
-    #: For each output: its kind (tensor, size or constant), and a value: the tensor's number, the size, or the constant.
+    #: For each output: ("tensor", its index among the tensors that the converted module returns), ("size", the expression)
+    #: or ("constant", the value).
     outputs: tuple[tuple[str, Any], ...]
 
     @property
@@ -86,7 +88,7 @@ class CapturedGraph:
         return tuple(sorted(used_symbols - bounded_symbols, key=str))
 
     def sizes(self, arguments: Sequence[Any]) -> dict[sympy.Symbol, int]:
-        """The value of each symbol in a call."""
+        """The value of each symbol in a call with `arguments`, the arguments of the graph."""
         sizes: dict[sympy.Symbol, int] = {}
         for position, expr in self.scalars:
             if expr.is_Symbol:
@@ -108,7 +110,7 @@ class CapturedGraph:
 
 
 def read_graph(module: torch.fx.GraphModule) -> CapturedGraph:
-    """Read a graph of dynamo. Raises NotSupported."""
+    """Read a graph of dynamo. Raises NotSupported if no engine can be built for it."""
     tensors: list[TensorInput] = []
     weights: list[WeightInput] = []
     scalars: list[tuple[int, sympy.Expr]] = []
@@ -187,13 +189,13 @@ def _input_name(node: torch.fx.Node, used_names: set[str]) -> str:
 def _symbol_range(shape_env: Any, symbol: sympy.Symbol) -> tuple[int, int | None]:
     bounds = shape_env.bound_sympy(symbol)
     high = bounds.upper
-    is_bound = getattr(high, "is_Integer", False) and int(high) < _UNBOUNDED
+    is_bounded = getattr(high, "is_Integer", False) and int(high) < _UNBOUNDED
     low = bounds.lower
-    return (int(low) if getattr(low, "is_Integer", False) else 0), (int(high) if is_bound else None)
+    return (int(low) if getattr(low, "is_Integer", False) else 0), (int(high) if is_bounded else None)
 
 
 def _marked_range(passed: Any, axis: int) -> tuple[int | None, int | None]:
-    """The range of an axis that was passed to `mark_dynamic`."""
+    """The range that the user passed to `mark_dynamic` for an axis; (None, None) if the axis is not marked."""
     for entry in getattr(passed, "_dynamo_dynamic_range", ()):
         if entry.dim == axis:
             return entry.min, entry.max

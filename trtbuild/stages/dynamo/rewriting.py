@@ -1,7 +1,8 @@
 """Convert a graph of TorchDynamo to a module for torch.export. The module takes tensors only.
 
 Rules
-1. Weights are attributes. Their values are the arguments of one call. A size is read from a tensor, or it is a number.
+1. Weights are attributes. Their values come from the arguments of one call. A size is read from a tensor, or it is a
+   number.
 2. The module computes on the CPU, even if the program runs on a GPU.
 3. The nodes have the module paths that torch.export would set, and no other metadata. (Dynamo names modules by their
    addresses.) So a model has the same graph in every process.
@@ -9,6 +10,7 @@ Rules
 
 from __future__ import annotations
 
+import copy
 import operator
 import re
 from collections.abc import Mapping, Sequence
@@ -26,8 +28,9 @@ _ROOT = re.compile(r"^[A-Z]\['[^']*'\]\.?")
 def convert_to_module(
     captured: CapturedGraph, arguments: Sequence[Any], fixed: Mapping[sympy.Symbol, int]
 ) -> torch.nn.Module:
-    """Convert the graph to a module. The weights come from `arguments`, the arguments of one call. `fixed` gives symbols
-    their numbers. The module takes the tensors, in order, and returns a tuple of tensors. Raises NotSupported."""
+    """Convert the graph to a module. The weights come from `arguments`, the arguments of one call. `fixed` maps the
+    symbols that are not dynamic to their values. The module takes the tensors, in order, and returns a tuple of tensors.
+    Raises NotSupported if the graph needs a size that is not the size of an axis."""
     return _Converter(captured, arguments, fixed).module()
 
 
@@ -55,8 +58,8 @@ class _Converter:
             if node.op == "placeholder":
                 continue
             if node.op == "output":
-                tensors = [v for v in node.args[0] if isinstance(v, torch.fx.Node) and self._is_tensor(v)]
-                graph.output(tuple(copies[value] for value in dict.fromkeys(tensors)))
+                returned = [v for v in node.args[0] if isinstance(v, torch.fx.Node) and self._is_tensor(v)]
+                graph.output(tuple(copies[value] for value in dict.fromkeys(returned)))
                 continue
             copies[node] = graph.node_copy(node, lambda value: copies[value])
             copies[node].args = _move_to_cpu(copies[node].args)
@@ -81,7 +84,7 @@ class _Converter:
         return self._graph.get_attr(name)
 
     def _size(self, expr: sympy.Expr, inputs: Sequence[torch.fx.Node]) -> Any:
-        """A node that computes a size from the tensors, or a number."""
+        """A node that reads a size from one of the tensors, or a number. Raises NotSupported."""
         if not expr.free_symbols - set(self._fixed):
             return int(expr.subs(self._fixed))
         for dim in self._captured.dims:
@@ -96,7 +99,7 @@ class _Converter:
         root = torch.nn.Module()
         dynamo_module = self._captured.module
         for name, child in dynamo_module.named_children():
-            root.add_module(name, child)
+            root.add_module(name, _copy_on_cpu(child))
         for name, value in [*dynamo_module._parameters.items(), *dynamo_module._buffers.items()]:
             if value is not None:
                 root.register_buffer(name, value.detach().cpu())
@@ -111,8 +114,19 @@ class _Converter:
         return root
 
 
+def _copy_on_cpu(nested: torch.nn.Module) -> torch.nn.Module:
+    """A copy of a nested module, such as a branch of torch.cond, that computes on the CPU (rule 2)."""
+    result = copy.deepcopy(nested).cpu()
+    for module in result.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            for node in module.graph.nodes:
+                node.args, node.kwargs = _move_to_cpu(node.args), _move_to_cpu(node.kwargs)
+            module.recompile()
+    return result
+
+
 def _module_stack(node: torch.fx.Node) -> dict[str, Any]:
-    """The modules around a node, under the names of torch.export (rule 3)."""
+    """The `nn_module_stack` of a node as torch.export writes it (rule 3)."""
     stack = node.meta.get("nn_module_stack") or {}
     modules: dict[str, Any] = {"L__self__": ("", "torch.nn.Module")}
     for key, (path, kind) in stack.items():

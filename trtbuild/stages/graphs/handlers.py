@@ -51,9 +51,9 @@ class ModelPartition:
 class GraphHandler:
     """The functions that the steps call for graphs of one kind.
 
-    `blob` makes the blob that a trace stores. `origins` takes the model of a partition. The other functions take the blob.
-    `text` returns the graph text for keys. `names` returns for each node: the user's name, the operator, and an empty
-    text. `make_partition` makes the partition for an opset, and asks a parser.
+    `blob` makes the blob that a trace stores. `text`, `names` and `make_partition` take this blob. `text` returns the graph
+    text for keys. `names` returns for each node: the user's name, the operator, and an empty text. `make_partition` makes
+    the partition for an opset, and asks a parser. `origins` takes the model of a partition.
     """
 
     blob: Callable[..., bytes]
@@ -67,7 +67,9 @@ class GraphHandler:
 def one_partition(
     model: bytes, weights: int, inputs: Sequence[TensorType], outputs: Sequence[TensorType], calls: tuple[int, ...]
 ) -> ModelPartition:
-    """Make the whole model one partition. Equal models have equal graph digests."""
+    """Return the partition that contains the whole model. Its graph digest is the SHA-256 of `model`.
+
+    `weights` is the number of weights, and `calls` are `Partition.calls`."""
     graph = hashlib.sha256(model).hexdigest()
     partition = Partition(
         name=PARTITION_NAME,
@@ -94,7 +96,7 @@ def _make_onnx_partition(blob: bytes, opset: int, ask: AskParser) -> ModelPartit
 
 
 def _refusal_text(refusal: ParserRefusal, model: bytes, blob: bytes, calls: Sequence[int]) -> str:
-    """The text of a refusal, with the names that the nodes have in the user's file."""
+    """The text of the error for a refusal. It uses the names that the nodes have in the user's file."""
     user_names = onnx_model.node_names(blob)
     node_names = [name for name, _ in onnx_model.origins(model)]
     names_in_message = {name: user_names[call][0] for name, call in zip(node_names, calls, strict=True) if call >= 0}

@@ -22,7 +22,7 @@ def blob(
     inputs: Sequence[TensorType],
     outputs: Sequence[TensorType],
 ) -> bytes:
-    """Write the blob of a network. `weights` is the number of its weights."""
+    """Return the blob of a network. `layers` are (the user's name, type), and `weights` is the number of weights."""
     types = [[[type_.dtype, type_.shape] for type_ in each] for each in (inputs, outputs)]
     content = {"document": document.decode(), "layers": [list(layer) for layer in layers], "types": [*types, weights]}
     return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
@@ -54,7 +54,7 @@ def types(data: bytes) -> tuple[tuple[TensorType, ...], tuple[TensorType, ...], 
 
 
 def origins(model: bytes) -> list[tuple[str, int]]:
-    """For each layer of a document: its name in an engine, and its number."""
+    """For each layer of the document `model`: its name in an engine, and its index."""
     calls: list[dict[str, Any]] = network_document.parse(model)["calls"]
     count = sum(call.get("makes") == "layer" for call in calls)
     return [(f"n{number}", number) for number in range(count)]

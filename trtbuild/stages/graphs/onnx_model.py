@@ -3,7 +3,7 @@
 Rules
 1. The blob is a canonical model (`trtbuild.stages.convert.canonical`) in its original opset, with metadata: each node's
    name in the user's file (`NAME_KEY`), the model's types (`TYPES_KEY`), and example shapes of its inputs (`EXAMPLE_KEY`).
-2. The graph text covers everything except those names and examples, so a renamed node does not change it.
+2. The graph text covers everything except these names and examples, so a renamed node does not change it.
 3. The model is converted to the toolchain's opset only if its own opset is newer. The error for a node without an older
    form names the node. The result of onnx's converter is run and compared with the original (module `proving`).
    A parser for an old opset ignores some features without an error. For such a parser, these features are rewritten or
@@ -32,11 +32,11 @@ NAME_KEY = "trtbuild.name"
 TYPES_KEY = "trtbuild.types"
 EXAMPLE_KEY = "trtbuild.example"
 
-
 #: Types with 4 bits, which ONNX has since opset 21 (FLOAT4E2M1: 23).
 _FOUR_BITS = (onnx.TensorProto.UINT4, onnx.TensorProto.INT4, onnx.TensorProto.FLOAT4E2M1)
 #: Parsers of toolchains with this opset also read the quantizers of opsets 21 to 23 (measured with TensorRT-RTX 1.7.1).
-#: So models with block or 4-bit quantizers are not converted. Other models are converted, so that their keys stay the same.
+#: So models that quantize in blocks or to 4 bits are not converted. Other models are still converted, so that their keys
+#: stay the same.
 _OPSET_OF_BLOCK_READERS = 20
 
 
@@ -66,8 +66,10 @@ def blob(
     outputs: Sequence[Sequence[Expression]],
     example: Sequence[Sequence[int]],
 ) -> bytes:
-    """Write the blob of a model. Its first `weights` inputs are weights, and its nodes have the user's names. `outputs` are
-    the shapes of its outputs, and `example` are example shapes of the inputs that are not weights."""
+    """Return the blob of `model`. Its first `weights` inputs are weights, and its nodes have the user's names.
+
+    `inputs` are the types of its other inputs, and `example` are example shapes of these inputs. `outputs` are the shapes
+    of its outputs."""
     names = [node.name for node in model.graph.node]
     model_opset = opset(model)
     result, _ = canonical_model(model, weights, model_opset)
@@ -84,7 +86,7 @@ def blob(
 
 
 def opset(model: onnx.ModelProto) -> int:
-    """The version of ONNX's own operator set in `model`."""
+    """The version of ONNX's own operator set that `model` uses."""
     return next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 1)
 
 
@@ -100,7 +102,7 @@ def types(data: bytes) -> ModelTypes:
 
 
 def graph_text(data: bytes) -> str:
-    """The graph text of a blob, for keys (rule 2)."""
+    """The graph text of a blob (rule 2). Keys contain it."""
     model = onnx.ModelProto.FromString(data)
     for node in model.graph.node:
         node.ClearField("metadata_props")
@@ -117,17 +119,17 @@ def node_names(data: bytes) -> list[tuple[str, str, str]]:
 
 
 def origins(model: bytes) -> list[tuple[str, int]]:
-    """The names of a model's nodes, and their numbers."""
+    """The name and the index of each node of a canonical model."""
     proto = onnx.ModelProto.FromString(model)
     return [(node.name, number) for number, node in enumerate(proto.graph.node)]
 
 
 def convert_to_opset(data: bytes, wanted: int) -> tuple[bytes, tuple[int, ...]]:
-    """Return a canonical model without metadata, converted to opset `wanted` if the blob's opset is newer.
+    """Return the model of a blob in canonical form, without metadata, in opset `wanted` or an older one.
 
     A model that quantizes in blocks or to 4 bits keeps its opset, if `wanted` is at least `_OPSET_OF_BLOCK_READERS`. The
-    second result has a number for each node of the model: the index of its origin among the blob's nodes, or -1.
-    Raises ConversionRefused.
+    second result has a number for each node of the returned model: the index of its origin among the blob's nodes, or -1.
+    Raises ConversionRefused if the model cannot be written in this opset, or if the conversion changes its results.
     """
     source = onnx.ModelProto.FromString(data)
     numbers = {node.name: number for number, node in enumerate(source.graph.node)}

@@ -26,6 +26,7 @@ def refuse_change(
     """Raise ConversionRefused if `after` and `before` give different results, or if they cannot be compared.
 
     `shapes` are the shapes of the last inputs of both models. The inputs before them are weights, with constant shapes.
+    `wanted` is the opset of `after`.
     """
     feeds = _random_inputs(before.graph, shapes)
     hint = f"export it with opset_version={wanted}"
@@ -47,7 +48,8 @@ def refuse_change(
 
 
 def _random_inputs(graph: onnx.GraphProto, shapes: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """Random inputs. Floats are normal. Integers and bools are 0 and 1, which are valid indices of every table."""
+    """Random inputs by name. Floats have a normal distribution. Integers and bools are 0 and 1, which are valid indices of
+    every table with at least two rows."""
     random = np.random.default_rng(_SEED)
     weights = len(graph.input) - len(shapes)
     feeds: dict[str, Any] = {}

@@ -56,7 +56,7 @@ def trace_in_memory(model: torch.nn.Module | ExportedProgram, job: TraceJob, pro
 
 
 def _registering_module(name: str) -> str | None:
-    """The module that registers the operator ``mylib.twist.default``; None if it is not known."""
+    """The module that registers the operator `name` (``mylib.twist.default``); None if it is not known."""
     namespace, operator, _ = name.split(".")
     definition = torch._library.custom_ops.OPDEFS.get(f"{namespace}::{operator}")
     module = getattr(getattr(definition, "_init_fn", None), "__module__", None)
@@ -79,7 +79,7 @@ def export_in_memory(model: torch.nn.Module | ExportedProgram, job: TraceJob, pr
 
 
 def _module_to_trace(model: torch.nn.Module | ExportedProgram, job: TraceJob, frames: Frames) -> torch.nn.Module:
-    """The module to trace, with its tensors in main memory."""
+    """The module to trace, with its tensors in main memory (rules 1, 3 and 5). Raises SourceError."""
     if isinstance(model, ExportedProgram):
         return _in_main_memory(model.module())
     if isinstance(model, torch.jit.ScriptModule):
@@ -117,8 +117,8 @@ def _in_main_memory(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def _all_tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
-    """Yield all tensors of a module, including those in plain attributes. A parameter or a buffer may be None: a linear
-    layer without a bias registers it so."""
+    """Yield all tensors of a module, including those in plain attributes. A registered parameter or buffer may be None: the
+    bias of a linear layer without a bias."""
     for submodule in module.modules():
         for values in (submodule._parameters, submodule._buffers, vars(submodule)):
             yield from (value for value in (values or {}).values() if isinstance(value, torch.Tensor))

@@ -1,5 +1,5 @@
-"""The job of one trace, as values that can be written as JSON. This module does not import torch, because
-planning makes the job and does not load torch."""
+"""The job of one trace, which can be written as JSON. This module does not import torch, because the planner creates the
+job, and does not load torch."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class TraceJob:
     """A model to trace.
 
     `points` are sizes of the symbols (in the order of ``shapes.symbols``) at which program and model must compute the same:
-    the min and max of every profile. `apart` are pairs of symbols that differ only in the opt of a later profile. The
-    symbols of such a pair are not `alike`. `weights` describes the tensors of the ``weights:`` file, None if there is no
+    the min and max of every profile. `apart` are pairs of symbols that differ only in the opt of a profile after the first.
+    The symbols of such a pair are not `alike`. `weights` describes the tensors of the ``weights:`` file; None without a
     file. `origins` is for messages: it maps a dotted path in the manifest's model (``inputs.image``, ``dims.height``,
     ``source``) to ``file:line``.
     """

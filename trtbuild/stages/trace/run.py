@@ -1,5 +1,5 @@
-"""Run the trace step: make the results of a trace from its job. In a build it runs in a child process that does nothing
-else."""
+"""Run the trace step: produce the results of a trace from its job. In a build, this happens in a child process that does
+nothing else."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class TraceResult:
     already, `trtbuild.stages.graphs` makes these three.
 
     `weights` are (slot number, value) of the weight inputs, as contiguous CPU tensors. With a ``weights:`` file, only the
-    weights that ``state_dict`` does not save are in `weights`. `kept` is the answer of the caller's `StoreWeights` for
-    `weights`; None if there is no answer.
+    weights that ``state_dict`` does not save are in `weights`. `kept` is the value that the caller's `StoreWeights`
+    returned for `weights`; None if there is no value.
 
     `observations` are in the order of first use. `uncacheable` is the reason why the result must not be stored, None if it
     may be stored. `exported` is the result of torch.export, and `ranges` are the declared ranges of its symbols. For a
@@ -304,7 +304,7 @@ def _weights_to_store(arranged: ArrangedProgram, state: ModuleState, job: TraceJ
 
     slots: list[Weight | StateBuffer] = [*arranged.weights, *state.buffers]
     return [
-        # the buffers of a state are copied: the last proof calls the module itself, which writes to them
+        # the buffers of a state are copied, because `prove_state` calls the module, which writes to them
         (slot, stored_form(weight.value).clone() if slot >= len(arranged.weights) else stored_form(weight.value))
         for slot, weight in enumerate(slots)
         if job.weights is None or not weight.persistent

@@ -16,6 +16,7 @@ from trtbuild.core.model.quantization import Calibration, Quantization
 from trtbuild.core.model.spec import Source
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.calibration import run
+from trtbuild.stages.trace.calibration.changed_weights import ChangedWeights
 from trtbuild.stages.trace.calibration.job import CalibrateJob
 from trtbuild.stages.trace.calibration.layers import chosen_layers
 from trtbuild.stages.trace.quantization.attaching import attach_quantizers
@@ -133,6 +134,30 @@ def test_rejects_a_changed_weight_that_the_model_reads_without_its_layer(project
     torch.manual_seed(0)
     with torch.no_grad(), pytest.raises(SourceError, match="changes the results of the model"):
         run.find_quantizers(Reading().eval(), job("int8", "smoothquant"), project, Frames(Places(), project))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_rejected"),
+    [
+        ([1.0, float("-inf")], [1.001, float("-inf")], False),
+        ([1.0, float("-inf")], [2.0, float("-inf")], True),
+        ([1.0, float("-inf")], [1.0, float("inf")], True),
+        ([1.0, float("nan")], [1.0, float("nan")], False),
+        ([1.0, 2.0], [1.0, float("nan")], True),
+        ([float("inf")], [float("inf")], False),
+    ],
+)
+def test_outputs_are_compared_beside_infinities_and_nan(
+    before: list[float], after: list[float], is_rejected: bool
+) -> None:
+    """A difference of two infinities is NaN, and a comparison with NaN is never true."""
+    outputs = iter((torch.tensor(before), torch.tensor(after)))
+    changed_weights = ChangedWeights(nn.Linear(2, 2), lambda: next(outputs))
+    if is_rejected:
+        with pytest.raises(SourceError, match="changes the results of the model"):
+            changed_weights.find(job("int8", "smoothquant"))
+    else:
+        assert changed_weights.find(job("int8", "smoothquant")) == {}
 
 
 def test_a_computed_weight_is_left_alone() -> None:

@@ -176,6 +176,17 @@ def test_rejects_a_weights_file_for_a_module_that_changes_loading(
     assert "change what they load: the model (Own)" in error_of(traced, job_of, Own(), weight_table(Own())).text
 
 
+def test_rejects_a_module_on_the_meta_device_also_with_a_weights_file(
+    traced: Callable[..., Any], job_of: Callable[..., Any]
+) -> None:
+    """The file has no value for the buffer ``steps``, which state_dict does not save."""
+    with torch.device("meta"):
+        module = Tied()
+    with pytest.raises(SourceError, match="is on the meta device") as caught:
+        traced(module, job_of(SHAPES, weights=weight_table(Tied())))
+    assert "create the model on the CPU" in str(caught.value.hint)
+
+
 def test_the_proof_works_with_uninitialized_weights_that_a_file_will_fill(
     traced: Callable[..., Any], job_of: Callable[..., Any]
 ) -> None:

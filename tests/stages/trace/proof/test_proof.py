@@ -125,6 +125,13 @@ def test_differences_are_relative_to_the_largest_number() -> None:
     assert difference(torch.ones(2), torch.zeros(2)) == float("inf")
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_numbers_of_float8_are_compared_exactly(dtype: torch.dtype) -> None:
+    expected = torch.tensor([1.0, float("nan"), 384.0]).to(dtype)
+    assert difference(expected.clone(), expected) is None
+    assert difference(torch.tensor([1.5, float("nan"), 384.0]).to(dtype), expected) == "other values"
+
+
 def test_weights_that_are_not_contiguous_are_stored_contiguously(traced, job_of) -> None:
     class Model(nn.Module):
         def __init__(self):

@@ -63,6 +63,26 @@ def test_a_module_that_does_not_round_returns_its_input() -> None:
     assert torch.equal(model[0](x), x)  # type: ignore[index]
 
 
+@pytest.mark.parametrize("axis", [0, 1, 3])
+def test_each_axis_may_have_the_channels(axis: int) -> None:
+    from torch.ao import quantization as ao
+
+    quantizer = ao.FakeQuantize(
+        ao.MovingAveragePerChannelMinMaxObserver,
+        quant_min=-128,
+        quant_max=127,
+        dtype=torch.qint8,
+        qscheme=torch.per_channel_symmetric,
+        ch_axis=axis,
+    )
+    x = torch.randn(2, 3, 4, 5) * torch.arange(1, 6)
+    quantizer(x)
+    model = nn.Sequential(quantizer).apply(ao.disable_observer).eval()
+    expected = model(x)
+    write_fake_quantizers(model, PLACE)
+    assert "forward" in vars(quantizer) and torch.equal(model(x), expected)
+
+
 def test_a_module_that_observes_is_an_error() -> None:
     with pytest.raises(SourceError, match=r"'0\.activation_post_process' still observes its input") as caught:
         write_fake_quantizers(trained(observes=True), PLACE)

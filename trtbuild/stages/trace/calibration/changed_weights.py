@@ -22,7 +22,8 @@ _TOLERANCE = 1e-2
 
 
 class ChangedWeights:
-    """The weights and outputs of a module before a method changes it. `call` calls the module with one sample."""
+    """Finds the weights that a method changes. Create it before the method runs, and call `find` afterwards. `call` calls
+    the module with one sample."""
 
     def __init__(self, module: torch.nn.Module, call: Callable[[], Any]) -> None:
         self._module, self._call = module, call
@@ -30,10 +31,10 @@ class ChangedWeights:
         self._outputs = self._float_outputs()
 
     def find(self, job: CalibrateJob) -> dict[str, torch.Tensor]:
-        """The weights that differ now, by name. The module's quantizers must be disabled. Raises SourceError if the outputs
-        differ."""
+        """The changed weights by name, with their new values. The module's quantizers must be disabled. Raises SourceError
+        if the outputs differ."""
         for before, now in zip(self._outputs, self._float_outputs(), strict=True):
-            if float((now - before).abs().max()) > _TOLERANCE * float(before.abs().max()):
+            if _is_different(now, before):
                 raise SourceError(
                     f"the method {job.quantization.method} changes the results of the model: it reads the weight of a "
                     "layer without calling the layer",
@@ -49,3 +50,14 @@ class ChangedWeights:
     def _float_outputs(self) -> list[torch.Tensor]:
         leaves = [leaf for leaf in pytree.tree_leaves(self._call()) if isinstance(leaf, torch.Tensor)]
         return [leaf.double() for leaf in leaves if leaf.is_floating_point() and leaf.numel()]
+
+
+def _is_different(now: torch.Tensor, before: torch.Tensor) -> bool:
+    """Whether two outputs differ. Infinities and NaN must be at the same places."""
+    is_finite = before.isfinite()
+    if not torch.equal(now.isfinite(), is_finite) or not torch.allclose(
+        now[~is_finite], before[~is_finite], equal_nan=True
+    ):
+        return True
+    difference, largest = (now - before)[is_finite].abs(), before[is_finite].abs()
+    return bool(difference.numel()) and float(difference.max()) > _TOLERANCE * float(largest.max())

@@ -14,13 +14,14 @@ _FIELDS = {"source": "calibration", "source.python": "calibration.python", "sour
 
 @dataclass(frozen=True)
 class CalibrateJob:
-    """A model to calibrate, and how. `model` is the job of its trace, without quantizers."""
+    """A calibration of one model. `model` is the job of the model's trace, without quantizers."""
 
     model: TraceJob
     quantization: Quantization
 
     def data_job(self, calibration: Calibration, target: str) -> TraceJob:
-        """A job whose source is the calibration's callable. Errors about it name the places of the calibration."""
+        """A trace job whose source is the callable `target` of the calibration. Errors about this source name the lines of
+        the calibration in the manifest."""
         model = self.model
         source = Source("python", target, calibration.kwargs, roots=model.source.roots)
         origins = {**model.origins}

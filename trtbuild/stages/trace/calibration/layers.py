@@ -2,14 +2,14 @@
 Model Optimizer.
 
 Rules
-1. Linear layers and convolutions are rounded. Formats with blocks round linear layers only, because a block is a row of
-   weights.
+1. Linear layers and convolutions are rounded. Formats with blocks round linear layers only, because a block is a part of
+   a row of a matrix.
 2. Model Optimizer's presets leave out layers by their names (``lm_head``, ``router``, …). trtbuild leaves out the layers
    that `exclude` names, and no others.
 3. A transposed convolution has its output channels in axis 1. With several groups, no axis has all of them, so it stays in
    float.
-4. Some methods change weights. A weight that another module uses, too, such as that of an embedding, must not change. So
-   such a layer stays in float with these methods.
+4. Some methods change weights. If two modules share a weight (a linear layer and an embedding, for example), it must not
+   change. So such a layer stays in float with these methods.
 5. nn.MultiheadAttention reads the weight of its `out_proj` and does not call that layer, so it stays in float.
 6. A weight that is computed from other parameters, as by ``weight_norm``, has no quantizer, because its layer has no
    parameter `weight`.
@@ -41,7 +41,7 @@ _SETTINGS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any] | None]] = {
     "int4_weight_only": ({"num_bits": 4, "block_sizes": {-1: 128, "type": "static"}}, None),
     "nvfp4": ({"num_bits": (2, 1), "block_sizes": {-1: 16, "type": "dynamic", "scale_bits": (4, 3)}}, None),
 }
-#: Methods that change weights, too.
+#: Methods that also change weights.
 CHANGING_METHODS = ("smoothquant", "awq")
 #: Method → Model Optimizer's algorithm. The scales of entropy come from histograms, which no algorithm reads.
 _ALGORITHMS: Mapping[str, Any] = {
@@ -57,12 +57,12 @@ def chosen_layers(module: nn.Module, job: CalibrateJob) -> list[str]:
     matches nothing."""
     quantization = job.quantization
     _check_patterns(module, quantization.exclude, job)
-    kept_weights = _shared_weights(module) if quantization.method in CHANGING_METHODS else frozenset()
+    unchangeable = _shared_weights(module) if quantization.method in CHANGING_METHODS else frozenset()
     layers = [
         path
         for path, layer in module.named_modules()
         if _fits(layer, quantization.format)
-        and id(layer.weight) not in kept_weights
+        and id(layer.weight) not in unchangeable
         and all(covering_module(pattern, path) is None for pattern in quantization.exclude)
     ]
     if not layers:
@@ -78,7 +78,7 @@ def chosen_layers(module: nn.Module, job: CalibrateJob) -> list[str]:
 
 
 def configuration(module: nn.Module, layers: Sequence[str], job: CalibrateJob) -> dict[str, Any]:
-    """Model Optimizer's configuration that rounds `layers` only."""
+    """Model Optimizer's configuration for rounding `layers`, and no other layers."""
     quantization = job.quantization
     weights, inputs = _SETTINGS[quantization.format]
     if inputs is not None and quantization.method == "entropy":
@@ -101,10 +101,11 @@ def rounds_inputs(name: str) -> bool:
 def _shared_weights(module: nn.Module) -> frozenset[int]:
     """The ids of the parameters that the model has under several names (rule 4)."""
     counts = Counter(id(value) for _, value in module.named_parameters(remove_duplicate=False))
-    return frozenset(number for number, count in counts.items() if count > 1)
+    return frozenset(object_id for object_id, count in counts.items() if count > 1)
 
 
 def _fits(layer: nn.Module, format_name: str) -> bool:
+    """Whether a format can round a layer (rules 1, 3, 5 and 6)."""
     if layer._parameters.get("weight") is None or isinstance(layer, NonDynamicallyQuantizableLinear):
         return False
     if isinstance(layer, nn.Linear):

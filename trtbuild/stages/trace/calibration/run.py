@@ -2,8 +2,8 @@
 else, and whose GPU is hidden, so the result does not depend on a GPU.
 
 NVIDIA's Model Optimizer finds the scales (``modelopt.torch.quantization``). It has the methods and formats that TensorRT's
-documentation describes. torchao rounds weights with its own tensor classes, for its own kernels; of these formats its
-export path has int8 only.
+documentation describes. torchao rounds weights with its own tensor classes, for its own kernels. Its export path has only
+one of these formats, int8.
 """
 
 from __future__ import annotations
@@ -48,8 +48,7 @@ class CalibrationResult:
     """The quantizers of a model as bytes (`StoredQuantizers`), and the dependencies of the calibration.
 
     `uncalibrated` are the paths of the layers that no sample reaches, or that Model Optimizer leaves as they are. They stay
-    in float. `uncacheable` is the reason why
-    the result must not be stored; None if it may be stored."""
+    in float. `uncacheable` is the reason why the result must not be stored; None if it may be stored."""
 
     quantizers: bytes
     uncalibrated: tuple[str, ...]
@@ -134,7 +133,8 @@ def find_quantizers(
 def _calibrate_by_entropy(module: torch.nn.Module, forward_loop: Callable[[torch.nn.Module], None]) -> None:
     """Set the scales from histograms of activations. The scales of weights come from their largest values.
 
-    No algorithm of ``mtq.quantize`` reads the histograms, and `finish_stats_collection` takes one method for all."""
+    No algorithm of ``mtq.quantize`` reads the histograms, and `finish_stats_collection` takes one method for all
+    quantizers. So this function does the work of both."""
     calibration = importlib.import_module("modelopt.torch.quantization.model_calib")
     histogram = importlib.import_module("modelopt.torch.quantization.calib").HistogramCalibrator
     calibration.enable_stats_collection(module)

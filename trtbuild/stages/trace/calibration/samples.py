@@ -1,11 +1,12 @@
 """Read the calibration data of a model, and check it.
 
 Rules
-1. A sample is the input of one call of the model: a mapping by input name, a tuple in the order of the inputs, or one
-   tensor for a model with one input. A safetensors file has one tensor for each input, whose first axis counts the samples.
+1. A sample contains the inputs of one call of the model. It is a mapping by input name, a tuple in the order of the inputs,
+   or one tensor for a model with one input. A safetensors file has one tensor for each input, whose first axis counts the
+   samples.
 2. A sample has the declared types, ranks and static sizes. Dynamic axes may have any size of at least 1. Floats are finite.
 3. Over all samples, an input of floats has a value that is not 0, because a scale of 0 is not possible.
-4. The callable runs twice. It must give the same samples, because a calibration with other data gives other engines.
+4. The callable runs twice. It must yield the same samples both times, because other data would give other engines.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ def _values_of(result: Iterable[Any], name: str, place: dict[str, Any], frames: 
 
 
 def _sample(value: Any, number: int, job: CalibrateJob, place: Mapping[str, Any]) -> Sample:
-    """The tensors of a value that a callable yields (rules 1 and 2)."""
+    """Convert `value` to sample `number`. Raises SourceError (rules 1 and 2)."""
     inputs = job.model.inputs
     names = [entry.name for entry in inputs]
     if isinstance(value, Mapping):
@@ -127,37 +128,39 @@ def _sample(value: Any, number: int, job: CalibrateJob, place: Mapping[str, Any]
                 **place,
             )
     return tuple(
-        _checked(entry, shape, item, number, place)
+        _checked_tensor(entry, shape, item, number, place)
         for entry, shape, item in zip(inputs, job.model.shapes.shapes, values, strict=True)
     )
 
 
-def _checked(entry: Input, shape: tuple[Any, ...], value: Any, number: int, place: Mapping[str, Any]) -> torch.Tensor:
-    """The tensor of one input in one sample. Raises SourceError (rule 2)."""
+def _checked_tensor(
+    entry: Input, shape: tuple[Any, ...], value: Any, number: int, place: Mapping[str, Any]
+) -> torch.Tensor:
+    """The tensor of one input in sample `number`. Raises SourceError (rule 2)."""
 
-    def refuse(problem: str, hint: str | None = None) -> SourceError:
+    def error(problem: str, hint: str | None = None) -> SourceError:
         text = f"input {entry.name!r} of sample {number} {problem}"
         return SourceError(text, code="calibration-data", hint=hint, **place)
 
     try:
         tensor = torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError):
-        raise refuse(f"is a value of type {type(value).__name__}, not a tensor") from None
+        raise error(f"is a value of type {type(value).__name__}, not a tensor") from None
     tensor = tensor.detach().to("cpu")
     if tensor.dtype is not dtype_of(entry.dtype):
-        raise refuse(f"is {dtype_name(tensor.dtype)}, and the manifest declares {entry.dtype}")
+        raise error(f"is {dtype_name(tensor.dtype)}, and the manifest declares {entry.dtype}")
     wanted = [axis if isinstance(axis, int) else None for axis in shape]
     fits = len(wanted) == tensor.dim() and all(
         size >= 1 if axis is None else size == axis for axis, size in zip(wanted, tensor.shape, strict=True)
     )
     if not fits:
         declared = ", ".join("any" if axis is None else str(axis) for axis in wanted)
-        raise refuse(
+        raise error(
             f"has the shape {list(tensor.shape)}, and the manifest declares [{declared}]",
             "a sample is the input of one call, with its batch axis",
         )
     if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-        raise refuse("has a value that is not finite (NaN or infinite)")
+        raise error("has a value that is not finite (NaN or infinite)")
     return tensor.clone()
 
 
@@ -190,6 +193,7 @@ def _samples_of_file(path: Path, calibration: Calibration, job: CalibrateJob) ->
 
 
 def _refuse_zeros(samples: list[Sample], job: CalibrateJob) -> None:
+    """Raise SourceError if an input of floats is 0 everywhere in all samples (rule 3)."""
     for entry, values in zip(job.model.inputs, zip(*samples, strict=True), strict=True):
         if values[0].is_floating_point() and not any(bool(value.any()) for value in values):
             raise SourceError(

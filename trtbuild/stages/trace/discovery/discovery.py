@@ -92,8 +92,8 @@ class Discovery:
 
     @contextmanager
     def own_work(self) -> Iterator[None]:
-        """Enter a block, during the recording, in which trtbuild works for itself: its files and modules do not
-        become dependencies."""
+        """Enter a block, during the recording, in which trtbuild works for itself. The files that it reads there and the
+        modules that it loads there do not become dependencies."""
         if self._import_rules is None:
             raise AssertionError("nothing is recorded now")
         mapped = mapped_files()
@@ -106,7 +106,7 @@ class Discovery:
         return self._operators.implementation_digest(name)
 
     def dependency_state(self) -> object:
-        """A value that changes with each new dependency, and with each installed distribution that is imported."""
+        """A value that changes with each new dependency, and with each import from another installed distribution."""
         places = (self.places.of(path) for path in map(_file_of, list(sys.modules.values())) if path)
         return self._recorder.record_counts, frozenset(place.distribution for place in places)
 

@@ -48,9 +48,9 @@ def _audit_hook(event: str, arguments: tuple[Any, ...]) -> None:
 
 def _record_open(recorder: Recorder, arguments: tuple[Any, ...]) -> None:
     path, _, flags = arguments
-    flags = flags if isinstance(flags, int) else 0
-    if isinstance(path, int):
+    if isinstance(path, int):  # a file descriptor
         return
+    flags = flags if isinstance(flags, int) else 0
     if flags & getattr(os, "O_DIRECTORY", 0):
         recorder.record_listing(path)
         return

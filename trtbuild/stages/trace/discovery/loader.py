@@ -2,8 +2,8 @@
 
 Rules
 1. Every module of the user is read once: the same bytes are hashed and compiled. ``.pyc`` files are neither read nor
-   written. (Python compares only the size and the whole second of the source with those in the ``.pyc`` file. After an edit
-   that keeps both, Python would run the old code.) The rule holds for every way to import a module, because trtbuild
+   written. (Python compares only the source's size and its time in whole seconds with those in the ``.pyc`` file. After an
+   edit that keeps both, Python would run the old code.) The rule holds for every way to import a module, because trtbuild
    replaces the method `get_code`, which all loaders of source files share.
 2. The roots of the source are first on ``sys.path``. An import by user code looks for files there and in other
    directories of the user. Each file that the import looks for and does not find is a dependency: if the file appeared,

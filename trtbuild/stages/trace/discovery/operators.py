@@ -9,9 +9,9 @@ Rules
    digest.
 4. If the implementation of an operator cannot be found, its digest is `UNKNOWN_IMPLEMENTATION`, and the trace is not
    cacheable.
-5. The module that registers an operator is the module whose code calls torch to define the operator or to load its
-   library. If an extension module registers the operator, it is the extension module. If two modules define an operator of
-   one name, the last one replaces the first, and a loaded package could get either. So this is an error.
+5. A module registers an operator if its code calls torch to define the operator or to load the operator's library. An
+   extension module registers the operators that appear when it is imported. If two modules define operators with the same
+   name, the last one replaces the first, and a loaded package could get either. So this is an error.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Operators:
         return self.digests[name]
 
     def describe(self) -> list[CustomOperator]:
-        """The custom operators of the program. Raises SourceError under rule 5."""
+        """The custom operators of the program. Raises SourceError if two modules define one of them (rule 5)."""
         return [self._describe(name) for name in sorted(self.digests)]
 
     def _describe(self, name: str) -> CustomOperator:
@@ -113,7 +113,7 @@ class Operators:
         return custom_operator(name, module, distribution, version)
 
     def _record_new(self, load: Callable[[], Any], file: str, module: str | None) -> Any:
-        """Call `load`, and record `file` and `module` for each operator that torch has afterwards and not before."""
+        """Call `load`, and record `file` and `module` for each operator that `load` has added to torch."""
         before = set(torch._C._dispatch_get_all_op_names())
         result = load()
         for name in set(torch._C._dispatch_get_all_op_names()) - before:
@@ -163,8 +163,10 @@ def custom_operator(
 
 
 def _names_torch(file: str) -> bool:
-    """Whether a library contains the name of torch. A library that calls torch to register an operator contains it. This
-    avoids a list of torch's operators, which takes 3 ms: many models import a hundred libraries."""
+    """Whether the bytes of a library contain the name ``torch``, as in every library that registers operators.
+
+    For other libraries, torch's operators need not be listed before and after the import. A list takes 3 ms, and many
+    models import a hundred libraries."""
     try:
         with open(file, "rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
             return content.find(b"torch") >= 0
@@ -173,7 +175,9 @@ def _names_torch(file: str) -> bool:
 
 
 def _calling_module() -> str | None:
-    """The name of the first module on the stack that belongs neither to torch nor to this file."""
+    """The name of the module whose code calls torch: the innermost one outside torch, ctypes and trtbuild.
+
+    None for the main module, and if there is no such module."""
     frame = sys._getframe(1)
     while frame is not None:
         name = str(frame.f_globals.get("__name__", ""))

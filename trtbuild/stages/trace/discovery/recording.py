@@ -1,15 +1,15 @@
 """Record the dependencies of user code in the order of first use, and check that they did not change during the trace.
 
 Rules
-1. At the first use of a dependency its state is stored: this is its *pin*. The pin of a file is its size, times and inode,
-   or its digest. The digest is the pin if it is already known. It is also the pin if the file changed a moment ago, because
-   the times may then not show the next change. At the end all dependencies are observed again. A dependency that differs
-   from its pin has changed during the trace.
+1. At the first use of a dependency its state is stored: this is its *pin*. The pin of a file is its size, times and inode.
+   If the digest of the file is already known, the pin is the digest. The pin is also the digest if the file changed a
+   moment ago, because the times may then not show the next change. At the end all dependencies are observed again. A
+   dependency that differs from its pin has changed during the trace.
 2. If this process writes a file and then reads it, the file is not a dependency. If the process reads or looks up a file,
    and then writes it, the trace is not cacheable. A second trace, which finds the file already written, is cacheable.
-3. Paths have the separator ``/``. Paths inside the project are relative, other paths are absolute. If a path leads through
-   a symbolic link, the path and its target are both recorded. If user code reads the link itself (``Path.resolve``), the
-   link is a dependency.
+3. Names of dependencies have the separator ``/``. Paths inside the project are relative, other paths are absolute. If a
+   path leads through a symbolic link, the path and its target are both recorded. If user code reads the link itself
+   (``Path.resolve``), the link is a dependency.
 4. The recorded value of a variable is its value at the start of this process, even if torch or the model has changed it
    since. The reason is that the next build compares its own value at the start. As in rule 2, a variable that user code
    sets and then reads is not a dependency.
@@ -36,7 +36,7 @@ from trtbuild.errors import SourceError
 from trtbuild.stages.trace.user_code.observe import SPECIAL, environment_digest, file_digest, link, listing, observe
 from trtbuild.stages.trace.user_code.places import IGNORED_DISTRIBUTIONS, Places
 
-#: If a file changed less than this before it was read, its times may not show the next change.
+#: If a file changed less than this time before it was read, its times may not show the next change.
 _GRANULARITY_S = 2.0
 
 #: Variables that the parent process sets for a trace (`trtbuild.driver.workers.pool`). They are equal in every trace.
@@ -83,7 +83,7 @@ class Recorder:
 
     @contextmanager
     def dropping_records(self) -> Iterator[None]:
-        """Enter a block whose records are dropped: in it, trtbuild loads a library for itself, and no user code runs."""
+        """Enter a block whose records are dropped. In the block trtbuild works for itself, and no user code runs."""
         names = ("_pins", "_recorded_paths", "_digest_pins", "_set_variables", "storage_refusals")
         kept = {name: getattr(self, name).copy() for name in names}
         try:
@@ -171,7 +171,7 @@ class Recorder:
 
     @property
     def record_counts(self) -> tuple[int, ...]:
-        """The number of records of each kind. A new record changes it."""
+        """The number of records of each kind. Each new record changes one of these numbers."""
         return (
             len(self._pins),
             len(self._digest_pins),

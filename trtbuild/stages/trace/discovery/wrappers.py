@@ -113,13 +113,15 @@ class ReaderWrappers:
                 self._wrap_reader(target, name, position, keyword)
 
     def _replace(self, target: Any, name: str, value: Any) -> None:
-        is_own_attribute = name in vars(target) if hasattr(target, "__dict__") else True
-        original = vars(target)[name] if is_own_attribute and hasattr(target, "__dict__") else getattr(target, name)
+        attributes = getattr(target, "__dict__", None)
+        is_inherited = attributes is not None and name not in attributes
+        # the attribute itself: getattr would turn a static method into a function
+        original = getattr(target, name) if attributes is None or is_inherited else attributes[name]
         try:
             setattr(target, name, value)
         except (AttributeError, TypeError):
             return  # this type cannot be changed: only `mappings` can find the files that it reads
-        self._undo.append(lambda: setattr(target, name, original) if is_own_attribute else delattr(target, name))
+        self._undo.append(lambda: delattr(target, name) if is_inherited else setattr(target, name, original))
 
     def _wrap_reader(self, target: Any, name: str, position: int, keyword: str) -> None:
         recorder, original = self._recorder, getattr(target, name)

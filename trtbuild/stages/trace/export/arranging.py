@@ -2,7 +2,7 @@
 
 Rules
 1. Each weight has one placeholder. Unused weights and constants are removed.
-2. The other inputs are in the manifest's order. So the symbols of the program are numbered as those of the shape plan.
+2. The other inputs are in the manifest's order. So symbol number n of the program is symbol number n of the shape plan.
 3. The size of an axis that the manifest declares dynamic is exactly ``multiple_of × symbol``. The size of a static axis is
    the declared number. If torch.export gives an axis another size, the model is rejected.
 4. The symbols have the manifest's ranges, not those of torch. (torch leaves out size 1 of a derived dim, and its guards
@@ -16,6 +16,7 @@ Rules
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,8 +48,8 @@ class ArrangedProgram:
     """A program in its final form.
 
     `weights` are the weights that the program takes as inputs, in order. `module_weights` are all weights of the module.
-    `leaves` are the leaves of the module's result: its values without the structure of tuples and dicts. `outputs` has an
-    entry for each leaf that is not a constant: the index of the program's output.
+    `leaves` are the leaves of the module's result: its values without the structure of tuples and dicts. `outputs` has for
+    each leaf that is not a constant the index of this leaf's output of the program.
     """
 
     program: Program
@@ -80,24 +81,9 @@ def arrange_program(exported: ExportedProgram, weights: ModuleWeights, job: Trac
         widen_weight_limits(graph, known)
         stored = store_weights(graph, known, names, lambda module: _two_levels_error(module, job))
     specs_by_name = {spec.arg.name: spec for spec in program.exported.graph_signature.input_specs}
-    first_nodes: dict[int, torch.fx.Node] = {}
-    used_weights: list[tuple[torch.fx.Node, Weight]] = []
-    constants: list[torch.fx.Node] = []
-    for node in [*weight_nodes, *constant_nodes]:
-        value = values[str(targets[node.name])]
-        weight = weights.find(value)
-        if weight is None:
-            if node in weight_nodes:
-                weight = Weight((str(targets[node.name]),), (), value)
-            else:
-                _refuse_unregistered_view(value, weights, job)
-                constants.append(node)
-                continue
-        if id(weight) in first_nodes:
-            node.replace_all_uses_with(first_nodes[id(weight)])
-            continue
-        first_nodes[id(weight)] = node
-        used_weights.append((node, weight))
+    named_values = {node: (str(targets[node.name]), values[str(targets[node.name])]) for node in weight_nodes}
+    constant_values = {node: values[str(targets[node.name])] for node in constant_nodes}
+    used_weights, constants = _merge_weights(named_values, constant_values, weights, job)
     used_weights += [(weight.node, Weight((weight.name,), (), weight.value)) for weight in stored]
     used_weights = [(node, weight) for node, weight in used_weights if node.users]
     constants = [node for node in constants if node.users]
@@ -118,13 +104,14 @@ def arrange_program(exported: ExportedProgram, weights: ModuleWeights, job: Trac
     ]
     specs += [InputSpec(InputKind.USER_INPUT, TensorArgument(node.name), None) for node in inputs]
     outputs = [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(node.name), None) for node in unique_outputs]
-    used_constants = {str(specs_by_name[node.name].target) for node in constants}
-    constant_values = {name: value for name, value in program.exported.constants.items() if name in used_constants}
+    used_names = {str(specs_by_name[node.name].target) for node in constants}
+    used_constants = {name: value for name, value in program.exported.constants.items() if name in used_names}
     ranges = dict(program.exported.range_constraints)
     module = program.exported.graph_module
-    program = Program(assemble(module, specs, outputs, ranges, constant_values), len(used_weights))
+    # assembled twice: the numbers of the symbols, which have the manifest's ranges, follow from the new order of inputs
+    program = Program(assemble(module, specs, outputs, ranges, used_constants), len(used_weights))
     ranges = _declared_ranges(program, job)
-    program = Program(assemble(module, specs, outputs, ranges, constant_values), len(used_weights))
+    program = Program(assemble(module, specs, outputs, ranges, used_constants), len(used_weights))
     return ArrangedProgram(
         program,
         [weight for _, weight in used_weights],
@@ -132,6 +119,36 @@ def arrange_program(exported: ExportedProgram, weights: ModuleWeights, job: Trac
         weights,
         leaves,
     )
+
+
+def _merge_weights(
+    named_values: Mapping[torch.fx.Node, tuple[str, torch.Tensor]],
+    constant_values: Mapping[torch.fx.Node, torch.Tensor],
+    weights: ModuleWeights,
+    job: TraceJob,
+) -> tuple[list[tuple[torch.fx.Node, Weight]], list[torch.fx.Node]]:
+    """Merge the placeholders of each weight into one (rule 1). Returns these placeholders with their weights, and the
+    placeholders of the constants that are not weights.
+
+    `named_values` are the names and values of the weights' placeholders, and `constant_values` are those of the constants.
+    Raises SourceError for a constant that is a view of a weight, if the job has a weights file."""
+    first_nodes: dict[int, torch.fx.Node] = {}
+    merged: list[tuple[torch.fx.Node, Weight]] = []
+    constants: list[torch.fx.Node] = []
+    for node, value in [*((node, value) for node, (_, value) in named_values.items()), *constant_values.items()]:
+        weight = weights.find(value)
+        if weight is None:
+            if node in constant_values:
+                _refuse_unregistered_view(value, weights, job)
+                constants.append(node)
+                continue
+            weight = Weight((named_values[node][0],), (), value)
+        if id(weight) in first_nodes:
+            node.replace_all_uses_with(first_nodes[id(weight)])
+            continue
+        first_nodes[id(weight)] = node
+        merged.append((node, weight))
+    return merged, constants
 
 
 def _two_levels_error(module: str, job: TraceJob) -> SourceError:
@@ -145,6 +162,7 @@ def _two_levels_error(module: str, job: TraceJob) -> SourceError:
 
 
 def _tensors_by_name(exported: ExportedProgram) -> dict[str, torch.Tensor]:
+    """The weights and constants of a program that are tensors."""
     tensors = {name: value for name, value in exported.state_dict.items() if isinstance(value, torch.Tensor)}
     return tensors | {name: value for name, value in exported.constants.items() if isinstance(value, torch.Tensor)}
 
@@ -168,6 +186,9 @@ def _refuse_unregistered_view(value: torch.Tensor, weights: ModuleWeights, job: 
 
 
 def _declared_ranges(program: Program, job: TraceJob) -> dict[Any, Any]:
+    """The range of each symbol of `program`, from the manifest (rule 4).
+
+    Raises SourceError if the dtype, the number of axes or a size of an input is not the declared one (rule 3)."""
     symbols = Symbols(program)
     plan = job.shapes
     for node, entry, shape in zip(program.input_nodes, job.inputs, plan.shapes, strict=True):
@@ -184,15 +205,13 @@ def _declared_ranges(program: Program, job: TraceJob) -> dict[Any, Any]:
             if traced_size == _declared_size(axis, job):
                 continue
             if isinstance(axis, SymbolAxis):
-                problem = (
-                    f"{describe_symbol(plan, job.inputs, axis.symbol)} is declared dynamic, but the traced program has "
-                )
-                problem += f"{traced_size if isinstance(traced_size, int) else size_text(traced_size)} there"
+                subject = describe_symbol(plan, job.inputs, axis.symbol)
+                problem = f"{subject} is declared dynamic, but the traced program has {size_text(traced_size)} there"
                 hint = f"make it static: write one size as min, opt and max of {entry.name}.{number} in every profile"
                 path = f"dims.{plan.symbols[axis.symbol].name}"
             else:
-                problem = f"{entry.name}.{number} is {axis} in the manifest and "
-                problem += f"{size_text(traced_size)} in the traced program"
+                traced_text = size_text(traced_size)
+                problem = f"{entry.name}.{number} is {axis} in the manifest and {traced_text} in the traced program"
                 hint, path = "write the size that the model takes", ""
             raise SourceError(problem, code="constraint", hint=hint, **job.place(path, f"inputs.{entry.name}"))
     ranges = {

@@ -1,9 +1,9 @@
-"""Find sizes for which the formula in the traced program is wrong.
+"""Find points of the declared ranges where the traced program declares wrong sizes.
 
 A program declares the size of each value as a formula over its symbols. Some operators behave differently where a size is
 1: ``squeeze`` removes an axis of size 1, and keeps every other axis. torch.export assumes that every dynamic size is 2 or
 more, so the program declares the shapes for these sizes. At size 1 the model and the program return equal tensors, but
-their rank is not the declared one. An engine or a package cannot have such an output.
+the rank of these tensors is not the declared one. An engine or a package cannot have such an output.
 
 torch.export treats an axis with the range 1..2 as the number 2. If a model adds two tensors along such axes,
 torch.export does not report that the axes must be equal. If one size is 1 and the other is 2, PyTorch broadcasts, and the
@@ -29,10 +29,11 @@ from trtbuild.stages.trace.user_code.frames import Frames
 
 
 def changing_size_error(program: Program, raw: ExportedProgram, job: TraceJob, frames: Frames) -> SourceError | None:
-    """Compare the sizes that the operators of `program` compute with the sizes that `program` declares.
+    """Compare the sizes that the operators of `program` compute with the sizes that `program` declares, at the ends of the
+    ranges and between them.
 
-    They are compared at the ends of the ranges and between them. Returns the error if sizes differ, None otherwise. `raw`
-    is the program of torch.export, which still has its stack traces.
+    Returns the error if sizes differ, None otherwise. `raw` is the program of torch.export, which still has its stack
+    traces.
     """
     multiples = [symbol.multiple_of for symbol in job.shapes.symbols]
     points = [[size // multiple for size, multiple in zip(point, multiples, strict=True)] for point in job.points]
@@ -65,7 +66,7 @@ def changing_size_error(program: Program, raw: ExportedProgram, job: TraceJob, f
 
 
 def _unequal_axes(program: Program, job: TraceJob) -> tuple[Difference, int, int] | None:
-    """Find two symbols whose range ends at 2, and which must be equal. Returns the first value whose sizes are wrong where
+    """Find two symbols that must be equal, and whose ranges end at 2. Returns the first value whose sizes are wrong where
     the two symbols differ, and the numbers of the symbols."""
     symbols = job.shapes.symbols
     candidates = [number for number, symbol in enumerate(symbols) if symbol.max == 2 * symbol.multiple_of]

@@ -1,9 +1,9 @@
 """Reject models that torch.export would change without an error, such as those with active dropout, random
 operators or writes to buffers.
 
-1. A module in training mode is rejected, because in training mode it does not compute the same as the deployed model.
+1. A module in training mode is rejected, because it does not compute the same as the deployed model.
 2. A write to a buffer, a parameter or an input is rejected, because engines write nothing back. The write would be lost.
-3. A random operator is rejected, because each run gives other numbers, and TensorRT's random numbers are not PyTorch's.
+3. A random operator is rejected, because each run gives other numbers, and TensorRT draws other numbers than PyTorch.
 4. At least one output must be a tensor. The output structure may also contain numbers (sizes, for example), None and
    plain constants.
 5. A resize to more elements is rejected, because the new elements are uninitialized memory.
@@ -99,7 +99,7 @@ def mutation_error(kind: str, name: str, job: TraceJob, place: Mapping[str, Any]
 
 
 def _place_of_write(name: str, raw: ExportedProgram | None, frames: Frames | None) -> dict[str, Any]:
-    """The place where a program first writes to an input, a buffer or a parameter."""
+    """The place of a program's first write to the input, the buffer or the parameter `name`; empty if it is not known."""
     if raw is None or frames is None:
         return {}
     specs = raw.graph_signature.input_specs
@@ -194,10 +194,10 @@ def refuse_output_storage(number: int, value: torch.Tensor, job: TraceJob) -> No
     """Raise SourceError if an output of the model is not in main memory, is not dense, or is quantized."""
     if value.device.type == "cpu" and value.layout is torch.strided and not value.is_quantized:
         return
-    kind = "a quantized tensor" if value.is_quantized else f"on the device {value.device}"
-    kind = (
-        kind if value.layout is torch.strided else f"a tensor of the layout {str(value.layout).removeprefix('torch.')}"
-    )
+    if value.layout is not torch.strided:
+        kind = f"a tensor of the layout {str(value.layout).removeprefix('torch.')}"
+    else:
+        kind = "a quantized tensor" if value.is_quantized else f"on the device {value.device}"
     raise SourceError(
         f"output {number} of the model is {kind}",
         code="output",
@@ -214,7 +214,7 @@ def call_nodes(module: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
 
 
 def is_switched_off(target: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether an argument switches off the randomness of an operator's call."""
+    """Whether an argument makes a call of a random operator deterministic (`_RANDOMNESS_SWITCHES`)."""
     for position, argument in enumerate(target._schema.arguments):
         if argument.name not in _RANDOMNESS_SWITCHES:
             continue

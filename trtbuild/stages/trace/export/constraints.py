@@ -46,7 +46,7 @@ def describe_symbol(plan: ShapePlan, inputs: Sequence[Input], symbol: int) -> st
 
 
 def parse_violations(message: str, plan: ShapePlan, inputs: Sequence[Input]) -> list[Violation]:
-    """All violations in torch's message; empty if the message has no known form."""
+    """All violations in torch's message; an empty list if the form of the message is not known."""
     result: list[Violation] = []
     _, _, suggestions = message.partition("Suggested fixes:")
     for line in suggestions.splitlines():
@@ -142,10 +142,10 @@ def _fixed_size_violation(symbol: int, size: int, plan: ShapePlan, inputs: Seque
 
 def _hint_to_make_static(plan: ShapePlan, inputs: Sequence[Input], symbol: int, size: int | None) -> str:
     place = axes_of_symbol(plan, inputs, symbol)[0]
-    number = f"{size} " if size is not None else "one size "
+    size_text = "one size" if size is None else str(size)
     return (
-        f"make it static: write {number}as min, opt and max of {place} in every profile; or keep the model from turning "
-        "this size into a Python number (int(), len(), a list of shapes, a branch)"
+        f"make it static: write {size_text} as min, opt and max of {place} in every profile; or keep the model from "
+        "turning this size into a Python number (int(), len(), a list of shapes, a branch)"
     )
 
 

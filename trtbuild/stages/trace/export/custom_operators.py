@@ -1,8 +1,8 @@
-"""Reject those calls of operators from outside PyTorch that cannot become partitions.
+"""Reject calls of operators from outside PyTorch that cannot become partitions.
 
-1. An operator that writes to its arguments is rejected, because the values between partitions are never changed.
-2. An operator that returns anything but new tensors is rejected. The value of a number would be part of the graph, and a
-   view would share memory with a value of another partition.
+1. An operator that writes to its arguments is rejected, because no partition may change a value of another partition.
+2. An operator that returns a number or a view is rejected. The number would become a fixed part of the graph, and the view
+   would share memory with a value of another partition.
 3. A call inside a nested graph (``torch.cond``) is rejected, because only calls of the main graph become partitions.
 4. An operator without a fake implementation cannot be exported. The error names the function that registers one.
 """
@@ -56,8 +56,10 @@ def refuse_custom_calls(exported: ExportedProgram, job: TraceJob, frames: Frames
 
 
 def checked_program(program: Program, job: TraceJob) -> Program:
-    """A copy of `program` that checks the results of operators from outside PyTorch. Raises SourceError for a call that
-    reads a number that depends on data."""
+    """A copy of `program` that checks the results of operators from outside PyTorch.
+
+    Raises SourceError if an argument of such an operator is a computed number that is not a size, or if one operator takes
+    all results of a call together."""
     try:
         return checked_copy(program)
     except ConversionRefused as error:

@@ -5,11 +5,11 @@ leaves few operators that a retrace changes: composite operators that may return
 to, chunk). Here each of them is replaced with the operators that torch decomposes it into.
 
 Rules
-1. A program is retraced if this module might give another result. This is so if the program has one of these: operators
+1. A program needs a retrace if this module might give another result. This is so if the program has one of these: operators
    that may write, operators that copy or return their input because of autograd, nested graphs, assertions about values,
    sizes that no node computes, strides that torch.export has not decided.
 2. torch itself decomposes an operator (``OpOverload.decompose``), with the shapes at its place in the graph.
-3. The program that the caller passes is not changed.
+3. The caller's program is not changed.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ class _RetraceNeeded(Exception):
 
 
 def decompose_without_retrace(raw: ExportedProgram) -> ExportedProgram | None:
-    """Return a functionalized copy of `raw`; None if it needs a retrace."""
+    """Return a functionalized copy of `raw`; None if `raw` needs a retrace (rule 1)."""
     with contextlib.suppress(Exception):  # the retrace raises the error again
         return _GraphCopy(raw).program()
     return None
 
 
 def is_composite(target: Any) -> bool:
-    """Whether a retrace replaces the operator with other operators for every table of decompositions."""
+    """Whether a retrace always replaces the operator with other operators, with any table of decompositions."""
     return isinstance(target, torch._ops.OpOverload) and _is_cia_op(target) and not _is_preservable_cia_op(target)
 
 

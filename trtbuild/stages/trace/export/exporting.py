@@ -6,8 +6,8 @@ Rules
 2. A symbol at several axes is one Dim.
 3. The result is functionalized (by `decomposing`, or by ``run_decompositions({})``). This removes in-place writes to
    views, and shows which buffers the model writes to.
-4. Guards that torch.export does not report are returned (`Exported.guards`). They are about derived dims, about relations
-   between dims, and about sizes that torch assumes not to be 1. `proof` tries the sizes that break them.
+4. torch.export does not report some guards: those about derived dims, about relations between dims, and about sizes that
+   torch assumes not to be 1. They are returned (`Exported.guards`), and `proof` tries the sizes that break them.
 5. torch assumes that every dynamic size is 2 or more. So a dim whose range ends at 2 would become the number 2.
    Therefore such a dim is traced with a range up to `LEAST_MAX`. If the model does not allow this (because it has a table
    of two rows), it is traced with the declared range.
@@ -147,8 +147,8 @@ class _Exporter:
                 self._set_job(self._declared_job.tied(self.ties))
 
     def _find_ties(self, found_violations: Sequence[Violation]) -> list[tuple[int, int]]:
-        """The pairs of symbols that must be equal, as numbers of symbols of the declared job. Empty if the two symbols of a
-        pair are not declared alike, because then the violation is an error."""
+        """The pairs of symbols that must be equal, as numbers of the declared job's symbols. An empty list if the two
+        symbols of a pair are not declared alike, because then the violation is an error."""
         declared = [*dict.fromkeys(kept_symbols(len(self._declared_job.shapes.symbols), self.ties))]
         pairs = [(declared[v.symbol], declared[v.equal_symbol]) for v in found_violations if v.equal_symbol is not None]
         return pairs if all(self._declared_job.alike(*pair) for pair in pairs) else []
@@ -183,7 +183,7 @@ class _Exporter:
 
 
 def larger_examples(plan: ShapePlan, fixed: Collection[int]) -> Iterator[ShapePlan]:
-    """The plan with larger examples for the symbols `fixed`, as far as their ranges and memory allow."""
+    """Yield the plan with larger examples for the symbols `fixed`, as far as their ranges and memory allow."""
     tried = {plan.example_shapes}
     for enlarge in (lambda value: 2 * value + 1, lambda value: sys.maxsize):
         symbols = tuple(
@@ -225,7 +225,7 @@ def _dynamic_shapes(
         {number: dims[axis.symbol] for number, axis in enumerate(shape) if isinstance(axis, SymbolAxis)}
         for shape in job.shapes.shapes
     ]
-    # bind again, with each tensor's dims instead of the tensor
+    # bound like the tensors, with the dims of each tensor instead of the tensor
     dim_args, dim_kwargs = call_arguments(job.inputs, dims_of_inputs)
     rebound = bound.signature.bind(*dim_args, **dim_kwargs)
     return dict(rebound.arguments)

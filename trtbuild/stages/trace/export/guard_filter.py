@@ -5,11 +5,11 @@ torch.export raises an error for every guard on one named Dim, unless its analys
 
 Rules
 1. A guard on one symbol that holds at every declared size is removed. Every size is tried, up to `_MAX_SIZES`. torch has a
-   symbol for each axis, and compares axes of one dim later. Here the axes of one dim have one symbol (`torch.chunk` of
-   two inputs that were concatenated).
+   symbol for each axis, and compares the axes of one dim later. Here all axes of one dim have the same symbol. Otherwise
+   `torch.chunk` of two concatenated inputs, for example, would give a guard on two symbols.
 2. Some guards compare a derived size with a number (``x.shape[0] - 1 != 1``). If such a guard fails only where the derived
-   size is 1, it is removed, too. torch makes this assumption for broadcasts and strides. `assumptions` contains the guard,
-   and `proof` compares model and program at sizes that break it.
+   size is 1, it is removed, too. torch adds such guards because broadcasts and strides are different at size 1.
+   `assumptions` contains the guard, and `proof` compares model and program at sizes that break it.
 3. Every other guard stays, and torch reports it. The error names the line of user code that caused the guard.
 
 Two functions of torch are replaced while this thread exports a model. They are not public. If a version of torch lacks one
@@ -55,7 +55,7 @@ class _UserLocation(SLoc):
 
 
 class GuardFilter:
-    """Filters the guards of a call of torch.export.
+    """Filters the guards of one call of torch.export.
 
     `arguments` are the arguments of forward, with the number of the manifest's input instead of each tensor. After an
     export, `assumptions` are the guards of rule 2 as Python expressions. `places` maps a symbol to the line of user code
@@ -69,8 +69,8 @@ class GuardFilter:
 
     @contextlib.contextmanager
     def patch_torch(self, outermost: FrameType) -> Iterator[None]:
-        """Filter the guards of the call of torch.export inside the block. The frame `outermost` makes this call, so all
-        frames of user code are inside it."""
+        """Filter the guards of the call of torch.export inside the block. The frame `outermost` makes this call: all frames
+        of user code are called from it."""
         self.assumptions, self.places = [], {}
         names = ((torch.export._trace, "produce_guards_and_solve_constraints"), (ShapeEnv, "_get_sloc"))
         if not all(hasattr(holder, name) for holder, name in names):

@@ -4,8 +4,8 @@ If a guard on one named dim fails inside the dim's range, torch.export reports i
 (found by experiment, torch 2.13):
 * guards on a derived dim (``x.shape[0] % 4 == 0`` under ``multiple_of: 2``),
 * relations between two dims (``h <= w``),
-* sizes that it assumes not to be 1. If such a size is a derived size, torch.export does report the guard, but
-  `guard_filter` removes the report.
+* assumptions that a size is not 1. If the size is a derived size, torch.export does report the guard, but `guard_filter`
+  removes the guard before.
 
 The guards of the exported program include the guards of these three kinds. This module evaluates each guard over the
 ranges. `proof` tries sizes at which a guard fails. If model and program agree there, the guard does no harm.
@@ -30,7 +30,7 @@ from trtbuild.core.model.spec import Input
 
 #: The largest number of sizes that are tried for one guard.
 _MAX_TRIED_SIZES = 4_000
-#: The guards that torch.export does not report get about this many new points. After that, no more points are added.
+#: About this many new points are added for the guards that torch.export does not report.
 _MAX_FAILURES = 12
 
 
@@ -53,11 +53,11 @@ def guard_failures(
     assumptions: Sequence[str] = (),
 ) -> list[GuardFailure]:
     """Find sizes at which guards fail. `arguments` are the arguments of forward, with the number of the manifest's input
-    instead of each tensor. If a guard fails at one of `points` or at the sizes of an earlier result, its result has the
-    first of these sizes, and no new sizes.
+    instead of each tensor. If a guard fails at one of `points` or at the sizes of an earlier result, these sizes are its
+    only result: no new point is needed.
 
-    `assumptions` are guards that `guard_filter` took out of torch's check. Each of them gets its own sizes. All `guards`
-    together get about `_MAX_FAILURES` new points."""
+    `assumptions` are guards that `guard_filter` took out of torch's check. New points are added for each of them. For all
+    `guards` together, about `_MAX_FAILURES` new points are added."""
     results: list[GuardFailure] = []
     tried = list(points)
     new_points = 0
@@ -83,7 +83,7 @@ def guard_failures(
 
 
 class Guard:
-    """A guard as a function of its symbols."""
+    """A guard as a function of its symbols. `symbols` are their numbers in the shape plan, in ascending order."""
 
     def __init__(
         self, code: Any, names: Mapping[str, int | SymbolAxis], text: str, plan: ShapePlan, inputs: Sequence[Input]
@@ -116,6 +116,7 @@ class Guard:
         return guard
 
     def holds(self, values: Sequence[int]) -> bool:
+        """Whether the guard holds if `symbols` have these sizes. A division by 0 or an overflow means that it fails."""
         by_symbol = dict(zip(self.symbols, values, strict=True))
         names = {
             name: by_symbol[axis.symbol] if isinstance(axis, SymbolAxis) else axis for name, axis in self._names.items()
@@ -189,7 +190,7 @@ class _SizeReader(ast.NodeTransformer):
         for key in reversed(path):
             value = value[key]
         if not isinstance(value, int):
-            raise ValueError("no input")
+            raise ValueError("not an input")
         return value
 
 
@@ -204,7 +205,7 @@ def axis_of(
 
 
 def arguments_as_input_numbers(signature: inspect.Signature, inputs: Sequence[Input]) -> dict[str, Any]:
-    """The arguments of forward. Instead of a tensor, each has the number of the manifest's input."""
+    """The arguments of forward, by parameter. Each argument is the number of the manifest's input instead of its tensor."""
     args = [number for number, entry in enumerate(inputs) if not entry.keyword]
     kwargs = {entry.name: number for number, entry in enumerate(inputs) if entry.keyword}
     bound = dict(signature.bind(*args, **kwargs).arguments)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -35,7 +35,9 @@ def interface(
 ) -> dict[str, Any]:
     """The interface of a program. `exported` is the program before `arrange_program`; it has the output structure. `ties`
     are the tied pairs of declared symbols. `job` has the remaining symbols, one for each tied pair. The last inputs of
-    `job` are those of `state`, and the last outputs are the new states."""
+    `job` are those of `state`, and the last outputs of the program are the new states.
+
+    Raises SourceError for an output that a package cannot return."""
     program = arranged.program
     symbols = Symbols(program)
     tree, names = _output_structure(exported, arranged, job, bool(state))
@@ -127,7 +129,8 @@ def _constant_leaf(value: Any, job: TraceJob) -> dict[str, Any]:
     )
 
 
-def _structure(spec: pytree.TreeSpec, leaves: Any, job: TraceJob) -> dict[str, Any]:
+def _structure(spec: pytree.TreeSpec, leaves: Iterator[Any], job: TraceJob) -> dict[str, Any]:
+    """The JSON form of an output structure. `leaves` are the forms of its leaves, in order."""
     if spec.is_leaf():
         return dict(next(leaves))
     items = [_structure(child, leaves, job) for child in spec.children()]
@@ -148,10 +151,9 @@ def _structure(spec: pytree.TreeSpec, leaves: Any, job: TraceJob) -> dict[str, A
 
 def _refuse_other_keys(spec: pytree.TreeSpec, job: TraceJob) -> None:
     """Raise SourceError if a dict has a key that a package cannot store. The loaded package would return another dict."""
-    context = (
-        spec.context[-1] if isinstance(spec.context, tuple) else spec.context
-    )  # a defaultdict also has its factory
-    for key in context or ():
+    # the context of a defaultdict also has its factory
+    keys = spec.context[-1] if isinstance(spec.context, tuple) else spec.context
+    for key in keys or ():
         if not isinstance(key, str | int):
             raise SourceError(
                 f"the model returns a dict with the key {key!r:.80}, a {type(key).__name__}",
@@ -162,7 +164,7 @@ def _refuse_other_keys(spec: pytree.TreeSpec, job: TraceJob) -> None:
 
 
 def _keys(spec: pytree.TreeSpec) -> list[Any]:
-    """The keys or field names of a node's children."""
+    """The keys, field names or indices of the children of a container."""
     dummy = pytree.tree_unflatten([_LEAF] * spec.num_leaves, spec)
     children = pytree.tree_leaves_with_path(dummy, is_leaf=lambda value: value is not dummy)
     return [_key(path[0]) for path, _ in children]

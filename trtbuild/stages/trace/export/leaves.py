@@ -4,8 +4,8 @@ A number is a size, a number that is computed from sizes, or a number that was r
 returns a number as a 0-d tensor.
 
 Rules
-1. The element type of this tensor holds every value of the number exactly (`NUMBER_TYPES`). So a package returns the same
-   number as the model.
+1. The element type of this tensor represents every value of the number exactly (`NUMBER_TYPES`). So a package returns the
+   same number as the model.
 2. A number that is returned twice is one output.
 3. The nodes that make these tensors are in no module, like the nodes that compute sizes. They name their device, as
    torch.export does. So a program that is moved to a GPU computes them there.
@@ -70,7 +70,7 @@ Leaf: TypeAlias = "TensorLeaf | NumberLeaf | ConstantLeaf"
 
 
 def leaves_of(exported: ExportedProgram) -> list[Leaf]:
-    """The leaves of a functionalized program's result, in order."""
+    """The leaves of the result of a functionalized program, in order."""
     (output,) = exported.graph.find_nodes(op="output")
     nodes = {node.name: node for node in output.all_input_nodes}
     leaves: list[Leaf] = []
@@ -127,6 +127,7 @@ def _user_outputs(exported: ExportedProgram) -> list[OutputSpec]:
 
 
 def _add_tensor_of(number: torch.fx.Node, dtype: torch.dtype) -> torch.fx.Node:
+    """Add a node that makes a 0-d tensor of a number (rule 3)."""
     value = number.meta["val"]
     options = {"dtype": dtype, "device": torch.device("cpu")}
     scalar = number.graph.call_function(torch.ops.aten.scalar_tensor.default, (number,), options)

@@ -13,9 +13,9 @@ _aten = torch.ops.aten
 def slice_used_pieces(graph: torch.fx.Graph) -> None:
     """Replace a split along a dynamic axis by slices. This changes `graph`.
 
-    1. A split into pieces of a fixed size has as many pieces as in the example call. If the graph does not use all of
-       them, some do not exist at a smaller size, and their declared size is negative (``s - 6`` for s = 4).
-       torch.export.load rejects a program with such a size (torch 2.13).
+    1. A split into pieces of a fixed size has as many pieces as in the example call. At a smaller size, some of these
+       pieces may not exist. If the graph does not use them, their declared size may be negative there (``s - 6`` for
+       s = 4). torch.export.load rejects a program with such a size (torch 2.13).
     2. A split into pieces of a dynamic size (``torch.chunk``) has no ONNX translation: onnxscript's optimizer fails
        (0.7.2). The trace has proven the number of pieces for every size.
     """
@@ -41,7 +41,7 @@ def slice_used_pieces(graph: torch.fx.Graph) -> None:
 
 
 def _multiple(graph: torch.fx.Graph, size: torch.fx.Node | int, factor: int) -> torch.fx.Node | int:
-    """A number, or the node of a size, times `factor`."""
+    """`size` times `factor`. `size` is a number or the node of a size."""
     if isinstance(size, int):
         return size * factor
     if factor in (0, 1):

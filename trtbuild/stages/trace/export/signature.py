@@ -1,4 +1,4 @@
-"""Bind the manifest's inputs to the arguments of a model's forward, with advice if they do not fit.
+"""Bind the manifest's inputs to the parameters of a model's forward. If they do not fit, the error gives advice.
 
 Positional inputs are passed in the manifest's order; their names do not matter. Keyword inputs are passed by name.
 """
@@ -19,7 +19,8 @@ from trtbuild.stages.trace.user_code.frames import Frames
 def bind_to_forward(
     module: torch.nn.Module, job: TraceJob, args: tuple[Any, ...], kwargs: dict[str, Any], frames: Frames
 ) -> inspect.BoundArguments:
-    """Bind the inputs to forward's parameters. Raises SourceError if they do not fit."""
+    """Bind the values `args` and `kwargs` of the inputs to the parameters of forward. Raises SourceError if they do not
+    fit."""
     signature = inspect.signature(module.forward)
     try:
         return signature.bind(*args, **kwargs)

@@ -5,13 +5,13 @@ The manifest's field ``state:`` names buffers that a call reads and writes, such
 Rules
 1. Each state buffer is an input after all declared inputs. Its value after the call is an output after all other outputs.
    So the traced program writes to nothing, and the proof compares new states as it compares outputs.
-2. During a call, the buffer is a copy of its input. Objects of Python may refer to the same tensor (a cache of transformers
-   does). Each such attribute, list item or dict value gets the copy, too.
+2. During a call, a copy of its input replaces the buffer. Other Python objects may refer to the same tensor (a cache of
+   transformers does). The copy replaces the tensor in each such attribute, list item and dict value, too.
 3. The buffers become plain attributes of their modules. So they are not weights, and torch.export does not look at each
    write to them.
-4. A buffer has the same dtype and shape after the call. The call must write to it.
-5. The proof and later comparisons use random states. A buffer without negative values gets no negative values there,
-   because it may be a variance, a counter or an index.
+4. A call must write to each state buffer, and must not change its dtype or shape.
+5. The proof and later comparisons use random states. If the values of a buffer are finite and not negative, its random
+   values are not negative either, because the buffer may be a variance, a counter or an index.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ _COPIES = frozenset((torch.ops.aten.clone.default, torch.ops.aten.alias.default)
 class StateBuffer:
     """A buffer that a call reads and writes. `input` is the name of its keyword argument in the new forward.
 
-    `value` is its value in the module, with which the state of a package begins. `range` is the range of random values."""
+    `value` is its value in the module: the first state of a package. `range` is the range of its random values. If it is
+    None, they are drawn as those of an input without a range."""
 
     name: str
     input: str
@@ -75,7 +76,7 @@ class ModuleState:
 
     def __init__(self, module: torch.nn.Module, buffers: Sequence[StateBuffer]) -> None:
         self.buffers = tuple(buffers)
-        #: The name of a buffer that a call has replaced at some of its places only, or an empty text.
+        #: The name of a buffer that a call has replaced in only some of the places that refer to it; otherwise empty.
         self.partly_replaced = ""
         self._module = module
         self._original_forward = module.forward
@@ -113,7 +114,7 @@ class ModuleState:
 
         @functools.wraps(original)
         def forward(*args: Any, **kwargs: Any) -> tuple[Any, list[torch.Tensor]]:
-            with self._holding([kwargs.pop(name) for name in names]):
+            with self._with_state([kwargs.pop(name) for name in names]):
                 outputs = original(*args, **kwargs)
                 return outputs, self.values()
 
@@ -125,8 +126,8 @@ class ModuleState:
         return forward
 
     @contextlib.contextmanager
-    def _holding(self, values: Sequence[torch.Tensor]) -> Iterator[None]:
-        """Let the module's buffers be copies of `values`."""
+    def _with_state(self, values: Sequence[torch.Tensor]) -> Iterator[None]:
+        """Replace the state buffers by copies of `values` inside the block (rule 2)."""
         copies = {buffer.name: value.clone() for buffer, value in zip(self.buffers, values, strict=True)}
         # torch.export copies containers, so the places of an earlier call may be unused now
         places = [*_places_in(self._module, self.buffers)]
@@ -144,10 +145,10 @@ class ModuleState:
 
 
 def declare_state(module: torch.nn.Module, weights: ModuleWeights, job: TraceJob) -> tuple[ModuleState, TraceJob]:
-    """Give `module` a forward that takes and returns its state. Returns the state, and the job with its inputs.
+    """Give `module` a forward that takes and returns its state. Returns the state, and the job with the state's inputs.
 
-    `weights` are the weights of the module, the state buffers included. Raises SourceError for a pattern that names no
-    buffer, and for a buffer that shares its memory with another weight."""
+    `weights` are the weights of the module, with the state buffers. Raises SourceError for a pattern that names no buffer,
+    for a buffer that shares its memory with another weight, and for a module with forward hooks."""
     if not job.state:
         return ModuleState(module, ()), job
     buffers = dict(module.named_buffers())
@@ -277,7 +278,8 @@ def _input_name(buffer: str, taken: set[str]) -> str:
 
 
 def _range_of(tensor: torch.Tensor) -> ValueRange | None:
-    """The range of random values for a state: none is negative if no value of `tensor` is (rule 5)."""
+    """The range of random values for a state (rule 5): from 0 to the largest value of `tensor`, or to 1 if that is larger.
+    None if `tensor` has a value that is negative or not finite, or if its type has no ranges."""
     dtype = dtype_name(tensor.dtype)
     if dtype not in TYPE_LIMITS or not tensor.numel() or not bool((tensor >= 0).all()):
         return None

@@ -7,7 +7,7 @@ Rules
 2. A weights file must fit as ``load_state_dict(strict=True)`` requires, and its dtypes must be those of the module. It
    needs only one name of a tied weight. The values of the file are never read here.
 3. With a weights file, a module that loads its weights in a special way is rejected, because its weights cannot be bound by
-   name. Such a module has a hook or its own method for ``load_state_dict`` or ``state_dict``, or its ``state_dict``
+   name. Such a module has a hook or its own method for ``load_state_dict`` or ``state_dict``. Or its ``state_dict``
    contains more than parameters and buffers.
 """
 
@@ -66,16 +66,18 @@ def stored_form(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def refuse_unset_weights(module: torch.nn.Module, job: TraceJob) -> None:
-    """Raise SourceError if a parameter or buffer has no values. This is so in a lazy module that was never called, and on
-    the meta device without a weights file. Also rejects a conjugate of another tensor, which torch.export cannot handle."""
+    """Raise SourceError if a parameter or buffer has no values: in a lazy module that was never called, or on the meta
+    device. Also raise it for a conjugate of another tensor, which torch.export rejects."""
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if torch.nn.parameter.is_lazy(tensor):
             problem, hint = (
                 "has no shape yet",
                 "call the model once before it is returned: a lazy module learns its shapes",
             )
-        elif tensor.device.type == "meta" and job.weights is None:
+        elif tensor.device.type == "meta":
             problem, hint = "is on the meta device, which holds no values", "load the model's weights first"
+            if job.weights is not None:  # the file does not have the buffers that state_dict does not save
+                hint = "create the model on the CPU: `weights:` replaces the values that its file contains"
         elif tensor.is_conj():
             problem, hint = (
                 "is the conjugate of another tensor, and is not computed yet",
@@ -89,7 +91,8 @@ def refuse_unset_weights(module: torch.nn.Module, job: TraceJob) -> None:
 
 
 class ModuleWeights:
-    """All parameters and buffers of a module; tied names are one weight."""
+    """All parameters and buffers of a module; tied names are one weight (rule 1). `names_in_file` are the names of the
+    tensors in the weights file."""
 
     def __init__(self, module: torch.nn.Module, names_in_file: Iterable[str] = ()) -> None:
         file_names = frozenset(names_in_file)
@@ -157,8 +160,8 @@ def refuse_other_weights(module: torch.nn.Module, weights: ModuleWeights, job: T
 def fill_unset_weights(weights: ModuleWeights) -> None:
     """Fill weights that have no useful values with small random numbers, so that the proof has numbers to compare.
 
-    Such weights are all zeros, or have infinities or NaN (as ``torch.empty`` leaves them). Call this only for a model with
-    ``weights:``: the file sets these weights later.
+    All values of such a weight are 0, or some are infinite or NaN (as ``torch.empty`` leaves them). Call this only for a
+    model with ``weights:``: the file sets these weights later.
     """
     generator = torch.Generator().manual_seed(0)
     for weight in weights.all():

@@ -4,8 +4,8 @@ affect the process itself.
 Rules
 1. The copy answers with one JSON value. If the copy dies or hangs, or if the fork fails, the answer is None. This is not an
    error: the caller can do without the answer.
-2. A fork copies only the calling thread. So torch computes in one thread in the copy. A copy that takes too long is
-   killed, because it may wait for a lock that another thread held during the fork.
+2. A fork copies only the calling thread. So torch uses one thread in the copy. A copy that takes too long is killed,
+   because it may wait for a lock that another thread held during the fork.
 3. The copy dies with this process, writes nothing to its standard output and error, and runs no exit handlers.
 """
 
@@ -25,12 +25,14 @@ from typing import Any
 
 import torch
 
-#: If the copy has not answered after this many seconds, it is killed.
+#: The default time limit of a copy.
 PATIENCE_S = 120.0
 
 
 class ForkedCall:
-    """Runs `function` in a forked copy: ``with ForkedCall(function) as call: …; call.answer()``."""
+    """Runs `function` in a forked copy: ``with ForkedCall(function) as call: …; call.answer()``.
+
+    `answer` waits until `patience_s` seconds after the start of the copy. The copy is killed at the end of the block."""
 
     def __init__(self, function: Callable[[], Any], patience_s: float = PATIENCE_S) -> None:
         self._function = function

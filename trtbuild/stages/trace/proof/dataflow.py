@@ -1,4 +1,4 @@
-"""Describe the computation of a model's call as its flow: the operator calls and their arguments, without elements.
+"""Describe a call of a model by its flow: the calls of operators with their arguments, but without the elements of tensors.
 
 Two calls with equal flows have equal results. While the model is called, each operator call is recorded as (operator,
 arguments). The operator computes nothing, and returns uninitialized memory of the right size. (Rule 5 has exceptions.)
@@ -8,7 +8,7 @@ two flows are equal, their results are the same function of the same weights, co
 tensors need to be compared.
 
 Rules
-1. If the flows differ, or if a call cannot be followed (`CannotFollow`, any other error), nothing is proven. Then the
+1. If the flows differ, or if a call cannot be followed (`CannotFollow`, any other error), the flows prove nothing. Then the
    elements are compared.
 2. The model gets ordinary tensors. So code that checks whether it is being traced takes its normal path. If the model reads
    elements (``item``, ``numpy``, ``equal``), the call cannot be followed.
@@ -18,10 +18,10 @@ Rules
    cannot be followed: other in-place writes, writes to a weight or an input, random numbers, reads of memory by strides,
    and operators from outside PyTorch.
 5. Weights are identified by their key in the program (`WeightKeys`), constants by their bytes. Values that depend only on
-   constants (masks, positions) are computed, and are constants, too. An attention mask of zeros counts as no mask, because
-   libraries build such a mask only while they are traced.
+   constants (masks, positions) are computed, and are constants, too. An attention without a mask has the same flow as one
+   with a mask of zeros, because some libraries build such a mask only while they are traced.
 6. A flow does not show that an index is out of range, and the program may have the same wrong index. So constant indices
-   are checked. Indices that are elements of an input are followed, because they do not grow with the sizes. With other
+   are checked. Indices that are elements of an input need no check, because they do not grow with the sizes. With other
    indices a call cannot be followed.
 7. The process cannot be used afterwards, because modules may have kept uninitialized tensors. So the recording runs in a
    forked copy of the process (`background`).
@@ -75,15 +75,13 @@ _INDEX_OPERATORS = frozenset(
     | {"scatter", "scatter_add", "scatter_reduce", "one_hot", "nll_loss_forward", "nll_loss2d_forward"}
 )
 _INDEX_ARGUMENTS = frozenset({"index", "indices", "offsets", "target"})
-#: Operators that move elements without a change.
-_MOVE_OPERATORS = (
-    _IDENTITY_OPERATORS | _RESHAPE_OPERATORS | {"slice", "select", "transpose", "permute", "t", "flip", "_to_copy"}
-)
+#: Operators whose result consists of elements of their input, which may have another dtype.
+_MOVE_OPERATORS = _IDENTITY_OPERATORS | _RESHAPE_OPERATORS | {"slice", "select", "transpose", "permute", "t", "flip"}
 _EMPTY_OPERATORS = frozenset({"empty", "empty_strided", "empty_permuted"})
 
 
 class Flows:
-    """Gives numbers to values, by their operators and arguments. Results of the same `Flows` can be compared."""
+    """Gives numbers to values, by their operators and arguments. Only results of the same `Flows` can be compared."""
 
     def __init__(self) -> None:
         self._numbers: dict[Any, int] = {}
@@ -175,7 +173,7 @@ class _FlowRecorder(TorchDispatchMode):
         )
         is_view = any(returned.alias_info is not None for returned in func._schema.returns)
         if is_constant and not written_positions and (inputs or not is_view):
-            return self._compute(func, args, kwargs, is_view)
+            return self._compute_constant(func, args, kwargs, is_view)
         if name.removesuffix("_") in _INDEX_OPERATORS:
             self._check_indices(func, name, args, kwargs)
         fake_arguments = pytree.tree_map_only(torch.Tensor, lambda t: self.value(t).fake, (args, kwargs))
@@ -185,7 +183,7 @@ class _FlowRecorder(TorchDispatchMode):
             fake_results = func(*fake_arguments[0], **fake_arguments[1])
         if not any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(fake_results)):
             if fake_results is not None and name not in _SIZE_OPERATORS:
-                raise CannotFollow(f"{func} looks at numbers")
+                raise CannotFollow(f"{func} reads elements")
             return fake_results
         results = func(*args, **kwargs) if is_view else pytree.tree_map_only(torch.Tensor, memory_like, fake_results)
         pairs = list(zip(pytree.tree_leaves(results), pytree.tree_leaves(fake_results), strict=True))
@@ -211,7 +209,7 @@ class _FlowRecorder(TorchDispatchMode):
         if indices and all(index.is_constant for index in indices):
             func(*args, **kwargs)
 
-    def _compute(self, func: Any, args: Any, kwargs: Any, is_view: bool) -> Any:
+    def _compute_constant(self, func: Any, args: Any, kwargs: Any, is_view: bool) -> Any:
         """Compute a value that depends only on constants (rule 5)."""
         results = func(*args, **kwargs)
         for result in pytree.tree_leaves(results):
@@ -225,13 +223,17 @@ class _FlowRecorder(TorchDispatchMode):
         return results
 
     def _is_empty_mask(self, operator: str, key: str, value: Any) -> bool:
-        if key != "attn_mask" or "attention" not in operator or value is None:
-            return key == "attn_mask" and value is None
+        """Whether a keyword argument is an attention mask that changes nothing (rule 5)."""
+        if key != "attn_mask" or value is None:
+            return key == "attn_mask"
+        if "attention" not in operator:
+            return False
         return self.value(value).is_constant and value.is_floating_point() and not bool(value.any())
 
     def _result_number(
         self, func: Any, name: str, description: Any, args: Any, position: int, fake: Any, count: int
     ) -> int:
+        """The number of result `position` of the `count` results of an operator (rule 3)."""
         first = args[0] if args and isinstance(args[0], torch.Tensor) else None
         if first is not None and count == 1 and fake.dtype == first.dtype:
             if fake.shape == first.shape and name in _IDENTITY_OPERATORS:
@@ -243,6 +245,7 @@ class _FlowRecorder(TorchDispatchMode):
     def _write(
         self, func: Any, name: str, written_positions: list[int], description: Any, args: Any, fake_arguments: Any
     ) -> Any:
+        """Record an in-place operator (rule 4). Returns the tensor that it writes to. Raises CannotFollow."""
         if (
             written_positions != [0]
             or not name.endswith("_")
@@ -254,7 +257,7 @@ class _FlowRecorder(TorchDispatchMode):
         address, layout = storage_and_layout(target_tensor)
         memory = self._memory.get(address)
         if memory is None or not memory.is_allocated_by_call or set(memory.values) != {layout}:
-            raise CannotFollow(f"{func} writes to memory that is not the call's own, or that is seen in other ways too")
+            raise CannotFollow(f"{func} writes to memory from before the call, or that other tensors use")
         fake = memory.values[layout].fake
         before = (fake.dtype, tuple(fake.shape), fake.stride())
         with self._fake_mode:
@@ -315,7 +318,7 @@ def _is_written(argument: Any) -> bool:
 @contextlib.contextmanager
 def _refuse_reads() -> Iterator[None]:
     def refuse(*args: Any, **kwargs: Any) -> Any:
-        raise CannotFollow("the call looks at numbers")
+        raise CannotFollow("the call reads elements")
 
     originals = {name: getattr(torch.Tensor, name) for name in _READ_METHODS}
     for name in _READ_METHODS:

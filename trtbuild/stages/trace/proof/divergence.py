@@ -1,7 +1,7 @@
 """Find the first line of the user's code that only one of two calls runs.
 
 torch.export may keep only one side of a branch. The program does not show where this happened, but two runs of the model
-show it. Here both calls run again, and each line is recorded. This is slow, so it is used only for error messages.
+show it. Here both calls run again, and each line is recorded. This is slow, so only error messages use it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def diverging_line(
         first, second = _run_lines(first_call, is_shown), _run_lines(second_call, is_shown)
     except Exception:
         return None
-    for lines, other_lines, is_here in ((first, second, True), (second, first, False)):
-        only_here = next((line for line in lines if line not in other_lines), None)
-        if only_here:
-            return only_here, is_here
+    for lines, other_lines, is_first in ((first, second, True), (second, first, False)):
+        only_line = next((line for line in lines if line not in other_lines), None)
+        if only_line:
+            return only_line, is_first
     return None
 
 

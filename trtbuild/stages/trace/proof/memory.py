@@ -1,5 +1,5 @@
-"""Describe the memory of tensors while a call is recorded (`dataflow`): their layout in memory, their values, and the
-bytes of constants."""
+"""Describe the memory of tensors while `dataflow` records a call: their layout in memory, their values, and the bytes of
+constants."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-#: Constants larger than this, in bytes, are neither computed nor followed.
+#: A call with a larger constant, in bytes, cannot be followed.
 _MAX_CONSTANT_BYTES = 1 << 26
 
 #: The offset of a tensor in its storage, its sizes, strides and dtype. Tensors with the same storage and the same layout
@@ -19,7 +19,7 @@ Layout = tuple[Any, ...]
 
 
 class CannotFollow(Exception):
-    """A call does something that a flow cannot describe."""
+    """A call does something that a flow cannot describe (`dataflow`)."""
 
 
 @dataclass
@@ -55,8 +55,8 @@ def storage_and_layout(tensor: torch.Tensor) -> tuple[int, Layout]:
 
 
 def memory_like(fake: torch.Tensor) -> torch.Tensor:
-    """Make a tensor of the size, strides and type of `fake`. Nothing writes to its memory, so the system never provides
-    most of its pages."""
+    """Make an uninitialized CPU tensor with the shape, strides and dtype of `fake`. Nothing writes to its memory, so the
+    system does not provide most of its pages."""
     with _disable_current_modes():
         return torch.empty_strided(tuple(fake.shape), fake.stride(), dtype=fake.dtype)
 

@@ -3,16 +3,16 @@
 A *point* is a size for each symbol.
 
 Rules
-1. The points are the example, the min and max of every profile, and sizes at which guards fail (`guards`). Each point is
-   compared once.
+1. The points are the example, the min and max of every profile, and sizes at which guards fail (`guards`). Program and
+   model are compared once at each point.
 2. Model and program get the same seeded inputs. Dtypes, shapes and the places of NaN must be equal. The largest
    difference, relative to the largest number, must be at most `TOLERANCES` (`differences`). Integers, bools and constants
    must be equal. A float that the model reads from a tensor (``item``) is compared in the tensor's dtype.
 3. Values are always compared at the smallest point. If comparing values at the other points would take long, their flows
-   are compared instead (`dataflow`): model and program must call the same operators on the same values. This is a stronger
-   proof, and takes milliseconds. If the flows of a point differ, values are compared there, too. The flows are compared in
-   a forked copy of this process. For a model with many weights, the copy starts before this process compares the values at
-   the smallest point.
+   are compared instead (`dataflow`): model and program must call the same operators on the same values. This proof is
+   stronger, and takes milliseconds. If the flows of a point differ, values are compared there, too. The flows are compared
+   in a forked copy of this process. For a model with many weights, the copy starts before this process compares the values
+   at the smallest point.
 4. A call must not write to its inputs or to the module's weights and buffers. (A branch could do so at one size only.)
 5. If only the places of NaN differ, the bool inputs are also tried as all False and as all True. One of the two is a mask
    that hides no key of an attention. A random mask may hide all keys of a row, and PyTorch's implementations of attention
@@ -104,8 +104,8 @@ class Proof:
         self._comparison: ForkedCall | None = None
 
     def __enter__(self) -> Proof:
-        """Compare values at the smallest point, unless the model is large. If it is worthwhile, begin to compare flows at
-        the other points, in a forked copy. Raises SourceError."""
+        """Compare values at the smallest point, unless the model is large. If this would take long at the other points,
+        begin to compare flows there, in a forked copy. Raises SourceError."""
         first, *others = self._points
         if self.is_large:
             self._comparison = ForkedCall(self._equal_flows).__enter__() if others else None

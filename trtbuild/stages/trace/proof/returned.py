@@ -21,7 +21,7 @@ def returned_tensors(result: Any, leaves: Sequence[Leaf]) -> list[torch.Tensor]:
     Raises ResultMismatch if a leaf of `result` has another kind than in `leaves`, or if a constant has another value.
     """
     values = pytree.tree_leaves(result)
-    actual_count, expected_count = (sum(map(is_tensor, leaves_or_values)) for leaves_or_values in (values, leaves))
+    actual_count, expected_count = sum(map(is_tensor, values)), sum(map(is_tensor, leaves))
     if actual_count != expected_count:
         raise ResultMismatch(f"the model returns {actual_count} tensors there, not {expected_count}")
     if len(values) != len(leaves):

@@ -1,9 +1,9 @@
-"""Compare a module with state with the forward that takes and returns its state.
+"""Compare a module that has state with its new forward, which takes and returns the state.
 
 All other proofs call the new forward, so they do not notice state that it does not take and return: a reference to a
 buffer that `trtbuild.stages.trace.export.state` does not find, a number that the module counts up, or a tensor that it
-keeps elsewhere. Here the new forward and the original module are called twice, one after the other. Outputs and states must
-agree.
+keeps elsewhere. Here the new forward and the original module each run two calls, one after the other. Outputs and states
+must agree.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ _CALLS = 2
 
 
 def prove_state(module: torch.nn.Module, state: ModuleState, job: TraceJob) -> None:
-    """Call the new forward and the original module from the same state, and compare their results. Raises SourceError.
+    """Call the new forward and the original module from the same state, and compare their results. Raises SourceError if
+    they differ.
 
-    The module has its original forward afterwards, and has been called: use it for nothing else. `job` has the inputs of
+    Afterwards the module has its original forward, and its state has changed: do not use it again. `job` has the inputs of
     the state."""
     if not state.buffers:
         return
@@ -59,7 +60,7 @@ def prove_state(module: torch.nn.Module, state: ModuleState, job: TraceJob) -> N
 def _results(
     call: Callable[..., Any], calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]], states: Callable[[], list[Any]]
 ) -> list[list[torch.Tensor] | str]:
-    """The outputs and the states after each call, or the kind of its error."""
+    """The outputs and the states after each call, or the type of its error."""
     results: list[list[torch.Tensor] | str] = []
     for args, kwargs in calls:
         try:

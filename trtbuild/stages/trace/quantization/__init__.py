@@ -1,7 +1,8 @@
-"""Modules that are quantized already: by PT2E (torchao), by NVIDIA's Model Optimizer, by ``prepare_qat``, or with
+"""Quantized modules: by the calibrate step, PT2E (torchao), NVIDIA's Model Optimizer, ``prepare_qat``, or with
 ``torch.fake_quantize_*``.
 
-This folder changes a module, or the program that torch.export made of it, to the form of TensorRT's quantization. Zero
-points become numbers in the program, because TensorRT accepts only quantizers whose zero points are known to be 0.
+The functions of this folder change a module, or the program that torch.export made of it, to the form of TensorRT's
+quantization. Zero points become numbers in the program, because TensorRT accepts only quantizers whose zero points are
+known to be 0.
 This folder may use `trace.job`, `trace.user_code` and `stages.program`.
 """

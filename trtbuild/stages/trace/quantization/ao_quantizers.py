@@ -1,11 +1,11 @@
 """The ``FakeQuantize`` modules of ``torch.ao.quantization``, as ``prepare_qat`` leaves them.
 
-Buffers decide whether such a module observes its input, and whether it rounds the input. torch.export cannot trace a branch
-on the value of a buffer. So each module gets a new forward without the branches.
+The values of buffers decide whether such a module observes its input, and whether it rounds the input. torch.export cannot
+trace a branch on the value of a buffer. So each module gets a new forward without these branches.
 
 Rules
-1. A module that observes changes its scale at each call, and an engine cannot do that. Such a module is an error, which
-   names the module and the call that ends the observation.
+1. A module that observes changes its scale at each call, and an engine cannot do that. So such a module is an error. The
+   error names the module and the function that ends the observation.
 2. A replaced module gives the results of the original. To check this, both run on random numbers.
 """
 
@@ -20,6 +20,7 @@ import torch
 from trtbuild.errors import SourceError
 
 _MODULE = "torch.ao.quantization.fake_quantize"
+#: How many random numbers are compared: in all, or for each channel.
 _SAMPLES = 1024
 
 
@@ -40,9 +41,9 @@ def write_fake_quantizers(module: torch.nn.Module, place: Mapping[str, Any]) -> 
                 place,
             )
         forward = _forward_of(quantizer)
-        sizes = [1 + _SAMPLES // 4] * (max(quantizer.ch_axis, 0) + 2)
+        sizes = [_SAMPLES]
         if quantizer.is_per_channel:
-            sizes[quantizer.ch_axis] = quantizer.scale.numel()
+            sizes = [*[1] * quantizer.ch_axis, quantizer.scale.numel(), _SAMPLES]
         numbers = torch.randn(sizes, generator=torch.Generator().manual_seed(0)) * 200 * float(quantizer.scale.mean())
         with torch.no_grad():
             is_equal = torch.equal(forward(numbers), quantizer(numbers))
@@ -65,7 +66,7 @@ def _fake_quantizers(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def _forward_of(quantizer: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The forward of a module that does not observe. Its settings do not change any more."""
+    """The forward of a module that does not observe, and whose settings do not change any more."""
     limits = (quantizer.activation_post_process.quant_min, quantizer.activation_post_process.quant_max)
 
     def forward(x: torch.Tensor) -> torch.Tensor:

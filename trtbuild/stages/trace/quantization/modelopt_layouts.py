@@ -27,7 +27,7 @@ from trtbuild.stages.trace.quantization.quantizer import (
 #: (bits, whether it has blocks) → the type.
 _TYPES = {(8, False): INT8, (4, True): INT4, ((4, 3), False): FLOAT8, ((2, 1), True): FLOAT4}
 _SMALLEST = {INT8: -128, INT4: -8}
-#: Model Optimizer treats a largest number up to this as 0.
+#: If the largest number of a channel or a block is at most this, Model Optimizer treats it as 0.
 _LARGEST_ZERO = 2.0**-24
 
 
@@ -57,7 +57,7 @@ def layout_of(quantizer: Any) -> QuantizerLayout:
             raise UnknownLayout("has blocks along other axes than the last, or with scales of another type")
         smallest = _smallest(quantizer, type_)
         return QuantizerLayout(type_, None, smallest, int(blocks[-1]))
-    amax = _calibrated(quantizer)
+    amax = _calibrated_maxima(quantizer)
     if amax.numel() == 1:
         return QuantizerLayout(type_, None, _smallest(quantizer, type_))
     if amax.numel() not in amax.shape:
@@ -68,7 +68,7 @@ def layout_of(quantizer: Any) -> QuantizerLayout:
 def scale_of(quantizer: Any, layout: QuantizerLayout) -> torch.Tensor:
     """The scales of a calibrated quantizer, as `Quantizer` takes them. Raises UnknownLayout."""
     assert layout.type is not None
-    amax = _calibrated(quantizer)
+    amax = _calibrated_maxima(quantizer)
     if layout.type == FLOAT4:
         amax = amax.amax() / LARGEST_NUMBERS[FLOAT8]
     if amax.numel() == 1:
@@ -80,17 +80,18 @@ def scale_of(quantizer: Any, layout: QuantizerLayout) -> torch.Tensor:
 
 
 def shape_of(quantizer: Any, layout: QuantizerLayout, samples: int) -> list[int]:
-    """A shape of inputs for a comparison, with at least `samples` numbers for each scale if the quantizer takes inputs of
-    several shapes. Raises UnknownLayout if its shape is not known."""
+    """The shape of the random input for a comparison. If a quantizer accepts inputs of several shapes, the input has at
+    least `samples` numbers for each scale. Raises UnknownLayout if the quantizer accepts only one shape, which is not
+    known."""
     if layout.block is not None and layout.type != FLOAT4:
         sizes: Sequence[int] | None = getattr(quantizer, "_original_shape", None)
         if sizes is None:
             raise UnknownLayout("has never read a tensor")
-        cut = getattr(quantizer, "_slices", None)
-        return [*sizes[:-1], sizes[-1] if cut is None else cut[-1].stop]
+        unpadded = getattr(quantizer, "_slices", None)
+        return [*sizes[:-1], sizes[-1] if unpadded is None else unpadded[-1].stop]
     pre_scale = quantizer.pre_quant_scale
     if layout.axis is not None:
-        shape = list(_calibrated(quantizer).shape)
+        shape = list(_calibrated_maxima(quantizer).shape)
         if 1 in shape:
             shape[shape.index(1)] = samples
         return shape
@@ -99,8 +100,9 @@ def shape_of(quantizer: Any, layout: QuantizerLayout, samples: int) -> list[int]
 
 
 def largest_numbers(quantizer: Any, layout: QuantizerLayout, shape: Sequence[int]) -> torch.Tensor:
-    """The largest number of the calibration for each number of a tensor of `shape`, in a shape that fits it."""
-    amax = _calibrated(quantizer)
+    """For each number of a tensor of `shape`, the largest number that the calibration found for its scale. The result
+    broadcasts to `shape`."""
+    amax = _calibrated_maxima(quantizer)
     if layout.type == FLOAT4:
         return amax.amax()
     if layout.block is None:
@@ -113,7 +115,8 @@ def _smallest(quantizer: Any, type_: str) -> int:
     return smallest + 1 if smallest and quantizer._narrow_range else smallest
 
 
-def _calibrated(quantizer: Any) -> torch.Tensor:
+def _calibrated_maxima(quantizer: Any) -> torch.Tensor:
+    """The largest numbers that the calibration found (``amax``), as float32 on the CPU. Raises UnknownLayout."""
     amax = getattr(quantizer, "_amax", None)
     if amax is None:
         raise UnknownLayout("is not calibrated")

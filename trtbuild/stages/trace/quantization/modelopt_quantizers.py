@@ -7,9 +7,11 @@ Rules
 1. A replaced quantizer gives the results of the original. To check this, both run on random numbers. A number between two
    steps may be rounded to either step, because the original multiplies by the inverse of a scale.
 2. Scales are computed from the calibrated maxima (``amax``) of the traced module. They are not in a weights file.
-3. `modelopt_layouts` has the quantizers that are replaced. A disabled quantizer only returns its input. It is not
-   replaced, unless it scales its input (SmoothQuant, AWQ). Any other quantizer is an error that names the quantizer.
-4. The original of NVFP4 needs a GPU (0.47). Its results come from Model Optimizer's `NVFP4QTensor`, which packs weights.
+3. The table of `modelopt_layouts` lists the quantizers that are replaced. A disabled quantizer is replaced only if it
+   scales its input (SmoothQuant, AWQ); otherwise it returns its input unchanged. Any other quantizer is an error that names
+   the quantizer.
+4. Model Optimizer's quantizer for NVFP4 needs a GPU (0.47). So the results to compare with come from its `NVFP4QTensor`,
+   which packs weights.
 """
 
 from __future__ import annotations
@@ -34,9 +36,11 @@ from trtbuild.stages.trace.quantization.quantizer import FLOAT4, FLOAT8, INT4, I
 
 _MODULE = "modelopt.torch.quantization.nn.modules.tensor_quantizer"
 _MODULE_OF_NVFP4 = "modelopt.torch.quantization.qtensor.nvfp4_tensor"
-#: How many numbers are compared for each channel, and which share of them may be rounded to the other step (rule 1).
-_SAMPLES, _MOST_DIFFERENT = 1024, 0.01
-#: Type → its largest step, if its largest number is 1.
+#: How many numbers are compared for each channel.
+_SAMPLES = 1024
+#: The share of numbers that may be rounded to the other step (rule 1).
+_MAX_OTHER_STEP = 0.01
+#: Type → the largest distance between two neighbors among its numbers, relative to its largest number.
 _LARGEST_STEPS = {INT8: 1 / 127, INT4: 1 / 7, FLOAT8: 32 / 448, FLOAT4: 2 / 6}
 
 Forward = Callable[[torch.Tensor], torch.Tensor]
@@ -78,7 +82,7 @@ def quantizers_of(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def read_quantizer(name: str, quantizer: Any, place: Mapping[str, Any]) -> Quantizer | None:
-    """The same quantizer with operators that can be exported; None if the original only returns its input.
+    """The same quantizer, written with operators that torch.export can trace; None if `quantizer` only returns its input.
 
     `name` and `place` are for messages. Raises SourceError (rules 1 and 3)."""
     pre_scale = quantizer.pre_quant_scale
@@ -96,7 +100,7 @@ def read_quantizer(name: str, quantizer: Any, place: Mapping[str, Any]) -> Quant
 
 
 def _compare(original: Any, quantizer: Quantizer) -> None:
-    """Raise UnknownLayout if two quantizers differ (rule 1)."""
+    """Raise UnknownLayout if the two quantizers give different results (rule 1)."""
     layout, scale = quantizer.layout, quantizer.scale
     assert layout.type is not None and scale is not None
     shape = shape_of(original, layout, _SAMPLES)
@@ -104,18 +108,18 @@ def _compare(original: Any, quantizer: Quantizer) -> None:
     numbers = torch.randn(shape, generator=torch.Generator().manual_seed(0)) * largest / 2
     if quantizer.pre_scale is not None:
         numbers = numbers / torch.where(quantizer.pre_scale == 0, 1, quantizer.pre_scale)
-    forward = _pack_nvfp4(original, scale, quantizer.pre_scale) if layout.type == FLOAT4 else original
+    forward = _nvfp4_reference(original, scale, quantizer.pre_scale) if layout.type == FLOAT4 else original
     with torch.no_grad():
         expected, results = forward(numbers), quantizer(numbers)
     difference = (results - expected).abs()
     is_other_step = difference > 1e-4 * torch.maximum(results.abs(), expected.abs())
     is_too_far = difference > 1.01 * _LARGEST_STEPS[layout.type] * largest
-    if bool(is_too_far.any()) or float(is_other_step.float().mean()) > _MOST_DIFFERENT:
+    if bool(is_too_far.any()) or float(is_other_step.float().mean()) > _MAX_OTHER_STEP:
         raise UnknownLayout("does not quantize as its settings say")
 
 
-def _pack_nvfp4(original: Any, scale: torch.Tensor, pre_scale: torch.Tensor | None) -> Forward:
-    """Model Optimizer's conversion of weights to NVFP4 and back (rule 4)."""
+def _nvfp4_reference(original: Any, scale: torch.Tensor, pre_scale: torch.Tensor | None) -> Forward:
+    """A function that converts numbers to NVFP4 and back, as Model Optimizer packs weights (rule 4)."""
     packed_type = importlib.import_module(_MODULE_OF_NVFP4).NVFP4QTensor
     block = original.block_sizes[-1]
 

@@ -1,7 +1,7 @@
 """A quantizer: a module that rounds a tensor to the numbers of a narrow type, with operators that torch.export can trace.
 
-Its `layout` says to which type, and which numbers share a scale. Its tensors are the scales. Both together are all that is
-needed to make the quantizer again, so calibrations store them.
+Its `layout` has the type, and says which numbers share a scale. Its tensors are the scales. A calibration stores both: they
+are enough to make the quantizer again.
 """
 
 from __future__ import annotations

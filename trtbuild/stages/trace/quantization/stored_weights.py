@@ -1,8 +1,8 @@
 """Store quantized weights as the numbers of their type.
 
 A quantizer of a weight reads the weight as floats. The trace has the weight, and computes the numbers that the quantizer
-gives. They become a weight of the program, and the quantizer is removed: a dequantizer replaces a quantizer with float
-results, and the dequantizer after an int8 quantizer stays. So an engine contains 4 or 8 bits for each number.
+gives. They become a weight of the program. A dequantizer replaces a quantizer that returns floats. An int8 quantizer is
+removed, and the dequantizer after it stays. So an engine contains 4 or 8 bits for each number.
 (TensorRT-RTX 1.7.1 does this itself for QuantizeLinear of int4 and float8 weights, but not for int8.)
 
 Rules
@@ -49,34 +49,41 @@ class StoredWeight:
 
 
 def store_weights(
-    graph: torch.fx.Graph, values: Values, names: Mapping[torch.fx.Node, str], refuse: Callable[[str], Exception]
+    graph: torch.fx.Graph,
+    values: Values,
+    names: Mapping[torch.fx.Node, str],
+    two_levels_error: Callable[[str], Exception],
 ) -> list[StoredWeight]:
     """Replace quantizers of weights in place, and return the new weights. `values` are the values of weights and constants,
-    and `names` their names. `refuse` takes the path of a module, and returns the error to raise if the quantizer of that
-    module has two levels of scales and its input is not a known weight (rule 4)."""
+    and `names` their names.
+
+    If the input of a quantizer with two levels of scales is not a known weight (rule 4), raises the error that
+    `two_levels_error` returns for the path of the quantizer's module."""
     register_operators()
-    storing = _Storing(graph, values, names)
+    replacer = _QuantizerReplacer(graph, values, names)
     int8_quantizers = _int8_quantizers()
     operators = torch.ops.trtbuild
     quantizers = (*int8_quantizers, operators.fake_quantize.default, operators.fake_quantize_two_levels.default)
     for node in list(graph.nodes):
-        if node.op != "call_function" or node.target not in quantizers or storing.reuse(node):
+        if node.op != "call_function" or node.target not in quantizers or replacer.reuse(node):
             continue
         if node.target is operators.fake_quantize.default:
-            storing.store_single_level(node)
+            replacer.store_single_level(node)
         elif node.target is operators.fake_quantize_two_levels.default:
-            if storing.weight_of(node) is None:
-                raise refuse(_module_of(node))
-            storing.store_two_levels(node)
+            if replacer.weight_of(node) is None:
+                raise two_levels_error(_module_of(node))
+            replacer.store_two_levels(node)
         elif node.target in int8_quantizers and _is_weight_only(node):
-            storing.store_int8(node)
-    return storing.stored
+            replacer.store_int8(node)
+    return replacer.stored
 
 
-class _Storing:
+class _QuantizerReplacer:
+    """Replaces quantizers of a graph. `stored` are the new weights."""
+
     def __init__(self, graph: torch.fx.Graph, values: Values, names: Mapping[torch.fx.Node, str]) -> None:
         self._graph, self._values, self._names = graph, values, names
-        #: Quantizer, weight and other arguments → the result: a module may be called twice.
+        #: The key of a quantizer → its replacement. A module that is called twice has two equal quantizers.
         self._results: dict[Any, torch.fx.Node] = {}
         self.stored: list[StoredWeight] = []
 
@@ -95,12 +102,12 @@ class _Storing:
         if block_size:
             scales = scales.reshape([*weight.shape[:-1], -1])
             if not _has_whole_blocks(weight, block_size):
-                self._replace(node, self._new(node, ROUNDED, node.target(weight, scales, *node.args[2:])))
+                self._replace(node, self._add_weight(node, ROUNDED, node.target(weight, scales, *node.args[2:])))
                 return
-            scale = self._new(node, "scales", scales)
+            scale = self._add_weight(node, "scales", scales)
             axis = weight.dim() - 1
-        stored = self._new(node, element, quantize(weight, scales, element, axis, block_size, smallest))
-        self._replace(node, self._call(node, stored, scale, element, axis, block_size))
+        stored = self._add_weight(node, element, quantize(weight, scales, element, axis, block_size, smallest))
+        self._replace(node, self._add_dequantizer(node, stored, scale, element, axis, block_size))
 
     def store_two_levels(self, node: torch.fx.Node) -> None:
         weight, (scale, block_size) = self.weight_of(node), node.args[1:]
@@ -108,20 +115,22 @@ class _Storing:
         if weight is None or scales is None:
             return
         if not _has_whole_blocks(weight, block_size):
-            self._replace(node, self._new(node, ROUNDED, node.target(weight, scales, block_size)))
+            self._replace(node, self._add_weight(node, ROUNDED, node.target(weight, scales, block_size)))
             return
         scales_of_blocks = block_scales(weight, scales, block_size)
-        first_level = self._call(node, self._new(node, "scales", scales_of_blocks), scale, FLOAT8, 0, 0)
+        first_level = self._add_dequantizer(
+            node, self._add_weight(node, "scales", scales_of_blocks), scale, FLOAT8, 0, 0
+        )
         multipliers = torch.ops.trtbuild.dequantize(scales_of_blocks, scales, FLOAT8, 0, 0)
-        stored = self._new(node, FLOAT4, quantize(weight, multipliers, FLOAT4, 1, block_size, 0))
-        self._replace(node, self._call(node, stored, first_level, FLOAT4, 1, block_size))
+        stored = self._add_weight(node, FLOAT4, quantize(weight, multipliers, FLOAT4, 1, block_size, 0))
+        self._replace(node, self._add_dequantizer(node, stored, first_level, FLOAT4, 1, block_size))
 
     def store_int8(self, node: torch.fx.Node) -> None:
         weight = self.weight_of(node)
         arguments = [self._value(argument) for argument in node.args[1:]]
         if weight is None or any(isinstance(argument, torch.fx.Node) for argument in arguments):
             return
-        self._replace(node, self._new(node, "int8", node.target(weight, *arguments)))
+        self._replace(node, self._add_weight(node, "int8", node.target(weight, *arguments)))
 
     def _value(self, argument: Any) -> Any:
         """The value of an argument; a node whose value is not known stays a node."""
@@ -131,8 +140,9 @@ class _Storing:
             return torch.full(argument.args[0], argument.args[1], dtype=argument.meta["val"].dtype)
         return self._values.get(argument, argument)
 
-    def _new(self, node: torch.fx.Node, suffix: str, value: torch.Tensor) -> torch.fx.Node:
-        """A placeholder for a new weight."""
+    def _add_weight(self, node: torch.fx.Node, suffix: str, value: torch.Tensor) -> torch.fx.Node:
+        """Add a placeholder for a new weight. Its name is that of the weight that the quantizer `node` reads, with
+        `suffix`."""
         name = f"{self._names[_placeholder_of(node)]}:{suffix}"
         used = {weight.name for weight in self.stored}
         name = next(text for text in (name, *(f"{name}{number}" for number in range(2, 1 << 16))) if text not in used)
@@ -144,8 +154,8 @@ class _Storing:
         self.stored.append(StoredWeight(placeholder, name, value))
         return placeholder
 
-    def _call(self, node: torch.fx.Node, *arguments: Any) -> torch.fx.Node:
-        """A call of ``dequantize`` before `node`."""
+    def _add_dequantizer(self, node: torch.fx.Node, *arguments: Any) -> torch.fx.Node:
+        """Add a call of ``dequantize`` before `node`."""
         target = torch.ops.trtbuild.dequantize.default
         with self._graph.inserting_before(node):
             call = self._graph.call_function(target, arguments)
@@ -155,6 +165,7 @@ class _Storing:
         return call
 
     def _replace(self, node: torch.fx.Node, result: torch.fx.Node) -> None:
+        """Replace the quantizer `node` by `result`. Remove casts and checks of the float weight that are unused then."""
         self._results[self._key(node)] = result
         node.replace_all_uses_with(result)
         source: Any = node.args[0]
@@ -169,7 +180,7 @@ class _Storing:
             self._graph.erase_node(unused)
 
     def reuse(self, node: torch.fx.Node) -> bool:
-        """Replace a quantizer by the result of an equal quantizer, and say whether that was possible."""
+        """Replace a quantizer by the replacement of an equal quantizer. Returns whether there is such a quantizer."""
         result = self._results.get(self._key(node))
         if result is not None:
             self._replace(node, result)
@@ -185,7 +196,7 @@ class _Storing:
 
 
 def _placeholder_of(node: torch.fx.Node) -> Any:
-    """The node behind the casts and copies before a quantizer."""
+    """The node whose value a quantizer reads, without the casts and copies between them."""
     source = node.args[0]
     while isinstance(source, torch.fx.Node) and source.target in COPIES:
         source = source.all_input_nodes[0]
@@ -213,14 +224,17 @@ def _is_weight_only(node: torch.fx.Node) -> bool:
     """Whether the result of an int8 quantizer is used only beside values that are not quantized (rule 2)."""
     if node.args[-1] is not torch.int8:
         return False
-    users = [user for dequantizer in node.users for user in _readers(dequantizer)]
+    readers = [pair for dequantizer in node.users for pair in _readers(dequantizer)]
     return not any(
-        _is_dequantized(operand) for reader, seen in users for operand in reader.all_input_nodes if operand is not seen
+        _is_dequantized(operand)
+        for reader, weight_operand in readers
+        for operand in reader.all_input_nodes
+        if operand is not weight_operand
     )
 
 
 def _readers(node: torch.fx.Node) -> Iterator[tuple[torch.fx.Node, torch.fx.Node]]:
-    """The calls that compute with a node's value, each with the operand that has the value."""
+    """Yield the calls that compute with the value of `node`, each with its operand that has this value."""
     for user in node.users:
         if user.target in COPIES or user.target in _MOVES:
             yield from _readers(user)

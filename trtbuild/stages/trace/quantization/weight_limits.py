@@ -1,8 +1,8 @@
-"""Widen the limits of quantizers of weights where no weight reaches them.
+"""Widen the limits of quantizers of weights if no weight is outside the limits.
 
-PyTorch quantizes weights to -127..127, and TensorRT to all numbers of int8. The lower step writes a clamp for the
-difference. TensorRT 8.6 does not compute a quantizer of a weight behind a clamp ("Could not find any implementation"), and
-other releases would not store the weight in int8. But scales are the largest weight divided by 127, so the clamp changes
+PyTorch quantizes weights to -127..127, and TensorRT to -128..127. The lower step writes a clamp for the difference.
+TensorRT 8.6 does not compute a quantizer of a weight behind a clamp ("Could not find any implementation"), and other
+releases would not store the weight in int8. But a scale is usually the largest weight divided by 127, so the clamp changes
 nothing. The trace has the weights, and checks this.
 
 With ``weights:``, the weights are read after the trace, so nothing is widened.
@@ -28,10 +28,10 @@ Values = Mapping[torch.fx.Node, torch.Tensor]
 
 
 def widen_weight_limits(graph: torch.fx.Graph, values: Values) -> None:
-    """Widen the limits in place. `values` are the values of weights and constants."""
+    """Widen the limits of quantizers in `graph`, in place. `values` are the values of weights and constants."""
     register_operators()
     quantized = torch.ops.quantized_decomposed
-    #: Operator → the position of its axis (None for a whole tensor) and of its smallest number.
+    #: Operator → the positions of two arguments: the axis (None for a whole tensor), and the smallest number.
     positions: dict[Any, tuple[int | None, int]] = {
         quantized.quantize_per_tensor.default: (None, 3),
         quantized.quantize_per_channel.default: (3, 4),
@@ -53,7 +53,8 @@ def widen_weight_limits(graph: torch.fx.Graph, values: Values) -> None:
 
 
 def _quantized_numbers(node: torch.fx.Node, axis: int | None, values: Values) -> torch.Tensor | None:
-    """The numbers that a quantizer gives for a weight, without limits; None if the weight or the scales are not known."""
+    """The numbers that a quantizer would give for a weight without limits. None if the weight or the scales are not known,
+    or if a zero point is not 0."""
     weight, scale = values.get(source_of(node.args[0])), node.args[1]
     if isinstance(scale, torch.fx.Node):
         scale = values.get(scale)
@@ -65,7 +66,7 @@ def _quantized_numbers(node: torch.fx.Node, axis: int | None, values: Values) ->
 
 
 def source_of(node: Any) -> Any:
-    """The node whose value `node` has, without copies."""
+    """The node before all copies that lead to `node`. It has the same value."""
     while isinstance(node, torch.fx.Node) and node.target in COPIES:
         source = node.all_input_nodes[0]
         if source.meta["val"].dtype != node.meta["val"].dtype:

@@ -1,12 +1,12 @@
-"""Make zero points numbers of the program.
+"""Replace the zero points of a program by numbers.
 
-TensorRT takes a quantizer only if its zero points are 0. In a traced program, zero points are buffers, which could contain
-any number, so the quantizer would stay in PyTorch. So a buffer that contains one number becomes this number. (The trace's
-key has the buffers' bytes.)
+TensorRT accepts a quantizer only if its zero points are 0. In a traced program, zero points are buffers, which could
+contain any number, so the quantizer would stay in PyTorch. So a buffer that contains one number becomes this number. The
+number is in the text of the program, so the keys of later steps depend on it.
 
 Rules
-1. Zero points with one number for all channels become ``torch.full``. Different numbers stay a buffer, because
-   TensorRT refuses them in any case.
+1. If the zero points of all channels are the same number, they become ``torch.full``. Different numbers stay a buffer,
+   because TensorRT refuses them in any case.
 2. A scale and a zero point of a whole tensor become numbers in the call, as PT2E writes them.
 3. With ``weights:``, scales and zero points come from a file that is read after the trace. Then all of them stay buffers.
 """
@@ -48,6 +48,7 @@ def write_zero_points(graph: torch.fx.Graph, values: Mapping[torch.fx.Node, torc
 
 
 def _write_channels(node: torch.fx.Node, values: Mapping[torch.fx.Node, torch.Tensor]) -> None:
+    """Apply rule 1 to a call."""
     zero_points: Any = node.args[2]
     value = values.get(zero_points) if isinstance(zero_points, torch.fx.Node) else None
     if value is None or not value.numel() or not bool((value == value.flatten()[0]).all()):
@@ -62,6 +63,7 @@ def _write_channels(node: torch.fx.Node, values: Mapping[torch.fx.Node, torch.Te
 
 
 def _write_tensor(node: torch.fx.Node, values: Mapping[torch.fx.Node, torch.Tensor]) -> bool:
+    """Apply rule 2 to a call. Returns False if its scale or its zero point is not a single known number."""
     found = [values.get(argument) if isinstance(argument, torch.fx.Node) else None for argument in node.args[1:3]]
     scale, zero_point = found
     if scale is None or zero_point is None or scale.numel() != 1 or zero_point.numel() != 1:

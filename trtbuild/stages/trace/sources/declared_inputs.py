@@ -44,8 +44,9 @@ def refuse_other_input_names(names: Sequence[str], job: TraceJob, place: dict[st
 def refuse_other_input(
     entry: Input, shape: Sequence[Axis], dtype: str, sizes: Sequence[int | None], job: TraceJob, place: Any = None
 ) -> None:
-    """Raise SourceError if an input of the model differs from the manifest. `sizes` are the sizes in the model; None is a
-    dynamic size.
+    """Raise SourceError if an input of the model differs from the manifest. `entry` and `shape` are the input in the
+    manifest. `dtype` and `sizes` are those in the model; None is a dynamic size. `place` is the file and line of the error;
+    by default it is the line of the input in the manifest.
 
     If a size is fixed in the model, the manifest must declare this size. If it is dynamic in the model, the manifest may
     declare a static or a dynamic size.

@@ -22,6 +22,8 @@ from trtbuild.stages.trace.sources.reading import SourceReader
 
 
 class ExportedProgramSource(SourceReader):
+    """Reads an ``exported_program:`` source."""
+
     def read(self) -> torch.nn.Module:
         """The module of the program in a ``.pt2`` file. Raises SourceError."""
         job, place = self.job, self.job.place("source")
@@ -52,7 +54,8 @@ def _first_error(error: BaseException) -> BaseException:
 
 @dataclass(frozen=True)
 class _ExportedAxis:
-    """A dynamic axis of an exported program: `multiple` times a symbol, from `low` to `high` (None: no bound)."""
+    """A dynamic axis of an exported program. Its size is `multiple` times a symbol, and is between `low` and `high` (None
+    if there is no bound)."""
 
     multiple: int
     low: int
@@ -103,6 +106,9 @@ def _refuse_other_axis(
     exported_axis: int | _ExportedAxis | str,
     job: TraceJob,
 ) -> None:
+    """Raise SourceError if the manifest's `axis` at `where` (``image.2``) does not fit the axis of the file.
+
+    `exported_axis` is a text if its size is neither a number nor a multiple of one symbol."""
     plan, file = job.shapes, job.source.target
     place = job.place(f"inputs.{where.rpartition('.')[0]}")
     if isinstance(axis, SymbolAxis):
@@ -115,7 +121,7 @@ def _refuse_other_axis(
         )
         place = job.place(f"dims.{symbol.name}", f"inputs.{where.rpartition('.')[0]}")
     else:
-        subject, low, high, multiple = where, axis, axis, axis or 1
+        subject, low, high, multiple = where, axis, axis, axis
     if isinstance(exported_axis, str):
         raise SourceError(
             f"{where} of {file} is {exported_axis}, which a manifest cannot express", code="range", **place

@@ -31,6 +31,8 @@ from trtbuild.stages.trace.user_code.frames import Frames
 
 
 class NetworkSource(SourceReader):
+    """Reads a ``network:`` source."""
+
     def read(self) -> SourceGraph:
         """The recording of the network that the function of the source defines. Raises SourceError."""
         job, frames = self.job, self.frames
@@ -116,7 +118,7 @@ class NetworkSource(SourceReader):
 
 
 def _running_line(frames: Frames) -> dict[str, Any]:
-    """The line of user code that is running; empty if there is no such line."""
+    """``file=`` and ``line=`` of the user code that is running; empty if no user code is running."""
     line = frames.innermost_place([frame for frame in traceback.extract_stack() if frames.is_shown(frame.filename)])
     return {"file": line[0], "line": line[1]} if line else {}
 

@@ -1,4 +1,4 @@
-"""Quantized ONNX files: rewrite the parts that TensorRT does not accept, and refuse the parts without an equal form.
+"""Quantized ONNX files: rewrite operators that TensorRT does not accept, and refuse those that cannot be rewritten.
 
 Rules
 1. TensorRT's quantization is symmetric: zero points are 0, and types are signed. A file with other quantizers is refused,
@@ -6,8 +6,8 @@ Rules
 2. onnxruntime's static quantizer stores a bias as int32 numbers behind a DequantizeLinear. TensorRT dequantizes integers of
    at most 8 bits. So the node is replaced by its result, which does not depend on any input. onnx's reference evaluator
    computes it.
-3. Operators that compute with integers (``QLinearConv``, ``MatMulInteger``) are refused, because TensorRT chooses integer
-   arithmetic itself, from quantizers and dequantizers.
+3. Operators that compute with integers (``QLinearConv``, ``MatMulInteger``) are refused. TensorRT has no such operators: it
+   chooses integer arithmetic where it finds quantizers and dequantizers.
 4. Scales are positive. Other scales are refused.
 """
 
@@ -29,7 +29,7 @@ _INTEGER_OPERATORS = (
     *("ConvInteger", "DynamicQuantizeLinear", "MatMulInteger", "QLinearConv", "QLinearMatMul"),
     *("QAttention", "QGemm", "QLinearAdd"),
 )
-_SYMMETRIC = (
+_SYMMETRIC_HINT = (
     "quantize with zero points of 0: onnxruntime's quantize_static(…, quant_format=QuantFormat.QDQ, "
     "activation_type=QuantType.QInt8, weight_type=QuantType.QInt8, "
     'extra_options={"ActivationSymmetric": True, "WeightSymmetric": True})'
@@ -80,7 +80,7 @@ def refuse_asymmetric(graph: onnx.GraphProto, read: Read, job: TraceJob) -> None
                     hint="calibrate with data that is not 0, and export the model again",
                     **job.place("source"),
                 )
-        for name in [*node.input[2:3]]:
+        for name in node.input[2:3]:
             tensor = initializers.get(name) or constants.get(name)
             if tensor is None:
                 continue
@@ -97,7 +97,7 @@ def refuse_asymmetric(graph: onnx.GraphProto, read: Read, job: TraceJob) -> None
 
 def _error(node: onnx.NodeProto, problem: str, job: TraceJob) -> SourceError:
     return SourceError(
-        f"node {node.name!r} of {job.source.target} {problem}", code="onnx", hint=_SYMMETRIC, **job.place("source")
+        f"node {node.name!r} of {job.source.target} {problem}", code="onnx", hint=_SYMMETRIC_HINT, **job.place("source")
     )
 
 

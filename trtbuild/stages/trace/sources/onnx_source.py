@@ -6,8 +6,8 @@ Rules
 2. Inputs are matched by name, and get the manifest's shapes. A dynamic size becomes the manifest's symbol or number. A
    fixed size must be equal to the manifest's size. Outputs keep their names and their order.
 3. Large initializers are weights, and become blobs: `trtbuild.stages.trace.sources.onnx_weights`.
-4. If ONNX's shape inference finds the size of an output, the size is an expression over the manifest's symbols. Otherwise
-   the size counts as a size that depends on data.
+4. If ONNX's shape inference finds the size of an output, this size is a number or an expression over the manifest's
+   symbols. Otherwise the size counts as a size that depends on data.
 5. Only ONNX's own operators are supported. Functions that the model defines are inlined.
 """
 
@@ -51,6 +51,8 @@ _ONNX_DOMAINS = ("", "ai.onnx")
 
 
 class OnnxSource(SourceReader):
+    """Reads an ``onnx:`` source."""
+
     def read(self) -> SourceGraph:
         """The model of an ONNX file. Raises SourceError."""
         job, path = self.job, self.path
@@ -60,9 +62,8 @@ class OnnxSource(SourceReader):
         _refuse_unsupported(model, job)
         _name_nodes(graph)
         initializers = {tensor.name for tensor in graph.initializer}
-        inputs = {
-            value.name: value for value in graph.input if value.name not in initializers
-        }  # files before version 4 of ONNX's IR also list weights as inputs
+        # files before version 4 of ONNX's IR also list weights as inputs
+        inputs = {value.name: value for value in graph.input if value.name not in initializers}
         refuse_other_input_names(list(inputs), job)
         for entry, shape in zip(job.inputs, job.shapes.shapes, strict=True):
             _refuse_other_value(inputs[entry.name], entry, shape, job)

@@ -47,7 +47,7 @@ _REFUSED: Mapping[str, tuple[str, str]] = {
 
 def write_trt_domain(model: onnx.ModelProto, job: TraceJob) -> None:
     """Replace the operators of the table in place. Raises SourceError for another operator of Model Optimizer, for an opset
-    before the type's, and for weights that are not quantized yet. Other nodes of the domain stay."""
+    that does not have the type, and for weights that are not quantized yet. Unknown nodes of the domain stay."""
     nodes = [node for node in model.graph.node if node.domain == DOMAIN]
     opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 1)
     initializers = {tensor.name: tensor for tensor in model.graph.initializer}

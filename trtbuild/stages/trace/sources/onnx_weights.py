@@ -22,7 +22,7 @@ from trtbuild.stages.trace.job import TraceJob
 #: Initializers of at least this size are weights.
 WEIGHT_BYTES = 1024
 #: Element types with several elements in a byte → the bits of an element. Weights cannot have these types, because torch
-#: does not have them.
+#: has no tensors of them.
 _BITS_OF_SMALL_TYPES = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
 
 
@@ -43,7 +43,8 @@ def lift_constants(graph: onnx.GraphProto) -> None:
 
 
 def take_weights(graph: onnx.GraphProto, folder: Path, job: TraceJob) -> dict[str, torch.Tensor]:
-    """Remove the weights from the graph. Returns the values of all used weights by name, in the file's order."""
+    """Remove the weights and the unused initializers from the graph. Returns the values of the weights by name, in the
+    order of the file."""
     used_names = {name for node in all_nodes(graph) for name in node.input} | {value.name for value in graph.output}
     used_names |= {value.name for nested in nested_graphs(graph) for value in nested.output}
     weights: dict[str, torch.Tensor] = {}
@@ -104,7 +105,7 @@ def dtype_name(element: int) -> str:
 
 
 def _weight_value(tensor: onnx.TensorProto, folder: Path, job: TraceJob) -> torch.Tensor | None:
-    """An initializer's value; None if its element type cannot be that of a weight."""
+    """The value of an initializer; None if weights cannot have its element type."""
     dtype = getattr(torch, dtype_name(tensor.data_type), None)
     if not isinstance(dtype, torch.dtype) or dtype_name(tensor.data_type).startswith(("float8", "complex")):
         return None

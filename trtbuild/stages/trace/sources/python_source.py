@@ -1,7 +1,7 @@
 """``python:`` sources: call a function or class of the project, which returns the module.
 
-An error names the place to correct: the callable if the callable does not return a module, and the manifest if the
-manifest names something that does not exist.
+An error names the place to correct. This is the callable if it does not return a module, and the manifest if it names
+something that does not exist.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from trtbuild.stages.trace.user_code.frames import Frames
 
 
 class PythonSource(SourceReader):
+    """Reads a ``python:`` source."""
+
     def read(self) -> torch.nn.Module:
         """The module that the source names, or that the source's callable returns. Raises SourceError."""
         job, project, frames = self.job, self.project, self.frames
@@ -55,7 +57,8 @@ class PythonSource(SourceReader):
 
 
 def import_source_object(job: TraceJob, project: Path, frames: Frames) -> Any:
-    """Import the object that the source's ``module:name`` names."""
+    """Import the object that the source's ``module:name`` names. Raises SourceError if the module cannot be imported, or
+    does not have this name."""
     module_name, _, path = job.source.target.partition(":")
     place = job.place(f"source.{job.source.kind}", "source")
     try:
@@ -101,11 +104,11 @@ def _name_hint(name: str, holder: Any, module_name: str, path: str) -> str:
     )
     similar_name = nearest(name, defined)
     prefix = path.rpartition(".")[0]
-    sentence_start = f"{module_name}:{prefix} has" if prefix and hasattr(holder, "__qualname__") else "it has"
+    subject = f"{module_name}:{prefix}" if prefix and hasattr(holder, "__qualname__") else "it"
     defined_text = (
-        f"{sentence_start}: {', '.join(defined)}"
+        f"{subject} has: {', '.join(defined)}"
         if defined
-        else f"{sentence_start} no function or class that is defined there"
+        else f"{subject} has no function or class that is defined there"
     )
     return f"did you mean {similar_name!r}? {defined_text}" if similar_name else defined_text
 

@@ -1,5 +1,5 @@
-"""Read the source of a model. A table names a class for each kind of source (`trtbuild.core.model.source_kinds`). The class
-returns a module to trace, or a graph."""
+"""Read the source of a model. The table of `trtbuild.core.model.source_kinds` names a class for each kind of source. The
+class returns a module to trace, or a graph."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class SourceReader(ABC):
 
     @abstractmethod
     def read(self) -> torch.nn.Module | SourceGraph:
-        """Return a module that is ready to be called, or a graph. The table says which of the two a kind of source is.
-        Raises SourceError."""
+        """Return a module that can be called, or a graph. The table says which of the two a kind of source is. Raises
+        SourceError."""
 
     @property
     def path(self) -> Path:
@@ -40,7 +40,8 @@ class SourceReader(ABC):
 
     @property
     def graph_functions(self) -> GraphFunctions:
-        """The functions for sources that are a graph already. The caller of the trace must have passed them."""
+        """The functions for sources that are a graph already. Raises AssertionError if the caller of the trace has not
+        passed them."""
         if self._graph_functions is None:
             raise AssertionError("the trace of a source of this kind needs `graph_functions`")
         return self._graph_functions

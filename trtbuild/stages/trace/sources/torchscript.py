@@ -6,8 +6,8 @@ Rules
    other source.
 2. A call of the module runs the script; only torch.export uses the converted graph. So the proof of a trace compares the
    program with the script itself, at the min and max of every profile.
-3. The converter changes the script that it gets, so it gets a copy. Weights have the script's names. The converter also
-   makes buffers for tensors of the graph that are not weights. A weights file does not contain these buffers.
+3. The converter changes its script, so it converts a copy. Weights have the script's names. The converter also makes
+   buffers for tensors of the graph that are not weights. A weights file does not contain these buffers.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ class _Argument(NamedTuple):
 
 
 class TorchScriptSource(SourceReader):
+    """Reads a ``torchscript:`` source."""
+
     def read(self) -> torch.nn.Module:
         """A module that runs the script when called, and its converted graph when exported. Raises SourceError."""
         job, project, frames = self.job, self.project, self.frames
@@ -237,10 +239,8 @@ def _make_module(
         module.add_module(name, child)
     script_weights = script.state_dict(keep_vars=True)
     lifted = [*graph.named_buffers(remove_duplicate=False), *graph.named_parameters(remove_duplicate=False)]
-    for name, value in {
-        **dict(lifted),
-        **script_weights,
-    }.items():  # includes weights that the graph does not read, because a weights file has them
+    # weights that the graph does not read are registered, too, because a weights file contains them
+    for name, value in {**dict(lifted), **script_weights}.items():
         path, _, leaf = name.rpartition(".")
         holder = _submodule_at(module, path)
         if hasattr(holder, leaf):

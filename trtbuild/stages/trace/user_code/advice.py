@@ -1,4 +1,4 @@
-"""Give advice about exceptions of user code, if the exception shows what to do next.
+"""Give advice about an exception of user code, if it follows from the exception what to do next.
 
 Rules
 1. Advice is a command or an edit. Advice that would only repeat the error is not given.
@@ -23,10 +23,10 @@ _NO_GPU_TEXT = re.compile(
 )
 _DTYPE_TEXT = re.compile(r"\bdtype\b|scalar type", re.IGNORECASE)
 _INTEGER_TEXT = re.compile(r"scalar types?:? Long|tensors used as indices|must be long", re.IGNORECASE)
-#: Prefixes of modules whose exceptions mean that user code used the network.
+#: Prefixes of modules. If one of them defines the type of an exception, user code used the network.
 _NETWORK_MODULES = ("requests.", "httpx.", "urllib3.", "aiohttp.")
-#: The same, but only for their exceptions that are OSErrors. The other exceptions of these modules are about invalid
-#: values, such as those of a model's configuration.
+#: The same, but only for types that are OSErrors. Other exceptions of these modules are about invalid values, such as those
+#: of a model's configuration.
 _PARTLY_NETWORK_MODULES = ("huggingface_hub.",)
 
 
@@ -48,8 +48,8 @@ def advice(error: BaseException, failing_file: str | None = None) -> str | None:
 
 
 def shape_advice(error: BaseException, inputs: Sequence[Input], default_advice: str) -> str | None:
-    """Advice about a model that fails with the declared inputs. If the shapes may be the reason, but the text names no
-    dtype, this is `default_advice`. None if the inputs cannot be the reason."""
+    """Advice about a model that fails with the declared inputs: about their dtypes if the error's text names a dtype,
+    otherwise `default_advice`. None if the inputs cannot be the reason of the error."""
     text = text_of(error)
     declared = ", ".join(f"{entry.name}: {entry.dtype}" for entry in inputs)
     if _INTEGER_TEXT.search(text):

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -28,7 +28,7 @@ _STACK_LINE = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in
 
 
 class Frames:
-    """Reads tracebacks. Messages show the names of files in `project` relative to it."""
+    """Reads tracebacks. In messages, the names of files in `project` are relative to it."""
 
     def __init__(self, places: Places, project: Path) -> None:
         self._places = places
@@ -136,14 +136,12 @@ def first_lines(text: str, count: int = 4) -> str:
     return "\n".join(line if len(line) <= _MAX_LINE_LENGTH else f"{line[:_MAX_LINE_LENGTH]}…" for line in lines[:count])
 
 
-def find_caller(places: Places, skip: Callable[[str], bool] | None = None) -> tuple[str, int] | None:
-    """File and line of the nearest frame in user code or in a distribution; None if there is no such frame. `skip` returns
-    True for files whose frames do not count."""
+def find_caller(places: Places) -> tuple[str, int] | None:
+    """File and line of the nearest frame in user code or in a distribution; None if there is no such frame."""
     frame = sys._getframe(1)
     while frame is not None:
         filename = frame.f_code.co_filename
-        owner = places.of(filename).owner
-        if owner in ("user", "distribution") and not (skip and skip(filename)):
+        if places.of(filename).owner in ("user", "distribution"):
             return filename, frame.f_lineno
         frame = frame.f_back  # type: ignore[assignment]
     return None

@@ -30,8 +30,8 @@ IGNORED_ENTRIES: dict[str, str] = {
     ".trtbuild": "trtbuild's own state",
 }
 
-#: Names of entries that trtbuild creates in the project → the reason. If they counted, and code of a model listed the
-#: project, the first build would itself make its trace stale.
+#: Names of entries that trtbuild creates in the project → the reason. If they counted, the first build would change the
+#: listing of the project. Then the trace of a model whose code lists the project would run again.
 IGNORED_IN_PROJECT: dict[str, str] = {
     "dist": "a build writes its outputs there",
     "cache": "the default store",
@@ -42,7 +42,7 @@ IGNORED_IN_PROJECT: dict[str, str] = {
 SPECIAL = "special"
 
 #: Prefixes of variables that workers do not inherit: the signing key, and remotes with their credentials. User code
-#: never sees them, so their observation is always `ABSENT`.
+#: cannot read them, so their state is always `ABSENT`.
 HIDDEN = ("TRTBUILD_SIGNING_KEY", "TRTBUILD_REMOTE", "TRTBUILD_WORKERS")
 
 _METADATA_NAME = re.compile(r"(?P<name>.+?)-(?P<version>[^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info")

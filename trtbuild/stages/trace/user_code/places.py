@@ -34,13 +34,13 @@ IGNORED_PATHS: dict[str, str] = {
     "/sys": "the state of the kernel and its devices",
     "/dev": "devices; /dev/shm is memory that this process shares with its own workers",
     "/run": "sockets and locks of running services",
-    "/etc/localtime": "the clock is not seen (documented)",
-    "/usr/share/zoneinfo": "the clock is not seen (documented)",
+    "/etc/localtime": "a trace does not notice the clock (`discovery`)",
+    "/usr/share/zoneinfo": "a trace does not notice the clock (`discovery`)",
     "/etc/passwd": "the user's identity must not change a key",
     "/etc/nsswitch.conf": "the user's identity must not change a key",
-    "/etc/hosts": "the network is not seen (documented)",
-    "/etc/resolv.conf": "the network is not seen (documented)",
-    "/etc/host.conf": "the network is not seen (documented)",
+    "/etc/hosts": "a trace does not notice the network (`discovery`)",
+    "/etc/resolv.conf": "a trace does not notice the network (`discovery`)",
+    "/etc/host.conf": "a trace does not notice the network (`discovery`)",
     "/etc/ld.so.cache": "the locations of the system's libraries; the platform is in the key",
     "/etc/mime.types": "read by the standard library's mimetypes",
     "/lib": "the system's libraries; the platform is in the key",
@@ -53,7 +53,7 @@ IGNORED_PATHS: dict[str, str] = {
 IGNORED_DISTRIBUTIONS: dict[str, str] = {
     "trtbuild": "the key has the versions of its steps",
     "setuptools": "its .pth file loads a shim into every interpreter",
-    "pip": "it installs, and is not imported by models",
+    "pip": "it installs distributions, and models do not import it",
 }
 
 _PACKAGE = str(Path(errors.__file__).resolve().parent)
@@ -146,6 +146,7 @@ class _Records:
                 break
 
     def distribution_of(self, relative: str) -> str | None:
+        """The distribution that a path belongs to, by its path in the directory; None if no RECORD lists it."""
         top_name = relative.split("/", 1)[0]
         candidates = [(name, files) for name, files, top_names in self._record_files if top_name in top_names]
         for name, files in candidates:

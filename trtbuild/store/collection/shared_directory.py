@@ -209,7 +209,7 @@ class _Collection:
     def _remove_entries(self, keys: Iterable[str]) -> list[str]:
         """Remove the entries that have not changed since the listing. Returns their keys. An entry that another process has
         removed counts, too."""
-        removed_records = []
+        removed_keys = []
         for key in keys:
             status = self._shelves.status("ac", key)
             if status is not None and _stamp(status) != self._stamps[key]:
@@ -219,8 +219,8 @@ class _Collection:
                 self._freed_size += size_of(status)
                 if not self._dry_run:
                     self._shelves.remove("ac", key)
-            removed_records.append(key)
-        return removed_records
+            removed_keys.append(key)
+        return removed_keys
 
     def _remove_hidden(self, hidden: Mapping[str, Size], named_files: Collection[str]) -> tuple[set[str], set[str]]:
         """The third step (rule 3). Returns the removed files, and the files that were moved back."""

@@ -144,8 +144,8 @@ class FileDigests:
         return None if self._index is None else self._index.get(name)
 
     def _known_sha256(self, path: str, status: os.stat_result) -> str | None:
-        times, _, digest = str(self._stored_fact(_path_fact_name(path)) or "").rpartition(" ")
-        return digest if times == _identity(status) and is_digest(digest) else None
+        identity, _, digest = str(self._stored_fact(_path_fact_name(path)) or "").rpartition(" ")
+        return digest if identity == _identity(status) and is_digest(digest) else None
 
     def _read_digest(
         self, path: str, make_consumer: Callable[[int], Consumer] | None = None
@@ -259,6 +259,7 @@ def _stat(path: str) -> os.stat_result | None:
 
 
 def _identity(status: os.stat_result) -> str:
+    """The stat values of rule 1, as text: size, mtime, ctime and inode."""
     return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"
 
 

@@ -61,8 +61,8 @@ class LocalBlobs:
         return BlobWriter(self.entries, self._write_list)
 
     def missing_bytes(self, blobs: Iterable[memoryview]) -> int:
-        """The bytes that the store's files would grow by, if all `blobs` were stored. The blobs are read, and nothing is
-        written. Raises StoreUnavailable."""
+        """The number of bytes by which the store's files would grow if all `blobs` were stored. The blobs are read, and
+        nothing is written. Raises StoreUnavailable."""
         return missing_bytes(self.entries, blobs)
 
     def get_bytes(self, sha256: str) -> bytes:
@@ -116,7 +116,8 @@ class LocalBlobs:
         """Create a blob from two or more chunks that are in the store. The chunks are read and hashed, unless `verified` is
         True. `verified` means that the caller has just computed the blob's digest from the chunks.
 
-        Raises BlobMissing when a chunk is missing, EntryCorrupt when the chunks are not the blob, StoreUnavailable.
+        Raises ValueError for fewer than two chunks, BlobMissing when a chunk is missing, EntryCorrupt when the chunks are
+        not the blob, StoreUnavailable.
         """
         if len(chunks) < 2:
             raise ValueError("a blob has at least two chunks, or none")

@@ -77,6 +77,7 @@ class _LostTime:
     last_end: float = field(default=float("-inf"))
 
     def add(self, start: float, end: float) -> None:
+        """Add the time of one call, from `start` to `end` (in seconds, by the same clock)."""
         lost_s = max(0.0, end - max(start, self.last_end))
         self.last_end = max(self.last_end, end)
         self.failed_calls += 1

@@ -90,7 +90,7 @@ def compile_to(
     clock = _Clock()
     trt = load(job.target.toolchain, job.toolchain_version)
     open_lean_library(job)
-    clock.phase("load_s")
+    clock.end_phase("load_s")
     model = bytes(read(job.onnx))
     blobs: dict[str, Bytes] = {}
     weights: dict[str, Bytes] = {}
@@ -100,7 +100,7 @@ def compile_to(
         if weight.sha256 not in blobs:
             blobs[weight.sha256] = read(weight.sha256)
         weights[name] = blobs[weight.sha256]
-    clock.phase("read_s")
+    clock.end_phase("read_s")
     device = _find_device(job)
     properties = release(job.target.toolchain, job.toolchain_version)
     if not is_recorded:
@@ -125,18 +125,18 @@ def compile_to(
                 _parse(parsed, model, weights, job, log)
             _check_interface(parsed.network, job)
             refuse_other_results(parsed.network, plugins)
-            clock.phase("parse_s")
+            clock.end_phase("parse_s")
             layers = _layer_document(parsed.network)
             config = configure(trt, builder, parsed.network, job)
             if not properties.strongly_typed and not is_recorded:
                 constrain_layers(trt, parsed.network, config, read_outline(model))
             cache = timing_cache.attach_cache(config, timing_path) if timing_path is not None else None
             parts = QuantizedParts(0, 0) if is_recorded else quantized_parts(read_outline(model))
-            kept = bytearray()
+            plan_copy = bytearray()
             if parts:
-                write = _writing_to_both(write, kept)
+                write = _writing_to_both(write, plan_copy)
             plan_bytes = serialize_network(trt, builder, parsed.network, config, write)
-            clock.phase("build_s")
+            clock.end_phase("build_s")
             if timing_path is not None and plan_bytes is not None:
                 timing_cache.save_cache(config, timing_path)
             del config
@@ -152,17 +152,17 @@ def compile_to(
         "warnings": log.warnings(),
     }
     if not is_recorded:
-        statistics["quantized"] = _quantization(parts, memoryview(kept))
+        statistics["quantized"] = _quantization(parts, memoryview(plan_copy))
     if device is not None:
         statistics["device"] = {"name": device.name, "memory_bytes": device.memory_bytes, "driver": device.driver}
     return EngineDescription(json.dumps(layers, separators=(",", ":")).encode(), statistics)
 
 
-def _writing_to_both(write: WritePlan, kept: bytearray) -> WritePlan:
-    """A function that passes pieces to `write`, and adds them to `kept`."""
+def _writing_to_both(write: WritePlan, plan_copy: bytearray) -> WritePlan:
+    """Return a function that passes pieces to `write`, and adds them to `plan_copy`."""
 
     def write_both(piece: bytes | memoryview) -> None:
-        kept.extend(piece)
+        plan_copy.extend(piece)
         write(piece)
 
     return write_both
@@ -276,11 +276,14 @@ def _member_name(member: Any) -> str:
 
 
 class _Clock:
+    """Measures the phases of a compilation, in seconds."""
+
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self._last = time.perf_counter()
 
-    def phase(self, name: str) -> None:
+    def end_phase(self, name: str) -> None:
+        """Store the time since the end of the last phase under `name`."""
         now = time.perf_counter()
         self.seconds[name] = round(now - self._last, 6)
         self._last = now

@@ -1,8 +1,8 @@
-"""The lean and the dispatch runtime of TensorRT: their modules and distributions. The versions of all libraries that run
-engines.
+"""The lean and the dispatch runtime of TensorRT: their modules and distributions. This module also finds the installed
+versions of all libraries that run engines.
 
-Both have the runtime's part of TensorRT's Python API, with the same names. They have no builder and no parser. The modules
-can be imported without a driver (10.16 and 11.4).
+Both runtimes have the part of TensorRT's Python API that runs engines, with the same names. They have no builder and no
+parser. Their modules can be imported without a driver (10.16 and 11.4).
 """
 
 from __future__ import annotations

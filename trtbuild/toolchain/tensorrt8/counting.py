@@ -192,7 +192,7 @@ class Int64Bounds:
     def _cast_bounds(self, node: Node, bounds: Bounds) -> Bounds | None:
         if _BOOL in node.types:
             return 0, 1
-        if node.types and node.types[0] in (6, INT64):
+        if node.types and node.types[0] in (_INT32, INT64):
             if node.inputs[0] not in self._floats:
                 return bounds
             margin = max(map(abs, bounds)) // _ROUNDING_SHARE + 1

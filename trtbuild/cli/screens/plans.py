@@ -61,12 +61,12 @@ def plan_lines(document: Plan) -> list[str]:
         if len(shown) < len(rows):
             lines.append(terminal.dim(f"  … and {len(rows) - len(shown):,} more rows"))
     lines += [f"{terminal.red('error')}: {_error(entry)}" for entry in document.errors]
-    todo = "" if lines else "nothing to run, "
+    prefix = "" if lines else "nothing to run, "
     lines += [
         terminal.dim(f"{entry.model}: {' = '.join(entry.axes)} (the model needs equal sizes: they are one dim)")
         for entry in document.equal_axes or ()
     ]
-    return [*lines, *warning_lines(document.warnings), f"plan: {todo}{_counts(document.steps)}"]
+    return [*lines, *warning_lines(document.warnings), f"plan: {prefix}{_counts(document.steps)}"]
 
 
 def warning_lines(warnings: Iterable[str]) -> list[str]:

@@ -26,7 +26,7 @@ from trtbuild.core.engines.engine_job import EngineJob
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
 from trtbuild.driver.farm import answers, labels
-from trtbuild.driver.farm.answers import answer_of, died, error_of
+from trtbuild.driver.farm.answers import answer_of, answer_of_dead_worker, error_of
 from trtbuild.driver.farm.census import ANSWER_S, Census
 from trtbuild.driver.farm.exchange import Exchange, blob_files
 from trtbuild.driver.farm.messages import PROTOCOL, Answer, FarmJob
@@ -248,7 +248,8 @@ class Farm:
                 self._census.note_present(label)
                 if unfit and addresses.isdisjoint(worker.address for worker in workers):
                     # the task is limited to the old addresses, so no worker would ever do it
-                    return died(message, "it ended, and was started again under another address")
+                    text = "it ended, and was started again under another address"
+                    return answer_of_dead_worker(message, text)
             return self._answer_or_fault(future, message)
         except TrtbuildError:
             raise

@@ -30,10 +30,10 @@ _RELEASE, _STORE = "trtbuild release ", "trtbuild store "
 def engine_label(job: EngineJob) -> str:
     """The label of the workers that can compile `job`."""
     flavour = table.FLAVOURS[job.target.toolchain]
-    return _engine(flavour, job.toolchain_version, job.target.platform, job.target.sm)
+    return _engine_label(flavour, job.toolchain_version, job.target.platform, job.target.sm)
 
 
-def _engine(flavour: table.Flavour, version: str, platform: str, sm: int) -> str:
+def _engine_label(flavour: table.Flavour, version: str, platform: str, sm: int) -> str:
     gpu = f"SM {sm}" if flavour.needs_gpu else "any SM"
     return f"{_ENGINE}{flavour.name} {version} {platform} {gpu}"
 
@@ -50,7 +50,7 @@ def engine_labels_here(sms: Iterable[int]) -> list[str]:
         if version is None or flavour.needs_gpu != bool(visible):
             continue
         any_sm = 0  # for a flavour that needs no GPU, the label has no SM
-        labels += [_engine(flavour, version, table.host_platform(), sm) for sm in visible or (any_sm,)]
+        labels += [_engine_label(flavour, version, table.host_platform(), sm) for sm in visible or (any_sm,)]
     return labels
 
 

@@ -4,7 +4,7 @@ Rules
 1. The scheduler gets a job only when a worker has a free slot for it (`limit`), so the most urgent steps start first. One
    job for each label is an exception: it waits until a worker has the label (`census`).
 2. The key of a task is the key of the step, so two builds with one scheduler share the job.
-3. An answer is verified as a record of a remote cache is: its recipe, its signatures, and the digest of each blob. A worker
+3. An answer is verified like a record of a remote cache: its recipe, its signatures, and the digest of each blob. A worker
    whose answer is wrong, or that cannot do the job, is not used again in this build. Another worker gets the job.
 4. A job fails at once if the compiler refuses it. After `MOST_ATTEMPTS` wrong answers or deaths it fails with all reasons.
 5. When the scheduler is lost, every job fails. The build keeps what is done.

@@ -5,7 +5,7 @@ Rules
    that both sides reach.
 2. The record of an answer has the form of an entry in a remote cache: `entry` is an ActionResult with the worker's
    signatures, and `document` is the record.
-3. Equal keys and stores give equal jobs, so the scheduler can join the jobs of two builds.
+3. Equal keys and stores give equal jobs, so the scheduler can do one job for two builds.
 4. The answer to a comparison has a record, too. Its only output is the report. If a result in the report is wrong, the
    driver reads the report, and does not store the record.
 """

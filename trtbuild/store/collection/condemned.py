@@ -73,8 +73,8 @@ class CondemnedFiles:
                             yield entry.name, time_ns, size_of(entry.stat(follow_symlinks=False))
 
     def hide(self, names: Collection[str], before_ns: int) -> dict[str, Size]:
-        """Move files out of ``cas/``: those of `names` with an mtime before `before_ns`. Returns the moved files and their
-        sizes."""
+        """Move the files with these `names` out of ``cas/``, if their mtime is before `before_ns`. Returns the moved files
+        and their sizes."""
         moved: dict[str, Size] = {}
         ordered = sorted(names)
         for start in range(0, len(ordered), _BATCH_SIZE):

@@ -93,7 +93,7 @@ class _Collection:
         # Files with a wrong size, after a loss of power. They are removed like unreferenced files, even if a record names
         # them.
         self._torn_files: dict[str, Entry] = {}
-        # The mtime, inode and size of each listed entry. At least one of them changes when another file replaces the entry.
+        # The name of each listed entry → its `_stamp`.
         self._stamps: dict[str, tuple[int, int, int]] = {}
         self._reasons: Counter[str] = Counter()
         self._freed_size = Size()
@@ -107,6 +107,7 @@ class _Collection:
         )
 
     def run(self, max_size: int | None, max_age_s: float | None, pinned: Iterable[str]) -> CollectReport:
+        """Remove records (rule 6), then chunk lists without a record, then do the three steps of rule 3 for files."""
         scan = self._scan
         allocated_before = self._entries.allocated_bytes()
         self._list_records()
@@ -261,6 +262,7 @@ class _Collection:
 
 
 def _stamp(status: os.stat_result) -> tuple[int, int, int]:
+    """The mtime (ns), the inode and the size. At least one of them changes when another file replaces the file."""
     return status.st_mtime_ns, status.st_ino, status.st_size
 
 

@@ -299,7 +299,7 @@ class LocalStore(LocalBlobs):
 
     @contextmanager
     def building(self, key: str) -> Iterator[None]:
-        """Hold a key while it is built, so that of two simultaneous builds only one builds it. The key is released when the
+        """Hold a key while it is built, so that only one of two simultaneous builds builds it. The key is released when the
         process dies.
 
         Waits for any other holder, even in this process. Raises StoreUnavailable.

@@ -39,6 +39,8 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True)
 class _Answer:
+    """The answer of the server to a request."""
+
     status: int
     headers: http.client.HTTPMessage
     #: The body of an answer 200 to GET, otherwise empty.

@@ -53,6 +53,8 @@ T = TypeVar("T")
 
 @dataclass
 class _Counts:
+    """The numbers of `RemoteReport`. `bytes_down` and `bytes_up` are bytes of entries."""
+
     requests: int = 0
     bytes_down: int = 0
     bytes_up: int = 0

@@ -17,7 +17,7 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ from trtbuild.toolchain.libraries.table import FLAVOURS
 from trtbuild.toolchain.networks.network import NodeError, ParsedNetwork, create_network
 from trtbuild.toolchain.networks.replaying import ReplayedNetwork, weight_names
 from trtbuild.toolchain.onnx_files.onnx_outline import Bytes, read_outline
-from trtbuild.toolchain.onnx_files.plugin_nodes import read_plugins
+from trtbuild.toolchain.onnx_files.plugin_nodes import PluginNode, read_plugins
 from trtbuild.toolchain.onnx_files.quantized_parts import quantized_parts
 from trtbuild.toolchain.tensorrt8.precision import constrain_layers
 
@@ -92,14 +92,9 @@ def compile_to(
     open_lean_library(job)
     clock.end_phase("load_s")
     model = bytes(read(job.onnx))
-    blobs: dict[str, Bytes] = {}
-    weights: dict[str, Bytes] = {}
     is_recorded = is_document(model)
-    for name in weight_names(model) if is_recorded else [external.name for external in read_outline(model).weights]:
-        weight = job.weights[int(name[1:])]
-        if weight.sha256 not in blobs:
-            blobs[weight.sha256] = read(weight.sha256)
-        weights[name] = blobs[weight.sha256]
+    names = weight_names(model) if is_recorded else [weight.name for weight in read_outline(model).weights]
+    weights, weights_bytes = _read_weights(job, names, read)
     clock.end_phase("read_s")
     device = _find_device(job)
     properties = release(job.target.toolchain, job.toolchain_version)
@@ -107,10 +102,7 @@ def compile_to(
         model, weights = prepare_model(model, weights, properties)
     timing_path = _timing_path(job, device, timings)
     with capture_log(trt) as (logger, log):
-        plugins = () if is_recorded else read_plugins(model)
-        if plugins:
-            library = None if job.plugin_library is None else bytes(read(job.plugin_library))
-            require_plugins(trt, logger, (node.identity for node in plugins), library, "the library of plugins")
+        plugins = () if is_recorded else _load_plugins(trt, logger, model, job, read)
         if device is not None:
             keep_kernels_loaded(trt, logger, device.ordinal)
         builder = trt.Builder(logger)
@@ -147,7 +139,7 @@ def compile_to(
     statistics: dict[str, object] = {
         **clock.seconds,
         "plan_bytes": plan_bytes,
-        "weights_bytes": sum(memoryview(blob).nbytes for blob in blobs.values()),
+        "weights_bytes": weights_bytes,
         "peak_rss_bytes": _peak_rss_bytes(),
         "warnings": log.warnings(),
     }
@@ -156,6 +148,30 @@ def compile_to(
     if device is not None:
         statistics["device"] = {"name": device.name, "memory_bytes": device.memory_bytes, "driver": device.driver}
     return EngineDescription(json.dumps(layers, separators=(",", ":")).encode(), statistics)
+
+
+def _read_weights(job: EngineJob, names: Sequence[str], read: Callable[[str], Bytes]) -> tuple[dict[str, Bytes], int]:
+    """Read the weights with these `names` (``w<slot>``), each blob once. Returns their data by name, and the size of the
+    blobs in bytes."""
+    blobs: dict[str, Bytes] = {}
+    weights: dict[str, Bytes] = {}
+    for name in names:
+        sha256 = job.weights[int(name[1:])].sha256
+        if sha256 not in blobs:
+            blobs[sha256] = read(sha256)
+        weights[name] = blobs[sha256]
+    return weights, sum(memoryview(blob).nbytes for blob in blobs.values())
+
+
+def _load_plugins(
+    trt: Any, logger: Any, model: bytes, job: EngineJob, read: Callable[[str], Bytes]
+) -> tuple[PluginNode, ...]:
+    """Make the plugins of `model` available in this process. Returns their nodes. Raises PluginError."""
+    plugins = read_plugins(model)
+    if plugins:
+        library = None if job.plugin_library is None else bytes(read(job.plugin_library))
+        require_plugins(trt, logger, (node.identity for node in plugins), library, "the library of plugins")
+    return plugins
 
 
 def _writing_to_both(write: WritePlan, plan_copy: bytearray) -> WritePlan:

@@ -35,7 +35,8 @@ _TYPE_NAMES = {
     "fp8_e5m2": "float8e5m2",
     "fp4_e2m1": "float4e2m1",
 }
-#: The types of sizes and conditions. A tensor of one such number does not hold data of the model.
+#: The types of sizes and conditions. A tensor with one number of such a type counts as a size or a condition, not as data
+#: of the model.
 _SIZE_TYPES = ("int64", "int32", "bool")
 
 _STATEMENT = re.compile(r'  (?P<kind>\w+)=\{ name="?(?P<name>[^" ]*)')

@@ -33,8 +33,8 @@ class RuntimeLibrary:
 
     @property
     def version_distributions(self) -> tuple[str, ...]:
-        """The distributions whose version is the version of the library. From 8.6.1 on the bindings are a separate
-        distribution, from 10 on one for each major version of CUDA."""
+        """The distributions whose version is the version of the library. From 8.6.1 on, the bindings are a separate
+        distribution. From 10 on, there is a distribution of the bindings for each major version of CUDA."""
         stem = self.distribution
         return (*(f"{stem}{cuda}-bindings" for cuda in ("-cu13", "-cu12", "-cu11", "")), stem)
 

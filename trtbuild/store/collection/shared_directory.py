@@ -127,9 +127,10 @@ class _Collection:
                 scan, self._begun_ns, self._cutoff_ns, max_size, max_age_s, pinned_names, self._reasons, other_bytes
             )
         )
-        remaining = [entry for key, entry in records.items() if key not in set(removed_records)]
-        removed_lists = self._remove_entries(self._unneeded_lists(remaining))
-        remaining += [entry for key, entry in scan.lists.values() if key not in set(removed_lists)]
+        removed_keys = set(removed_records)
+        remaining = [entry for key, entry in records.items() if key not in removed_keys]
+        removed_lists = set(self._remove_entries(self._unneeded_lists(remaining)))
+        remaining += [entry for key, entry in scan.lists.values() if key not in removed_lists]
 
         # Records that were published since the listing count, too. So do records that are published while files are hidden.
         named_files = {file for entry in remaining for file in entry.files} | self._newly_named_files()
@@ -138,7 +139,8 @@ class _Collection:
         restored |= newly_hidden & self._move_back(newly_hidden & self._newly_named_files())
         kept = (scan.cas.keys() - condemned.keys()) | restored
         files = {**self._torn_files, **scan.cas}
-        still_hidden = {name: size for name, size in hidden.items() if name not in removed | restored | scan.cas.keys()}
+        not_hidden = removed | restored | scan.cas.keys()
+        still_hidden = {name: size for name, size in hidden.items() if name not in not_hidden}
         waiting_sizes = [files[name].size for name in condemned if name not in restored] + [*still_hidden.values()]
         leftovers = 0 if self._dry_run else self._entries.remove_leftovers(self._cutoff_ns)
         return CollectReport(

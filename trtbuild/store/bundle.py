@@ -4,8 +4,8 @@ Rules
 1. A bundle is a plain tar (POSIX ustar) of the files of a store, in this order: ``format``, ``cas/…``, ``ac/…``, ``index``.
    The files of a folder are sorted by name. A bundle contains no time, place or author. So bundles with equal contents have
    equal bytes.
-2. A member is a file of the tar, and has only one valid header. The reader builds this header from the member's name and
-   size, and compares it with the header in the file. So a bundle cannot contain links, devices or paths outside a store.
+2. A member is a file of the tar. For each name and size there is exactly one valid header. The reader builds this header,
+   and compares it with the header in the file. So a bundle cannot contain links, devices or paths outside a store.
 3. The index is the last member, and contains the SHA-256 of everything before it. `open_bundle` reads the whole file before
    it uses any part. It rejects a bundle that was truncated, extended or altered.
 4. Before a member is read, its size is compared with a limit and with the size of the rest of the file. Each name must be
@@ -83,13 +83,13 @@ def write_bundle(
     have the SHA-256 in its name, and OSError when `path` cannot be written.
     """
     files = {file.sha256: file for entry in entries.values() for _, file in entry.files}
-    empty_index = _index_document(len(entries), len(files), 0, "")
-    total = (
-        sum(_member_size(len(entry.to_bytes())) for entry in entries.values())
-        + _member_size(len(empty_index))
-        + len(_END_BLOCKS)
-    )
-    total += sum(_member_size(file.size) for file in files.values()) + _member_size(len(_FORMAT_LINE))
+    data_sizes = [
+        len(_FORMAT_LINE),
+        *(file.size for file in files.values()),
+        *(len(entry.to_bytes()) for entry in entries.values()),
+        len(_index_document(len(entries), len(files), 0, "")),  # the final index fits into as many blocks
+    ]
+    total = sum(map(_member_size, data_sizes)) + len(_END_BLOCKS)
 
     def members() -> Iterator[tuple[str, bytes | memoryview]]:
         yield "format", _FORMAT_LINE

@@ -24,7 +24,7 @@ from trtbuild.driver.configuration import Configuration, TrustSettings
 from trtbuild.driver.farm import performing
 from trtbuild.driver.farm.exchange import blob_files
 from trtbuild.driver.farm.farm import Compared
-from trtbuild.driver.farm.messages import PROTOCOL, Answer, FarmJob
+from trtbuild.driver.farm.messages import PROTOCOL, Answer, BlobFiles, FarmJob
 from trtbuild.driver.gpu_comparisons import comparing
 from trtbuild.driver.gpu_comparisons.gpu_kinds import GpuKind
 from trtbuild.driver.gpu_comparisons.job import ComparisonJob
@@ -170,8 +170,19 @@ def changed_after_signing(text: str, name: str) -> Answer:
     return dataclasses.replace(signed, document=json.dumps(document))
 
 
-def _with_report(text: str, name: str, make: Any) -> Answer:
+def of_worst_inputs_outside_the_store(text: str, name: str) -> Answer:
+    """Answer with the right report, and with worst inputs whose name is a path."""
+    honest = performing._performed(FarmJob.from_text(text), name)
+    return dataclasses.replace(honest, worst=BlobFiles("../" * 8 + "etc/passwd", (Output("a" * 64, 1),)))
 
+
+def of_worst_inputs_without_files(text: str, name: str) -> Answer:
+    """Answer with the right report, and with worst inputs that consist of no file."""
+    honest = performing._performed(FarmJob.from_text(text), name)
+    return dataclasses.replace(honest, worst=BlobFiles("a" * 64, ()))
+
+
+def _with_report(text: str, name: str, make: Any) -> Answer:
     asked = FarmJob.from_text(text)
     assert isinstance(asked.job, ComparisonJob)
     local = wiring.open_local(performing.directory())
@@ -190,6 +201,8 @@ def _with_report(text: str, name: str, make: Any) -> Answer:
         (of_other_points, "it is the report of another comparison"),
         (of_another_partition, "it is the report of another comparison"),
         (nonsense, "it is not a report"),
+        (of_worst_inputs_outside_the_store, "a blob or a file has a name that is not a digest"),
+        (of_worst_inputs_without_files, "blob a+ consists of itself, or of several files"),
     ],
 )
 def test_a_lie_is_found_and_the_liar_is_not_used_again(

@@ -5,7 +5,8 @@ Rules
    TensorRT. After an error it offers no names.
 2. Names come from the manifests. Names of steps also come from the history, because some are known only after a build.
 3. bash splits a word before and after an ``@`` (COMP_WORDBREAKS). Step ids contain an ``@``, so the parts are joined again.
-   Answers begin with the ``@``, because bash 5.2 inserts them at that place (readline's special prefix of host names).
+   Answers begin with the ``@``. It is a special prefix of readline, for names of hosts, and bash 5.2 inserts an answer at
+   its place.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Help texts: the commands in sections, in the usual order of their use. Help is written like any other result."""
+"""Help texts: the commands in sections, in the usual order of their use. Help goes to standard output, as results do."""
 
 from __future__ import annotations
 

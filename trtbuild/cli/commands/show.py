@@ -77,8 +77,8 @@ def error(problem: TrtbuildError, *, as_json: bool, command: str) -> None:
         if as_json:
             with contextlib.suppress(TrtbuildError):  # the error may be about standard output
                 terminal.answer(json.dumps(encode(failure)) + "\n")
-    for text in problem.warnings if isinstance(problem, FrozenError) else ():
-        warn(text)
+    for warning in problem.warnings if isinstance(problem, FrozenError) else ():
+        warn(warning)
     for each_problem in problem.problems if isinstance(problem, (ConfigurationErrors, ManifestErrors)) else (problem,):
         terminal.say(f"{terminal.red('error')}: {each_problem}")
 

@@ -14,8 +14,10 @@ from trtbuild.cli.screens.runs import label, milliseconds
 from trtbuild.driver.running.documents import Bench, BenchRun
 
 _COLOURS = {"trtbuild": "#2f7d4f", "eager": "#8a8f98", "torch.compile": "#c7772e"}
-_OTHER = "#5b6abf"
+_OTHER_COLOUR = "#5b6abf"
+#: In pixels: the width of the picture, and the margins beside the axis.
 _WIDTH, _LEFT, _RIGHT = 860, 250, 90
+#: In pixels: the height of a bar, the gap between two points, and the margin above the first point.
 _BAR, _GAP, _TOP = 16, 14, 64
 
 
@@ -92,7 +94,7 @@ def _line(x1: float, y1: float, x2: float, y2: float, colour: str) -> str:
 
 
 def _colour(runner: str) -> str:
-    return _COLOURS.get(runner, _OTHER)
+    return _COLOURS.get(runner, _OTHER_COLOUR)
 
 
 def _ticks(longest: float) -> list[float]:

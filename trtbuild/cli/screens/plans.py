@@ -1,8 +1,8 @@
 """Plans, reasons and the state of models as text.
 
-A plan of a thousand engines stays readable, because steps of a model that would run for the same reason are one row, and
-models with the same rows are one group. A row begins with the name of a step without its model. The user can pass the
-model and this name to `trtbuild why`, for example ``vit/engine/p0``.
+A plan of a thousand engines stays readable: steps of a model that would run for the same reason share a row, and models
+with the same rows share a group. A row begins with the name of a step without its model. The user can pass the model and
+this name to `trtbuild why`, for example ``vit/engine/p0``.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ def plan_lines(document: Plan) -> list[str]:
         if len(shown) < len(rows):
             lines.append(terminal.dim(f"  … and {len(rows) - len(shown):,} more rows"))
     lines += [f"{terminal.red('error')}: {_error(entry)}" for entry in document.errors]
-    todo = "" if lines else "nothing to run, "
+    prefix = "" if lines else "nothing to run, "
     lines += [
         terminal.dim(f"{entry.model}: {' = '.join(entry.axes)} (the model needs equal sizes: they are one dim)")
         for entry in document.equal_axes or ()
     ]
-    return [*lines, *warning_lines(document.warnings), f"plan: {todo}{_counts(document.steps)}"]
+    return [*lines, *warning_lines(document.warnings), f"plan: {prefix}{_counts(document.steps)}"]
 
 
 def warning_lines(warnings: Iterable[str]) -> list[str]:

@@ -152,7 +152,7 @@ def _write_entries(
     file: Path, entries: dict[str, ActionResult], left_out: dict[str, str], local: LocalStore, progress: Progress
 ) -> CacheExport:
     try:
-        bundle_size = write_bundle(
+        written = write_bundle(
             str(file),
             entries,
             file_reader(local),
@@ -166,9 +166,9 @@ def _write_entries(
     return CacheExport(
         ok=True,
         file=str(file),
-        records=bundle_size.records,
-        files=bundle_size.files,
-        bytes=bundle_size.size_bytes,
+        records=written.records,
+        files=written.files,
+        bytes=written.size_bytes,
         left_out=[RefusedRecord(key=key, reason=why) for key, why in sorted(left_out.items())],
     )
 

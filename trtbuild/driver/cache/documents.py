@@ -48,7 +48,7 @@ class CacheHistory:
 @dataclass(frozen=True, kw_only=True)
 class CacheStats:
     """The numbers and sizes of the entries of a cache. `records`: the number of records by stage. `history`: the last
-    builds of the project, left out if none is noted."""
+    builds of the project, left out if no build is noted."""
 
     schema: Literal["trtbuild.cache-stats/1"] = "trtbuild.cache-stats/1"
     cache: str

@@ -99,11 +99,11 @@ def _existing_lock(request: Request) -> Lock | None:
     return lock_file.lock if lock_file is not None else None
 
 
-def _new_lock(workspace: Workspace, plans: Mapping[str, ModelPlan], before: Lock | None) -> Lock:
+def _new_lock(workspace: Workspace, plans: Mapping[str, ModelPlan], old_lock: Lock | None) -> Lock:
     """The lock with the planned models, and with the old entries of the project's other models (rule 2)."""
     models = {name: _locked_model(workspace, plan) for name, plan in plans.items()}
-    if before is not None and workspace.request.models:
-        models = {**before.models, **models}
+    if old_lock is not None and workspace.request.models:
+        models = {**old_lock.models, **models}
     # "verify" is not a step of a build
     versions = {step: number for step, number in STEP_VERSIONS.items() if step != "verify"}
     return Lock(table.host_platform(), versions, dict(workspace.manifests), models)
@@ -136,16 +136,16 @@ def _locked_outputs(step: Step) -> dict[str, Any]:
     return {name: record.outputs[name] for name in LOCKED_OUTPUTS.get(step.stage, ())} if record is not None else {}
 
 
-def _with_unknown_steps(now: Lock, plans: Mapping[str, ModelPlan], before: Lock | None) -> Lock:
-    """The lock `now` with the old entries of steps that are not known yet. So these steps do not count as different."""
-    if before is None:
-        return now
-    models = dict(now.models)
+def _with_unknown_steps(new_lock: Lock, plans: Mapping[str, ModelPlan], old_lock: Lock | None) -> Lock:
+    """The new lock with the old entries of steps that are not known yet. So these steps do not count as different."""
+    if old_lock is None:
+        return new_lock
+    models = dict(new_lock.models)
     for name, plan in plans.items():
-        if name in before.models and any(step.verdict != "hit" for step in plan.steps.values()):
-            steps = {**before.models[name].steps, **models[name].steps}
+        if name in old_lock.models and any(step.verdict != "hit" for step in plan.steps.values()):
+            steps = {**old_lock.models[name].steps, **models[name].steps}
             models[name] = replace(models[name], steps=steps)
-    return replace(now, models=models)
+    return replace(new_lock, models=models)
 
 
 def _summary(name: str, model: LockedModel) -> LockedSummary:

@@ -93,7 +93,7 @@ def pull(request: Request, remote: str | None, progress: Progress) -> CachePull:
             selection = select(workspace)
             incomplete, fetched = fetch_incomplete_records(store, selection.keys, progress)
             sources = Counter(store.source_of(key) for key in selection.keys if key not in incomplete)
-            # Planning fetched some of the records (`sources`), and `fetch_incomplete_records` the other ones (`fetched`).
+            # Planning fetched some of the records (`sources`). `fetch_incomplete_records` fetched the others (`fetched`).
             for name, result in fetched.items():
                 sources[name] += sum(store.source_of(key) == "local" for key in result.fetched)
             downloaded_bytes = {report.name: report.bytes_down for report in store.reports()}

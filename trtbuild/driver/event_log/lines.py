@@ -22,9 +22,11 @@ from trtbuild.regular import read_regular
 class Sink(Protocol):
     """Receives the events of a build, one after the other, and is closed at its end. It never raises."""
 
-    def write(self, event: Event) -> None: ...
+    def write(self, event: Event) -> None:
+        """Receive the next event."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End: no event follows."""
 
 
 class EventFile:

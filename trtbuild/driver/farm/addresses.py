@@ -1,8 +1,8 @@
 """The address of a Dask scheduler, and the certificates for it.
 
 Rules
-1. A scheduler runs code on its workers and on its clients: Dask sends pickles, and knows no password. So beyond this host
-   only ``tls://`` with a client certificate is accepted.
+1. A scheduler can run code on its workers and on its clients: Dask sends pickles, and has no passwords. So for a scheduler
+   on another host, only ``tls://`` with a client certificate is accepted.
 2. ``local:N`` starts a scheduler on 127.0.0.1, N workers for engines that need no GPU to be compiled, and one worker for
    each GPU. Only this build has their certificate.
 """

@@ -34,15 +34,15 @@ def answer_of(future: Future[str], message: FarmJob) -> Answer:
     except Exception as error:
         if future.status != "error":
             raise  # the task has succeeded, but its result did not arrive
-        return died(message, f"{type(error).__name__}: {error}")
+        return answer_of_dead_worker(message, f"{type(error).__name__}: {error}")
     try:
         return Answer.from_text(text)
     except ValueError as error:
         raise WrongAnswer(str(error)) from error
 
 
-def died(message: FarmJob, text: str) -> Answer:
-    """An answer for a worker that has died and cannot answer. `text` is the reason."""
+def answer_of_dead_worker(message: FarmJob, text: str) -> Answer:
+    """The answer in place of a worker that has died. `text` is the reason."""
     return Answer(PROTOCOL, message.key, "the worker", "died", error={"text": text})
 
 

@@ -37,7 +37,7 @@ def check(job: ComparisonJob, key: str) -> None:
     require_kind(job.gpu)
 
 
-def compared(
+def compare_and_sign(
     message: FarmJob,
     job: ComparisonJob,
     local: LocalStore,
@@ -45,9 +45,9 @@ def compared(
     name: str,
     compare: Callable[[str, ComparisonJob], Reply],
 ) -> Answer:
-    """Compare, and return the answer with the signed record. Its blobs are where the driver can read them.
+    """Compare, and return the answer with the signed record. The blobs of the record are where the driver can read them.
 
-    `compare` does the task of its first argument in another process. `name` is that of this worker.
+    `compare` runs the task that its first argument names in another process. `name` is the name of this worker.
     """
     exchange.receive(local, message.inputs)
     if missing := set(job.blobs()) - {blob.sha256 for blob in message.inputs}:

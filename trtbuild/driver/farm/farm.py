@@ -5,7 +5,7 @@ Rules
 1. The scheduler gets a job only when a worker has a free slot for it (`limit`), so the most urgent steps start first. One
    job for each label is an exception: it waits until a worker has the label (`census`).
 2. The key of a task is the key of the step, so two builds with one scheduler share the job.
-3. An answer is verified as a record of a remote cache is: its recipe, its signatures, and the digest of each blob. A worker
+3. An answer is verified like a record of a remote cache: its recipe, its signatures, and the digest of each blob. A worker
    whose answer is wrong, or that cannot do the job, is not used again in this build. Another worker gets the job.
 4. A job fails at once if the compiler refuses it. After `MOST_ATTEMPTS` wrong answers or deaths it fails with all reasons.
 5. When the scheduler is lost, every job fails. The build keeps what is done.
@@ -27,7 +27,7 @@ from trtbuild.core.engines.engine_job import EngineJob
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
 from trtbuild.driver.farm import answers, labels
-from trtbuild.driver.farm.answers import answer_of, died, error_of
+from trtbuild.driver.farm.answers import answer_of, answer_of_dead_worker, error_of
 from trtbuild.driver.farm.census import ANSWER_S, Census
 from trtbuild.driver.farm.exchange import Exchange, blob_files
 from trtbuild.driver.farm.messages import PROTOCOL, Answer, FarmJob
@@ -51,7 +51,7 @@ MOST_ATTEMPTS = 3
 POLL_S = 1.0
 
 #: The seconds between two checks whether a comparison may start.
-_TURN_POLL_S = 0.2
+_START_POLL_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class _Order:
+class _JobRequest:
     """A job for the workers with the label `label`. The inputs are in the local store. With `replace`, records are not
     used."""
 
@@ -94,7 +94,7 @@ class Farm:
         self._store = store
         self._exchanges = exchanges
         self._lock = threading.Lock()
-        self._turns = threading.Lock()
+        self._start_lock = threading.Lock()
         #: Engine or GPU label → the number of jobs that the build has started and not ended.
         self._open_jobs: Counter[str] = Counter()
         #: Task → its future.
@@ -134,13 +134,13 @@ class Farm:
 
         Raises NoWorker, SchedulerLost, WorkersError, StoreError, or the error of the compiler.
         """
-        order = _Order(recipe, job, inputs, labels.engine_label(job), replace)
+        request = _JobRequest(recipe, job, inputs, labels.engine_label(job), replace)
 
         def accept(answer: Answer, exchange: Exchange) -> Compiled:
             record = verified_record(answer, recipe, self._store, exchange, replace=replace)
             return Compiled(record, answer.worker, answer.log, answer.peak_rss_bytes)
 
-        return self._do(order, accept)
+        return self._run_job(request, accept)
 
     def compare(self, job: ComparisonJob, *, replace: bool) -> Compared:
         """Compare engines with PyTorch on a worker with a GPU of the kind `job.gpu`. No record is stored.
@@ -149,15 +149,15 @@ class Farm:
         Raises NoWorker, SchedulerLost, WorkersError, StoreError, NotCompared, or the error of the comparison.
         """
         recipe = job.recipe
-        order = _Order(recipe, job, list(dict.fromkeys(job.blobs())), labels.gpu_label(job.gpu), replace)
+        request = _JobRequest(recipe, job, list(dict.fromkeys(job.blobs())), labels.gpu_label(job.gpu), replace)
 
         def accept(answer: Answer, exchange: Exchange) -> Compared:
             return Compared(
                 verified_report(answer, recipe, job, self._store.local, exchange), answer.worker, answer.log
             )
 
-        with self._turn(order.label):
-            return self._do(order, accept)
+        with self._started_job(request.label):
+            return self._run_job(request, accept)
 
     def wait_for_gpus(self, choose: Callable[[Sequence[GpuKind]], Sequence[GpuKind]], wanted: str) -> Sequence[GpuKind]:
         """Wait until `choose` chooses kinds of GPUs among those of the workers. Returns its result.
@@ -173,20 +173,20 @@ class Farm:
         return [kind for label in chosen if (kind := labels.gpu_kind_of(label)) is not None]
 
     @contextlib.contextmanager
-    def _turn(self, label: str) -> Iterator[None]:
+    def _started_job(self, label: str) -> Iterator[None]:
         """Begin a job with this label when it may start (rule 1), and end it after the block."""
         while True:
-            with self._turns:
+            with self._start_lock:
                 if self.has_room(label):
                     self.begin(label)
                     break
-            time.sleep(_TURN_POLL_S)
+            time.sleep(_START_POLL_S)
         try:
             yield
         finally:
             self.end(label)
 
-    def _do(self, order: _Order, accept: Callable[[Answer, Exchange], _Result]) -> _Result:
+    def _run_job(self, request: _JobRequest, accept: Callable[[Answer, Exchange], _Result]) -> _Result:
         """Let a worker do a job. Returns the result of `accept`, which verifies the answer.
 
         `accept` raises WrongAnswer or StoreError. Raises NoWorker, SchedulerLost, WorkersError, StoreError, or the error of
@@ -195,12 +195,12 @@ class Farm:
         problems: list[str] = []
         logs = ""
         while len(problems) < MOST_ATTEMPTS:
-            store = self._census.wait_for_worker(order.label, POLL_S, problems)
+            store = self._census.wait_for_worker(request.label, POLL_S, problems)
             exchange = self._exchanges[store]
-            files = blob_files(self._store.local, order.inputs)
+            files = blob_files(self._store.local, request.inputs)
             exchange.send(self._store.local, files)
-            message = FarmJob(PROTOCOL, order.recipe.key, order.job, store, files, order.replace)
-            answer = self._ask(message, order.label, is_shared=not order.replace and not problems)
+            message = FarmJob(PROTOCOL, request.recipe.key, request.job, store, files, request.replace)
+            answer = self._send_and_wait(message, request.label, is_shared=not request.replace and not problems)
             logs += answer.log
             if answer.outcome == "failed":
                 raise error_of(answer)
@@ -221,7 +221,7 @@ class Farm:
         refused.worker_log = logs
         raise refused
 
-    def _ask(self, message: FarmJob, label: str, *, is_shared: bool) -> Answer:
+    def _send_and_wait(self, message: FarmJob, label: str, *, is_shared: bool) -> Answer:
         """Send a job, and wait for its answer. With `is_shared`, another build may wait for the same task (rule 2).
 
         Raises NoWorker, SchedulerLost, WorkersError.
@@ -249,7 +249,8 @@ class Farm:
                 self._census.note_present(label)
                 if unfit and addresses.isdisjoint(worker.address for worker in workers):
                     # the task is limited to the old addresses, so no worker would ever do it
-                    return died(message, "it ended, and was started again under another address")
+                    text = "it ended, and was started again under another address"
+                    return answer_of_dead_worker(message, text)
             return self._answer_or_fault(future, message)
         except TrtbuildError:
             raise

@@ -5,7 +5,7 @@ Rules
    PyTorch, its release of trtbuild, and the stores that it can reach. The amount of each label is the number of jobs that
    the process does at the same time.
 2. A job needs an engine or a GPU, a release and a store. So Dask never sends a job to a worker with another release,
-   another toolchain, another GPU driver or another store, and never sends two jobs to one GPU.
+   another toolchain, another GPU driver or another store. It also never sends two jobs to one GPU at the same time.
 3. The label of a GPU has all facts of `GpuKind` as JSON. So a build's process computes the key of a verification before it
    sends a job.
 """
@@ -30,10 +30,10 @@ _RELEASE, _STORE = "trtbuild release ", "trtbuild store "
 def engine_label(job: EngineJob) -> str:
     """The label of the workers that can compile `job`."""
     flavour = table.FLAVOURS[job.target.toolchain]
-    return _engine(flavour, job.toolchain_version, job.target.platform, job.target.sm)
+    return _engine_label(flavour, job.toolchain_version, job.target.platform, job.target.sm)
 
 
-def _engine(flavour: table.Flavour, version: str, platform: str, sm: int) -> str:
+def _engine_label(flavour: table.Flavour, version: str, platform: str, sm: int) -> str:
     gpu = f"SM {sm}" if flavour.needs_gpu else "any SM"
     return f"{_ENGINE}{flavour.name} {version} {platform} {gpu}"
 
@@ -50,7 +50,7 @@ def engine_labels_here(sms: Iterable[int]) -> list[str]:
         if version is None or flavour.needs_gpu != bool(visible):
             continue
         any_sm = 0  # for a flavour that needs no GPU, the label has no SM
-        labels += [_engine(flavour, version, table.host_platform(), sm) for sm in visible or (any_sm,)]
+        labels += [_engine_label(flavour, version, table.host_platform(), sm) for sm in visible or (any_sm,)]
     return labels
 
 

@@ -1,4 +1,4 @@
-"""A limit of steps: engine steps start when a worker is free, other steps as before."""
+"""A limit of steps: engine steps start when a worker is free, other steps start as in a build without workers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from trtbuild.core.planning.resource_limit import ResourceLimit
 from trtbuild.driver.farm import labels
 from trtbuild.driver.farm.farm import Farm
 
-#: The most engine steps that a build has in work at the same time. Each needs a thread.
+#: The most engine steps that a build runs at the same time. Each needs a thread.
 MOST_JOBS = 1024
 
 

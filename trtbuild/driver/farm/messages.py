@@ -5,7 +5,7 @@ Rules
    that both sides reach.
 2. The record of an answer has the form of an entry in a remote cache: `entry` is an ActionResult with the worker's
    signatures, and `document` is the record.
-3. Equal keys and stores give equal jobs, so the scheduler can join the jobs of two builds.
+3. Equal keys and stores give equal jobs, so the scheduler can do one job for two builds.
 4. The answer to a comparison has a record, too. Its only output is the report. If a result in the report is wrong, the
    driver reads the report, and does not store the record.
 """
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from trtbuild.core.engines.engine_job import EngineJob
-from trtbuild.core.recipes.record import Output
+from trtbuild.core.recipes.record import Output, is_digest
 from trtbuild.core.values.codec import decode, encode
 from trtbuild.driver.gpu_comparisons.job import ComparisonJob
 
@@ -44,7 +44,17 @@ class BlobFiles:
 
     @classmethod
     def from_json(cls, data: Any) -> BlobFiles:
-        return cls(str(data[0]), tuple(Output(str(sha256), int(size)) for sha256, size in data[1]))
+        """The inverse of `to_json`. Raises ValueError for an invalid digest or size, and for files that cannot be a blob.
+
+        The other side may have a fault, and the store takes only valid names."""
+        sha256, files = data[0], tuple(Output(name, size) for name, size in data[1])
+        if not all(is_digest(name) for name in (sha256, *(file.sha256 for file in files))):
+            raise ValueError("a blob or a file has a name that is not a digest")
+        if not all(type(file.size) is int and file.size >= 0 for file in files):
+            raise ValueError(f"a file of blob {sha256} has no size")
+        if not files or (len(files) == 1 and files[0].sha256 != sha256):
+            raise ValueError(f"blob {sha256} consists of itself, or of several files")
+        return cls(sha256, files)
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,8 @@ class Overview:
         return [worker for worker in self._fitting(label, unfit) if store in worker.resources]
 
     def store_for(self, label: str, unfit: Collection[str] = ()) -> str | None:
-        """The store for jobs with a label: the one that the most slots reach, and of equal ones the first of this build.
+        """The store for jobs with a label: the store that the most slots reach. If several stores have the same number, it
+        is the first of them in `stores`.
 
         None if no worker can do such a job."""
         slots = dict.fromkeys(self.stores, 0.0)
@@ -127,8 +128,8 @@ class Overview:
             for ability in () if worker.name in left_out else abilities_of(worker.resources):
                 counts[ability] = counts.get(ability, 0) + 1
         parts = [f"{ability} ({count} {'worker' if count == 1 else 'workers'})" for ability, count in counts.items()]
-        none = "no worker has a GPU with PyTorch for CUDA" if gpus else "no worker can be used"
-        text = f"the workers {verb} {', '.join(parts)}" if parts else none
+        text_without_parts = "no worker has a GPU with PyTorch for CUDA" if gpus else "no worker can be used"
+        text = f"the workers {verb} {', '.join(parts)}" if parts else text_without_parts
         if left_out:
             shown = [f"{name}: {reason}" for name, reason in list(left_out.items())[:_MOST_LISTED]]
             more = len(left_out) - len(shown)

@@ -8,7 +8,7 @@ Rules
 3. The store is opened for each job, with this machine's configuration: its remotes, its trusted keys, its signing key. A
    remote that was down during one job is used again for the next.
 4. A record of an engine that this machine already has is used if this machine trusts it. The worker holds no lock of the
-   key: the driver may hold it in the same directory. The scheduler joins equal jobs, and a record is written once.
+   key: the driver may hold it in the same directory. The scheduler runs equal jobs once, and records are write-once.
 5. `comparing` does the jobs that compare engines with PyTorch.
 """
 
@@ -118,6 +118,7 @@ def _check(job: FarmJob) -> None:
 
 
 def _performed(job: FarmJob, name: str) -> Answer:
+    """Do the job with the stores of this machine, and return the answer."""
     project = directory()
     configuration = wiring.load_configuration(project)
     store = wiring.open_store(project, configuration)
@@ -127,7 +128,7 @@ def _performed(job: FarmJob, name: str) -> Answer:
             raise EnvironmentFault("the store of the job is not configured here")
         with store.session():
             if isinstance(job.job, ComparisonJob):
-                return comparing.compared(job, job.job, store.local, exchange, name, partial(call, pool()))
+                return comparing.compare_and_sign(job, job.job, store.local, exchange, name, partial(call, pool()))
             recipe = keys.engine(job.job, ENGINE_ENVIRONMENT)
             answer = None if job.replace else _known(job, recipe, store.local, exchange, name)
             return answer or _built(job, job.job, recipe, store.local, exchange, name)
@@ -144,6 +145,7 @@ def _known(job: FarmJob, recipe: Recipe, local: LocalStore, exchange: Exchange, 
 
 
 def _built(job: FarmJob, engine: EngineJob, recipe: Recipe, local: LocalStore, exchange: Exchange, name: str) -> Answer:
+    """Compile the engine, store its record, and return the answer."""
     exchange.receive(local, job.inputs)
     _refuse_missing_inputs(engine, (blob.sha256 for blob in job.inputs))
     reply = call(pool(), "engine", engine)

@@ -42,7 +42,7 @@ def with_waits(
         waited_s = max(0.0, start_s - ready_s)
         if waited_s > _NOTICEABLE_S:
             entries = by_worker[row.worker or ""]
-            position = bisect_right(entries, (start_s, "\U0010ffff"))
+            position = bisect_right(entries, (start_s, "\U0010ffff"))  # after every step that ended at `start_s`
             if position and entries[position - 1][1] != id:
                 waited_for = entries[position - 1][1]
         result[id] = replace(row, waited_for=waited_for, waited_s=round(waited_s, 3))

@@ -94,11 +94,12 @@ class _Verification:
             if data is None:
                 continue
             try:
-                actions[key] = ActionResult.from_bytes(data)
-                actions[key].blobs()
+                action = ActionResult.from_bytes(data)
+                action.blobs()  # raises ValueError for an invalid table of blobs
             except ValueError as error:
-                actions.pop(key, None)
                 self._report_damage("record", "ac", key, str(error))
+            else:
+                actions[key] = action
         lists = {key for key, action in actions.items() if action.document is None}
         for key in lists:
             self._check_list(key, actions[key])

@@ -55,12 +55,12 @@ def collect(
     start_ns, cutoff_ns = _start_and_cutoff_ns(store, int(slack_s * 1e9))
     scan = _scan_entries(layout)
     reasons: Counter[str] = Counter()
-    condemned_keys = records_to_remove(
+    unneeded_records = records_to_remove(
         scan, start_ns, cutoff_ns, max_size, max_age_s, scan.entry_names_of(pinned), reasons
     )
     removal = _Removal(store, cutoff_ns, dry_run, reasons)
 
-    removed_records = removal.remove_entries("ac", condemned_keys, lambda key: scan.records[key])
+    removed_records = removal.remove_entries("ac", unneeded_records, scan.records.__getitem__)
     remaining = [entry for key, entry in scan.records.items() if key not in removed_records]
 
     named_blobs = {blob for entry in remaining for blob in entry.blobs}
@@ -148,6 +148,7 @@ class _Removal:
         return removed_names
 
     def _remove_file(self, path: str) -> bool:
+        """Remove a file. Returns False, and keeps the file, if its mtime is not before the cut-off any more."""
         try:
             if os.stat(path).st_mtime_ns >= self._cutoff_ns:
                 return False

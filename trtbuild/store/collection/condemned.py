@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from trtbuild.core.recipes.record import is_digest
 from trtbuild.store.collection.retention import Size, size_of
-from trtbuild.store.collection.shelves import Shelves, group_by_shelf
+from trtbuild.store.collection.shared_entries import SharedEntries, group_by_folder
 from trtbuild.store.transports.shared_folder import SharedFolder, sync_descriptor
 
 _SCHEMA = "trtbuild.condemned/1"
@@ -31,7 +31,7 @@ class CondemnedFiles:
 
     def __init__(self, shared: SharedFolder) -> None:
         self._shared = shared
-        self._shelves = Shelves(shared)
+        self._entries = SharedEntries(shared)
 
     def condemned_times(self, start_ns: int) -> dict[str, int]:
         """The condemned files and the times (ns) at which they were condemned.
@@ -73,16 +73,16 @@ class CondemnedFiles:
                             yield entry.name, time_ns, size_of(entry.stat(follow_symlinks=False))
 
     def hide(self, names: Collection[str], before_ns: int) -> dict[str, Size]:
-        """Move files out of ``cas/``: those of `names` with an mtime before `before_ns`. Returns the moved files and their
-        sizes."""
+        """Move the files with these `names` out of ``cas/``, if their mtime is before `before_ns`. Returns the moved files
+        and their sizes."""
         moved: dict[str, Size] = {}
         ordered = sorted(names)
         for start in range(0, len(ordered), _BATCH_SIZE):
-            time_ns = self._shelves.now_ns()
+            time_ns = self._entries.now_ns()
             self._shared.make("gc", "hidden", str(time_ns))
             with self._hidden_folder(time_ns) as hidden_folder:
-                for shelf, group in group_by_shelf(ordered[start : start + _BATCH_SIZE]):
-                    with contextlib.suppress(FileNotFoundError), self._shared.folder("cas", shelf) as folder:
+                for folder_name, group in group_by_folder(ordered[start : start + _BATCH_SIZE]):
+                    with contextlib.suppress(FileNotFoundError), self._shared.folder("cas", folder_name) as folder:
                         for name in group:
                             with contextlib.suppress(FileNotFoundError):
                                 status = os.stat(name, dir_fd=folder, follow_symlinks=False)

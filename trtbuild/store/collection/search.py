@@ -10,7 +10,7 @@ from trtbuild.errors import EntryCorrupt, RecordUntrusted
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.trust.action_result import ActionResult
 
-#: The stage of a record is in this number of bytes at the end of its document.
+#: The last bytes of a record's document, of this number, contain the record's stage.
 _END_BYTES = 120
 
 
@@ -50,14 +50,15 @@ def newest_records(store: LocalStore, stages: Collection[str], most_entries: int
             if document is None or not any(mark in end for mark in marks):
                 continue
             record = store.get_record(Record.from_bytes(document).recipe.key)
-        except (OSError, ValueError, EntryCorrupt, RecordUntrusted):  # just collected, damaged, or untrusted
+        # The entry was just collected, is damaged or nested too deeply, or is not trusted.
+        except (OSError, ValueError, RecursionError, EntryCorrupt, RecordUntrusted):
             continue
         if record is not None and record.recipe.stage in stages:
             yield record
 
 
 def _document(store: LocalStore, data: bytes) -> bytes | None:
-    """The document that the entry `data` names, not verified, or None."""
+    """The unverified document that the entry `data` names, or None."""
     document = ActionResult.from_bytes(data).document
     return None if document is None else store.entries.read("cas", document.sha256)
 

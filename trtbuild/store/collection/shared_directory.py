@@ -41,7 +41,7 @@ from collections.abc import Collection, Iterable, Mapping
 from trtbuild.errors import StoreUnavailable
 from trtbuild.store.collection.condemned import CondemnedFiles
 from trtbuild.store.collection.retention import CollectReport, Entry, Scan, Size, records_to_remove, size_of
-from trtbuild.store.collection.shelves import Shelves
+from trtbuild.store.collection.shared_entries import SharedEntries
 from trtbuild.store.local.layout import unavailable_error
 from trtbuild.store.remote.files import PRESENCE_S
 from trtbuild.store.remote.records import MAX_ENTRY_SIZE
@@ -79,13 +79,13 @@ def collect_directory(
 class _Collection:
     def __init__(self, root: str, grace_s: float, dry_run: bool) -> None:
         self._shared = SharedFolder(root)
-        self._shelves = Shelves(self._shared)
+        self._entries = SharedEntries(self._shared)
         self._condemned = CondemnedFiles(self._shared)
         self._dry_run = dry_run
         self._check_layout()
         if not dry_run:
             self._shared.make("gc", "hidden")
-        self._begun_ns = time.time_ns() if dry_run else self._shelves.now_ns()
+        self._begun_ns = time.time_ns() if dry_run else self._entries.now_ns()
         self._grace_ns = int(grace_s * 1e9)
         self._cutoff_ns = self._begun_ns - self._grace_ns
         self._scan = Scan()
@@ -93,7 +93,7 @@ class _Collection:
         # Files with a wrong size, after a loss of power. They are removed like unreferenced files, even if a record names
         # them.
         self._torn_files: dict[str, Entry] = {}
-        # The mtime, inode and size of each listed entry. At least one of them changes when another file replaces the entry.
+        # The name of each listed entry → its `_stamp`.
         self._stamps: dict[str, tuple[int, int, int]] = {}
         self._reasons: Counter[str] = Counter()
         self._freed_size = Size()
@@ -107,8 +107,9 @@ class _Collection:
         )
 
     def run(self, max_size: int | None, max_age_s: float | None, pinned: Iterable[str]) -> CollectReport:
+        """Remove records (rule 6), then chunk lists without a record, then do the three steps of rule 3 for files."""
         scan = self._scan
-        allocated_before = self._shelves.allocated_bytes()
+        allocated_before = self._entries.allocated_bytes()
         self._list_records()
         self._list_files()
         hidden = {
@@ -126,9 +127,10 @@ class _Collection:
                 scan, self._begun_ns, self._cutoff_ns, max_size, max_age_s, pinned_names, self._reasons, other_bytes
             )
         )
-        remaining = [entry for key, entry in records.items() if key not in set(removed_records)]
-        removed_lists = self._remove_entries(self._unneeded_lists(remaining))
-        remaining += [entry for key, entry in scan.lists.values() if key not in set(removed_lists)]
+        removed_keys = set(removed_records)
+        remaining = [entry for key, entry in records.items() if key not in removed_keys]
+        removed_lists = set(self._remove_entries(self._unneeded_lists(remaining)))
+        remaining += [entry for key, entry in scan.lists.values() if key not in removed_lists]
 
         # Records that were published since the listing count, too. So do records that are published while files are hidden.
         named_files = {file for entry in remaining for file in entry.files} | self._newly_named_files()
@@ -137,9 +139,10 @@ class _Collection:
         restored |= newly_hidden & self._move_back(newly_hidden & self._newly_named_files())
         kept = (scan.cas.keys() - condemned.keys()) | restored
         files = {**self._torn_files, **scan.cas}
-        still_hidden = {name: size for name, size in hidden.items() if name not in removed | restored | scan.cas.keys()}
+        not_hidden = removed | restored | scan.cas.keys()
+        still_hidden = {name: size for name, size in hidden.items() if name not in not_hidden}
         waiting_sizes = [files[name].size for name in condemned if name not in restored] + [*still_hidden.values()]
-        leftovers = 0 if self._dry_run else self._shelves.remove_leftovers(self._cutoff_ns)
+        leftovers = 0 if self._dry_run else self._entries.remove_leftovers(self._cutoff_ns)
         return CollectReport(
             records_removed=tuple(removed_records),
             lists_removed=len(removed_lists),
@@ -156,16 +159,16 @@ class _Collection:
         )
 
     def _list_records(self) -> None:
-        for key, status, folder in self._shelves.entries("ac"):
+        for key, status, folder in self._entries.list_all("ac"):
             with contextlib.suppress(FileNotFoundError):
-                data, used_ns = self._shelves.read(key, status, folder, MAX_ENTRY_SIZE)
+                data, used_ns = self._entries.read(key, status, folder, MAX_ENTRY_SIZE)
                 self._stamps[key] = _stamp(status)
                 if not self._scan.add(key, used_ns, size_of(status), data):
                     self._invalid_records.add(key)
 
     def _list_files(self) -> None:
         # Must run after `_list_records`, so that the files of every listed record are listed too.
-        for name, status, _ in self._shelves.entries("cas"):
+        for name, status, _ in self._entries.list_all("cas"):
             files = self._scan.cas if self._has_named_size(name, status.st_size) else self._torn_files
             files[name] = Entry(status.st_mtime_ns, size_of(status))
 
@@ -176,10 +179,10 @@ class _Collection:
     def _newly_named_files(self) -> set[str]:
         """The files named by the entries that were added or changed since the listing."""
         new_scan = Scan()
-        for key, status, folder in self._shelves.entries("ac"):
+        for key, status, folder in self._entries.list_all("ac"):
             if self._stamps.get(key) != _stamp(status):
                 with contextlib.suppress(FileNotFoundError):
-                    data, used_ns = self._shelves.read(key, status, folder, MAX_ENTRY_SIZE)
+                    data, used_ns = self._entries.read(key, status, folder, MAX_ENTRY_SIZE)
                     new_scan.add(key, used_ns, size_of(status), data)
         entries = [*new_scan.records.values(), *(entry for _, entry in new_scan.lists.values())]
         return {file for entry in entries for file in entry.files}
@@ -209,18 +212,18 @@ class _Collection:
     def _remove_entries(self, keys: Iterable[str]) -> list[str]:
         """Remove the entries that have not changed since the listing. Returns their keys. An entry that another process has
         removed counts, too."""
-        removed_records = []
+        removed_keys = []
         for key in keys:
-            status = self._shelves.status("ac", key)
+            status = self._entries.status("ac", key)
             if status is not None and _stamp(status) != self._stamps[key]:
                 self._reasons["in use"] += 1
                 continue
             if status is not None:
                 self._freed_size += size_of(status)
                 if not self._dry_run:
-                    self._shelves.remove("ac", key)
-            removed_records.append(key)
-        return removed_records
+                    self._entries.remove("ac", key)
+            removed_keys.append(key)
+        return removed_keys
 
     def _remove_hidden(self, hidden: Mapping[str, Size], named_files: Collection[str]) -> tuple[set[str], set[str]]:
         """The third step (rule 3). Returns the removed files, and the files that were moved back."""
@@ -256,11 +259,12 @@ class _Collection:
 
     def _kept_size(self, allocated_before: int, entries: Iterable[Entry], hidden_sizes: Iterable[Size]) -> Size:
         """The allocated bytes on the disk now, as `du` counts, and the lengths of the kept files."""
-        allocated = allocated_before - self._freed_size.allocated if self._dry_run else self._shelves.allocated_bytes()
+        allocated = allocated_before - self._freed_size.allocated if self._dry_run else self._entries.allocated_bytes()
         return Size(allocated, (_total_size(entry.size for entry in entries) + _total_size(hidden_sizes)).apparent)
 
 
 def _stamp(status: os.stat_result) -> tuple[int, int, int]:
+    """The mtime (ns), the inode and the size. At least one of them changes when another file replaces the file."""
     return status.st_mtime_ns, status.st_ino, status.st_size
 
 

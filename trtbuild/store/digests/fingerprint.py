@@ -42,10 +42,11 @@ from trtbuild.regular import open_regular
 from trtbuild.store.digests.index import Fact, Index
 from trtbuild.store.digests.reading import BUFFER_SIZE, Consumer, read_through
 
-#: The age, in seconds, from which a time stamp is trusted: the coarsest clock of a file system in use (FAT).
+#: A time stamp that is at least this old, in seconds, is trusted. This is the tick of the coarsest clock of a file system
+#: in use (FAT).
 RACY_S = 2.0
-#: The age from which a time stamp is trusted if the clock is finer than a millisecond. A tick of the kernel is at most
-#: 10 ms, and the clock of a file server may be a little behind this machine's.
+#: The same age if the clock is finer than a millisecond. A tick of the kernel is at most 10 ms, and the clock of a file
+#: server may be a little behind this machine's.
 FINE_RACY_S = 0.2
 
 #: The size in bytes of a segment. Another size gives other fingerprints.
@@ -145,8 +146,8 @@ class FileDigests:
         return None if self._index is None else self._index.get(name)
 
     def _known_sha256(self, path: str, status: os.stat_result) -> str | None:
-        times, _, digest = str(self._stored_fact(_path_fact_name(path)) or "").rpartition(" ")
-        return digest if times == _identity(status) and is_digest(digest) else None
+        identity, _, digest = str(self._stored_fact(_path_fact_name(path)) or "").rpartition(" ")
+        return digest if identity == _identity(status) and is_digest(digest) else None
 
     def _read_digest(
         self, path: str, make_consumer: Callable[[int], Consumer] | None = None
@@ -260,6 +261,7 @@ def _stat(path: str) -> os.stat_result | None:
 
 
 def _identity(status: os.stat_result) -> str:
+    """The stat values of rule 1, as text: size, mtime, ctime and inode."""
     return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"
 
 

@@ -59,7 +59,7 @@ class LayeredStore:
         self._found_records = FoundRecords(tuple(readers))
         self.uploads = Uploads(local, tuple(writers), self._fetch_winner)
         self._is_read_only = False
-        self._sends = True
+        self._sends_records = True
         self._lock = threading.Lock()
         self._blob_locks: dict[str, threading.Lock] = {}
         self._blobs_in_memory: dict[str, bytes] = {}
@@ -160,7 +160,7 @@ class LayeredStore:
         key = record.recipe.key
         self._note_and_return(key, record)
         self._found_records.forget_record(key)
-        if not self._sends:
+        if not self._sends_records:
             return record
         if record.recipe.stage == "package":
             engines = dict(record.recipe.parts).get("engines")
@@ -299,15 +299,15 @@ class LayeredStore:
     @contextmanager
     def without_uploads(self, readers: Sequence[RemoteStore] | None = None) -> Iterator[None]:
         """Send nothing within the block. If `readers` is not None, read only these remotes."""
-        before = self._found_records, self._sends
-        self._sends = False
+        before = self._found_records, self._sends_records
+        self._sends_records = False
         if readers is not None:
             self._found_records = FoundRecords(tuple(readers))
             self._found_records.refusal_of = before[0].refusal_of
         try:
             yield
         finally:
-            self._found_records, self._sends = before
+            self._found_records, self._sends_records = before
 
     def session(self) -> AbstractContextManager[None]:
         """Protect all that is read or written within the block from collection. Raises StoreUnavailable."""
@@ -322,7 +322,8 @@ class LayeredStore:
         self.uploads.finish()
         packages, self._packages = self._packages, {}
         for key, engines in packages.items():
-            # A package with another engine than the remote's is not sent: the next build makes one with the remote's.
+            # A package whose engine differs from the remote's is not sent. The next build makes a package with the remote's
+            # engine.
             if not engines & self.uploads.lost_keys:
                 self.uploads.add(key)
         self.uploads.finish()

@@ -191,6 +191,7 @@ class FoundRecords:
     # -- counts
 
     def count_event(self, remote: RemoteStore, event: str) -> None:
+        """Add one to the count of an event (`counts_of`)."""
         with self._lock:
             self._counts[remote.name, event] += 1
 

@@ -36,7 +36,7 @@ class RemoteStatistics:
     warnings: tuple[str, ...]
 
 
-#: Field of an account → the warning, if the field is not zero.
+#: Field of `RemoteStatistics` → the warning, if the field is not zero.
 _WARNING_TEXTS = {
     "untrusted": "records that are not trusted here: {} (trtbuild why shows the reasons)",
     "blobs_gone": "blobs that records name, but the remote does not have: {}",
@@ -45,7 +45,7 @@ _WARNING_TEXTS = {
 
 
 def make_statistics(remote: RemoteStore, counts: Mapping[str, int], uploads: Uploads) -> RemoteStatistics:
-    """Make the account of one remote from the `counts` of its records, the uploads, and its transport's report."""
+    """Make the statistics of one remote from the `counts` of its records, the uploads, and its transport's report."""
     return RemoteStatistics(
         name=remote.name,
         place=remote.transport.place,
@@ -60,14 +60,14 @@ def make_statistics(remote: RemoteStore, counts: Mapping[str, int], uploads: Upl
     )
 
 
-def warning_texts(accounts: Iterable[RemoteStatistics], trust: Trust, writers: Sequence[RemoteStore]) -> list[str]:
+def warning_texts(remotes: Iterable[RemoteStatistics], trust: Trust, writers: Sequence[RemoteStore]) -> list[str]:
     """The warnings about the remotes and the keys, each once."""
     texts = list(trust.warnings)
     if writers and (trust.own_domain or "").startswith(LOCAL_DOMAIN_PREFIX):
-        names = ", ".join(remote.name for remote in writers)
+        names = ", ".join(writer.name for writer in writers)
         texts.append(f"{names}: new results are not uploaded, because trusted keys are configured, but no signing key")
-    for account in accounts:
-        texts += [f"{account.name}: {text}" for text in account.warnings]
-        counts = ((text, getattr(account, field)) for field, text in _WARNING_TEXTS.items())
-        texts += [f"{account.name}: {text.format(count)}" for text, count in counts if count]
+    for remote in remotes:
+        texts += [f"{remote.name}: {text}" for text in remote.warnings]
+        counts = ((text, getattr(remote, field)) for field, text in _WARNING_TEXTS.items())
+        texts += [f"{remote.name}: {text.format(count)}" for text, count in counts if count]
     return texts

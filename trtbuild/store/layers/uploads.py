@@ -5,11 +5,11 @@ Rules
    be sent is counted and reported, and does not fail the build.
 2. The bytes of a record's document are sent unchanged, with the signatures that may leave this machine. Before that, each
    file is compared with its name, because a damaged file in a remote cannot be replaced.
-3. If a remote does not decide between simultaneous writers, engines are looked up again at the end (records.py, rule 6), so
-   that all machines use the same engine. Other steps are not looked up again: their records for one key differ only in
-   their provenance.
+3. If a remote does not decide between simultaneous writers, engines are looked up again at the end (records.py, rule 6).
+   So all machines use the same engine. Other steps are not looked up again: their records for one key differ only in their
+   provenance.
 4. A pointer is a record that leads to another record. It is sent after all records that were added before it were sent, or
-   could not be sent. So a pointer is in a remote without its record only if the record could not be sent.
+   could not be sent. So a remote has a pointer without its record only if the record could not be sent.
 5. Records that this machine's policy does not trust are not sent. Records that only this machine trusts are not sent either
    (`Trust.sendable_signatures`).
 """

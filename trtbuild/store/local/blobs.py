@@ -20,10 +20,10 @@ from trtbuild.store.local.receiving import FileReceiver, open_receiver
 from trtbuild.store.local.writing import BlobWriter, missing_bytes, put_small, put_windows
 from trtbuild.store.trust import action_result
 
-# A blob is read, hashed and yielded in pieces of this many bytes, which are called stretches. A stretch fits into a
-# second-level cache. With stretches of 2 MiB the kernel takes twice the time.
-_STRETCH_SIZE = 512 << 10
-# The number of stretches that may wait for their hash, each in its own buffer.
+# A blob is read, hashed and yielded in batches of its files. A batch has at most this many bytes, or is a single larger
+# file. It fits into a second-level cache. With batches of 2 MiB the kernel takes twice the time.
+_BATCH_SIZE = 512 << 10
+# The number of batches that may wait for their hash, each in its own buffer.
 _BUFFER_COUNT = 2
 # A blob of at most this many bytes is read and hashed by the calling thread.
 _SMALL_SIZE = 256 << 10
@@ -61,8 +61,8 @@ class LocalBlobs:
         return BlobWriter(self.entries, self._write_list)
 
     def missing_bytes(self, blobs: Iterable[memoryview]) -> int:
-        """The bytes that the store's files would grow by, if all `blobs` were stored. The blobs are read, and nothing is
-        written. Raises StoreUnavailable."""
+        """The number of bytes by which the store's files would grow if all `blobs` were stored. The blobs are read, and
+        nothing is written. Raises StoreUnavailable."""
         return missing_bytes(self.entries, blobs)
 
     def get_bytes(self, sha256: str) -> bytes:
@@ -116,7 +116,8 @@ class LocalBlobs:
         """Create a blob from two or more chunks that are in the store. The chunks are read and hashed, unless `verified` is
         True. `verified` means that the caller has just computed the blob's digest from the chunks.
 
-        Raises BlobMissing when a chunk is missing, EntryCorrupt when the chunks are not the blob, StoreUnavailable.
+        Raises ValueError for fewer than two chunks, BlobMissing when a chunk is missing, EntryCorrupt when the chunks are
+        not the blob, StoreUnavailable.
         """
         if len(chunks) < 2:
             raise ValueError("a blob has at least two chunks, or none")
@@ -177,19 +178,19 @@ class LocalBlobs:
     def _read_verified(
         self, sha256: str, files: Sequence[Output], next_buffer: Callable[[int], memoryview]
     ) -> Iterator[memoryview]:
-        """Yield the blob in stretches. If the blob has several files, another thread hashes the stretches in the meantime.
-        `next_buffer` gets the size of the next stretch, and returns a buffer for it.
+        """Yield the blob in batches. If the blob has several files, another thread hashes the batches in the meantime.
+        `next_buffer` gets the size of the next batch, and returns a buffer for it.
 
-        Raises EntryCorrupt after the last stretch if the blob's digest is not `sha256`.
+        Raises EntryCorrupt after the last batch if the blob's digest is not `sha256`.
         """
         content_hash = hashlib.sha256()
         running_hashes: deque[Future[None]] = deque()
         with ThreadPoolExecutor(1) as hasher:
-            for stretch in _group_into_stretches(files):
+            for batch in _group_into_batches(files):
                 if len(running_hashes) >= _BUFFER_COUNT:
                     running_hashes.popleft().result()
-                view, start = next_buffer(sum(file.size for file in stretch)), 0
-                for file in stretch:
+                view, start = next_buffer(sum(file.size for file in batch)), 0
+                for file in batch:
                     self.entries.read_into(file, view[start : start + file.size])
                     start += file.size
                 if len(files) == 1:
@@ -209,17 +210,17 @@ class LocalBlobs:
         return EntryCorrupt(f"blob {sha256} does not match its digest; the damaged files are in quarantine")
 
 
-def _group_into_stretches(files: Sequence[Output]) -> Iterator[list[Output]]:
-    """Group `files`, in order. A group has at most `_STRETCH_SIZE` bytes, or is a single larger file."""
-    stretch: list[Output] = []
+def _group_into_batches(files: Sequence[Output]) -> Iterator[list[Output]]:
+    """Group `files`, in order. A group has at most `_BATCH_SIZE` bytes, or is a single larger file."""
+    batch: list[Output] = []
     size = 0
     for file in files:
-        if stretch and size + file.size > _STRETCH_SIZE:
-            yield stretch
-            stretch, size = [], 0
-        stretch.append(file)
+        if batch and size + file.size > _BATCH_SIZE:
+            yield batch
+            batch, size = [], 0
+        batch.append(file)
         size += file.size
-    yield stretch
+    yield batch
 
 
 def _consecutive_buffers(view: memoryview) -> Callable[[int], memoryview]:

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, BinaryIO
 
-#: Sizes of chunks in bytes. MEAN_SIZE is FastCDC's "average"; random bytes give 253 KiB. Part of the format.
+#: Sizes of chunks in bytes. They are part of the format. MEAN_SIZE is FastCDC's "average": chunks of random bytes have a
+#: mean size of 253 KiB.
 MIN_SIZE = 64 << 10
 MEAN_SIZE = 256 << 10
 MAX_SIZE = 1 << 20

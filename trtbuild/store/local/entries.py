@@ -73,7 +73,7 @@ class Entries:
         return status.st_size
 
     def _size_without_touch(self, path: str, error: OSError) -> int:
-        """The size of an entry that `error` prevents from being touched. Raises StoreUnavailable."""
+        """The size of an entry that cannot be touched because of `error`. Raises StoreUnavailable."""
         try:
             return os.stat(path).st_size
         except OSError:

@@ -240,9 +240,8 @@ class LocalStore(LocalBlobs):
             if winner is not None:
                 return winner
             blobs = {output.sha256: self.files_of(output.sha256) for output in record.outputs.values()}
-            written = put_small(
-                self.entries, memoryview(document)
-            )  # one file, not chunks: the entry names one document
+            # The document is one CAS file of any size, because the entry names one document and not a list of chunks.
+            written = put_small(self.entries, memoryview(document))
             entry = action_result.record_entry(written, blobs, signatures)
             name = self._entry_name_for(key, written, signatures)
             if name is not None:
@@ -300,7 +299,7 @@ class LocalStore(LocalBlobs):
 
     @contextmanager
     def building(self, key: str) -> Iterator[None]:
-        """Hold a key while it is built, so that of two simultaneous builds only one builds it. The key is released when the
+        """Hold a key while it is built, so that only one of two simultaneous builds builds it. The key is released when the
         process dies.
 
         Waits for any other holder, even in this process. Raises StoreUnavailable.

@@ -40,7 +40,7 @@ def put_windows(entries: Entries, windows: Iterable[Window], write_list: WriteLi
 
 
 def missing_bytes(entries: Entries, blobs: Iterable[memoryview]) -> int:
-    """The bytes of the CAS files that the store does not have yet and needs for `blobs`. Reads and hashes all blobs. Raises
+    """The size of the CAS files that `blobs` need and the store does not have yet. Reads and hashes all blobs. Raises
     StoreUnavailable."""
     seen: set[str] = set()
     total = 0
@@ -50,7 +50,8 @@ def missing_bytes(entries: Entries, blobs: Iterable[memoryview]) -> int:
             if sha256 not in seen:
                 seen.add(sha256)
                 with entries.lookup_lock():
-                    total += length if entries.find("cas", sha256) != length else 0
+                    if entries.find("cas", sha256) != length:
+                        total += length
     return total
 
 

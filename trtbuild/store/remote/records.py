@@ -38,7 +38,7 @@ from trtbuild.store.trust.action_result import ActionResult
 #: limit is enough for records of 80 GB.
 MAX_ENTRY_SIZE = 64 << 20
 
-#: Seconds after a write in which another machine's simultaneous write may still replace the entry (rule 6).
+#: For this many seconds after a write, another machine's simultaneous write may still replace the entry (rule 6).
 SETTLE_S = 0.25
 
 # A document of at most this many bytes is also in the entry (rule 4).
@@ -170,20 +170,21 @@ class RemoteRecords:
         key, data = found.record.recipe.key, found.entry(_small_files(found, read)).to_bytes()
         if self._transport.put("ac", key, data, once=not replace):
             return found
+        other, may_replace = None, True
         try:
             other = self.find(key)
-        except RecordUntrusted:
+        except RecordUntrusted:  # other machines may trust the existing entry, so it stays (rule 5)
             if self._trust.trusted_signature(key, document_file(found.document), found.signatures) is None:
                 return found
-            other, is_written = None, False
+            may_replace = False
         except RemoteLied:
-            other, is_written = None, self._transport.put("ac", key, data, once=False)
-        else:
-            if other is not None and self._is_usable(other, found):
-                if other.record.recipe.stage != "package" or other.record.outputs == found.record.outputs:
-                    return other
-                return found if self._transport.put("ac", key, data, once=False) else other  # rule 7
-            is_written = self._transport.put("ac", key, data, once=False)
+            pass  # the existing entry is unusable
+        if other is not None and self._is_usable(other, found):
+            is_other_package = other.record.recipe.stage == "package" and other.record.outputs != found.record.outputs
+            if is_other_package and self._transport.put("ac", key, data, once=False):  # rule 7
+                return found
+            return other
+        is_written = may_replace and self._transport.put("ac", key, data, once=False)
         if not is_written and not self._write_domain_entry(found, data):
             raise RemoteRefused(
                 f"{self._files.name}: the entry of record {key} is unusable, and the remote does not let it be replaced",

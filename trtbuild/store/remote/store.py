@@ -82,6 +82,7 @@ class RemoteStore:
         stay, so the next call continues from there.
         """
         fetched = 0
+        is_chunked = len(files) != 1 or files[0].sha256 != sha256
         content_hash = hashlib.sha256()
         with into.receive_files() as receiver:
             local_files = receiver.find_files(files)
@@ -97,9 +98,9 @@ class RemoteStore:
 
             for data, count in self._files.map_in_parallel(fetch_file, files):
                 fetched += count
-                if len(files) > 1:
+                if is_chunked:
                     content_hash.update(data)
-        if len(files) > 1 or files[0].sha256 != sha256:
+        if is_chunked:
             if content_hash.hexdigest() != sha256:
                 raise self._blob_mismatch(sha256)
             into.join_chunks(sha256, files, verified=True)
@@ -107,13 +108,13 @@ class RemoteStore:
 
     def fetch_bytes(self, sha256: str, files: Sequence[Output]) -> bytes:
         """A blob's bytes, verified. Raises BlobMissing."""
-        return b"".join(self._verified(sha256, files))
+        return b"".join(self._read_verified(sha256, files))
 
     def copy_files(self, sha256: str, files: Sequence[Output], path: str) -> FileStamp | None:
         """Write a blob's verified bytes to `path`, atomically. Raises BlobMissing, OSError."""
-        return copy_atomically(self._verified(sha256, files), path)
+        return copy_atomically(self._read_verified(sha256, files), path)
 
-    def _verified(self, sha256: str, files: Sequence[Output]) -> Iterator[memoryview]:
+    def _read_verified(self, sha256: str, files: Sequence[Output]) -> Iterator[memoryview]:
         content_hash = hashlib.sha256()
         for data in self._files.map_in_parallel(self._files.get_existing, files):
             content_hash.update(data)
@@ -177,7 +178,7 @@ class RemoteStore:
     def copy_to(self, sha256: str, path: str) -> FileStamp | None:
         """Write the verified bytes to `path`, atomically. Raises BlobMissing, EntryCorrupt, or OSError."""
         with _raise_lies_as_corrupt():
-            return copy_atomically(self._verified(sha256, self._find_files(sha256)), path)
+            return copy_atomically(self._read_verified(sha256, self._find_files(sha256)), path)
 
     def has(self, sha256: str) -> bool:
         """Whether the remote has all files of the blob."""

@@ -97,16 +97,16 @@ class DirectoryTransport(Transport):
         self._is_local_store = False
 
     def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
-        shelf = _shelf_of(name)
+        subfolder = _subfolder_of(name)
         deadline = time.monotonic() + TIMED_FACTOR * self._patience_s if timed else float("inf")
-        return self._read_or_absent(lambda: self._get(kind, shelf, name, limit, deadline), None)
+        return self._read_or_absent(lambda: self._get(kind, subfolder, name, limit, deadline), None)
 
     def has(self, kind: Kind, name: str) -> bool:
-        shelf = _shelf_of(name)
-        return self._read_or_absent(lambda: self._has(kind, shelf, name), False)
+        subfolder = _subfolder_of(name)
+        return self._read_or_absent(lambda: self._has(kind, subfolder, name), False)
 
     def put(self, kind: Kind, name: str, data: bytes | memoryview, *, once: bool) -> bool:
-        path = (kind, _shelf_of(name), name)
+        path = (kind, _subfolder_of(name), name)
         self._wait_for_answer()
         if self._is_local_store:
             raise RemoteRefused(
@@ -124,8 +124,8 @@ class DirectoryTransport(Transport):
                     raise self._fault(error, "write") from error
         raise AssertionError  # the last attempt raises
 
-    def _get(self, kind: Kind, shelf: str, name: str, limit: int, deadline: float) -> bytes | None:
-        descriptor = self._shared.open(kind, shelf, name)
+    def _get(self, kind: Kind, subfolder: str, name: str, limit: int, deadline: float) -> bytes | None:
+        descriptor = self._shared.open(kind, subfolder, name)
         with open(descriptor, "rb", buffering=0) as file:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
@@ -150,8 +150,8 @@ class DirectoryTransport(Transport):
                 raise faults.overdue_fault(self.place, TIMED_FACTOR * self._patience_s)
         return b"".join(pieces)
 
-    def _has(self, kind: Kind, shelf: str, name: str) -> bool:
-        with self._shared.folder(kind, shelf) as folder:
+    def _has(self, kind: Kind, subfolder: str, name: str) -> bool:
+        with self._shared.folder(kind, subfolder) as folder:
             status = os.stat(name, dir_fd=folder, follow_symlinks=False)
             if not is_entry(kind, name, status):
                 return False
@@ -222,7 +222,7 @@ class DirectoryTransport(Transport):
         return RemoteDown(text, may_pass=error.errno in _PASSING_ERRORS)
 
 
-def _shelf_of(name: str) -> str:
+def _subfolder_of(name: str) -> str:
     """The folder of an entry. Raises ValueError for a name that is not a digest, so that no path leaves the directory."""
     if not is_digest(name):
         raise ValueError(f"not a digest: {name!r}")

@@ -40,6 +40,8 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True)
 class _Answer:
+    """The answer of the server to a request."""
+
     status: int
     headers: http.client.HTTPMessage
     #: The body of an answer 200 to GET, otherwise empty.
@@ -154,15 +156,15 @@ class HttpTransport(Transport):
         once: bool = False,
         total_s: float | None = None,
     ) -> _Answer:
-        lines = "Accept: application/json\r\n" if kind == "ac" and method != "PUT" else ""
+        header_lines = "Accept: application/json\r\n" if kind == "ac" and method != "PUT" else ""
         if body is not None:
             content_type = "application/json" if kind == "ac" else "application/octet-stream"
-            lines = f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
+            header_lines = f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
             if once:  # nginx with our configuration does not need this header; other servers may
-                lines += "If-None-Match: *\r\n"
+                header_lines += "If-None-Match: *\r\n"
         path = f"{self._base_path}/{kind}/{name}{self._query}"
         for _ in range(_MAX_REDIRECTS + 1):
-            head = f"{method} {path} HTTP/1.1\r\n{self._common_headers}{lines}\r\n".encode("latin-1")
+            head = f"{method} {path} HTTP/1.1\r\n{self._common_headers}{header_lines}\r\n".encode("latin-1")
             answer = self._attempt_request(method, head, body, limit, total_s)
             if answer.status not in _REDIRECT_STATUSES or (method == "PUT" and answer.status not in (307, 308)):
                 return answer

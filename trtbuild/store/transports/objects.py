@@ -226,6 +226,7 @@ class ObjectTransport(Transport):
 
 
 def _status(text: str) -> int | None:
+    """The HTTP status in the text of obstore's error, or None."""
     match = _STATUS_PATTERN.search(text)
     return int(match[1]) if match else None
 

@@ -54,6 +54,8 @@ T = TypeVar("T")
 
 @dataclass
 class _Counts:
+    """The numbers of `RemoteReport`. `bytes_down` and `bytes_up` are bytes of entries."""
+
     requests: int = 0
     bytes_down: int = 0
     bytes_up: int = 0
@@ -78,6 +80,7 @@ class _LostTime:
     last_end: float = field(default=float("-inf"))
 
     def add(self, start: float, end: float) -> None:
+        """Add the time of one call, from `start` to `end` (in seconds, by the same clock)."""
         lost_s = max(0.0, end - max(start, self.last_end))
         self.last_end = max(self.last_end, end)
         self.failed_calls += 1

@@ -129,6 +129,8 @@ class SharedFolder:
 def _publish(
     descriptor: int, fresh: str, tmp: int, name: str, folder: int, once: Callable[[os.stat_result], bool] | None
 ) -> bool:
+    """Give the file `fresh` in the directory `tmp` its final `name` in `folder` (rule 3). Returns False if an existing file
+    stays."""
     if once is not None:
         try:
             os.link(fresh, name, src_dir_fd=tmp, dst_dir_fd=folder, follow_symlinks=False)

@@ -1,4 +1,5 @@
-"""The interface of a transport, which reads and writes the entries of a remote. Files have at most a few MiB (chunking.py).
+"""The interface of a transport, which reads and writes the entries of a remote. The CAS files of blobs have at most a few
+MiB (chunking.py).
 
 Rules
 1. A call is one attempt: a transport does not retry, and does not remember failures. `patience.PatientTransport` wraps a

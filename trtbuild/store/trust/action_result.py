@@ -207,9 +207,8 @@ def _decode_base64(text: str) -> bytes:
     if not _BASE64_PATTERN.fullmatch(text):
         raise ValueError("not base64")
     try:
-        return base64.urlsafe_b64decode(
-            text.rstrip("=").replace("+", "-").replace("/", "_") + "=" * (-len(text.rstrip("=")) % 4)
-        )
+        unpadded = text.rstrip("=").replace("+", "-").replace("/", "_")
+        return base64.urlsafe_b64decode(unpadded + "=" * (-len(unpadded) % 4))
     except binascii.Error as error:
         raise ValueError("not base64") from error
 

@@ -17,7 +17,7 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ from trtbuild.toolchain.libraries.table import FLAVOURS
 from trtbuild.toolchain.networks.network import NodeError, ParsedNetwork, create_network
 from trtbuild.toolchain.networks.replaying import ReplayedNetwork, weight_names
 from trtbuild.toolchain.onnx_files.onnx_outline import Bytes, read_outline
-from trtbuild.toolchain.onnx_files.plugin_nodes import read_plugins
+from trtbuild.toolchain.onnx_files.plugin_nodes import PluginNode, read_plugins
 from trtbuild.toolchain.onnx_files.quantized_parts import quantized_parts
 from trtbuild.toolchain.tensorrt8.precision import constrain_layers
 
@@ -90,27 +90,19 @@ def compile_to(
     clock = _Clock()
     trt = load(job.target.toolchain, job.toolchain_version)
     open_lean_library(job)
-    clock.phase("load_s")
+    clock.end_phase("load_s")
     model = bytes(read(job.onnx))
-    blobs: dict[str, Bytes] = {}
-    weights: dict[str, Bytes] = {}
     is_recorded = is_document(model)
-    for name in weight_names(model) if is_recorded else [external.name for external in read_outline(model).weights]:
-        weight = job.weights[int(name[1:])]
-        if weight.sha256 not in blobs:
-            blobs[weight.sha256] = read(weight.sha256)
-        weights[name] = blobs[weight.sha256]
-    clock.phase("read_s")
+    names = weight_names(model) if is_recorded else [weight.name for weight in read_outline(model).weights]
+    weights, weights_bytes = _read_weights(job, names, read)
+    clock.end_phase("read_s")
     device = _find_device(job)
     properties = release(job.target.toolchain, job.toolchain_version)
     if not is_recorded:
         model, weights = prepare_model(model, weights, properties)
     timing_path = _timing_path(job, device, timings)
     with capture_log(trt) as (logger, log):
-        plugins = () if is_recorded else read_plugins(model)
-        if plugins:
-            library = None if job.plugin_library is None else bytes(read(job.plugin_library))
-            require_plugins(trt, logger, (node.identity for node in plugins), library, "the library of plugins")
+        plugins = () if is_recorded else _load_plugins(trt, logger, model, job, read)
         if device is not None:
             keep_kernels_loaded(trt, logger, device.ordinal)
         builder = trt.Builder(logger)
@@ -125,18 +117,18 @@ def compile_to(
                 _parse(parsed, model, weights, job, log)
             _check_interface(parsed.network, job)
             refuse_other_results(parsed.network, plugins)
-            clock.phase("parse_s")
+            clock.end_phase("parse_s")
             layers = _layer_document(parsed.network)
             config = configure(trt, builder, parsed.network, job)
             if not properties.strongly_typed and not is_recorded:
                 constrain_layers(trt, parsed.network, config, read_outline(model))
             cache = timing_cache.attach_cache(config, timing_path) if timing_path is not None else None
             parts = QuantizedParts(0, 0) if is_recorded else quantized_parts(read_outline(model))
-            kept = bytearray()
+            plan_copy = bytearray()
             if parts:
-                write = _writing_to_both(write, kept)
+                write = _writing_to_both(write, plan_copy)
             plan_bytes = serialize_network(trt, builder, parsed.network, config, write)
-            clock.phase("build_s")
+            clock.end_phase("build_s")
             if timing_path is not None and plan_bytes is not None:
                 timing_cache.save_cache(config, timing_path)
             del config
@@ -147,22 +139,46 @@ def compile_to(
     statistics: dict[str, object] = {
         **clock.seconds,
         "plan_bytes": plan_bytes,
-        "weights_bytes": sum(memoryview(blob).nbytes for blob in blobs.values()),
+        "weights_bytes": weights_bytes,
         "peak_rss_bytes": _peak_rss_bytes(),
         "warnings": log.warnings(),
     }
     if not is_recorded:
-        statistics["quantized"] = _quantization(parts, memoryview(kept))
+        statistics["quantized"] = _quantization(parts, memoryview(plan_copy))
     if device is not None:
         statistics["device"] = {"name": device.name, "memory_bytes": device.memory_bytes, "driver": device.driver}
     return EngineDescription(json.dumps(layers, separators=(",", ":")).encode(), statistics)
 
 
-def _writing_to_both(write: WritePlan, kept: bytearray) -> WritePlan:
-    """A function that passes pieces to `write`, and adds them to `kept`."""
+def _read_weights(job: EngineJob, names: Sequence[str], read: Callable[[str], Bytes]) -> tuple[dict[str, Bytes], int]:
+    """Read the weights with these `names` (``w<slot>``), each blob once. Returns their data by name, and the size of the
+    blobs in bytes."""
+    blobs: dict[str, Bytes] = {}
+    weights: dict[str, Bytes] = {}
+    for name in names:
+        sha256 = job.weights[int(name[1:])].sha256
+        if sha256 not in blobs:
+            blobs[sha256] = read(sha256)
+        weights[name] = blobs[sha256]
+    return weights, sum(memoryview(blob).nbytes for blob in blobs.values())
+
+
+def _load_plugins(
+    trt: Any, logger: Any, model: bytes, job: EngineJob, read: Callable[[str], Bytes]
+) -> tuple[PluginNode, ...]:
+    """Make the plugins of `model` available in this process. Returns their nodes. Raises PluginError."""
+    plugins = read_plugins(model)
+    if plugins:
+        library = None if job.plugin_library is None else bytes(read(job.plugin_library))
+        require_plugins(trt, logger, (node.identity for node in plugins), library, "the library of plugins")
+    return plugins
+
+
+def _writing_to_both(write: WritePlan, plan_copy: bytearray) -> WritePlan:
+    """Return a function that passes pieces to `write`, and adds them to `plan_copy`."""
 
     def write_both(piece: bytes | memoryview) -> None:
-        kept.extend(piece)
+        plan_copy.extend(piece)
         write(piece)
 
     return write_both
@@ -276,11 +292,14 @@ def _member_name(member: Any) -> str:
 
 
 class _Clock:
+    """Measures the phases of a compilation, in seconds."""
+
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self._last = time.perf_counter()
 
-    def phase(self, name: str) -> None:
+    def end_phase(self, name: str) -> None:
+        """Store the time since the end of the last phase under `name`."""
         now = time.perf_counter()
         self.seconds[name] = round(now - self._last, 6)
         self._last = now

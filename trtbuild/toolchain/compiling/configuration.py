@@ -13,11 +13,11 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from trtbuild.core.engines.engine_job import EngineJob
 from trtbuild.core.model.builder_settings import SETTINGS, Attribute, Flag, MemoryPool, Setting, TacticSources
+from trtbuild.core.model.spec import ShapeRange
 from trtbuild.errors import ToolchainError
 from trtbuild.toolchain.libraries.execution_table import calls_of
 from trtbuild.toolchain.libraries.releases import has_default, release
@@ -124,10 +124,7 @@ def _add_profiles(builder: Any, network: Any, config: Any, job: EngineJob) -> No
             raise ToolchainError(f"profile {number} has {len(ranges)} inputs, the network {len(inputs)}")
         profile = builder.create_optimization_profile()
         for tensor, shape in zip(inputs, ranges, strict=True):
-            _set_range(profile.set_shape, tensor, shape.min, shape.opt, shape.max, number)
-            actual = [tuple(each) for each in profile.get_shape(tensor.name)]
-            if actual != [shape.min, shape.opt, shape.max]:
-                raise ToolchainError(f"the toolchain does not take profile {number} of {tensor.name}: it has {actual}")
+            _set_range(profile, tensor, shape, number)
             if tensor.is_shape_tensor:
                 # The *values* of this tensor decide shapes, and a profile has only shapes of tensors.
                 raise ToolchainError(
@@ -138,18 +135,15 @@ def _add_profiles(builder: Any, network: Any, config: Any, job: EngineJob) -> No
             raise ToolchainError(f"the toolchain does not take optimization profile {number}")
 
 
-def _set_range(
-    setter: Callable[..., None],
-    tensor: Any,
-    min_shape: tuple[int, ...],
-    opt_shape: tuple[int, ...],
-    max_shape: tuple[int, ...],
-    number: int,
-) -> None:
+def _set_range(profile: Any, tensor: Any, shape: ShapeRange, number: int) -> None:
+    """Set the min, opt and max shape of one input in the profile with this `number`, and read them back (rule 2)."""
     try:
-        setter(tensor.name, min_shape, opt_shape, max_shape)
+        profile.set_shape(tensor.name, shape.min, shape.opt, shape.max)
     except (ValueError, RuntimeError, TypeError) as error:
         raise ToolchainError(
-            f"profile {number} of input {tensor.name}: {list(min_shape)} to {list(max_shape)} does not fit "
+            f"profile {number} of input {tensor.name}: {list(shape.min)} to {list(shape.max)} does not fit "
             f"{list(tensor.shape)}: {error}"
         ) from error
+    actual = [tuple(each) for each in profile.get_shape(tensor.name)]
+    if actual != [shape.min, shape.opt, shape.max]:
+        raise ToolchainError(f"the toolchain does not take profile {number} of {tensor.name}: it has {actual}")

@@ -50,12 +50,12 @@ def open_lean_library(job: EngineJob) -> None:
         ctypes.CDLL(found or name)
     except OSError as error:
         problem = f"{name} was not found" if found is None else f"{found} cannot be opened: {error}"
-        link = f", link {soname} of the wheel to {name} in a folder" if needs_link else ""
-        folder = "that folder" if needs_link else f"the folder of {name}"
-        joint = " and" if needs_link else ", or"
+        advice = f", or add the folder of {name} to LD_LIBRARY_PATH"
+        if needs_link:
+            advice = f", link {soname} of the wheel to {name} in a folder and add that folder to LD_LIBRARY_PATH"
         raise ToolchainMissing(
             f"builder.version_compatible puts the lean runtime of {_toolchain(job)} into the engine, and {problem}",
-            hint=f"{_install_command(job)}{link}{joint} add {folder} to LD_LIBRARY_PATH, or set exclude_lean_runtime: true",
+            hint=f"{_install_command(job)}{advice}, or set exclude_lean_runtime: true",
         ) from error
     _check_version(flavour, job)
 

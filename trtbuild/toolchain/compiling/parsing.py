@@ -71,15 +71,15 @@ class Parser:
         self._refused_operators = frozenset(properties.refuses)
         self._truncates_double = truncates_double
         self._name, self._release = f"{toolchain} {version or ''}".rstrip(), properties
-        parser: tuple[ToolchainName, str | None] = (toolchain, version)
+        parser_toolchain: tuple[ToolchainName, str | None] = (toolchain, version)
         if stand_in is not None:
-            parser = stand_in["toolchain"], stand_in["version"]
+            parser_toolchain = stand_in["toolchain"], stand_in["version"]
             self._dtypes, self._narrows_int64 = tuple(stand_in["dtypes"]), bool(stand_in["narrows_int64"])
             self._refused_operators = frozenset(stand_in["refuses"])
-            self._release = release(*parser)
+            self._release = release(*parser_toolchain)
         self._has_reasons_by_node = table.FLAVOURS[toolchain].needs_gpu
-        self._needs_gpu = table.FLAVOURS[parser[0]].needs_gpu
-        self._trt = load(*parser)
+        self._needs_gpu = table.FLAVOURS[parser_toolchain[0]].needs_gpu
+        self._trt = load(*parser_toolchain)
 
     def find_refusal(
         self,

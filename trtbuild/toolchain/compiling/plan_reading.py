@@ -10,8 +10,8 @@ text, because the kernels are compiled where the engine runs. NVIDIA does not do
 * A kernel of the kind ``runtime_fusion`` is described by another text: the kernels that it consists of.
 
 Rules
-1. A plan without such a text says nothing: the result is None. Plans of TensorRT are such plans.
-2. A plan may come from anywhere. Nothing of it runs, and a text that does not fit is left out.
+1. For a plan without such a text, the result is None. The plans of TensorRT (not TensorRT-RTX) have no such text.
+2. A plan may come from anywhere. No part of it is executed, and a text in another form is left out.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _TYPE_NAMES = {
     "fp8_e5m2": "float8e5m2",
     "fp4_e2m1": "float4e2m1",
 }
-#: The types of sizes and conditions. A tensor of one such number does not hold data of the model.
+#: The types of sizes and conditions. A tensor with one number of such a type counts as a size or a condition, not as data
+#: of the model.
 _SIZE_TYPES = ("int64", "int32", "bool")
 
 _STATEMENT = re.compile(r'  (?P<kind>\w+)=\{ name="?(?P<name>[^" ]*)')

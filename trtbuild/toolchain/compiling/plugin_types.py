@@ -14,7 +14,7 @@ def refuse_other_results(network: Any, plugins: Sequence[PluginNode]) -> None:
     """Raise PluginError if a plugin has a result of another type, rank or size than its operator declares.
 
     The operators after the plugin are converted for the declared sizes. A size that is unknown in the network or in the
-    declaration is not compared."""
+    declaration is not compared. If no layer of the network has a result of the declared name, nothing is compared."""
     if not plugins:
         return
     tensors = {}

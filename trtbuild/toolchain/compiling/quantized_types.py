@@ -1,7 +1,7 @@
 """Refuse quantized types that a GPU does not have, before TensorRT compiles the model.
 
-TensorRT refuses them, too, but only after seconds, and without a word about another type. The table of types is in
-`trtbuild.core.model.quantized_types`.
+TensorRT refuses them, too, but only after some seconds, and its error does not name the types that the GPU has. The table
+of types is in `trtbuild.core.model.quantized_types`.
 """
 
 from __future__ import annotations

@@ -53,6 +53,7 @@ class Log:
         return tuple(f"{severity}: {text}" for severity, text in self.lines)
 
     def warnings(self) -> list[str]:
+        """Return the warnings, without those that appear for every model with int64 inputs or outputs."""
         return [text for severity, text in self.lines if severity == "warning" and _IGNORED_WARNING not in text]
 
 

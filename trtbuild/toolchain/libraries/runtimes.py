@@ -1,8 +1,8 @@
-"""The lean and the dispatch runtime of TensorRT: their modules and distributions. The versions of all libraries that run
-engines.
+"""The lean and the dispatch runtime of TensorRT: their modules and distributions. This module also finds the installed
+versions of all libraries that run engines.
 
-Both have the runtime's part of TensorRT's Python API, with the same names. They have no builder and no parser. The modules
-can be imported without a driver (10.16 and 11.4).
+Both runtimes have the part of TensorRT's Python API that runs engines, with the same names. They have no builder and no
+parser. Their modules can be imported without a driver (10.16 and 11.4).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class RuntimeLibrary:
 
     @property
     def version_distributions(self) -> tuple[str, ...]:
-        """The distributions whose version is the version of the library. From 8.6.1 on the bindings are a separate
-        distribution, from 10 on one for each major version of CUDA."""
+        """The distributions whose version is the version of the library. From 8.6.1 on, the bindings are a separate
+        distribution. From 10 on, there is a distribution of the bindings for each major version of CUDA."""
         stem = self.distribution
         return (*(f"{stem}{cuda}-bindings" for cuda in ("-cu13", "-cu12", "-cu11", "")), stem)
 

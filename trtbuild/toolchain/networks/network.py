@@ -145,12 +145,11 @@ class ParsedNetwork:
         for index in range(self._parser.num_errors):
             error = self._parser.get_error(index)
             node = nodes[error.node()] if 0 <= error.node() < len(nodes) else None
-            # TensorRT 8.6 returns only the number of a node
-            name = error.node_name() if hasattr(error, "node_name") else ""
-            name = name or (node.name if node is not None else "")
-            operator = (
-                error.node_operator() if hasattr(error, "node_operator") else node.operator if node is not None else ""
-            )
+            name, operator = ("", "") if node is None else (node.name, node.operator)
+            if hasattr(error, "node_name"):  # TensorRT 8.6 returns only the number of a node
+                name = error.node_name() or name
+            if hasattr(error, "node_operator"):
+                operator = error.node_operator()
             code = str(error.code()).rpartition(".")[2]
             text = f"{operator or 'model'}: {code}: {error.desc()}"
             errors.append(NodeError(text, name))

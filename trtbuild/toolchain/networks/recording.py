@@ -82,6 +82,8 @@ def record_network(
 
 
 class _Recorder:
+    """Implements `trtbuild.toolchain.networks.proxies.Recorder` for the network `real`."""
+
     def __init__(self, trt: Any, real: Any, inputs: Sequence[NetworkInput], check: CheckInput, log: Log) -> None:
         self.trt, self.real, self.log = trt, real, log
         self._declared = {entry.name: (number, entry) for number, entry in enumerate(inputs)}

@@ -78,7 +78,7 @@ def encode_external_tensor(name: str, shape: Sequence[int], element: int) -> byt
     )
 
 
-def node(
+def encode_node(
     operator: str, name: str, inputs: Sequence[str], outputs: Sequence[str], attributes: Mapping[str, int | float]
 ) -> bytes:
     """Encode a NodeProto."""

@@ -141,8 +141,8 @@ def _float_attributes(attribute: memoryview) -> list[tuple[str, float]]:
 def _read_attribute(
     message: memoryview, inputs: list[str], types: list[int], numbers: list[int], results: list[int]
 ) -> None:
-    """Read one attribute of a node, and append its content to the lists. `inputs` and `types` get those of nested graphs,
-    `numbers` the int64 constants, and `results` the output types of the first nested graph."""
+    """Read one attribute of a node, and append its content to the lists. `inputs` and `types` get the inputs and types of
+    nested graphs, too. `numbers` gets the int64 constants, and `results` the output types of the first nested graph."""
     name, number = "", 0
     integers: list[int] = []
     for field, value in fields(message):

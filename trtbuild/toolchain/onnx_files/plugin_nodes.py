@@ -5,6 +5,7 @@ The field numbers are from onnx.proto (they never change). See `onnx_outline`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trtbuild.core.model.plugins import NAMESPACE_ATTRIBUTE, ONNX_DOMAIN, VERSION_ATTRIBUTE, described
@@ -23,16 +24,19 @@ _NAME, _ATTRIBUTE_TEXT = 1, 4
 _VALUE_TYPE, _TYPE_TENSOR, _ELEMENT, _SHAPE, _DIM, _DIM_VALUE = 2, 1, 1, 2, 1, 1
 
 
+#: The name of a result, its element type (TensorProto.DataType) and its sizes. A dynamic size is None.
+DeclaredResult = tuple[str, int, tuple[int | None, ...]]
+
+
 @dataclass(frozen=True)
 class PluginNode:
-    """A node that is a plugin. `results` has the name, element type (TensorProto.DataType) and sizes of each result; a
-    dynamic size is None."""
+    """A node that is a plugin. `results` are its results that the model declares."""
 
     node: str
     plugin: str
     version: str
     namespace: str
-    results: tuple[tuple[str, int, tuple[int | None, ...]], ...] = ()
+    results: tuple[DeclaredResult, ...] = ()
 
     @property
     def identity(self) -> tuple[str, str, str]:
@@ -50,34 +54,39 @@ def read_plugins(model: bytes) -> tuple[PluginNode, ...]:
     if ONNX_DOMAIN.encode() not in model:
         return ()
     graph = next((part for field, part in messages(memoryview(model)) if field == MODEL_GRAPH), memoryview(b""))
-    types = {}
+    declared: dict[str, DeclaredResult] = {}
     for field, part in messages(graph):
         if field in (_GRAPH_OUTPUT, _GRAPH_VALUE):
-            name, element, sizes = _value(part)
-            types[name] = (name, element, sizes)
-    nodes = []
-    for field, part in messages(graph):
-        if field != GRAPH_NODE:
-            continue
-        texts: dict[int, list[str]] = {NODE_NAME: [], NODE_OPERATOR: [], NODE_OUTPUT: [], _NODE_DOMAIN: []}
-        attributes = {VERSION_ATTRIBUTE: "1", NAMESPACE_ATTRIBUTE: ""}
-        for entry, data in messages(part):
-            if entry in texts:
-                texts[entry].append(bytes(data).decode())
-            elif entry == NODE_ATTRIBUTE:
-                values = {key: bytes(text).decode("utf-8", "replace") for key, text in messages(data)}
-                if values.get(_NAME) in attributes:
-                    attributes[values[_NAME]] = values.get(_ATTRIBUTE_TEXT, "")
-        if texts[_NODE_DOMAIN] == [ONNX_DOMAIN]:
-            results = tuple(types[name] for name in texts[NODE_OUTPUT] if name in types)
-            name, plugin = "".join(texts[NODE_NAME]), "".join(texts[NODE_OPERATOR])
-            nodes.append(
-                PluginNode(name, plugin, attributes[VERSION_ATTRIBUTE], attributes[NAMESPACE_ATTRIBUTE], results)
-            )
-    return tuple(nodes)
+            result = _declared_result(part)
+            declared[result[0]] = result
+    nodes = (_plugin_node(part, declared) for field, part in messages(graph) if field == GRAPH_NODE)
+    return tuple(node for node in nodes if node is not None)
 
 
-def _value(message: memoryview) -> tuple[str, int, tuple[int | None, ...]]:
+def _plugin_node(message: memoryview, declared: Mapping[str, DeclaredResult]) -> PluginNode | None:
+    """The plugin of a NodeProto, or None if the node is an operator of ONNX. `declared` are the declared values by name."""
+    texts: dict[int, list[str]] = {NODE_NAME: [], NODE_OPERATOR: [], NODE_OUTPUT: [], _NODE_DOMAIN: []}
+    attributes = {VERSION_ATTRIBUTE: "1", NAMESPACE_ATTRIBUTE: ""}
+    for field, part in messages(message):
+        if field in texts:
+            texts[field].append(bytes(part).decode())
+        elif field == NODE_ATTRIBUTE:
+            values = {key: bytes(text).decode("utf-8", "replace") for key, text in messages(part)}
+            if values.get(_NAME) in attributes:
+                attributes[values[_NAME]] = values.get(_ATTRIBUTE_TEXT, "")
+    if texts[_NODE_DOMAIN] != [ONNX_DOMAIN]:
+        return None
+    return PluginNode(
+        node="".join(texts[NODE_NAME]),
+        plugin="".join(texts[NODE_OPERATOR]),
+        version=attributes[VERSION_ATTRIBUTE],
+        namespace=attributes[NAMESPACE_ATTRIBUTE],
+        results=tuple(declared[name] for name in texts[NODE_OUTPUT] if name in declared),
+    )
+
+
+def _declared_result(message: memoryview) -> DeclaredResult:
+    """The declaration in a ValueInfoProto."""
     name, element, sizes = "", 0, []
     for field, part in messages(message):
         if field == _NAME:

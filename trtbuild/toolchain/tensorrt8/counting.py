@@ -8,10 +8,11 @@ Rules
    position is below 2**31, as in every tensor of TensorRT.
 3. A value is right if TensorRT computes it correctly in 32 bits. A value whose bounds are within 32 bits is right, and so
    is an int32 that was cast to int64.
-4. A value with wider bounds is right if it is used only as a size or a position, because a size that does not fit 32 bits
-   would be an error in the model itself. Before this use, the value may be moved. It may also be added to values that are
-   not negative, and multiplied by them, because then no intermediate value is larger than the final value. It may not be
-   compared, divided, used in a subtraction, or used as data. A Slice clamps its end, so the end of a Slice counts as data.
+4. A value with wider bounds is right if it is used only as a size or a position. The reason is that a size that does not
+   fit 32 bits would be an error in the model itself. Before this use, the value may be moved. It may also be added to
+   values that are not negative, and multiplied by them, because then no intermediate value is larger than the final value.
+   It may not be compared, divided, used in a subtraction, or used as data. A Slice clamps its end, so the end of a Slice
+   counts as data.
 5. All other int64 values are wrong: they have a foreign type (`trtbuild.toolchain.compiling.foreign_types`).
 """
 
@@ -130,6 +131,7 @@ class Int64Bounds:
     # -- bounds, forward
 
     def _visit(self, node: Node) -> None:
+        """Note the types and the bounds of the results of `node`."""
         for number, name in enumerate(node.outputs):
             if self._has_type(self._int64, frozenset((INT64,)), node, number):
                 self._int64.add(name)
@@ -192,7 +194,7 @@ class Int64Bounds:
     def _cast_bounds(self, node: Node, bounds: Bounds) -> Bounds | None:
         if _BOOL in node.types:
             return 0, 1
-        if node.types and node.types[0] in (6, INT64):
+        if node.types and node.types[0] in (_INT32, INT64):
             if node.inputs[0] not in self._floats:
                 return bounds
             margin = max(map(abs, bounds)) // _ROUNDING_SHARE + 1
@@ -224,10 +226,12 @@ def _fit_32_bits(bounds: Bounds) -> bool:
 
 
 def _hull(bounds: list[Bounds]) -> Bounds:
+    """The narrowest bounds that contain all of `bounds`."""
     return min(low for low, _ in bounds), max(high for _, high in bounds)
 
 
 def _product(bounds: list[Bounds]) -> Bounds:
+    """Bounds of the product of values with these `bounds`."""
     product = bounds[0]
     for low, high in bounds[1:]:
         ends = [left * right for left in product for right in (low, high)]
@@ -243,6 +247,7 @@ def _symmetric_bounds(bounds: Bounds) -> Bounds:
 
 
 def _quotient(bounds: list[Bounds]) -> Bounds:
+    """Bounds of a quotient of whole numbers, which is never larger in magnitude than the dividend."""
     magnitude = _symmetric_bounds(bounds[0])[1]
     return (0 if bounds[0][0] >= 0 and bounds[1][0] >= 0 else -magnitude), magnitude
 

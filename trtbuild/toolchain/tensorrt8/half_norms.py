@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from trtbuild.toolchain.onnx_files.onnx_editing import edit_model, encode_external_tensor, node
+from trtbuild.toolchain.onnx_files.onnx_editing import edit_model, encode_external_tensor, encode_node
 from trtbuild.toolchain.onnx_files.onnx_outline import BFLOAT16, FLOAT16, FLOAT32, Bytes, Node, read_outline
 from trtbuild.toolchain.tensorrt8.float_types import float_types
 
@@ -47,7 +47,7 @@ def rewrite_norms(
     if not any(entry.operator == _OPERATOR for entry in model_outline.nodes):
         return model, dict(weights)
     types = float_types(model_outline)
-    sizes = {weight.name: weight.shape for weight in model_outline.weights}
+    shapes = {weight.name: weight.shape for weight in model_outline.weights}
     nodes: dict[int, tuple[bytes, ...]] = {}
     scaled: set[int] = set()
     new_weights: dict[str, Bytes] = dict(weights)
@@ -58,7 +58,7 @@ def rewrite_norms(
         if half_type not in _SMALLEST_NORMAL or None in input_types or len(set(input_types)) == 1:
             continue
         can_scale = (
-            half_norm_is_scale_layer and set(input_types[1:]) == {FLOAT32} and sizes.keys() >= set(norm.inputs[1:])
+            half_norm_is_scale_layer and set(input_types[1:]) == {FLOAT32} and shapes.keys() >= set(norm.inputs[1:])
         )
         scaling = _scale_parameters(norm, half_type, weights) if can_scale else None
         if scaling is None:
@@ -67,8 +67,8 @@ def rewrite_norms(
         scaled.add(index)
         names = [f"{norm.outputs[0]}.{part}" for part in ("factor", "term", "mean", "variance")]
         new_weights |= zip(names, scaling, strict=True)
-        new_initializers += [encode_external_tensor(name, sizes[norm.inputs[1]], half_type) for name in names]
-        nodes[index] = (node(_OPERATOR, norm.name, [norm.inputs[0], *names], norm.outputs, {"epsilon": 0.0}),)
+        new_initializers += [encode_external_tensor(name, shapes[norm.inputs[1]], half_type) for name in names]
+        nodes[index] = (encode_node(_OPERATOR, norm.name, [norm.inputs[0], *names], norm.outputs, {"epsilon": 0.0}),)
     read = {name for index, entry in enumerate(model_outline.nodes) if index not in scaled for name in entry.inputs}
     unread = {name for index in scaled for name in model_outline.nodes[index].inputs[1:]} - read
     unread -= {name for name, _ in model_outline.outputs}
@@ -99,15 +99,17 @@ def _float32_nodes(norm: Node, types: Mapping[str, int], half_type: int) -> tupl
     for position, name in enumerate(norm.inputs):
         if types[name] != FLOAT32:
             casts.append(
-                node("Cast", f"{norm.name}.{position}", [name], [f"{norm.outputs[0]}.{position}"], {"to": FLOAT32})
+                encode_node(
+                    "Cast", f"{norm.name}.{position}", [name], [f"{norm.outputs[0]}.{position}"], {"to": FLOAT32}
+                )
             )
             name = f"{norm.outputs[0]}.{position}"
         inputs.append(name)
     result = f"{norm.outputs[0]}.wide"
     return (
         *casts,
-        node(_OPERATOR, norm.name, inputs, [result], dict(norm.floats)),
-        node("Cast", f"{norm.name}.narrow", [result], norm.outputs, {"to": half_type}),
+        encode_node(_OPERATOR, norm.name, inputs, [result], dict(norm.floats)),
+        encode_node("Cast", f"{norm.name}.narrow", [result], norm.outputs, {"to": half_type}),
     )
 
 

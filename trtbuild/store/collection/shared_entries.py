@@ -1,9 +1,9 @@
 """The entries of a shared directory, for its collection: listing, reading, measuring and removing them.
 
-Entries are in folders that are named by the first two characters of the entries' names. Such a folder is called a shelf.
+Entries are in folders that are named by the first two characters of the entries' names.
 
 Rules
-1. Every path is relative to an open directory that was reached without following links (shared_folder.py). A shelf that is
+1. Every path is relative to an open directory that was reached without following links (shared_folder.py). A folder that is
    a link is an error: if it were ignored, its entries would count as missing.
 2. Reading an entry here does not mark it as used: the entry is opened with O_NOATIME. If that is not allowed (the file
    belongs to another user), the atime is ignored.
@@ -26,20 +26,20 @@ from trtbuild.errors import StoreUnavailable
 from trtbuild.store.local.layout import Kind
 from trtbuild.store.transports.shared_folder import SharedFolder, fresh_name
 
-_SHELF_NAME = re.compile(r"[0-9a-f]{2}")
+_FOLDER_NAME = re.compile(r"[0-9a-f]{2}")
 _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NO_ATIME_FLAG = getattr(os, "O_NOATIME", 0)
 
 
-class Shelves:
-    """The shelves of the directory `shared`. Methods raise OSError, and StoreUnavailable if a shelf is a link (rule 1)."""
+class SharedEntries:
+    """The entries of the directory `shared`. Methods raise OSError, and StoreUnavailable if a folder is a link (rule 1)."""
 
     def __init__(self, shared: SharedFolder) -> None:
         self._shared = shared
 
-    def entries(self, kind: Kind) -> Iterator[tuple[str, os.stat_result, int]]:
-        """Yield the name and stat of every entry, and the descriptor of its shelf, in no particular order."""
-        for folder in self._open_shelves(kind):
+    def list_all(self, kind: Kind) -> Iterator[tuple[str, os.stat_result, int]]:
+        """Yield the name and stat of every entry, and the descriptor of its folder, in no particular order."""
+        for folder in self._open_folders(kind):
             with os.scandir(folder) as files:
                 for entry in files:
                     if is_digest(entry.name):
@@ -48,11 +48,11 @@ class Shelves:
                             if stat.S_ISREG(status.st_mode):
                                 yield entry.name, status, folder
 
-    def _open_shelves(self, kind: Kind) -> Iterator[int]:
-        """Yield the descriptor of each shelf."""
+    def _open_folders(self, kind: Kind) -> Iterator[int]:
+        """Yield the descriptor of each folder."""
         try:
             with self._shared.folder(kind) as folder:
-                names = [name for name in os.listdir(folder) if _SHELF_NAME.fullmatch(name)]
+                names = [name for name in os.listdir(folder) if _FOLDER_NAME.fullmatch(name)]
         except FileNotFoundError:
             return
         except OSError as error:
@@ -139,7 +139,7 @@ class Shelves:
 
 
 def _remove_unfinished_folder(name: str, folder: int, before_ns: int) -> bool:
-    """Remove the empty directory of a writer that was killed while it created a shelf. Returns whether it was removed."""
+    """Remove the empty directory of a writer that was killed while it created a folder. Returns whether it was removed."""
     if name.startswith("."):
         with contextlib.suppress(OSError):
             if os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime_ns < before_ns:
@@ -154,7 +154,7 @@ def _is_link(name: str, folder: int) -> bool:
     return False
 
 
-def group_by_shelf(names: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield each shelf, and those of `names` that are in it."""
-    for shelf, group in groupby(sorted(names), key=lambda name: name[:2]):
-        yield shelf, list(group)
+def group_by_folder(names: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the name of each folder, and those of `names` that are in it."""
+    for folder_name, group in groupby(sorted(names), key=lambda name: name[:2]):
+        yield folder_name, list(group)

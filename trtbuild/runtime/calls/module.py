@@ -91,7 +91,7 @@ class Runner:
                 outputs = stitched(inputs, call)
             else:
                 with self._state.call(stream) as state:
-                    outputs = state.keep(stitched([*inputs, *state.arrays], call))
+                    outputs = state.keep(inputs, stitched([*inputs, *state.arrays], call))
         except RuntimeError:  # torch's error for tensors without a shape or an address
             self._arguments.explain(args, kwargs)
             raise

@@ -1,4 +1,4 @@
-"""PyTorch may return views of a state, or a new state that is a view of an input. Callers may still write to their tensors."""
+"""PyTorch may return views of a state, or a new state that is a view of an input. Callers may write to their tensors."""
 
 from __future__ import annotations
 

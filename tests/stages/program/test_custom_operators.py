@@ -70,7 +70,7 @@ def test_an_opened_program_has_no_custom_calls_and_the_closed_one_gives_the_same
     program = program_of(Net())
     opened = open_calls(program)
     assert not [name for name in names(opened.program) if name.startswith("program_test")]
-    assert len(opened.program.input_nodes) == 4 and opened.outputs == 2
+    assert len(opened.program.input_nodes) == 4 and opened.output_count == 2
     closed = opened.close(opened.program)
     assert signature(closed) == signature(program)
     assert [name for name in names(closed) if name.startswith("program_test")] == [

@@ -47,9 +47,7 @@ class StateLayout:
     has_views: bool
 
     @classmethod
-    def of(
-        cls, index: PackageIndex, partitions: Partitions, first: Sequence[Array], *, has_views: bool
-    ) -> StateLayout:
+    def of(cls, index: PackageIndex, partitions: Partitions, first: Sequence[Array], *, has_views: bool) -> StateLayout:
         """The layout of a package's state, for the partitions of one target."""
         sources = [partitions.outputs[entry.output] for entry in index.state]
         returned = partitions.outputs[: len(index.outputs)]

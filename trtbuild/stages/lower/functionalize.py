@@ -71,10 +71,12 @@ def _add_decompositions(program: Program, request: Request) -> Request:
 
 
 def _pools_dynamic_axes(node: torch.fx.Node) -> bool:
-    cells = node.args[1]
+    cell_counts = node.args[1]
     sizes = node.all_input_nodes[0].meta["val"].shape
-    pooled_sizes = sizes[len(sizes) - len(cells) :]
-    return any(isinstance(size, torch.SymInt) and cell != 1 for size, cell in zip(pooled_sizes, cells, strict=True))
+    pooled_sizes = sizes[len(sizes) - len(cell_counts) :]
+    return any(
+        isinstance(size, torch.SymInt) and count != 1 for size, count in zip(pooled_sizes, cell_counts, strict=True)
+    )
 
 
 def _decompose(program: Program, request: Request) -> ExportedProgram:

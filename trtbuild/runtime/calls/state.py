@@ -116,7 +116,7 @@ class State:
                     arrays[number] = self._copy_of(values[name], name, self.layout.first[number], stream)
             self._arrays = tuple(arrays)
 
-    def another(self, *, advances: bool = True) -> State:
+    def new_session(self, *, advances: bool = True) -> State:
         """The state of a new session of the same package, with the first values."""
         return State(self.layout, self._operations, self._wait, advances=advances)
 

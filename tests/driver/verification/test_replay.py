@@ -47,7 +47,8 @@ def is_accepted(path: Path) -> bool:
     """Return whether the file is a valid file of inputs. Exceptions other than `UsageError` are not caught."""
     try:
         point = replayed_point(path, MODEL, plan())
-        x, ids = read_inputs(path, [(entry.name, entry.dtype) for entry in INPUTS])
+        shapes = plan().input_shapes(point.sizes)
+        x, ids = read_inputs(path, [(entry.name, entry.dtype) for entry in INPUTS], shapes)
     except UsageError as error:
         assert path.name in error.text
         return False

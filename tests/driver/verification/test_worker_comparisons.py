@@ -72,5 +72,5 @@ def test_a_model_that_needs_files_of_the_project_is_not_sent(
     partitioning: Any = SimpleNamespace(targets=("ampere",), job=SimpleNamespace(operators=called))
     subject: Any = SimpleNamespace(workspace=SimpleNamespace(project=None), plan=None)
     farm: Any = None  # nothing is sent
-    (found,) = OnWorkers(farm, threads).of(subject, partitioning, 0)
+    (found,) = OnWorkers(farm, threads).comparisons(subject, partitioning, 0)
     assert found == NotRunHere("ampere", f"{reason}; verify it on a machine with the project")

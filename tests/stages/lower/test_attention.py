@@ -75,6 +75,7 @@ def test_rows_that_are_masked_entirely_equal_eager(lower_module: Any, kinds: tup
     ("kwargs", "heads"),
     [
         ({"scale": 0.1}, 1),
+        ({"scale": -0.1}, 1),
         ({"enable_gqa": True}, 2),
         ({"enable_gqa": True, "is_causal": True}, 2),
     ],
@@ -100,3 +101,9 @@ def test_attention_without_a_mask_is_one_operator_in_float32_and_has_a_float32_s
     }
     assert dtypes["aten.softmax.int"] is torch.float32
     assert dtypes["aten.matmul.default"] is torch.float16
+
+
+def test_masked_attention_with_a_negative_scale_equals_eager(lower_module: Any) -> None:
+    inputs = (*_qkv(1), _mask("bool"))
+    traced, program = lower_module(Attention(scale=-0.1), inputs, "float32", (*_DIMS, {2: _S, 3: _S}))
+    _assert_close(_onnx(convert(program, 20).model, inputs), traced.eager()[0], "float32")

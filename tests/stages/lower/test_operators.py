@@ -11,7 +11,7 @@ import torch
 from tests.fuzz.comparing import differences
 from tests.fuzz.modules import module_from_text
 from tests.fuzz.pipeline import Case, build
-from trtbuild.stages.lower.operators.written_out import _distances, _pool
+from trtbuild.stages.lower.operators.decompositions import _distances, _pool
 from trtbuild.stages.program.functional import Program
 
 B = (2, 3, 8)

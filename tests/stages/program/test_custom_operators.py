@@ -70,7 +70,7 @@ def test_an_opened_program_has_no_custom_calls_and_the_closed_one_gives_the_same
     program = program_of(Net())
     opened = open_calls(program)
     assert not [name for name in names(opened.program) if name.startswith("program_test")]
-    assert len(opened.program.input_nodes) == 4 and opened.outputs == 2
+    assert len(opened.program.input_nodes) == 4 and opened.output_count == 2
     closed = opened.close(opened.program)
     assert signature(closed) == signature(program)
     assert [name for name in names(closed) if name.startswith("program_test")] == [
@@ -159,6 +159,7 @@ def test_a_substitute_kernel_depends_on_every_argument() -> None:
     torch.library.register_fake(
         "program_test::gpu", lambda x, a, y: (torch.empty_like(x), torch.empty_like(y, dtype=torch.int64)), lib=LIBRARY
     )
+    torch.manual_seed(0)  # some random arguments differ too little
     x, y = torch.randn(3, 4), torch.randn(5)
     with substitute_kernels(["program_test.gpu.default", "program_test.part.default"]) as names:
         assert names == ("program_test.gpu.default",)

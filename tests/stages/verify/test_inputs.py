@@ -73,12 +73,15 @@ def test_a_file_of_inputs_is_a_safetensors_file(tmp_path: Path) -> None:
     inputs.write_inputs(path, values, {"trtbuild.point": "{}"})
     assert all(torch.equal(values[name], value) for name, value in safetensors.torch.load_file(path).items())
     dtypes = [(name, str(value.dtype).removeprefix("torch.")) for name, value in values.items()]
-    assert all(map(torch.equal, inputs.read_inputs(path, dtypes), values.values()))
+    shapes = [value.shape for value in values.values()]
+    assert all(map(torch.equal, inputs.read_inputs(path, dtypes, shapes), values.values()))
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(UsageError, match="no input 'y'"):
-        inputs.read_inputs(path, [("y", "float32")])
+        inputs.read_inputs(path, [("y", "float32")], [(2, 3)])
     with pytest.raises(UsageError, match=r"torch\.bfloat16, but the model takes float32"):
-        inputs.read_inputs(path, [("x", "float32")])
+        inputs.read_inputs(path, [("x", "float32")], [(2, 3)])
+    with pytest.raises(UsageError, match=r"the shape \[2, 3\], but the model takes \[4, 3\]"):
+        inputs.read_inputs(path, [("x", "bfloat16")], [(4, 3)])
 
 
 @pytest.mark.parametrize(
@@ -87,4 +90,4 @@ def test_a_file_of_inputs_is_a_safetensors_file(tmp_path: Path) -> None:
 def test_rejects_files_that_are_not_inputs(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "bad").write_bytes(data)
     with pytest.raises(UsageError, match="is not a file of inputs"):
-        inputs.read_inputs(tmp_path / "bad", [("x", "float32")])
+        inputs.read_inputs(tmp_path / "bad", [("x", "float32")], [(2, 3)])

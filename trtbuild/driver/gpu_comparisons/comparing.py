@@ -33,7 +33,7 @@ from trtbuild.store.local.local import LocalStore
 #: The names of the outputs of a comparison.
 REPORT, WORST_INPUTS = "report", "worst inputs"
 
-#: The GPU of a worker process: it sees only this one.
+#: The number of the GPU in a worker process, which sees only one GPU.
 ORDINAL = 0
 
 

@@ -1,5 +1,4 @@
-"""The job of comparing the engines of one target with PyTorch in a process that has no project, and the recipes of
-verifications."""
+"""The job of a comparison on a GPU, for a process that has no project, and the recipes of verifications."""
 
 from __future__ import annotations
 

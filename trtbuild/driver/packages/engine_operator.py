@@ -32,8 +32,8 @@ _engine_sets: dict[tuple[EngineLibrary, int], EngineSet] = {}
 def register() -> None:
     """Register ``trtbuild::engine`` with torch, which must be imported already.
 
-    Torch partitions may call PyTorch's quantizers, and the check of results of operators from outside PyTorch. They are
-    defined as well, because ``import torch`` does not define them.
+    Torch partitions may also call PyTorch's quantizers, and the operator that checks the results of operators from outside
+    PyTorch. Both are defined here, because ``import torch`` defines neither.
     """
     operators.register(open_engine)
     define_quantizers()

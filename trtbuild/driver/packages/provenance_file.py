@@ -29,11 +29,11 @@ def package_in_place(project: Path, plan: ModelPlan) -> Package | None:
         return None
     if package.digest != step.record.outputs["index"].sha256:
         return None
-    engine_differs = (
+    differences = (
         engine.plan is not None and plans_of(package, engine.target).get(engine.partition) != engine.plan.sha256
         for engine in contents.engines
     )
-    return None if any(engine_differs) else package
+    return None if any(differences) else package
 
 
 def plans_of(package: Package, target: str) -> dict[str, str]:

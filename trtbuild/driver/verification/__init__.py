@@ -2,8 +2,9 @@
 
 * `models` verifies the models of a project. `packages` verifies packages without a project.
 * `document` has the options, and creates the document of the results.
-* `jobs` derives the comparisons from a model's plan.
+* `jobs` derives the comparisons from a model's plan. `float_traces` traces the float model of a quantized model.
 * `subject` has a model and its options. `engine_comparisons` compares engines here, `worker_comparisons` on workers.
 * `records` stores and reads results.
 * `replay` reads a file of inputs as a point: the sizes of all dims.
+* `verified_build` adds a verification to the result of a build.
 """

@@ -21,7 +21,9 @@ NO_PACKAGE = "its output directory does not have the planned package"
 class OnThisMachine:
     """Runs engines in this process, if a suitable GPU exists."""
 
-    def of(self, subject: Subject, partitioning: PartitioningJob, number: int) -> Iterator[Comparison | NotRunHere]:
+    def comparisons(
+        self, subject: Subject, partitioning: PartitioningJob, number: int
+    ) -> Iterator[Comparison | NotRunHere]:
         package = provenance_file.package_in_place(subject.workspace.project, subject.plan)
         if package is None:
             yield from (NotRunHere(name, NO_PACKAGE) for name in partitioning.targets)

@@ -27,8 +27,7 @@ class PartitioningJob:
     """One partitioning of a model to verify. `plans` maps target → partition → SHA-256 of the built engine.
 
     `program_graph` is the SHA-256 of the traced program's text. `toolchain` is the name and version of the toolchain, for
-    documents.
-    `quantized` is whether the model may call quantizers or dequantizers.
+    documents. `quantized` is whether the model may call quantizers or dequantizers.
     """
 
     targets: tuple[str, ...]

@@ -229,7 +229,7 @@ class _ModelVerification:
             self._is_quantized = partitioning.quantized
             if not partitioning.job.by_onnx:
                 yield self._by_onnxruntime(partitioning, number)
-            for found in self._engines.of(subject, partitioning, number):
+            for found in self._engines.comparisons(subject, partitioning, number):
                 if isinstance(found, NotRunHere):
                     self._not_run.append(NotRun(target=found.target, reason=found.reason))
                 else:

@@ -61,7 +61,9 @@ class Comparison:
 class EngineComparisons(Protocol):
     """Compares the engines of models: `engine_comparisons.OnThisMachine` or `worker_comparisons.OnWorkers`."""
 
-    def of(self, subject: Subject, partitioning: PartitioningJob, number: int) -> Iterator[Comparison | NotRunHere]:
+    def comparisons(
+        self, subject: Subject, partitioning: PartitioningJob, number: int
+    ) -> Iterator[Comparison | NotRunHere]:
         """Yield the comparisons of the engines of partitioning `number` of a model."""
 
 
@@ -157,5 +159,5 @@ class Subject:
         return Compared(partitioning, recipe, machine, report, record, recorded=False)
 
     def is_stored(self, report: Report) -> bool:
-        """Whether a report gets a record: it is not wrong, and its points are those of the model."""
+        """Whether a report gets a record: it is not wrong, and its inputs do not come from a replayed file."""
         return self.replay is None and report.status != "wrong"

@@ -45,10 +45,10 @@ MOST_JOBS = 64
 def engine_comparisons(
     subjects: Collection[Subject], workers: str | None, watcher: Watcher, messages: list[str]
 ) -> Iterator[EngineComparisons]:
-    """Where the engines of models are compared: on the workers at the address `workers`, or on this machine.
+    """Yield the object that compares the engines of models: on the workers at the address `workers`, or on this machine.
 
-    A connection is opened only if a model has engines. Messages about the workers are shown at once, and are added to
-    `messages`. Raises UsageError or EnvironmentFault.
+    A connection is opened only if a model has its planned package. Messages about the workers are shown at once, and are
+    added to `messages`. Raises UsageError or EnvironmentFault.
     """
     workspaces = [
         subject.workspace
@@ -70,13 +70,15 @@ def engine_comparisons(
 
 
 class OnWorkers:
-    """Sends comparisons of engines to workers. `of` starts them."""
+    """Sends comparisons of engines to workers. `comparisons` starts them."""
 
     def __init__(self, farm: Farm, threads: ThreadPoolExecutor) -> None:
         self._farm = farm
         self._threads = threads
 
-    def of(self, subject: Subject, partitioning: PartitioningJob, number: int) -> Iterator[Comparison | NotRunHere]:
+    def comparisons(
+        self, subject: Subject, partitioning: PartitioningJob, number: int
+    ) -> Iterator[Comparison | NotRunHere]:
         package = provenance_file.package_in_place(subject.workspace.project, subject.plan)
         reason = NO_PACKAGE
         if package is not None:
@@ -106,7 +108,7 @@ class OnWorkers:
             if found is not None:
                 return found
         try:
-            return self._ask(subject, partitioning, package, jobs[0])
+            return self._compare_on_worker(subject, partitioning, package, jobs[0])
         except TrtbuildError as error:
             log_file = logs.keep(
                 subject.workspace.project / wiring.LOG_FOLDER, f"{subject.name}/verify/{target}", error.worker_log
@@ -115,8 +117,10 @@ class OnWorkers:
                 error.log_file = str(log_file.relative_to(subject.workspace.project))
             raise
 
-    def _ask(self, subject: Subject, partitioning: PartitioningJob, package: Package, job: ComparisonJob) -> Compared:
-        """Let a worker do a job. The report is published if it is stored (`Subject.is_stored`)."""
+    def _compare_on_worker(
+        self, subject: Subject, partitioning: PartitioningJob, package: Package, job: ComparisonJob
+    ) -> Compared:
+        """Let a worker do a job. A report is published if it may have a record (`Subject.is_stored`)."""
         store, recipe = subject.workspace.store, job.recipe
         subject.fetch_blobs(partitioning)
         store.put_bytes(package.index_bytes)

@@ -63,8 +63,8 @@ class ArrayOperations(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The result of checking the shapes of a call: the number of the profile, and the value of each symbol. A dim with a
-    multiple has a size of multiple × symbol."""
+    """The result of checking the shapes of a call: the number of the profile, and the value of each symbol. The size of a
+    dim is its `multiple_of` times the value of its symbol."""
 
     profile: int
     sizes: tuple[int, ...]

@@ -183,14 +183,20 @@ class Loaded:
         input_count = len(index.inputs) + len(index.state)
         stitched = StitchedParts(target.partitions, parts, weights, input_count, arrays.contiguous_copy)
         memory = self._engines.memory if self._engines is not None else None
-        state = self._create_state(target, arrays, memory, weights) if index.state else None
+        state = self._create_state(target, arrays, memory, weights, bool(torch_parts)) if index.state else None
         return Runner(index, stitched, arrays, memory, self.target.name if self.target else None, state)
 
     def _create_state(
-        self, target: PackedTarget, arrays: ArrayOperations, memory: Memory | None, weights: Mapping[int, Any]
+        self,
+        target: PackedTarget,
+        arrays: ArrayOperations,
+        memory: Memory | None,
+        weights: Mapping[int, Any],
+        has_views: bool,
     ) -> State:
         index = self.package.index
-        layout = StateLayout.of(index, target.partitions, [weights[entry.slot] for entry in index.state])
+        first = [weights[entry.slot] for entry in index.state]
+        layout = StateLayout.of(index, target.partitions, first, has_views=has_views)
         wait = None if memory is None else lambda reader, writer: memory.wait(reader=reader, writer=writer)
         return State(layout, arrays, wait)
 

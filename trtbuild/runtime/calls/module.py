@@ -91,7 +91,7 @@ class Runner:
                 outputs = stitched(inputs, call)
             else:
                 with self._state.call(stream) as state:
-                    outputs = state.keep(stitched([*inputs, *state.arrays], call))
+                    outputs = state.keep(inputs, stitched([*inputs, *state.arrays], call))
         except RuntimeError:  # torch's error for tensors without a shape or an address
             self._arguments.explain(args, kwargs)
             raise
@@ -107,7 +107,9 @@ class Runner:
         state, stitched = self._own_state("session()"), self._stitched
         if stitched is None:
             raise self._closed_error()
-        return Runner(self.index, stitched, self._arrays, self._memory, self.target, state.another(advances=advances))
+        return Runner(
+            self.index, stitched, self._arrays, self._memory, self.target, state.new_session(advances=advances)
+        )
 
     def reset_state(self) -> None:
         """Begin again with the first values of the state: those that the trace found. Raises UsageError for a model without

@@ -7,7 +7,9 @@ Rules
    model returns is copied for the caller.
 3. Calls of one session run one after the other. A call that begins while another thread is in a call of the same session
    raises an error, because no result would be right. If a call fails, the state is the one from before this call.
-4. If a call is on another stream than the call before it, it waits for the work of that call, and copies the state. The
+4. PyTorch's results may be views of its inputs, or of one another. So if PyTorch computes a part, an output that shares
+   memory with a state is copied for the caller. A new state that shares memory with an input of the caller is copied, too.
+5. If a call is on another stream than the call before it, it waits for the work of that call, and copies the state. The
    copy is needed because memory is freed in the order of the stream for which it was allocated.
 """
 
@@ -33,7 +35,8 @@ class StateLayout:
     """The facts that all sessions of a package share.
 
     `first` are the first values of `entries`, in their order. `copied` are the positions of the entries whose new value is
-    copied (rule 1). `copied_outputs` are the model's outputs that are copied (rule 2)."""
+    copied (rule 1). `copied_outputs` are the model's outputs that are copied (rule 2). `has_views` is whether PyTorch
+    computes a part (rule 4)."""
 
     model: str
     entries: tuple[StateTensor, ...]
@@ -41,9 +44,10 @@ class StateLayout:
     output_count: int
     copied: frozenset[int]
     copied_outputs: tuple[int, ...]
+    has_views: bool
 
     @classmethod
-    def of(cls, index: PackageIndex, partitions: Partitions, first: Sequence[Array]) -> StateLayout:
+    def of(cls, index: PackageIndex, partitions: Partitions, first: Sequence[Array], *, has_views: bool) -> StateLayout:
         """The layout of a package's state, for the partitions of one target."""
         sources = [partitions.outputs[entry.output] for entry in index.state]
         returned = partitions.outputs[: len(index.outputs)]
@@ -54,7 +58,7 @@ class StateLayout:
         }
         old_states = {f"input:{len(index.inputs) + number}" for number in range(len(index.state))}
         copied_outputs = tuple(number for number, source in enumerate(returned) if source in old_states)
-        return cls(index.model, index.state, tuple(first), len(returned), frozenset(copied), copied_outputs)
+        return cls(index.model, index.state, tuple(first), len(returned), frozenset(copied), copied_outputs, has_views)
 
 
 class State:
@@ -112,24 +116,36 @@ class State:
                     arrays[number] = self._copy_of(values[name], name, self.layout.first[number], stream)
             self._arrays = tuple(arrays)
 
-    def another(self, *, advances: bool = True) -> State:
+    def new_session(self, *, advances: bool = True) -> State:
         """The state of a new session of the same package, with the first values."""
         return State(self.layout, self._operations, self._wait, advances=advances)
 
-    def keep(self, outputs: Sequence[Array], stream: int) -> Sequence[Array]:
-        """Keep the new states of a call, and return the outputs of the model."""
-        layout = self.layout
-        if self._advances:
-            self._arrays = tuple(
-                self._operations.contiguous_copy(outputs[entry.output], stream)
-                if number in layout.copied
-                else outputs[entry.output]
-                for number, entry in enumerate(layout.entries)
-            )
+    def keep(self, inputs: Sequence[Array], outputs: Sequence[Array], stream: int) -> Sequence[Array]:
+        """Keep the new states of a call, and return the outputs of the model. `inputs` are those of the caller."""
+        layout, contiguous_copy = self.layout, self._operations.contiguous_copy
         returned = list(outputs[: layout.output_count])
         for number in layout.copied_outputs:
-            returned[number] = self._operations.contiguous_copy(returned[number], stream)
+            returned[number] = contiguous_copy(returned[number], stream)
+        states = self._arrays
+        if self._advances:
+            states = tuple(
+                contiguous_copy(outputs[entry.output], stream) if number in layout.copied else outputs[entry.output]
+                for number, entry in enumerate(layout.entries)
+            )
+        if layout.has_views:
+            if self._advances:
+                states = tuple(self._copy_shared(states, inputs, stream))
+            returned = self._copy_shared(returned, [*self._arrays, *states], stream)
+        self._arrays = states
         return returned
+
+    def _copy_shared(self, arrays: Sequence[Array], others: Sequence[Array], stream: int) -> list[Array]:
+        """Return `arrays`, and copy those that share memory with one of `others`. All are tensors of PyTorch."""
+        memory_of_others = {_memory_of(other) for other in others}
+        return [
+            self._operations.contiguous_copy(array, stream) if _memory_of(array) in memory_of_others else array
+            for array in arrays
+        ]
 
     def _copy_of(self, value: Any, name: str, first: Any, stream: int) -> Array:
         operations, text = self._operations, f"the state {name!r}"
@@ -174,9 +190,14 @@ class _StateCall:
     arrays: tuple[Array, ...]
     stream: int
 
-    def keep(self, outputs: Sequence[Array]) -> Sequence[Array]:
-        """Keep the new states, and return the outputs of the model."""
-        return self.state.keep(outputs, self.stream)
+    def keep(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Sequence[Array]:
+        """Keep the new states, and return the outputs of the model. `inputs` are those of the caller."""
+        return self.state.keep(inputs, outputs, self.stream)
+
+
+def _memory_of(tensor: Any) -> int:
+    """The address of the memory that a tensor of PyTorch is a part of."""
+    return int(tensor.untyped_storage().data_ptr())
 
 
 def _type_text(array: Any) -> str:

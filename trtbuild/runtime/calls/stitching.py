@@ -38,19 +38,19 @@ class _Step:
 
 class StitchedParts:
     """All parts of a package, which run in order. `parts` has the part of each partition by its name. `weights` has the
-    weights of `value_weight_slots`, by slot. `inputs` is the number of the model's inputs. `copy_array(array, stream)`
-    copies an array."""
+    weights of `value_weight_slots`, by slot. `input_count` is the number of the model's inputs. `copy_array(array,
+    stream)` copies an array."""
 
     def __init__(
         self,
         partitions: Partitions,
         parts: Mapping[str, Part],
         weights: Mapping[int, Array],
-        inputs: int,
+        input_count: int,
         copy_array: Callable[[Array, int], Array] | None = None,
     ) -> None:
         self.parts = parts
-        positions = {f"input:{number}": number for number in range(inputs)}
+        positions = {f"input:{number}": number for number in range(input_count)}
         self._weights: list[Array] = []
         for slot in sorted(value_weight_slots(partitions)):
             positions[f"weight:{slot}"] = len(positions)
@@ -80,11 +80,11 @@ class StitchedParts:
                     tuple(position for position, last in last_use.items() if last == step_number),
                 )
             )
-        self._computed_count = len(positions) - inputs - len(self._weights)
+        self._computed_count = len(positions) - input_count - len(self._weights)
         #: Whether there is only one part, and it has the same inputs and outputs as the model, in the same order.
         self.is_one_part = (
             len(self._steps) == 1
-            and self._steps[0].inputs == tuple(range(inputs))
+            and self._steps[0].inputs == tuple(range(input_count))
             and self._outputs == tuple(range(*self._steps[0].outputs.indices(len(positions))))
         )
 

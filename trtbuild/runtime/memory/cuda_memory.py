@@ -60,7 +60,7 @@ class CudaMemory:
         self._adopted_arrays = AdoptedArrays(self._record)
         self._streams = threading.local()
         self._lock = threading.Lock()
-        self._stream_beside_default: Stream | None = None
+        self._default_stream_substitute: Stream | None = None
         #: Streams that are not used at the moment, such as those of threads that have ended. They are used again. A stream
         #: is never destroyed, because arrays may still be freed on it.
         self.idle_streams: list[int] = []
@@ -114,9 +114,9 @@ class CudaMemory:
         if stream not in (0, LEGACY_STREAM):
             return stream
         with self._lock:
-            if self._stream_beside_default is None:
-                self._stream_beside_default = Stream(self)
-            return self._stream_beside_default.handle
+            if self._default_stream_substitute is None:
+                self._default_stream_substitute = Stream(self)
+            return self._default_stream_substitute.handle
 
     @contextlib.contextmanager
     def on_stream(self, stream: int) -> Iterator[None]:

@@ -50,7 +50,7 @@ class TorchMemory:
         self.needs_materializing: Callable[[Any], bool] = torch.Tensor.is_neg
         self._adopted_arrays = AdoptedArrays(self._record)
         self._lock = threading.Lock()
-        self._stream_beside_default: int | None = None
+        self._default_stream_substitute: int | None = None
 
     # -- device and streams
 
@@ -69,10 +69,10 @@ class TorchMemory:
         if stream not in (0, LEGACY_STREAM):
             return stream
         with self._lock:
-            if self._stream_beside_default is None:
+            if self._default_stream_substitute is None:
                 with self.on_device():
-                    self._stream_beside_default = _new_ordered_stream(self._torch)
-            return self._stream_beside_default
+                    self._default_stream_substitute = _new_ordered_stream(self._torch)
+            return self._default_stream_substitute
 
     def on_stream(self, stream: int) -> contextlib.AbstractContextManager[Any]:
         return self._torch.cuda.stream(self._torch_stream(stream))  # type: ignore[no-any-return]

@@ -200,5 +200,6 @@ def _add_weight(source: onnx.ValueInfoProto, result: onnx.TensorProto, names: _N
 
 
 def _ir_version(opset: int) -> int:
-    # the oldest IR version that has the opset: https://github.com/onnx/onnx/blob/main/docs/Versioning.md#released-versions
+    # The oldest IR version that has the opset: https://github.com/onnx/onnx/blob/main/docs/Versioning.md#released-versions
+    # Opset 23 is newer than IR version 10, but TensorRT-RTX 1.7.1 and onnxruntime read such models with this version.
     return 8 if opset <= 18 else 9 if opset <= 20 else 10

@@ -37,7 +37,7 @@ from trtbuild.stages.convert.types import refuse_other_types
 from trtbuild.stages.program.fixed_symbols import suppress_new_guards
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.plugins import by_operator, checked_plugin, forget_shapes, is_plugin, write_nodes
-from trtbuild.stages.program.quantized_onnx import OPSET_OF_NEW_READERS, quantizers_in, required_opset
+from trtbuild.stages.program.quantized_onnx import OPSET_OF_NEW_PARSERS, quantizers_in, required_opset
 from trtbuild.stages.program.text import target_name
 from trtbuild.stages.program.translations import (
     TranslationFailed,
@@ -88,7 +88,7 @@ def convert(program: Program, opset: int, plugins: Sequence[Plugin] = ()) -> Con
         with suppress_new_guards():
             model = _translate_program(program, exported, opset)
         with silence_exporter():
-            if opset > OPSET_OF_NEW_READERS:  # the optimizer infers types: it has to know those of quantizers
+            if opset > OPSET_OF_NEW_PARSERS:  # the optimizer infers types: it has to know those of quantizers
                 raise_opset(model, opset)
             optimize(model)
             _find_origins(model, exported)
@@ -112,7 +112,7 @@ def _opset_for_quantizers(program: Program, opset: int) -> int:
     """The opset for `program`: `opset`, or a newer one for the types of its quantizers (rule 6). Raises ConversionRefused
     if the toolchain does not read that opset."""
     required = required_opset(program.graph)
-    if required <= opset or opset >= OPSET_OF_NEW_READERS:
+    if required <= opset or opset >= OPSET_OF_NEW_PARSERS:
         return max(required, opset)
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
     quantizers = set(quantizers_in(program.graph))

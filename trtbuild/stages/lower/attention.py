@@ -2,7 +2,8 @@
 translation differs from eager PyTorch.
 
 Rules
-1. In float32, attention without a mask is not written out, even with ``is_causal`` (which masks no row entirely).
+1. In float32, attention without a mask is not written out, even with ``is_causal`` (which masks no row entirely). An
+   exception is attention with a negative scale, because the translation computes the square root of the scale: NaN.
 2. A mask can hide every key of a row, by ``False`` or by -inf. Eager then returns 0 (``torch._safe_softmax``), and the
    translation returns the average of the values, or NaN. This pass sets such a row to 0 behind the second MatMul, so that
    the compiler can fuse the four operators.
@@ -11,7 +12,7 @@ Rules
    would compute its softmax in half. Then the general rules of precision keep sum and softmax in float32, and both products
    in half.
 5. Query and key are both multiplied by the square root of the scale, as in torch's own formula. So half overflows less
-   often.
+   often. If the scale is negative, both are multiplied by the square root of its absolute value, and the query by -1.
 6. Some attention is never written out: with dropout, with a mask and ``is_causal``, or with inputs that are not float32
    in the user's module. The same is true if the scale or the number of heads in a group depends on a dynamic size.
 """
@@ -47,10 +48,14 @@ class _Attention:
     scale: float | None
     enable_gqa: bool
 
+    @property
+    def has_negative_scale(self) -> bool:
+        return isinstance(self.scale, int | float) and self.scale < 0
+
 
 def write_out_attention(program: Program, request: Request) -> Program:
-    """Return `program` with masked attention written out, in half precision also attention without a mask. Nested graphs do
-    not change."""
+    """Return `program` with masked attention written out. Attention without a mask is written out, too, in half precision
+    and with a negative scale. Nested graphs do not change."""
     graph = program.graph
 
     def is_half(node: torch.fx.Node) -> bool:
@@ -61,7 +66,8 @@ def write_out_attention(program: Program, request: Request) -> Program:
         refresh(node, changed)
         if node.op == "call_function" and node.target is _aten.scaled_dot_product_attention.default:
             attention = _read_arguments(node)
-            if _can_write_out(attention) and (attention.attn_mask is not None or is_half(node)):
+            is_wrong_in_onnx = attention.attn_mask is not None or attention.has_negative_scale
+            if _can_write_out(attention) and (is_wrong_in_onnx or is_half(node)):
                 with graph.inserting_before(node):
                     written = _Writer(node).write(attention)
                 node.replace_all_uses_with(written)
@@ -100,8 +106,8 @@ class _Writer:
     def write(self, attention: _Attention) -> torch.fx.Node:
         key, value = self._key_and_value(attention)
         width = attention.query.meta["val"].shape[-1]
-        root = math.sqrt(attention.scale if attention.scale is not None else 1.0 / math.sqrt(width))
-        query = self._call(_aten.mul.Tensor, attention.query, root)
+        root = math.sqrt(abs(attention.scale) if attention.scale is not None else 1.0 / math.sqrt(width))
+        query = self._call(_aten.mul.Tensor, attention.query, -root if attention.has_negative_scale else root)
         transposed = self._call(_aten.mul.Tensor, self._call(_aten.transpose.int, key, -2, -1), root)
         scores = self._call(_aten.matmul.default, query, transposed)
         masked_rows = None

@@ -4,7 +4,7 @@ Rules
 1. ``run_decompositions`` retraces the program, which takes 1 s and more. It is not called for a program that it would
    not change: traced programs are functional already, and most have nothing to decompose. Operators that are not in
    `Request.decompositions` are not decomposed: linear, layer_norm, scaled_dot_product_attention and gelu convert better.
-   Some decompositions are trtbuild's own (`written_out`).
+   Some decompositions are trtbuild's own (`operators.decompositions`).
 2. Placeholders keep their order and names. (The retrace puts constants first and names the inputs arg_0, arg_1, …)
 3. A node that the retrace left without a module gets the module of its neighbours. Nodes that compute sizes belong to
    the whole model, not to a module.
@@ -22,8 +22,8 @@ from torch.export.graph_signature import InputKind, InputSpec, OutputKind, Outpu
 
 from trtbuild.errors import ConversionRefused, SourceError
 from trtbuild.stages.lower.modules import adopt_orphans
+from trtbuild.stages.lower.operators.decompositions import DECOMPOSITIONS, POOLING_DECOMPOSITIONS
 from trtbuild.stages.lower.operators.quantization import is_quantizer, quantizers
-from trtbuild.stages.lower.operators.written_out import DECOMPOSITIONS, POOLING_DECOMPOSITIONS
 from trtbuild.stages.lower.request import Request
 from trtbuild.stages.program.functional import Program, assemble
 from trtbuild.stages.program.text import target_name
@@ -71,10 +71,12 @@ def _add_decompositions(program: Program, request: Request) -> Request:
 
 
 def _pools_dynamic_axes(node: torch.fx.Node) -> bool:
-    cells = node.args[1]
+    cell_counts = node.args[1]
     sizes = node.all_input_nodes[0].meta["val"].shape
-    pooled_sizes = sizes[len(sizes) - len(cells) :]
-    return any(isinstance(size, torch.SymInt) and cell != 1 for size, cell in zip(pooled_sizes, cells, strict=True))
+    pooled_sizes = sizes[len(sizes) - len(cell_counts) :]
+    return any(
+        isinstance(size, torch.SymInt) and count != 1 for size, count in zip(pooled_sizes, cell_counts, strict=True)
+    )
 
 
 def _decompose(program: Program, request: Request) -> ExportedProgram:

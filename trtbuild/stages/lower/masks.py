@@ -21,22 +21,11 @@ from trtbuild.stages.program.functional import Program
 
 _aten = torch.ops.aten
 
+#: Operators whose results consist of values of their first input.
 _REARRANGEMENTS = (
-    *(
-        "reshape",
-        "expand",
-        "broadcast_to",
-        "permute",
-        "transpose",
-        "t",
-        "squeeze",
-        "unsqueeze",
-        "repeat",
-        "tile",
-        "flip",
-    ),
-    *("select", "slice", "index", "_unsafe_index", "index_select", "gather", "clone", "alias", "contiguous"),
-)
+    "reshape", "expand", "broadcast_to", "permute", "transpose", "t", "squeeze", "unsqueeze", "repeat", "tile", "flip",
+    "select", "slice", "index", "_unsafe_index", "index_select", "gather", "clone", "alias", "contiguous",
+)  # fmt: skip
 
 
 def drop_true_masks(program: Program, request: Request) -> Program:

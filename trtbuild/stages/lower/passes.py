@@ -17,12 +17,12 @@ from trtbuild.stages.lower.identities import drop_identities
 from trtbuild.stages.lower.masks import drop_true_masks
 from trtbuild.stages.lower.norms import sum_norms_in_float32
 from trtbuild.stages.lower.operators.indices import adapt_indices
-from trtbuild.stages.lower.operators.positions import search_vectors_as_matrices
-from trtbuild.stages.lower.operators.whole_numbers import drop_integer_rounding
+from trtbuild.stages.lower.operators.integer_rounding import drop_integer_rounding
+from trtbuild.stages.lower.operators.searches import search_vectors_as_matrices
 from trtbuild.stages.lower.request import Request
 from trtbuild.stages.lower.squeezes import name_squeezed_axes
 from trtbuild.stages.lower.truncation import truncate_doubles
-from trtbuild.stages.lower.unwritten import write_zeros
+from trtbuild.stages.lower.uninitialized import write_zeros
 from trtbuild.stages.lower.views import replace_views
 from trtbuild.stages.program.functional import Program
 
@@ -44,19 +44,25 @@ PASSES: tuple[Pass, ...] = (
     ),
     Pass("write-zeros", write_zeros, "uninitialized memory has another value in every engine"),
     Pass("name-squeezed-axes", name_squeezed_axes, "ONNX's Squeeze removes an axis of any size"),
-    Pass("keep-whole-numbers", drop_integer_rounding, "ONNX rounds floats only"),
+    Pass("drop-integer-rounding", drop_integer_rounding, "ONNX rounds floats only"),
     Pass(
-        "search-in-matrices",
+        "search-vectors-as-matrices",
         search_vectors_as_matrices,
         "TensorRT's TopK needs two axes: a vector becomes a matrix of one row",
     ),
-    Pass("write-indices", adapt_indices, "ONNX defines GatherND, ScatterND and ScatterElements for fewer indices"),
     Pass(
-        "drop-checks", drop_assertions, "assertions compute nothing: ranges are checked by the profiles and the trace"
+        "adapt-indices",
+        adapt_indices,
+        "ONNX defines GatherND, ScatterND and ScatterElements for fewer kinds of indices",
+    ),
+    Pass(
+        "drop-assertions",
+        drop_assertions,
+        "assertions compute nothing: ranges are checked by the profiles and the trace",
     ),
     Pass("drop-identities", drop_identities, "a copy is the same value, because nothing is mutated"),
     Pass(
-        "free-views",
+        "replace-views",
         replace_views,
         "a view depends on the strides of its input, which later passes may change; ONNX has no strides",
     ),

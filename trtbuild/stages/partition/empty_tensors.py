@@ -26,11 +26,11 @@ def find_calls_on_empty_tensors(units: Sequence[Unit], points: Sequence[Point]) 
     return {
         unit.index: "computes values from a tensor without elements"
         for unit in units
-        if _fills_empty_input(unit, evaluators)
+        if _computes_from_empty_input(unit, evaluators)
     }
 
 
-def _fills_empty_input(unit: Unit, evaluators: Sequence[PointEvaluator]) -> bool:
+def _computes_from_empty_input(unit: Unit, evaluators: Sequence[PointEvaluator]) -> bool:
     if getattr(unit.call.target, "_opname", "") in _DEFINED_OPERATORS:
         return False
     values = [node.meta.get("val") for node in unit.call.all_input_nodes]

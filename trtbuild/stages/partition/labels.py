@@ -106,10 +106,10 @@ def label_units(
     """Return one label per unit. `refusals` maps the number of each call that TensorRT cannot run to the reason. `plugins`
     are the model's plugins by operator."""
     patterns = settings.granularity if settings.divides_by_module else ()
-    found = plugins or {}
-    labels = {unit.call: _label(unit, settings, patterns, refusals, found) for unit in units}
+    known_plugins = plugins or {}
+    labels = {unit.call: _label(unit, settings, patterns, refusals, known_plugins) for unit in units}
     for unit in units:
-        call = checked_plugin(unit.call, found) if found else None
+        call = checked_plugin(unit.call, known_plugins) if known_plugins else None
         if call is not None and labels[call].region is not None:
             labels[unit.call] = labels[call]
     return list(labels.values())

@@ -47,9 +47,9 @@ def region_of(node: torch.fx.Node, patterns: Sequence[str]) -> Region:
     """The region of an operator: the module call that the first matching pattern matches, or `REST_REGION`."""
     path = module_path(node)
     for pattern in patterns:
-        instance = _matched_prefix(path, pattern)
-        if instance is not None:
-            return Region(instance, _call_number(node, instance))
+        matched_module = _matched_prefix(path, pattern)
+        if matched_module is not None:
+            return Region(matched_module, _call_number(node, matched_module))
     return REST_REGION
 
 
@@ -82,9 +82,10 @@ def _matched_prefix(path: str, pattern: str) -> str | None:
     return None
 
 
-def _call_number(node: torch.fx.Node, instance: str) -> int:
+def _call_number(node: torch.fx.Node, module: str) -> int:
+    """The number of the call of `module` in which an operator is."""
     for key, path in _module_calls(node):
-        if path == instance or path.startswith(f"{instance}."):  # a module may be called without a call of its parent
+        if path == module or path.startswith(f"{module}."):  # a module may be called without a call of its parent
             number = _CALL_NUMBER.search(key)
             return int(number[1]) if number else 0
     return 0

@@ -155,9 +155,9 @@ def _untranslatable(program: Program, units: Sequence[Unit], validator: Candidat
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
     call_numbers = call_numbers_by_node(units)
     return {
-        user: reason
+        affected: reason
         for number, reason in validator.untranslatable_calls(program).items()
-        for user in sorted(affected_calls(calls[number], call_numbers))
+        for affected in sorted(affected_calls(calls[number], call_numbers))
     }
 
 
@@ -172,9 +172,9 @@ def units_of_refusal(piece: Piece, piece_program: PieceProgram, refusal: Refusal
         if origin and origin in unit_numbers
     }
     named_units = {
-        user: reason
+        affected: reason
         for number, reason in refusal.nodes.items()
-        for user in sorted(affected_calls(calls[number], call_numbers))
+        for affected in sorted(affected_calls(calls[number], call_numbers))
     }
     return named_units or {unit.index: refusal.text for unit in piece.units}
 

@@ -4,11 +4,12 @@ Only this file changes the private module ``torch._export.serde.serialize``. ``t
 the names that it replaces. The bytes of an archive do not change.
 
 Rules
-1. While it reads, torch evaluates the annotations of a dataclass again for each value of its type: a third of the time for
-   ViT-B. Inside the block, the annotations of a class are evaluated once in this process.
-2. While it writes, torch also makes the canonical form of the program, and drops the result: two thirds of the time. This
-   form shows whether names are unique and nodes are sorted, which torch's verifier has checked before. Inside the block,
-   the form is not made.
+1. While torch reads an archive, it evaluates the annotations of a dataclass again for each value of its type. This takes a
+   third of the time for ViT-B. Inside a block of `quick_archives`, the annotations of a class are evaluated once in this
+   process.
+2. While torch writes an archive, it also makes the canonical form of the program, and drops the result. This takes two
+   thirds of the time. The form shows whether names are unique and nodes are sorted, which torch's verifier has checked
+   before. Inside a block, the form is not made.
 3. With another release of torch, a block changes nothing, because these rules describe the code of torch 2.13.
 4. Other threads may write or read archives at the same time. The names are restored when the last block ends.
 """

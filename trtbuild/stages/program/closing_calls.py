@@ -24,7 +24,8 @@ from trtbuild.stages.program.symbols import Symbols
 
 @dataclass(frozen=True)
 class CallOutput:
-    """An argument of a call: an output of the opened program. `contiguous` is whether rule 4 holds for it."""
+    """An argument of a call: output `number` of the opened program. `contiguous` is whether the tensor was contiguous in
+    the traced program (rule 4)."""
 
     number: int
     contiguous: bool
@@ -48,8 +49,8 @@ class CallSize:
 class TakenCall:
     """A call that was taken out. `node` is the call in the traced program.
 
-    `results` maps the name of each added input to the result that it stands for: the index of the result, which is None if
-    the call returns one tensor, and the node of the traced program that is this result."""
+    Each result that is read has become an input of the opened program. `results` maps the name of this input to a pair: the
+    index of the result, or None if the call returns one tensor, and the node of the traced program that is the result."""
 
     node: torch.fx.Node
     args: Any
@@ -57,14 +58,15 @@ class TakenCall:
     results: dict[str, tuple[int | None, torch.fx.Node]]
 
 
-def close_calls(calls: Sequence[TakenCall], outputs: int, lowered: Program) -> Program:
-    """Put `calls` back into `lowered`, whose first `outputs` outputs are those of the result. Raises ConversionRefused."""
-    return _Closing(calls, outputs, lowered).close()
+def close_calls(calls: Sequence[TakenCall], output_count: int, lowered: Program) -> Program:
+    """Put `calls` back into `lowered`. The result has the first `output_count` outputs of `lowered`. Raises
+    ConversionRefused."""
+    return _Closing(calls, output_count, lowered).close()
 
 
 class _Closing:
-    def __init__(self, calls: Sequence[TakenCall], outputs: int, lowered: Program) -> None:
-        self._outputs = outputs
+    def __init__(self, calls: Sequence[TakenCall], output_count: int, lowered: Program) -> None:
+        self._output_count = output_count
         self._lowered = lowered
         self._graph = torch.fx.Graph()
         #: Node of the lowered program → its copy. An added input is mapped to the result that it stands for.
@@ -83,7 +85,7 @@ class _Closing:
         for node in lowered.graph.nodes:
             if node.op not in ("placeholder", "output"):
                 self._add(node)
-        results = [self._add(node) for node in lowered.output_nodes[: self._outputs]]
+        results = [self._add(node) for node in lowered.output_nodes[: self._output_count]]
         self._graph.output(tuple(results))
         self._graph.eliminate_dead_code()
         outputs = [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(node.name), None) for node in results]

@@ -1,8 +1,9 @@
 """Substitute kernels for operators from outside PyTorch that have no kernel for the CPU.
 
 A model with such an operator cannot run on the CPU, so no result of the operator can be compared there. A substitute
-returns values that depend on the arguments of the call. So two programs that call the operator with different arguments,
-or in different places, still have different results: they are compared by their calls of the operator.
+returns values that depend on the arguments of the call. So two programs still have different results if they call
+the operator with different arguments, or in different places. The comparison covers the calls of the operator, and not the
+operator's own results.
 
 Rules
 1. The dtypes and sizes of a result are those of the operator's fake implementation. A size that depends on data is 2.

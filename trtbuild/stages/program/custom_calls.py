@@ -38,11 +38,11 @@ _PREFIX = "operator_result_"
 
 @dataclass(frozen=True)
 class OpenedProgram:
-    """A program without calls of operators from outside PyTorch. The first `outputs` outputs are those of the original
+    """A program without calls of operators from outside PyTorch. The first `output_count` outputs are those of the original
     program."""
 
     program: Program
-    outputs: int
+    output_count: int
     calls: Sequence[TakenCall]
 
     @property
@@ -75,7 +75,7 @@ class OpenedProgram:
 
     def close(self, lowered: Program) -> Program:
         """Put the calls back into `lowered`, the lowered form of `program`. Raises ConversionRefused (rule 3)."""
-        return close_calls(self.calls, self.outputs, lowered) if self.calls else lowered
+        return close_calls(self.calls, self.output_count, lowered) if self.calls else lowered
 
 
 def open_calls(program: Program) -> OpenedProgram:

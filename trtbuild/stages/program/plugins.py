@@ -2,7 +2,7 @@
 
 Rules
 1. Tensors that a call reads are the plugin's inputs, in the order of the operator's arguments. All other arguments are
-   fields of the plugin: int, float, bool (0 or 1) and text, and lists of these. An argument that is None is left out.
+   fields of the plugin: int, float, bool (0 or 1) and str, and lists of these. An argument that is None is left out.
 2. A field is a constant. An argument that depends on a size or on data cannot be one.
 3. The types and shapes of the results are those of the operator's fake implementation. So no check of sizes follows the
    call: the compiler compares the network with them.
@@ -91,10 +91,10 @@ def check_plugins(graph: torch.fx.Graph, plugins: Sequence[Plugin]) -> None:
                 f"{plugin.name} is an operator of ONNX, so TensorRT's parser would not look for a plugin",
                 "give the plugin another name",
             )
-    found = by_operator(plugins)
+    plugins_by_operator = by_operator(plugins)
     for node in calls:
-        if is_plugin(node, found):
-            plugin_call(node, found[str(name_of(node.target))])
+        if is_plugin(node, plugins_by_operator):
+            plugin_call(node, plugins_by_operator[str(name_of(node.target))])
 
 
 def plugin_call(node: torch.fx.Node, plugin: Plugin) -> PluginCall:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import onnx_ir
 
 #: The parsers of toolchains with this opset read the opsets of all types (rule 3).
-OPSET_OF_NEW_READERS = 20
+OPSET_OF_NEW_PARSERS = 20
 
 _BLOCKS_OPSET = 21
 _OPSETS = {INT8: 19, FLOAT8: 19, INT4: _BLOCKS_OPSET, FLOAT4: 23}

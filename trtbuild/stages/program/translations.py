@@ -75,8 +75,8 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
 
 def has_translation(node: torch.fx.Node) -> bool:
     """Whether the registry has a translation for a call_function node. The translation may still fail for the node's
-    arguments. False for operators from outside PyTorch: a registry may have them if the process knew them when it was
-    loaded."""
+    arguments. False for operators from outside PyTorch, although a registry contains those that were registered before it
+    was loaded."""
     from torch.onnx._internal.exporter import _dispatching
 
     if is_custom(node.target):

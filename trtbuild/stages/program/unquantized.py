@@ -25,21 +25,10 @@ _QUANTIZERS, _DEQUANTIZERS = (
     ("quantized_decomposed.dequantize_", "trtbuild.dequantize"),
 )
 #: Operators that commute with a quantizer whose zero point is 0.
-_MOVES = frozenset(
-    (
-        "alias",
-        "clone",
-        "contiguous",
-        "detach",
-        "expand",
-        "flatten",
-        "max_pool2d",
-        "permute",
-        "relu",
-        "reshape",
-        "select",
-    )
-) | frozenset(("slice", "split", "squeeze", "t", "transpose", "unsqueeze", "view", "_unsafe_view"))
+_MOVES = (
+    "alias", "clone", "contiguous", "detach", "expand", "flatten", "max_pool2d", "permute", "relu", "reshape", "select",
+    "slice", "split", "squeeze", "t", "transpose", "unsqueeze", "view", "_unsafe_view",
+)  # fmt: skip
 #: Fewer steps than this are those of int4.
 _FEWEST_INT8_STEPS = 64
 

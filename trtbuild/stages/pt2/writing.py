@@ -35,12 +35,12 @@ from trtbuild.stages.program.functional import Program
 ReadFile = Callable[[str], "bytes | bytearray | memoryview"]
 
 
-def write_pt2(index: PackageIndex, target: str, read: ReadFile, origin: str) -> bytes:
-    """Return the bytes of the ``.pt2`` file for one target. `origin` is the result of `about_text`: the text of the extra
-    file `INFO_FILE`."""
+def write_pt2(index: PackageIndex, target: str, read: ReadFile, about: str) -> bytes:
+    """Return the bytes of the ``.pt2`` file for one target. `about` is the result of `about_text`: the text of the extra
+    file `INFO_FILE`. Raises ConversionRefused if torch.export refuses the program."""
     exported = export_package(index, index.targets[target], read)
     buffer = io.BytesIO()
-    torch.export.save(exported, buffer, extra_files={INFO_FILE: origin})
+    torch.export.save(exported, buffer, extra_files={INFO_FILE: about})
     return buffer.getvalue()
 
 

@@ -82,9 +82,8 @@ class _Session:
         if self._runs_in_float32:
             try:
                 model = convert_to_float32(model)
-            except (
-                UnknownElementType
-            ):  # keep the model: onnxruntime runs float16 in its own way, and rejects other models
+            except UnknownElementType:
+                # The model stays as it is: onnxruntime runs float16 in its own way, and rejects other models.
                 self._runs_in_float32 = False
         model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in inner_outputs if name not in types)
         options = onnxruntime.SessionOptions()

@@ -104,8 +104,9 @@ def write_inputs(path: Path, inputs: Mapping[str, torch.Tensor], about: Mapping[
     replace_file(path, safetensors.to_bytes((raw_tensor(name, value) for name, value in inputs.items()), about))
 
 
-def read_inputs(path: Path, inputs: Sequence[tuple[str, str]]) -> list[torch.Tensor]:
-    """Read the inputs of a file from `write_inputs`, in the model's order. Raises UsageError."""
+def read_inputs(path: Path, inputs: Sequence[tuple[str, str]], shapes: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+    """Read the inputs of a file from `write_inputs`, in the model's order. `inputs` has the name and the dtype of each
+    input, and `shapes` its shape. Raises UsageError for a file without an input, or with another dtype or shape."""
     tensors_by_name: dict[str, torch.Tensor] = {}
     try:
         for entry, raw in safetensors.read_tensors(read_regular(path)):
@@ -114,9 +115,14 @@ def read_inputs(path: Path, inputs: Sequence[tuple[str, str]]) -> list[torch.Ten
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, RuntimeError) as error:
         raise UsageError(f"{path} is not a file of inputs: {error}", hint="trtbuild verify writes them") from error
-    for name, dtype in inputs:
+    for (name, dtype), shape in zip(inputs, shapes, strict=True):
         if name not in tensors_by_name:
             raise UsageError(f"{path} has no input {name!r}", hint=f"it has: {', '.join(tensors_by_name)}")
         if tensors_by_name[name].dtype != getattr(torch, dtype):
             raise UsageError(f"input {name!r} in {path} is {tensors_by_name[name].dtype}, but the model takes {dtype}")
+        if tensors_by_name[name].shape != tuple(shape):
+            raise UsageError(
+                f"input {name!r} in {path} has the shape {list(tensors_by_name[name].shape)}, but the model takes "
+                f"{list(shape)}"
+            )
     return [tensors_by_name[name] for name, _ in inputs]

@@ -63,7 +63,9 @@ class _Verification:
         self._runner = runner(job, self._weights)
         self._integer_ends = self._reference.integer_ends()
         self._replayed = (
-            verification_inputs.read_inputs(Path(job.replay), job.inputs) if job.replay is not None else None
+            verification_inputs.read_inputs(Path(job.replay), job.inputs, job.shapes[0])
+            if job.replay is not None
+            else None
         )
         self._points = job.points
         self._outcomes = {

@@ -101,6 +101,20 @@ def test_dims_of_torch_export_give_names_ranges_and_multiples() -> None:
     assert description.dims == (NamedDim("batch", (("x", 0), ("y", 0))), NamedDim("width", (("x", 1),), 8))
 
 
+def test_a_multiple_of_a_dim_and_a_dim_with_its_usual_name_are_two_dims() -> None:
+    batch, batch_2 = Dim("batch", min=1, max=4), Dim("batch_2", min=1, max=8)
+    description = describe_inputs(
+        [torch.zeros(4), torch.zeros(4), torch.zeros(4)],
+        arguments=["x", "y", "z"],
+        dynamic_shapes={"x": {0: batch}, "y": {0: batch_2}, "z": {0: 2 * batch}},
+    )
+    assert description.dims == (
+        NamedDim("batch", (("x", 0),)),
+        NamedDim("batch_2", (("y", 0),)),
+        NamedDim("batch_2_", (("z", 0),), 2),
+    )
+
+
 def test_dims_and_a_dim_of_torch_export_with_one_name_are_one_dim() -> None:
     batch = Dim("batch", min=1, max=32)
     description = describe_inputs(

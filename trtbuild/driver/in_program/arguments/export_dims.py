@@ -9,7 +9,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -40,6 +40,8 @@ def apply_export_dims(module_inputs: ModuleInputs, dynamic_shapes: Any) -> Modul
     (profile,) = module_inputs.profiles
     shapes = dict(profile.shapes)
     axes_by_dim: dict[str, list[tuple[str, int]]] = {}
+    #: (name of a Dim, factor) → the name of the dim, and this name → the factor.
+    dim_names: dict[tuple[str, int], str] = {}
     factors: dict[str, int] = {}
     for name, axes in per_input.items():
         for axis, dim in _axes_with_dims(axes, name):
@@ -56,9 +58,11 @@ def apply_export_dims(module_inputs: ModuleInputs, dynamic_shapes: Any) -> Modul
                 )
             low, high = int(root.min) * factor, root.max * factor
             shapes[name] = _with_range(shapes[name], axis, low, high)
-            key = root.__name__ if factors.setdefault(root.__name__, factor) == factor else f"{root.__name__}_{factor}"
-            factors.setdefault(key, factor)
-            axes_by_dim.setdefault(key, []).append((name, axis))
+            key = root.__name__, factor
+            if key not in dim_names:
+                dim_names[key] = _unused_name(root.__name__, factor, factors)
+                factors[dim_names[key]] = factor
+            axes_by_dim.setdefault(dim_names[key], []).append((name, axis))
     order = {name: number for number, name in enumerate(names)}
     all_dims = {dim.name: dim for dim in module_inputs.dims}
     for name, axes in axes_by_dim.items():
@@ -77,6 +81,14 @@ def apply_export_dims(module_inputs: ModuleInputs, dynamic_shapes: Any) -> Modul
     sorted_dims = sorted(all_dims.values(), key=lambda dim: (order[dim.at[0][0]], dim.at[0][1], dim.name))
     new_profile = Profile(profile.name, tuple((name, shapes[name]) for name, _ in profile.shapes))
     return replace(module_inputs, profiles=(new_profile,), dims=tuple(sorted_dims))
+
+
+def _unused_name(root: str, factor: int, used_names: Collection[str]) -> str:
+    """Return a name for the dim ``factor * root``: ``root``, or ``root_factor`` if another dim has that name."""
+    name = root if root not in used_names else f"{root}_{factor}"
+    while name in used_names:
+        name += "_"
+    return name
 
 
 def _axes_with_dims(axes: Any, name: str) -> list[tuple[int, Any]]:

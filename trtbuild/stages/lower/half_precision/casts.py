@@ -3,11 +3,11 @@
 Rules
 1. All readers of a value in one repeated module share one cast to each dtype. (A repeated module is a module with a
    number in its path, such as ``layers.3``.)
-2. A cast to half belongs to the module that computes the value, and all readers share it. Some casts belong to the module
-   that reads the value: casts to float32, and casts to half of weights, constants and values that are `WIDE` or wider. So
-   repeated modules exchange values in half, and equal layers have equal casts. A cast between float16 and bfloat16 belongs
-   to the reader, or to the module that computes the value if the reader has the precision of the model itself. So layers
-   with this precision stay equal beside a layer with another one.
+2. A cast to half belongs to the module that computes the value, and all readers share it. So repeated modules exchange
+   values in half, and equal layers have equal casts. These casts belong to the module that reads the value instead: casts
+   to float32, and casts to half of weights, of constants, and of values that are `WIDE` or wider. A cast between float16
+   and bfloat16 also belongs to the reader, unless the reader has the precision of the model itself. So layers with the
+   precision of the model stay equal beside a layer with another precision.
 3. Weights stay in the dtype in which they are stored. Their casts are nodes, which the compiler folds.
 4. Only float32 values are cast, never integers, booleans and other floating types.
 5. The parameters of a `SCALING` operator (batch normalization) stay float32, even if its input is in half.
@@ -36,7 +36,7 @@ class CastInserter:
     def __init__(self, graph: torch.fx.Graph, dtypes: Dtypes) -> None:
         self._graph = graph
         self._dtypes = dtypes
-        # inserting casts changes dtypes, so the nodes that are float32 before are stored here
+        # the nodes that are float32 before casts are inserted, because casts change the dtypes of nodes
         self._float32_nodes = {node for node in graph.nodes if is_float32(node)}
         roles = {node: role_of(node) for node in graph.nodes if node.op == "call_function"}
         self._shape_nodes = {node for node, role in roles.items() if role is Role.SHAPE}
@@ -71,14 +71,14 @@ class CastInserter:
         if source in self._dtypes.half:
             if self._dtypes.half[source] is dtype:
                 return source
-            is_shared = dtype is self._dtypes.default is not torch.float32
+            is_shared = dtype is self._dtypes.default and dtype is not torch.float32
             return self._share_cast(source, dtype, reader) if is_shared else self._insert_cast(source, dtype, reader)
         if dtype is not torch.float32:
             return self._cast_to_half(source, dtype, reader)
-        crossing = self._dtypes.crossing(source, reader)
-        if crossing is None:
+        half = self._dtypes.half_between_modules(source, reader)
+        if half is None:
             return source
-        return self._insert_cast(self._cast_to_half(source, crossing, reader), torch.float32, reader)
+        return self._insert_cast(self._cast_to_half(source, half, reader), torch.float32, reader)
 
     def _cast_to_half(self, source: torch.fx.Node, half: torch.dtype, reader: torch.fx.Node) -> torch.fx.Node:
         if source in self._dtypes.weights_and_constants or self._dtypes.ranges[half][source] >= Range.WIDE:

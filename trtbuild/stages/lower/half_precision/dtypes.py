@@ -99,9 +99,9 @@ class Dtypes:
         """The dtype of the values of `node` that were float32."""
         return self.half.get(node, torch.float32)
 
-    def crossing(self, source: torch.fx.Node, reader: torch.fx.Node) -> torch.dtype | None:
-        """The half type in which `reader` reads a float32 `source` from another repeated module (rules 4 and 6), or None.
-        It is the type that the reader wants; for an output of the model, the type that the source wants."""
+    def half_between_modules(self, source: torch.fx.Node, reader: torch.fx.Node) -> torch.dtype | None:
+        """The half type in which `reader` reads a float32 `source` from another repeated module (rules 4 and 6). None if it
+        reads float32. It is the type that the reader wants; for an output of the model, the type that the source wants."""
         if source in self.weights_and_constants or repeat_of(source) == repeat_of(reader):
             return None
         wanted = [self.wanted[node] for node in (source, reader) if node in self.wanted]
@@ -109,12 +109,12 @@ class Dtypes:
             return None
         half = wanted[-1]
         source_range = self.ranges[half][source]
-        crosses = source_range is Range.HALF or (source_range is Range.UNSEEN and reader not in self.without_cast)
-        return half if crosses else None
+        is_half = source_range is Range.HALF or (source_range is Range.UNSEEN and reader not in self.without_cast)
+        return half if is_half else None
 
-    def arrival(self, source: torch.fx.Node, reader: torch.fx.Node) -> torch.dtype | None:
-        """The half type in which `reader` gets `source`; None for float32."""
-        return self.half.get(source) or self.crossing(source, reader)
+    def half_that_is_read(self, source: torch.fx.Node, reader: torch.fx.Node) -> torch.dtype | None:
+        """The half type in which `reader` reads `source`; None for float32."""
+        return self.half.get(source) or self.half_between_modules(source, reader)
 
 
 def decide_dtypes(
@@ -141,14 +141,14 @@ def decide_dtypes(
         dtype = wanted[node]
         if dtype is torch.float32:
             continue
-        arrives_in_half = [dtypes.arrival(source, node) is dtype for source in sources]
+        read_in_half = [dtypes.half_that_is_read(source, node) is dtype for source in sources]
         role = role_of(node)
         if role is Role.COMPARE:
-            is_half = bool(sources) and all(arrives_in_half)
+            is_half = bool(sources) and all(read_in_half)
         elif not sources or not is_float32(node):
             is_half = False
         elif role is Role.MOVE:
-            is_half = ranges[dtype][node] < Range.WIDE and (any(arrives_in_half) or node not in rules)
+            is_half = ranges[dtype][node] < Range.WIDE and (any(read_in_half) or node not in rules)
         else:
             is_half = role in _COMPUTING_ROLES and node not in rules
         if is_half:
@@ -183,10 +183,8 @@ def _find_float32_nodes(
         readers = [user for user in node.users if user.op == "output" or role_of(user) is not Role.SHAPE]
         local_readers = [user for user in readers if repeat_of(user) == repeat_of(node)]
         float32_readers = [user for user in local_readers if user.op == "output" or user in in_float32]
-        rule = None
-        if ranges[node] is Range.UNSEEN and any(user in without_cast for user in readers):
-            rule = Rule.MASK
-        is_read_without_cast = rule is Rule.MASK
+        may_be_mask = ranges[node] is Range.UNSEEN and any(user in without_cast for user in readers)
+        rule = Rule.MASK if may_be_mask else None
         if role is Role.CONTRACTION:
             rule = Rule.RANGE if widest_input(node, ranges) is Range.BEYOND else None
         elif role in (Role.ELEMENTWISE, Role.SCALING):
@@ -202,7 +200,7 @@ def _find_float32_nodes(
             rule = Rule.READERS
         if rule is not None:
             in_float32.setdefault(node, rule)
-        if is_read_without_cast or (rule is not None and any(user in without_cast for user in local_readers)):
+        if may_be_mask or (rule is not None and any(user in without_cast for user in local_readers)):
             without_cast.add(node)
     return in_float32, without_cast
 

@@ -24,31 +24,34 @@ _aten = torch.ops.aten
 _PRODUCT_ROWS = 25
 
 
-def _pool(x: torch.Tensor, cells: Sequence[Any]) -> torch.Tensor:
-    """Adaptive average pooling of the last axes. A cell is a box, so its mean is a mean of means, axis by axis."""
+def _pool(x: torch.Tensor, cell_counts: Sequence[Any]) -> torch.Tensor:
+    """Adaptive average pooling of the last axes. A cell is a box, so its mean is a mean of means, axis by axis.
+
+    `cell_counts` has the number of cells on each of these axes."""
     dtype = x.dtype
     wide = x.float() if dtype in (torch.float16, torch.bfloat16) else x
-    for axis, count in enumerate(cells, x.dim() - len(cells)):
-        wide = _pool_axis(wide, axis, count)
+    for axis, cell_count in enumerate(cell_counts, x.dim() - len(cell_counts)):
+        wide = _pool_axis(wide, axis, cell_count)
     return wide.to(dtype)
 
 
-def _pool_axis(x: torch.Tensor, axis: int, cells: Any) -> torch.Tensor:
+def _pool_axis(x: torch.Tensor, axis: int, cell_count: Any) -> torch.Tensor:
     size = x.shape[axis]
-    if isinstance(cells, int) and cells == 1:
+    if isinstance(cell_count, int) and cell_count == 1:
         return x.mean(axis, keepdim=True)
-    if isinstance(size, int) and isinstance(cells, int):
-        if size == cells:
+    if isinstance(size, int) and isinstance(cell_count, int):
+        if size == cell_count:
             return x
-        if size % cells == 0:
-            return x.unflatten(axis, (cells, size // cells)).mean(axis + 1)
-    cell = torch.arange(cells, device=x.device)
-    starts = cell * size // cells
-    ends = ((cell + 1) * size + cells - 1) // cells
-    positions = starts[:, None] + torch.arange(size // cells + 2, device=x.device)
+        if size % cell_count == 0:
+            return x.unflatten(axis, (cell_count, size // cell_count)).mean(axis + 1)
+    most_elements = size // cell_count + 2  # of a cell
+    cells = torch.arange(cell_count, device=x.device)
+    starts = cells * size // cell_count
+    ends = ((cells + 1) * size + cell_count - 1) // cell_count
+    positions = starts[:, None] + torch.arange(most_elements, device=x.device)
     is_inside = positions < ends[:, None]
     elements = x.index_select(axis, positions.clamp(max=size - 1).flatten())
-    elements = elements.unflatten(axis, (cells, size // cells + 2))
+    elements = elements.unflatten(axis, (cell_count, most_elements))
     trailing = (1,) * (x.dim() - axis - 1)
     total = torch.where(is_inside.reshape(*is_inside.shape, *trailing), elements, 0).sum(axis + 1)
     return total / (ends - starts).to(x.dtype).reshape(-1, *trailing)

@@ -24,7 +24,7 @@ from trtbuild.core.values.encoding import Value, digest, encode
 GOLDEN = {
     "calibrate": "972e33b51f40302766c63747b5232b4ab8566dd6c91ebc3f215038ca11065499",
     "trace": "1c010300026b265f48033a5fe55b067621eff3e79e007d605750e3aa9ec9706f",
-    "lower": "7bc782540bdb092add6dcd50f348046b7889961072611c689fd8e9b13e0f72cc",
+    "lower": "5e5353bc8dc1848dfd2512f77465311455f2a59bfa42146e733283214daf943c",
     "partition": "9924b31b89e283245a7e2a381d8dce063ac9a7a23db84efc9d5d6dda571c70e6",
     "convert": "d9a0ab1c8d2db8f7ea77c261b86305ec22cd7a884296bcac278130f8690910c1",
     "engine": "b69a4ebc265e0115c47c71d80a8f4b061ce31e3e9ae17e2ee5213143fe35f7af",

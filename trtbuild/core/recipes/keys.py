@@ -42,7 +42,7 @@ from trtbuild.core.values.value_ranges import ValueRange
 STEP_VERSIONS: Mapping[str, int] = {
     "calibrate": 1,
     "trace": 6,
-    "lower": 6,
+    "lower": 7,
     "partition": 4,
     "convert": 3,
     "engine": 2,

@@ -146,6 +146,9 @@ class FakeWorld:
     def weights_table(self, model: Model) -> Mapping[str, Weight] | None:
         return None if model.weights is None else self.tables[model.weights]
 
+    def announced_recipe(self, step: str) -> Recipe | None:
+        return None
+
     def why_forced_to_run(self, step: str, key: str) -> Reason | None:
         if step in self.ran or key in self.ran_keys:
             return None

@@ -32,6 +32,8 @@ class FakeLookups:
     def note_run(self, step: str, record: Record) -> None:
         self.records[record.recipe.key] = record
 
+    note_announced = note_run
+
     def use_record(self, record: Record) -> None:
         self.records[record.recipe.key] = record
 

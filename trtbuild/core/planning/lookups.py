@@ -117,6 +117,9 @@ class Lookups(Protocol):
     def why_forced_to_run(self, step: str, key: str) -> Reason | None:
         """The reason why the step runs even if it has a record (``--force``, not cacheable), or None."""
 
+    def announced_recipe(self, step: str) -> Recipe | None:
+        """The recipe with which a running step has announced its results, by the step's id; None if there are none."""
+
     def was_run(self, step: str) -> bool:
         """Whether this command has run the step with this id. Running it again would give the same outputs."""
 

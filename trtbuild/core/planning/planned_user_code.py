@@ -8,7 +8,7 @@ from functools import partial
 from trtbuild.core.engines.binding import weight_types
 from trtbuild.core.engines.engine_job import Weight
 from trtbuild.core.planning import acceptance
-from trtbuild.core.planning.graph import ModelPlan, Reason, Step, UserCode
+from trtbuild.core.planning.graph import ModelPlan, Reason, Step, UserCode, step_id
 from trtbuild.core.planning.jobs import CalibrateStep, TraceStep
 from trtbuild.core.planning.lookups import Facts, Lookups
 from trtbuild.core.planning.verdicts import RECORDED, Verdicts
@@ -32,7 +32,7 @@ class UserCodePlanner:
     def calibrate(self) -> Step:
         """Add the calibrate step."""
         declared_for = partial(keys.calibrate_declared, self._plan.model, self._facts.platform)
-        recipe, hit_reason, _ = self._look_up(declared_for)
+        recipe, hit_reason, _ = self._look_up("calibrate", declared_for)
         return self._verdicts.add_step("calibrate", recipe, CalibrateStep(), hit_reason=hit_reason)
 
     def trace(self, table: Mapping[str, Weight] | None, calibration: Step | None) -> tuple[Step, Versions]:
@@ -47,18 +47,24 @@ class UserCodePlanner:
             plan, platform = self._plan, self._facts.platform
             return keys.trace_declared(plan.model, plan.declared_shapes, types, platform, versions, quantizers)
 
-        recipe, hit_reason, versions = self._look_up(declared_for)
+        recipe, hit_reason, versions = self._look_up("trace", declared_for)
         weights = None if types is None else tuple((name, dtype, tuple(shape)) for name, dtype, shape in types)
         producers = () if calibration is None else (calibration.id,)
         job = TraceStep(weights, quantizers)
         return self._verdicts.add_step("trace", recipe, job, producers=producers, hit_reason=hit_reason), versions
 
-    def _look_up(self, declared_for: Callable[[Versions | None], keys.Declared]) -> tuple[Recipe, Reason, Versions]:
+    def _look_up(
+        self, stage: keys.UserCodeStage, declared_for: Callable[[Versions | None], keys.Declared]
+    ) -> tuple[Recipe, Reason, Versions]:
         """The recipe of a step, the reason if it is a hit, and the versions that the step was made with.
 
         `declared_for` returns the declared parts with the given versions."""
         facts, lookups = self._facts, self._lookups
         declared, can_run = declared_for(facts.versions), facts.versions is not None
+        announced = lookups.announced_recipe(step_id(self._plan.model.name, stage))
+        if announced is not None:  # the step is writing its links now, and its record is not published yet
+            self._plan.user_code[stage] = UserCode(declared, ())
+            return announced, RECORDED, facts.versions or {}
         observations: tuple[Observation, ...] = ()
         accepted = None if can_run else acceptance.locked(lookups, declared, facts.locked)
         if accepted is None:

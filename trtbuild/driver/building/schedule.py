@@ -60,6 +60,8 @@ class Schedule:
         self._arrivals = itertools.count()
         self._plan_numbers = itertools.count()
         self._running_keys: set[str] = set()
+        #: The ids of the running steps. A plan may give such a step another key, while its trace writes its dependencies.
+        self._running_ids: set[str] = set()
         self._failed_keys: set[str] = set()
         #: Key of a running step → the entries of other steps with that key, which could otherwise start.
         self._parked_entries: dict[str, list[_QueueEntry]] = {}
@@ -104,11 +106,14 @@ class Schedule:
             step = self._step_of_entry(entry)
             if step is None or step.key is None or step.key in self._failed_keys:
                 continue
+            if step.id in self._running_ids and step.key not in self._running_keys:
+                continue  # the model is planned again when the running step ends
             if step.key in self._running_keys:
                 self._parked_entries.setdefault(step.key, []).append(entry)
             elif fits(step):
                 taken = step
                 self._running_keys.add(step.key)
+                self._running_ids.add(step.id)
             else:
                 refused.append(entry)
         for entry in refused:
@@ -180,6 +185,7 @@ class Schedule:
         if step.key is None:
             raise AssertionError("a step that runs has a key")
         self._running_keys.discard(step.key)
+        self._running_ids.discard(step.id)
         return step.key
 
     def _mark_finished(self, name: str, model: _Model, step_id: str) -> None:

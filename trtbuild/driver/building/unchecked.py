@@ -4,8 +4,8 @@ A trace announces its program before the proof has ended, and a lower step annou
 steps that read these programs start at once.
 
 Rules
-1. A step is *unchecked* from its announcement to its end. Plans use its results (`StoreLookups.note_run`), and the store
-   does not have its record yet.
+1. A step is *unchecked* from its announcement to its end. Plans use its results (`StoreLookups.note_announced`), and the
+   store does not have its record yet.
 2. The record of a step is published when all steps before it have passed their checks. Until then it waits here. The step
    itself does not wait.
 3. If a check fails, the records that wait for it are dropped, and the next plan does not use them.
@@ -64,7 +64,7 @@ class UncheckedSteps:
         with self._lock:
             self._unchecked_keys.add(record.recipe.key)
             self._failed_keys.discard(record.recipe.key)  # the step has started again
-            self._lookups.note_run(step.id, record)
+            self._lookups.note_announced(step.id, record)
 
     def let_wait(self, step: Step, keys: frozenset[str], records: Sequence[Record], put: Callable[[], Record]) -> bool:
         """Let records wait if a step with one of `keys` is unchecked, and drop them if one has failed its check.

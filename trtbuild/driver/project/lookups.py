@@ -67,6 +67,8 @@ class StoreLookups:
         #: The ids and the keys of the steps that this command has run.
         self._run_steps_and_keys: set[str] = set()
         #: Keys with a damaged record or damaged results. A damaged record is in quarantine now. A record with damaged
+        #: Step id → the recipe with which the running step has announced its results.
+        self._announced_recipes: dict[str, Recipe] = {}
         #: results is not used.
         self.corrupt_keys: set[str] = set()
         #: Those of `corrupt_keys` whose results are damaged (`mark_damaged`). Their records are not looked up again.
@@ -181,6 +183,9 @@ class StoreLookups:
         why = self._history.uncacheable(step)
         return Reason("uncacheable", why) if why else None
 
+    def announced_recipe(self, step: str) -> Recipe | None:
+        return self._announced_recipes.get(step)
+
     def was_run(self, step: str) -> bool:
         return step in self._run_steps_and_keys
 
@@ -241,6 +246,12 @@ class StoreLookups:
         """Note that a step ran in this build, with the result `record`. The store may lack this record."""
         self._run_steps_and_keys.update((step, record.recipe.key))
         self._records[record.recipe.key] = record
+        self._announced_recipes.pop(step, None)
+
+    def note_announced(self, step: str, record: Record) -> None:
+        """Use the results of a running step. Its checks have not ended, and the store does not have its record."""
+        self.note_run(step, record)
+        self._announced_recipes[step] = record.recipe
 
     def use_record(self, record: Record) -> None:
         """Use a record that the store does not have yet."""
@@ -248,6 +259,7 @@ class StoreLookups:
 
     def withdraw(self, step: str, key: str) -> None:
         """Undo `note_run` and `use_record`: the step did not run to its end, and the record under `key` does not count."""
+        self._announced_recipes.pop(step, None)
         self._run_steps_and_keys -= {step, key}
         self._records.pop(key, None)
 

@@ -79,6 +79,8 @@ def calibrate(job: CalibrateJob, context: Context) -> Result:
 
 def trace(job: TraceJob, context: Context) -> Result:
     """Run user code and trace the model. A process may call this only once."""
+    import torch
+
     from trtbuild.stages.trace import run
 
     store = context.store
@@ -118,6 +120,7 @@ def trace(job: TraceJob, context: Context) -> Result:
     def announce(traced: TraceResult) -> None:
         announced.update(store_outputs(traced))
         context.announce(announced)
+        torch.set_num_threads(_check_threads())
 
     quantizers = None if job.quantizers is None else store.get_bytes(job.quantizers)
     traced = run.trace(
@@ -138,6 +141,8 @@ def tensor_bytes(tensor: Any) -> tuple[str, tuple[int, ...], memoryview]:
 
 def lower(job: LowerJob, context: Context) -> Result:
     """Lower a traced program, announce the result, and check that the lowered program gives the same results."""
+    import torch
+
     from trtbuild.stages.lower import run
     from trtbuild.stages.program import consistency
     from trtbuild.stages.program.custom_calls import open_calls
@@ -161,8 +166,21 @@ def lower(job: LowerJob, context: Context) -> Result:
     }
     if job.comparison is not None:
         context.announce(outputs)
-        compare_lowered(job.comparison, job.precisions, opened, lowered, store)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(_check_threads())
+        try:
+            compare_lowered(job.comparison, job.precisions, opened, lowered, store)
+        finally:
+            torch.set_num_threads(threads)
     return Result(outputs)
+
+
+def _check_threads() -> int:
+    """The number of threads for a check: half of the processors, because the next steps run at the same time."""
+    import torch
+
+    threads: int = torch.get_num_threads()
+    return max(1, threads // 2)
 
 
 def compare_lowered(

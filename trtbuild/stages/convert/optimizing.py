@@ -3,6 +3,9 @@
 The optimizer's rules compare constants with a tolerance (in onnxscript 0.7.2 a relative one of 1e-5, and an absolute one
 of 1e-8). So they replace ``x + 1e-9`` and ``x * 1.000001`` by ``x``, and a term that prevents a division by 0 is lost.
 Here constants are compared exactly.
+
+The optimizer also tries each of its rules at each node, and a try that cannot match takes most of its time. Here a rule is
+tried only at the nodes that have the operator at the end of its pattern. The result is the same.
 """
 
 from __future__ import annotations
@@ -10,10 +13,11 @@ from __future__ import annotations
 import contextlib
 import types
 from collections.abc import Iterator
+from typing import Any
 
 import onnx_ir
 from onnxscript import optimizer
-from onnxscript.rewriter import _ir_utils, _matcher
+from onnxscript.rewriter import _ir_utils, _matcher, _rewrite_rule
 
 #: The modules of onnxscript that compare constants by ``math.isclose``.
 _COMPARING_MODULES = (_matcher, _ir_utils)
@@ -21,7 +25,7 @@ _COMPARING_MODULES = (_matcher, _ir_utils)
 
 def optimize(model: onnx_ir.Model) -> None:
     """Optimize `model` in place."""
-    with _compare_exactly():
+    with _compare_exactly(), _try_matching_operators_only():
         optimizer.optimize_ir(model)
 
 
@@ -35,3 +39,22 @@ def _compare_exactly() -> Iterator[None]:
     finally:
         for module, original in zip(_COMPARING_MODULES, originals, strict=True):
             module.math = original
+
+
+@contextlib.contextmanager
+def _try_matching_operators_only() -> Iterator[None]:
+    rule_class = _rewrite_rule.RewriteRule
+    original = rule_class.try_rewrite
+
+    def try_rewrite(rule: Any, model: Any, graph: Any, node: onnx_ir.Node, **options: Any) -> Any:
+        # a matcher of this class begins with the operator of the first output, whatever the other outputs are
+        is_simple = type(rule._matcher) is _matcher.SimplePatternMatcher
+        if is_simple and not rule._target_pattern.output_nodes[0].op.matches(node.op_type):
+            return None
+        return original(rule, model, graph, node, **options)
+
+    rule_class.try_rewrite = try_rewrite
+    try:
+        yield
+    finally:
+        rule_class.try_rewrite = original

@@ -65,8 +65,8 @@ class ForkedCall:
             return None
         text = b""
         while True:
-            remaining_s = self._deadline - time.monotonic()
-            if remaining_s <= 0 or not select.select([self._answer_pipe], [], [], remaining_s)[0]:
+            remaining_s = max(0.0, self._deadline - time.monotonic())  # the answer may have arrived long ago
+            if not select.select([self._answer_pipe], [], [], remaining_s)[0]:
                 return None
             block = os.read(self._answer_pipe, 1 << 16)
             if not block:

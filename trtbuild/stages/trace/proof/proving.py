@@ -11,8 +11,7 @@ Rules
 3. Values are always compared at the smallest point. If comparing values at the other points would take long, their flows
    are compared instead (`dataflow`): model and program must call the same operators on the same values. This proof is
    stronger, and takes milliseconds. If the flows of a point differ, values are compared there, too. The flows are compared
-   in a forked copy of this process. For a model with many weights, the copy starts before this process compares the values
-   at the smallest point.
+   in a forked copy of this process. For a model with many weights, values and flows are compared at the same time.
 4. A call must not write to its inputs or to the module's weights and buffers. (A branch could do so at one size only.)
 5. If only the places of NaN differ, the bool inputs are also tried as all False and as all True. One of the two is a mask
    that hides no key of an attention. A random mask may hide all keys of a row, and PyTorch's implementations of attention
@@ -52,7 +51,7 @@ from trtbuild.stages.trace.proof.returned import ResultMismatch, returned_tensor
 from trtbuild.stages.trace.user_code.advice import value_advice
 from trtbuild.stages.trace.user_code.frames import Frames, describe_error, first_lines
 
-#: For a model with more bytes of weights than this, flows are always compared (rule 3), and no values on entry.
+#: For a model with more bytes of weights than this, flows are always compared (rule 3), and nothing on entry.
 LARGE_WEIGHTS_BYTES = 64 << 20
 
 #: If comparing values at all other points takes more seconds than this, by an estimate, flows are compared first (rule 3).
@@ -70,7 +69,7 @@ class Point:
 
 class Proof:
     """Compares program and model: at the smallest point on entry, and at the other points in a forked copy or in `finish`.
-    The values of a large model are compared in `finish` only, so that its caller can announce the program before.
+    A large model is compared in `finish` only, so that the caller can announce the program before.
 
     `dependency_state` returns a value that changes with each new dependency of user code.
     """
@@ -104,12 +103,11 @@ class Proof:
         self._comparison: ForkedCall | None = None
 
     def __enter__(self) -> Proof:
-        """Compare values at the smallest point, unless the model is large. If this would take long at the other points,
-        begin to compare flows there, in a forked copy. Raises SourceError."""
-        first, *others = self._points
+        """Compare values at the smallest point. If this would take long at the other points, begin to compare flows there,
+        in a forked copy. A large model is compared in `finish` only. Raises SourceError."""
         if self.is_large:
-            self._comparison = ForkedCall(self._equal_flows).__enter__() if others else None
             return self
+        first, *others = self._points
         duration_s = self._compare(first)
         total = sum(_element_count(point, self._job) for point in others)
         if duration_s * total / max(_element_count(first, self._job), 1) > FLOWS_WORTHWHILE_S:
@@ -121,6 +119,7 @@ class Proof:
         SourceError."""
         first, *others = self._points
         if self.is_large:
+            self._comparison = ForkedCall(self._equal_flows).__enter__() if others else None
             self._compare(first)
         answer = self._comparison.answer() if self._comparison is not None else None
         for point, is_equal in zip(others, answer or [False] * len(others), strict=True):

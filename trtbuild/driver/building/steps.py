@@ -35,6 +35,7 @@ from trtbuild.errors import SourceError
 from trtbuild.stages.trace.calibration.job import CalibrateJob
 from trtbuild.stages.trace.job import TraceJob
 from trtbuild.store.layers.layered import LayeredStore
+from trtbuild.toolchain.libraries.table import FLAVOURS
 
 #: The past participle of each stage with user code, for messages.
 _PARTICIPLES = {"calibrate": "calibrated", "trace": "traced"}
@@ -78,6 +79,8 @@ def run_step(
     job = step.job
     if isinstance(job, PartitionJob):
         job = replace(job, trust=store.local.trust.to_json())
+        if farm is None and not FLAVOURS[job.toolchain].needs_gpu:  # otherwise a worker is started for one GPU
+            pool.prepare("engine")
     if farm is not None and isinstance(job, EngineJob):
         return _compile_on_worker(step, job, farm, start_s)
     reply = call(pool, step.stage, job, gpu, publication.announce)

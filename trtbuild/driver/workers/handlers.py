@@ -37,6 +37,8 @@ def prepare(kind: str) -> None:
         prepare_trace()
     elif kind == "torch":
         prepare_torch()
+    elif kind == "engine":
+        from trtbuild.toolchain.compiling import compiler  # noqa: F401 (TensorRT itself is loaded by the first job)
 
 
 def prepare_trace() -> None:

@@ -277,7 +277,7 @@ class WorkerPool:
         worker = self._take(kind, gpu, new=alone)
         is_reused = _IS_REUSED[kind] and not alone
         if kind == "trace":
-            self._prepare("torch")
+            self.prepare("torch")
         try:
             reply = worker.call(job, on_announced)
         except TrtbuildError:
@@ -323,8 +323,8 @@ class WorkerPool:
         servers = self._servers if kind in FORKED_KINDS else None
         return Worker(kind, self._store_root, self._project, gpu, servers)
 
-    def _prepare(self, kind: WorkerKind) -> None:
-        """Start a worker of `kind` if none exists, so that it loads its libraries before it is needed."""
+    def prepare(self, kind: WorkerKind) -> None:
+        """Start a worker of `kind` if none exists, so that it loads its libraries before it is needed. It sees all GPUs."""
         with self._lock:
             exists = self._idle.get((kind, None)) or any(worker.kind == kind for worker in self._busy)
             if not self._closed and not exists and (os.cpu_count() or 1) > 1:

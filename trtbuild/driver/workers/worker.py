@@ -47,7 +47,11 @@ def main(argv: list[str]) -> int:
         faulthandler.enable()  # after a crash in native code, the log shows the Python stack
     if sys.path and sys.path[0] in ("", str(Path.cwd())):
         del sys.path[0]  # the project's files must not shadow installed modules
-    handler = _preloaded_handler(kind, Path(store_root), Path(project), replies) if kind in ("trace", "torch") else None
+    handler = (
+        _preloaded_handler(kind, Path(store_root), Path(project), replies)
+        if kind in ("trace", "torch", "engine")
+        else None
+    )
     for line in jobs:
         if handler is None:
             handler = _job_handler(kind, Path(store_root), Path(project), replies)

@@ -69,7 +69,8 @@ def builds(cluster: Cluster, tmp_path: Path) -> CommandLine:
 
 def test_engines_for_three_sms_come_from_the_worker(cluster: Cluster, builds: CommandLine) -> None:
     trace = builds.project / "trace.json"
-    document = builds("build", "--workers", cluster.address, "--trace", str(trace))
+    log = builds.project / "events"
+    document = builds("build", "--workers", cluster.address, "--trace", str(trace), "--events", str(log))
     assert ran(document)["engine"] == 3
     workers = {step(document, engine)["worker"] for engine in ENGINES}
     assert len(workers) == 1
@@ -77,6 +78,10 @@ def test_engines_for_three_sms_come_from_the_worker(cluster: Cluster, builds: Co
     assert "worker" not in step(document, "net/trace")
     events = {event["name"]: event for event in json.loads(trace.read_text())["traceEvents"]}
     assert events[ENGINES[0]]["args"]["worker"] == step(document, ENGINES[0])["worker"]
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    farm_workers = {line["id"]: line.get("farm_worker") for line in lines if line["event"] == "step_finished"}
+    assert farm_workers[ENGINES[0]] == step(document, ENGINES[0])["worker"]
+    assert farm_workers["net/trace"] is None
 
     # the engines are those of a build on this machine, and nothing is left to do
     again = builds("build")

@@ -52,6 +52,34 @@ def test_the_critical_path_leads_from_the_last_step_to_the_first() -> None:
     assert seconds == pytest.approx(5.0)
 
 
+def test_a_step_that_starts_before_its_producer_has_ended() -> None:
+    steps = [a_planned_step("trace", "run"), a_planned_step("lower", "unknown", "m/trace")]
+    announced = [a_planned_step("trace", "hit"), a_planned_step("lower", "run", "m/trace")]
+    build = replay(
+        [
+            events.ModelPlanned(at_s=0.0, model="m", steps=steps, removed=[]),
+            started(0.0, "m/trace"),
+            events.ModelPlanned(at_s=4.0, model="m", steps=announced, removed=[]),
+            started(4.0, "m/lower", "worker 2"),
+            finished(6.0, "m/trace", 6.0),
+            finished(7.0, "m/lower", 3.0, "worker 2"),
+        ]
+    )
+    assert [(row.verdict, row.start_s, row.end_s) for row in build.steps.values()] == [("run", 0, 6), ("run", 4, 7)]
+    rows, path_s = with_waits(build.steps, build.producers, build.last_s)
+    assert [row.critical for row in rows.values()] == [True, True]
+    assert path_s == 7.0, "the time in which both ran counts once"
+
+
+def test_the_worker_of_a_scheduler_is_in_the_row_of_its_step() -> None:
+    log = [
+        events.ModelPlanned(at_s=0.0, model="m", steps=[a_planned_step("engine", "run")], removed=[]),
+        started(0.0, "m/engine"),
+        finished(1.0, "m/engine", 1.0, farm_worker="gpu-host-2"),
+    ]
+    assert replay(log).steps["m/engine"].farm_worker == "gpu-host-2"
+
+
 def test_a_step_waits_for_a_free_worker_after_its_producers() -> None:
     convert = a_planned_step("convert", "run", partition="p0")
     first, second = (

@@ -40,7 +40,7 @@ function stepFacts(step) {
       ["started at", step.start_s === null ? null : duration(step.start_s)],
       ["took", step.start_s === null && !step.duration_s ? null : duration(step.duration_s)],
       ["saved", step.saved_s ? duration(step.saved_s) : null],
-      ["worker", step.worker],
+      ["worker", step.farm_worker ? `${step.worker}: ${step.farm_worker}` : step.worker],
       ["waited for", waited],
       ["memory peak", bytes(step.peak_rss_bytes)],
       ["results", bytes(step.output_bytes)],

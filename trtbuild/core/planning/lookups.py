@@ -118,7 +118,7 @@ class Lookups(Protocol):
         """The reason why the step runs even if it has a record (``--force``, not cacheable), or None."""
 
     def announced_recipe(self, step: str) -> Recipe | None:
-        """The recipe with which a running step has announced its results, by the step's id; None if there are none."""
+        """The recipe with which the running step `step` (an id) has announced its results; None for every other step."""
 
     def was_run(self, step: str) -> bool:
         """Whether this command has run the step with this id. Running it again would give the same outputs."""

@@ -79,6 +79,7 @@ class Recorder(Watcher):
                     builder=_text(ran.record, "builder"),
                     conversions={key: round(seconds, 3) for key, seconds in ran.conversions.items()},
                     uncacheable=ran.uncacheable,
+                    farm_worker=ran.worker,
                 )
             )
 

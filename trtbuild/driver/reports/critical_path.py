@@ -4,6 +4,8 @@ Rules
 1. The path is found from its end, the step that ended last. The step before a step S is usually the producer of S that
    ended last. But if S then waited for a free worker, it is the last step that ended on the worker of S before S started.
 2. A step that did not start is not on the path. A running step ends at the last event.
+3. A step may start before its producer has ended, if the producer still checks its results. Then the time of the producer
+   counts up to this start.
 """
 
 from __future__ import annotations
@@ -46,12 +48,14 @@ def with_waits(
             if position and entries[position - 1][1] != id:
                 waited_for = entries[position - 1][1]
         result[id] = replace(row, waited_for=waited_for, waited_s=round(waited_s, 3))
-    path_s = 0.0
+    path_s, next_start_s = 0.0, last_s
     current = max(ends, key=lambda id: (ends[id], id), default=None)
     seen: set[str] = set()
     while current is not None and current not in seen:
         seen.add(current)
         row = result[current] = replace(result[current], critical=True)
-        path_s += ends[current] - (row.start_s or 0.0)
+        start_s = row.start_s or 0.0
+        path_s += max(0.0, min(ends[current], next_start_s) - start_s)
+        next_start_s = start_s
         current = row.waited_for
     return result, round(path_s, 3)

@@ -21,7 +21,8 @@ class StepRow:
 
     `waited_for`: the step whose end allowed this step to start. `waited_s`: how long this step was ready before it started.
     `critical`: whether it is on the critical path. `finished`: for a hit, when its result was built. `signer`: who signed
-    the record of an engine, if keys are configured. `uncacheable`: why the result was not cached.
+    the record of an engine, if keys are configured. `uncacheable`: why the result was not cached. `farm_worker`: the worker
+    of a Dask scheduler that ran the step.
     """
 
     id: str
@@ -47,6 +48,7 @@ class StepRow:
     critical: bool
     signer: str | None
     uncacheable: str | None
+    farm_worker: str | None
     error: ErrorEntry | None
 
 

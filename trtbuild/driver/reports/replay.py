@@ -96,6 +96,8 @@ def _replan(build: ReplayedBuild, event: events.ModelPlanned) -> None:
     for step in event.steps:
         build.producers[step.id] = tuple(step.producers)
         row = build.steps.get(step.id)
+        if row is not None and row.verdict == "running" and step.verdict == "hit":
+            continue  # it has announced its results, and still checks them
         if row is not None and row.start_s is not None and row.verdict in ("run", "failed"):
             if step.verdict == "hit":  # it has run, and the next plan finds its record
                 build.steps[step.id] = replace(row, key=step.key)
@@ -131,6 +133,7 @@ def _planned_row(model: str, step: events.PlannedStep) -> StepRow:
         critical=False,
         signer=None,
         uncacheable=None,
+        farm_worker=None,
         error=None,
     )
 
@@ -148,6 +151,7 @@ def _finished(row: StepRow, event: events.StepFinished) -> StepRow:
         peak_rss_bytes=event.peak_rss_bytes,
         output_bytes=event.output_bytes,
         uncacheable=event.uncacheable,
+        farm_worker=event.farm_worker,
     )
 
 

@@ -1,4 +1,5 @@
-"""Live progress on a terminal, with rich: lines of finished steps, and below them an area with the running steps.
+"""Live progress on a terminal, with rich: lines of finished steps, and below them an area with the running steps, whose
+long names are cut in the middle.
 
 Rules
 1. Rich is imported when the first step starts, or when other work, such as planning, takes longer than `PHASE_DELAY_S`. A

@@ -1,4 +1,4 @@
-"""The worker's side of a job: one function, which takes a JSON text and returns one.
+"""Compile or compare an engine on a worker of a scheduler: one function, which takes a job as JSON and returns JSON.
 
 Rules
 1. The worker checks everything that it can check itself: the version of the message, the key, the installed toolchain, and

@@ -1,4 +1,4 @@
-"""Run onnxscript's optimizer with an exact comparison of constants.
+"""Fold constants and simplify an ONNX model by onnxscript's optimizer, with an exact comparison of constants.
 
 The optimizer's rules compare constants with a tolerance (in onnxscript 0.7.2 a relative one of 1e-5, and an absolute one
 of 1e-8). So they replace ``x + 1e-9`` and ``x * 1.000001`` by ``x``, and a term that prevents a division by 0 is lost.

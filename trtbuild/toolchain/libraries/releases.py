@@ -1,4 +1,4 @@
-"""The differences between releases of a toolchain: types, networks, policies, and operators that the parser refuses.
+"""The differences between releases of a toolchain: types, ONNX opsets, networks, policies, and refused operators.
 `trtbuild.core.model.builder_settings` has the releases of builder settings.
 
 Rules

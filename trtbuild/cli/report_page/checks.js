@@ -32,7 +32,7 @@ function verified(view, entry) {
     ...pagedTable({
       rows, text: (row) => String(row.partition),
       columns: [
-        {title: "partition", kind: "text", cell: (row) => String(row.partition)},
+        {title: "partition", kind: "name", cell: (row) => String(row.partition)},
         {title: "result", cell: (row) => badge(badgeStyle(row.status), String(row.status))},
         {title: "largest error", kind: "n", cell: (row) => small(row.error), order: (row) => row.error ?? 0},
         {title: "allowed", kind: "n", cell: (row) => small(row.tolerance ?? tolerance)},

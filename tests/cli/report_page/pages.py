@@ -24,7 +24,14 @@ VERIFIED: dict[str, Any] = {
     "points": [POINT],
     "partitions": [
         {"partition": "p0", "status": "right", "error": 2e-7, "worst": POINT, "place": None},
-        {"partition": HOSTILE, "status": "wrong", "error": 0.5, "worst": POINT, "place": {"module": HOSTILE}},
+        {
+            "partition": HOSTILE,
+            "status": "wrong",
+            "error": 0.5,
+            "worst": POINT,
+            "place": {"module": HOSTILE},
+            "by_point": [{"point": 0, "error": 0.25, "share": 25000.0}, {"point": 7, "error": math.nan, "share": None}],
+        },
         {"partition": "p7", "status": "wrong", "error": math.nan, "worst": POINT, "place": None},
         {"of": "a later version"},
     ],

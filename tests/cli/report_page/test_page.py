@@ -116,6 +116,18 @@ def test_the_views_show_the_contents_of_the_build(browser: Browser, page: Path) 
     check(browser, page)
 
 
+def test_a_partition_opens_and_shows_its_error_at_each_point(browser: Browser, page: Path) -> None:
+    write(page, hostile_report(page.parent))
+    browser.open(page, width=1440, height=900, dark=False)
+    show(browser, "checks")
+    row = "[...document.querySelectorAll('tbody tr')].find((row) => row.innerText.includes('5.0e-1'))"
+    browser.run(f"{row}.querySelector('button').click()")
+    rows = browser.run("[...document.querySelectorAll('table.points tbody tr')].map((row) => row.innerText)")
+    assert len(rows) == 2
+    assert "2.5e-1" in rows[0] and "batch 1" in rows[0]
+    check(browser, page)
+
+
 def test_a_step_has_an_address_and_shows_why_part_by_part(browser: Browser, page: Path) -> None:
     write(page, make_report(page.parent, a_log(), []))
     browser.open(page, width=1440, height=900, dark=False)

@@ -39,6 +39,9 @@ def test_a_correct_conversion_is_right(precision: Precision) -> None:
     assert not list(report.failures()) and report.status == "right"
     (part,) = report.partitions
     assert part.status == "right" and part.points == 3 and part.place is None
+    assert part.by_point is not None
+    assert [entry.point for entry in part.by_point] == [0, 1, 2]
+    assert max(entry.error or 0.0 for entry in part.by_point) == part.error
     assert part.precision == report.whole.precision == report.lowered.precision == precision
     assert 0 <= part.error <= part.tolerance == report.tolerance == TOLERANCES["onnxruntime"][precision]
     # a lowered program of another precision differs from the traced program, and its ONNX model differs equally

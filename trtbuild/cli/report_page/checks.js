@@ -32,7 +32,7 @@ function verified(view, entry) {
     ...pagedTable({
       rows, text: (row) => String(row.partition),
       columns: [
-        {title: "partition", kind: "text", cell: (row) => String(row.partition)},
+        {title: "partition", kind: "name", cell: (row) => String(row.partition)},
         {title: "result", cell: (row) => badge(badgeStyle(row.status), String(row.status))},
         {title: "largest error", kind: "n", cell: (row) => small(row.error), order: (row) => row.error ?? 0},
         {title: "allowed", kind: "n", cell: (row) => small(row.tolerance ?? tolerance)},
@@ -40,7 +40,20 @@ function verified(view, entry) {
         {title: "at", kind: "text", cell: (row) => (row.worst ? pointText(row.worst) : "–")},
         {title: "module", kind: "text", cell: (row) => (row.place ? row.place.module ?? row.place.text ?? "" : "")},
       ],
+      details: (row) => errorsByPoint(row, list(entry.points), row.tolerance ?? tolerance),
     }).childNodes);
+}
+
+/** The errors of one row at each point. */
+function errorsByPoint(row, points, tolerance) {
+  const errors = list(row.by_point);
+  if (!errors.length) return el("p", {}, "The errors at each point were not recorded.");
+  return el("table.points", {},
+    el("thead", {}, el("tr", {}, ...["point", "largest error", "share of the tolerance (log)"].map((title) => el("th", {scope: "col"}, title)))),
+    el("tbody", {}, ...errors.map((each) => el("tr", {},
+      el("td", {}, points[each.point] ? pointText(points[each.point]) : String(each.point)),
+      el("td", {}, small(each.error)),
+      el("td", {}, typeof each.share === "number" ? errorBar(each.share, 1) : errorBar(each.error, tolerance))))));
 }
 
 /** A bar for an error, on a logarithmic scale: empty at a millionth of the tolerance, full at the tolerance. */

@@ -50,6 +50,18 @@ class PartitionIdentity:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PointError:
+    """The error at one point, which is the number of a point of the report.
+
+    It is the error of the output whose error is the largest relative to its tolerance at this point: max|a-b| / max|b|, or
+    None if that is not a finite number. `share` is the error divided by the tolerance, or None."""
+
+    point: int
+    error: float | None
+    share: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Compared:
     """The worst result of a comparison over all points.
 
@@ -67,6 +79,8 @@ class Compared:
     #: The point with the worst result. Subclasses say in which form.
     worst: object
     points: int
+    #: The errors at all points that were compared. Records of earlier versions do not have them.
+    by_point: Sequence[PointError] | None = optional()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from trtbuild.core.model.comparisons import Comparison, Status
+from trtbuild.core.model.comparisons import Comparison, PointError, Status
 from trtbuild.core.model.verification import Point, RoundedType, coarsest_precision, relative_to_tolerance
 from trtbuild.stages.verify.comparing import Deviation
 
@@ -30,8 +30,8 @@ class Outcome:
     smallest_wrong: int | None = None
     #: The reason why the partition cannot run here; None if it can run.
     unchecked: str | None = None
-    #: The number of points at which results were added.
-    points: int = 0
+    #: The error at each point at which results were added.
+    by_point: list[PointError] = field(default_factory=list)
     #: Outputs that had no value to compare at any point so far.
     never_compared: set[int] | None = None
     #: The number of values that rounding decides, over all points.
@@ -49,7 +49,6 @@ class Outcome:
 
     def add(self, point: int, deviations: Sequence[Deviation], size: Callable[[int], int]) -> None:
         """Add the results of each output at a point. `size` returns the size of the inputs at a point."""
-        self.points += 1
         self.undecided += sum(deviation.undecided for deviation in deviations)
         not_compared = {output for output, deviation in enumerate(deviations) if not deviation.compared}
         self.never_compared = not_compared if self.never_compared is None else self.never_compared & not_compared
@@ -61,6 +60,11 @@ class Outcome:
         for output, (deviation, relative) in enumerate(zip(deviations, relative_errors, strict=True)):
             if (relative, deviation.error) > (self.relative_error, self.worst.error):
                 self.worst, self.relative_error, self.point, self.output = deviation, relative, point, output
+        share, error = max(
+            ((relative, deviation.error) for relative, deviation in zip(relative_errors, deviations, strict=True)),
+            default=(0.0, 0.0),
+        )
+        self.by_point.append(PointError(point=point, error=_finite(error), share=_finite(share)))
         is_wrong = any(
             relative > 1 and not deviation.error <= deviation.allowed_error
             for deviation, relative in zip(deviations, relative_errors, strict=True)
@@ -95,5 +99,10 @@ class Outcome:
             text=text,
             output=self.output,
             worst=points[self.point] if self.point is not None else None,
-            points=self.points,
+            points=len(self.by_point),
+            by_point=tuple(self.by_point),
         )
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) and number >= 0 else None

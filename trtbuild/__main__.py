@@ -1,17 +1,16 @@
 """The console script and ``python -m trtbuild``. Both try the null build, and a watcher of the project (`trtbuild watch`),
 before they import the whole program."""
 
-from __future__ import annotations
-
 import sys
 
-from trtbuild import null_build
+# `from trtbuild import null_build` would call `trtbuild.__getattr__`, and thus import importlib.
+from trtbuild.null_build import answer
 
 
 def main() -> None:
     """Run the command line and exit. The exit codes are in docs/terminal.md."""
     try:
-        status = null_build.answer(sys.argv[1:])
+        status = answer(sys.argv[1:])
         if status is None and "build" in sys.argv[1:]:
             from trtbuild.driver.watching import client
 

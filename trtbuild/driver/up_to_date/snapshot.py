@@ -4,9 +4,9 @@ A snapshot contains the identity of everything that the output of a command depe
 of a file is its size, times and inode. Times alone do not prove that a file has the expected content. So a snapshot is
 written only under these conditions:
 
-* The digest of a file is the expected one. It comes from `FileDigests.known_digest`, whose entries are valid until the next
-  edit. If there is no such entry, the file is read now, and its last change must be at least one tick of the clock before
-  the read.
+* The digest of a file is the expected one. It comes from `FileDigests.known_digests`, whose entries are valid until the
+  next edit. If there is no such entry, the file is read now, and its last change must be at least one tick of the clock
+  before the read.
 * Listings are read again, between two reads of the directory's identity. Links are read again, too.
 * trtbuild's own sources and the directories of ``sys.path`` were last changed before this process started. The same holds
   for the directories of the cache in the snapshot of a plan.
@@ -267,8 +267,7 @@ class _SnapshotRows:
         if package is None or package.record is None:
             raise Unsettled
         for _, _, files in self._workspace.files_of(plan.model, package.record):
-            for file in files:
-                self._add_file(file.path, file.sha256)
+            self._add_files({file.path: file.sha256 for file in files})
 
     def _add_observation(self, dependency: Dependency, seen: str) -> None:
         kind, name = dependency.kind, dependency.name
@@ -290,8 +289,14 @@ class _SnapshotRows:
 
     def _add_file(self, name: str, expected: str | None) -> None:
         """Add a file that must have the digest `expected`. With None, any content is accepted."""
-        if name not in self.identities:
-            self._add_identity(name, _verified_stat(self._path(name), expected, self._workspace.digests))
+        self._add_files({name: expected})
+
+    def _add_files(self, expected_digests: Mapping[str, str | None]) -> None:
+        """Add files by name. Several files take only one lookup in the index."""
+        paths = {name: self._path(name) for name in expected_digests if name not in self.identities}
+        known = self._workspace.digests.known_digests(paths.values())
+        for name, path in paths.items():
+            self._add_identity(name, _verified_stat(path, expected_digests[name], known.get(path)))
 
     def _add_listing(self, dependency: Dependency, seen: str) -> None:
         path = self._path(dependency.name)
@@ -315,9 +320,10 @@ class _SnapshotRows:
         self.links[dependency.name] = target
 
 
-def _verified_stat(path: str, expected: str | None, digests: FileDigests) -> os.stat_result:
-    """Return the stat of a file with the digest `expected`. Each later edit changes this stat. Raises Unsettled."""
-    known = digests.known_digest(path)
+def _verified_stat(path: str, expected: str | None, known: tuple[str, os.stat_result] | None) -> os.stat_result:
+    """Return the stat of a file with the digest `expected`. Each later edit changes this stat. Raises Unsettled.
+
+    `known` is the result of `FileDigests.known_digests` for the file."""
     if known is not None and known[0] == expected:
         return known[1]
     status, now_ns = os.stat(path), time.time_ns()

@@ -59,16 +59,7 @@ class Record:
 
         If the text of the recipe is equal to the text of `wanted`, the recipe is not parsed, and the record has `wanted`.
         """
-        try:
-            document = json.loads(data)
-        except RecursionError:
-            raise ValueError("the record is nested too deeply") from None
-        if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-            raise ValueError(f"not a {SCHEMA} document")
-        if wanted is not None and data.endswith(_document_end(wanted)):
-            recipe = wanted
-        else:
-            recipe = Recipe.from_json(document.get("recipe"))
+        document, recipe = _parse(data, wanted)
         if document.get("key") != recipe.key:
             raise ValueError("the record's key is not the key of its recipe")
         outputs, provenance = document.get("outputs"), document.get("provenance")
@@ -77,11 +68,26 @@ class Record:
         return cls(recipe, {name: _output(name, entry) for name, entry in outputs.items()}, provenance)
 
 
-def _document_end(recipe: Recipe) -> bytes:
-    """The last bytes of the document of a record with `recipe`. Valid JSON with this end has exactly this recipe.
+def _parse(data: bytes, wanted: Recipe | None) -> tuple[Mapping[str, object], Recipe]:
+    """The members of a document, and its recipe. Raises ValueError.
 
-    Proof: the end does not begin inside a string, because the first quote in it would close that string, and the rest would
-    not be valid JSON. The text of the recipe is complete, so the last brace is that of the document."""
+    A document with the `wanted` recipe ends with its text and the schema. Then only the other members are parsed. The
+    members before this end are valid JSON without the end, so the end is not a part of a string or of another object."""
+    try:
+        if wanted is not None and data.endswith(end := _document_end(wanted)):
+            members = json.loads(data[: -len(end)] + b"}")
+            if isinstance(members, dict) and members:
+                return members, wanted
+        document = json.loads(data)
+    except RecursionError:
+        raise ValueError("the record is nested too deeply") from None
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+        raise ValueError(f"not a {SCHEMA} document")
+    return document, Recipe.from_json(document.get("recipe"))
+
+
+def _document_end(recipe: Recipe) -> bytes:
+    """The last bytes of the document of a record with `recipe`."""
     return f',"recipe":{recipe.text},"schema":"{SCHEMA}"}}'.encode()
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cached_property
 
 from trtbuild.core.engines.binding import Interface, bind_weights, weights_from_json
 from trtbuild.core.engines.engine_job import EngineJob, Weight
@@ -172,7 +173,7 @@ class _ForwardPass:
             program=record.outputs["program"].sha256,
             graph_kind=self._model.source.graph.name,
             precisions=self._model.precisions,
-            points=self._points(),
+            points=self._points,
             comparison=make_comparison(
                 self._model, self.plan.shapes, weights[: interface.program_slot_count], interface.state_inputs
             ),
@@ -180,6 +181,7 @@ class _ForwardPass:
         )
         return self._verdicts.add_step("lower", recipe, job, producers=(trace.id,))
 
+    @cached_property
     def _points(self) -> tuple[tuple[int, ...], ...]:
         """The values of the symbols at min, opt and max of every profile. The steps compare sizes at these points."""
         shapes = self.plan.shapes
@@ -218,7 +220,7 @@ class _ForwardPass:
             toolchain_version=facts.version,
             opset=facts.opset,
             versions=dict(self._versions),
-            points=self._points(),
+            points=self._points,
             stand_in=keys.stand_in_of(recipe),  # an accepted recipe may name another parser than `facts`
             plugins=self._plugins,
         )

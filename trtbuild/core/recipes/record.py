@@ -20,7 +20,7 @@ def is_digest(text: object) -> bool:
     return isinstance(text, str) and _HEX64.fullmatch(text) is not None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Output:
     """One output blob of a step: its SHA-256 and its size in bytes."""
 

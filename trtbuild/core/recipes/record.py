@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from trtbuild.core.recipes.recipe import Recipe
 
@@ -31,7 +33,7 @@ class Output:
         return {"sha256": self.sha256, "size": self.size}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Record:
     """The recipe of a finished step, its outputs by name, and its provenance (who, when, how long).
 
@@ -65,7 +67,10 @@ class Record:
         outputs, provenance = document.get("outputs"), document.get("provenance")
         if not isinstance(outputs, dict) or not isinstance(provenance, dict):
             raise ValueError("outputs and provenance are objects")
-        return cls(recipe, {name: _output(name, entry) for name, entry in outputs.items()}, provenance)
+        outputs = {sys.intern(name): _output(name, entry) for name, entry in outputs.items()}
+        return cls(
+            recipe, outputs, {name: _with_shared_names(item) for name, item in _with_shared_names(provenance).items()}
+        )
 
 
 def _parse(data: bytes, wanted: Recipe | None) -> tuple[Mapping[str, object], Recipe]:
@@ -89,6 +94,11 @@ def _parse(data: bytes, wanted: Recipe | None) -> tuple[Mapping[str, object], Re
 def _document_end(recipe: Recipe) -> bytes:
     """The last bytes of the document of a record with `recipe`."""
     return f',"recipe":{recipe.text},"schema":"{SCHEMA}"}}'.encode()
+
+
+def _with_shared_names(value: Any) -> Any:
+    """A mapping from JSON whose names are not repeated in memory. A plan keeps the records of thousands of steps."""
+    return {sys.intern(name): item for name, item in value.items()} if type(value) is dict else value
 
 
 def _output(name: str, entry: object) -> Output:

@@ -30,7 +30,7 @@ from trtbuild.store.digests.fingerprint import FileDigests
 from trtbuild.store.layers.layered import LayeredStore
 
 #: The number of blobs that are kept. One model needs a few, several times.
-_MAX_KEPT_BLOBS = 512
+_MAX_KEPT_BLOBS = 128
 
 
 class StoreLookups:

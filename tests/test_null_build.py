@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -269,16 +270,8 @@ def test_a_null_build_neither_uses_nor_reports_a_remote_that_is_down(project: Pr
 
 def test_a_snapshot_expires_with_a_trusted_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", sys.__stdout__)
-    snapshot = {
-        "format": null_build.SNAPSHOT_FORMAT,
-        "directory": "/d",
-        "arguments": ["build"],
-        "interpreter": null_build.interpreter(),
-        "own": null_build.own_variables(),
-        "looks": null_build.output_settings(),
-        "variables": {},
-    }
-    for until_s, is_valid in ((None, True), (2000.0, True), (1000.0, False), (999.0, False)):
+    snapshot = {"call": null_build.call_line("/d", ["build"]), "variables": []}
+    for until_s, is_valid in ((math.inf, True), (2000.0, True), (1000.0, False), (999.0, False)):
         monkeypatch.setattr(null_build.time, "time", lambda: 1000.0)
         result = null_build._is_for_this_call({**snapshot, "until_s": until_s}, "/d", ["build"])
         assert result is is_valid
@@ -331,7 +324,9 @@ def test_the_whole_program_runs_after_an_installation(project: Project, tmp_path
     assert document["totals"]["trace"]["hit"] == 0  # the whole program has found the other torch
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b"{}\n", b"[]\n", b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "damage", [b"", b"{", b"{}\n", b"[]\n\n", b"\xff\xfe", b"[]\ninf 0 0\n", b"\xff\ninf 4 0\n\0\0\0\0"]
+)
 def test_a_snapshot_that_cannot_be_read_is_ignored(project: Project, damage: bytes) -> None:
     project.settle()
     for path in (project.root / null_build.SNAPSHOT_FOLDER).iterdir():
@@ -339,11 +334,11 @@ def test_a_snapshot_that_cannot_be_read_is_ignored(project: Project, damage: byt
     assert not project.is_null()
 
 
-def test_an_incomplete_answer_is_ignored(project: Project) -> None:
+@pytest.mark.parametrize("lost_bytes", [1, 8, 100])
+def test_an_incomplete_snapshot_is_ignored(project: Project, lost_bytes: int) -> None:
     project.settle()
     for path in (project.root / null_build.SNAPSHOT_FOLDER).iterdir():
-        head, _, text = path.read_bytes().partition(b"\n")
-        path.write_bytes(head + b"\n" + text[:4])
+        path.write_bytes(path.read_bytes()[:-lost_bytes])
     assert not project.is_null()
 
 

@@ -10,8 +10,6 @@ Every command imports this package first, so it imports almost nothing. Public n
 of ``.pt2`` files is registered with torch as soon as a program has imported torch.
 """
 
-from __future__ import annotations
-
 import sys
 
 TYPE_CHECKING = False  # importing typing or importlib would take longer than the null build
@@ -37,7 +35,7 @@ _MODULE_OF_NAME = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     from importlib import import_module
 
     if name == "dynamo":
@@ -56,7 +54,7 @@ class _TorchImportHook:
     """An import hook that calls `_register_operator` after the first import of torch. It does not find modules itself."""
 
     @staticmethod
-    def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
+    def find_spec(name: str, path: "Any" = None, target: "Any" = None) -> "Any":
         if name != "torch":
             return None
         finders = [finder for finder in sys.meta_path if finder is not _TorchImportHook]
@@ -67,7 +65,7 @@ class _TorchImportHook:
         if loader is not None and hasattr(loader, "exec_module"):
             execute = loader.exec_module
 
-            def exec_module(module: Any) -> None:
+            def exec_module(module: "Any") -> None:
                 loader.exec_module = execute
                 if _TorchImportHook in sys.meta_path:
                     sys.meta_path.remove(_TorchImportHook)

@@ -3,17 +3,16 @@
 Both first try the null build, and then a running `trtbuild watch` of the project. If neither answers, they import the
 whole program."""
 
-from __future__ import annotations
-
 import sys
 
-from trtbuild import null_build
+# `from trtbuild import null_build` would call `trtbuild.__getattr__`, and thus import importlib.
+from trtbuild.null_build import answer
 
 
 def main() -> None:
     """Run the command line and exit. The exit codes are in docs/terminal.md."""
     try:
-        status = null_build.answer(sys.argv[1:])
+        status = answer(sys.argv[1:])
         if status is None and "build" in sys.argv[1:]:
             from trtbuild.driver.watching import client
 

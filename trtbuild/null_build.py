@@ -8,9 +8,9 @@ A build or plan that finds everything up to date writes a *snapshot*: its output
 whole program runs, and its answer is always right.
 
 Rules
-1. This module imports only a few modules of the standard library: sys, os, time, json and binascii, and hashlib if it has
-   to compare an environment variable that may be a secret.
-2. Each command line has its own snapshot. The file's name is a checksum of the working directory, the arguments and the
+1. This module imports only gc, os, sys and time, and hashlib if it has to compare an environment variable that may be a
+   secret. An import of json or re takes as long as the checks of hundreds of files.
+2. Each command line has its own snapshot. The file's name is a hash of the working directory, the arguments and the
    settings of the output. The file also contains these values themselves, and they are compared. So this module does not
    have to understand the arguments, except ``-C``. Even if it misreads ``-C``, it never uses the snapshot of another
    command line.
@@ -19,9 +19,8 @@ Rules
    colours), and the current time with the day on which the first trusted key expires. These files and directories, in the
    project and elsewhere, are compared:
    * by identity (size, mtime, ctime, inode): trtbuild's own sources, the user's configuration, manifests, weights, every
-     file that a trace has read, and every file of every output;
-   * by times and inode: every directory that was listed, the directories of ``sys.path`` (installing a package changes
-     them), and the directory that is searched for manifests;
+     file that a trace has read, and every file of every output. Also every directory that was listed, the directories of
+     ``sys.path`` (installing a package changes them), and the directory that is searched for manifests;
    * by their targets: symbolic links;
    * by their existence: paths that must not exist, and paths that must be directories. The directory of the cache must also
      have the same inode.
@@ -38,8 +37,7 @@ Rules
 # Paths are strings here, because importing pathlib takes longer than the whole check.
 # ruff: noqa: PTH109
 
-from __future__ import annotations
-
+import gc
 import os
 import sys
 import time
@@ -48,7 +46,8 @@ TYPE_CHECKING = False  # importing it from typing would take longer than a thous
 if TYPE_CHECKING:
     from typing import Any
 
-SNAPSHOT_FORMAT = 3
+#: The version of the file's layout, which `_read` describes. It is a part of `call_line`.
+SNAPSHOT_FORMAT = 4
 
 #: The start of this process in ns: the time now, less the CPU time of the process. The process may also have waited for
 #: disks and processors, so the real start may be earlier. This module computes the value, because later imports may wait
@@ -82,6 +81,9 @@ OUTPUT_VARIABLES = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "TE
 
 ABSENT = "absent"
 
+#: The largest prime of 64 bits. A remainder is a sufficient hash for names, and needs no import.
+_PRIME = 2**64 - 59
+
 
 def answer(arguments: list[str]) -> int | None:
     """Print the output of the last command with these arguments if its snapshot is current, and return the exit code.
@@ -99,10 +101,11 @@ def answer(arguments: list[str]) -> int | None:
     try:
         directory = os.getcwd()
         project = project_directory(arguments)
-        snapshot, text = _read(os.path.join(project, SNAPSHOT_FOLDER, snapshot_name(directory, arguments)))
+        snapshot = _read(os.path.join(project, SNAPSHOT_FOLDER, snapshot_name(directory, arguments)))
         if not _is_for_this_call(snapshot, directory, arguments) or not _is_current(snapshot, project):
             return None
-    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        text = snapshot["output"].decode("utf-8", "surrogateescape")
+    except (OSError, ValueError, TypeError, IndexError):
         return None
     try:
         sys.stdout.write(text.replace(DURATION_PLACEHOLDER, f"{time.perf_counter() - start_s:.3f}", 1))
@@ -113,15 +116,20 @@ def answer(arguments: list[str]) -> int | None:
         return 0
     except (OSError, ValueError):  # such as a full disk, which the whole program then reports
         return None
+    gc.freeze()  # the collections at the end of Python would look at every object of the standard library
     return 0
 
 
 def snapshot_name(directory: str, arguments: list[str]) -> str:
     """The file name of the snapshot for a command line."""
-    from binascii import crc32
-
     words = [directory, *arguments, *output_settings().values()]
-    return f"{crc32(os.fsencode(chr(0).join(words))):08x}"
+    return f"{int.from_bytes(os.fsencode(chr(0).join(words)), 'big') % _PRIME:016x}"
+
+
+def call_line(directory: str, arguments: list[str]) -> str:
+    """The values of rule 3 that this process has without reading files, in one line of ASCII."""
+    variables, settings = sorted(own_variables().items()), sorted(output_settings().items())
+    return ascii([SNAPSHOT_FORMAT, directory, arguments, interpreter(), variables, settings])
 
 
 def interpreter() -> list[str]:
@@ -160,13 +168,10 @@ def variable_digest(name: str) -> str:
 
 
 def identity(status: os.stat_result) -> list[int]:
-    """The identity of a file. Every change of its content changes the identity (rule 4)."""
+    """The identity of a file or directory. Every change of a file's content changes the identity (rule 4).
+
+    Adding or removing an entry of a directory changes the identity of the directory."""
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
-
-
-def directory_identity(status: os.stat_result) -> list[int]:
-    """The identity of a directory. Adding or removing an entry changes the identity."""
-    return [status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
 def project_directory(arguments: list[str]) -> str:
@@ -180,33 +185,49 @@ def project_directory(arguments: list[str]) -> str:
     return project
 
 
-def _read(path: str) -> tuple[dict[str, Any], str]:
-    """Read a snapshot and the output from a file: one line of JSON, then the output. Raises OSError or ValueError."""
-    import json
+def _read(path: str) -> "dict[str, Any]":
+    """Read a snapshot. Raises OSError, ValueError or TypeError.
 
+    The first line of the file is `call_line`. The second has the time in seconds at which the snapshot expires, or
+    ``inf``, and the sizes of the next two parts in bytes: names, and the output. The names are five lists, with two zero
+    bytes between lists and one between names: variables with their digests, files, links with their targets, directories,
+    and absent paths. The rest are native 64-bit integers: the sizes of all files, all mtimes, all ctimes, and the inodes of
+    files and directories. Only the inodes are unsigned. Paths are bytes, because `os.stat` would have to encode a string.
+    """
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # O_NONBLOCK: opening a pipe does not wait
-        head, _, tail = file.read().partition(b"\n")
-    snapshot, text = json.loads(head), tail.decode("utf-8", "surrogateescape")
-    if len(text) != snapshot["length"]:
+        call, sizes, rest = file.read().split(b"\n", 2)
+    until_s, names_size, output_size = sizes.split()
+    names_end = int(names_size)
+    output_end = names_end + int(output_size)
+    lists = rest[:names_end].split(b"\0\0")
+    variables, files, links, directories, absent = [names.split(b"\0") if names else [] for names in lists]
+    count = len(files)
+    numbers = memoryview(rest)[output_end:]
+    signed, inodes = numbers[: 24 * count].cast("q").tolist(), numbers[24 * count :].cast("Q").tolist()
+    if len(inodes) != count + len(directories):
         raise ValueError("the file is incomplete")
-    return snapshot, text
+    return {
+        "call": call.decode("ascii"),
+        "until_s": float(until_s),
+        "variables": zip(variables[::2], variables[1::2], strict=True),
+        "files": zip(files, signed[:count], signed[count : 2 * count], signed[2 * count :], inodes, strict=False),
+        "links": zip(links[::2], links[1::2], strict=True),
+        "directories": zip(directories, inodes[count:], strict=True),
+        "absent": absent,
+        "output": rest[names_end:output_end],
+    }
 
 
-def _is_for_this_call(snapshot: dict[str, Any], directory: str, arguments: list[str]) -> bool:
+def _is_for_this_call(snapshot: "dict[str, Any]", directory: str, arguments: list[str]) -> bool:
     """Whether the command line, the interpreter, the variables and the output's settings are those of the snapshot."""
     return (
-        snapshot["format"] == SNAPSHOT_FORMAT
-        and snapshot["directory"] == directory
-        and snapshot["arguments"] == arguments
-        and snapshot["interpreter"] == interpreter()
-        and snapshot["own"] == own_variables()
-        and (snapshot["until_s"] is None or time.time() < snapshot["until_s"])
-        and snapshot["looks"] == output_settings()
-        and all(variable_digest(name) == digest for name, digest in snapshot["variables"].items())
+        snapshot["call"] == call_line(directory, arguments)
+        and time.time() < snapshot["until_s"]
+        and all(variable_digest(os.fsdecode(name)).encode() == digest for name, digest in snapshot["variables"])
     )
 
 
-def _is_current(snapshot: dict[str, Any], project: str) -> bool:
+def _is_current(snapshot: "dict[str, Any]", project: str) -> bool:
     """Whether all files, directories and links that the snapshot names are unchanged."""
     stat = os.stat
     folder = os.open(project, os.O_RDONLY | os.O_DIRECTORY)  # paths in the snapshot are relative to it, or absolute
@@ -220,9 +241,6 @@ def _is_current(snapshot: dict[str, Any], project: str) -> bool:
                 or status.st_ino != inode
             ):
                 return False
-        for path, *recorded_identity in snapshot["listings"]:
-            if directory_identity(stat(path, dir_fd=folder)) != recorded_identity:
-                return False
         for path, target in snapshot["links"]:
             if os.readlink(path, dir_fd=folder) != target:
                 return False
@@ -235,7 +253,7 @@ def _is_current(snapshot: dict[str, Any], project: str) -> bool:
         os.close(folder)
 
 
-def _is_absent(path: str, folder: int) -> bool:
+def _is_absent(path: bytes, folder: int) -> bool:
     try:
         os.lstat(path, dir_fd=folder)  # lstat, because a broken link (to a manifest, for example) exists, too
     except (FileNotFoundError, NotADirectoryError):

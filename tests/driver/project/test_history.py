@@ -80,6 +80,32 @@ def test_two_builds_merge_their_entries(state: Path) -> None:
     assert History(state).recipe("b/lower") is not None
 
 
+def test_entries_are_those_of_the_file_that_was_opened(state: Path) -> None:
+    """Another build may replace the file while this process plans."""
+    first = History(state)
+    first.note_recipe("net/trace", TRACE, RAN)
+    first.save()
+    opened = History(state)
+    first.note_recipe("a/trace", LOWER)
+    first.note_recipe("net/trace", LOWER, RAN)
+    first.save()
+    recipe = opened.recipe("net/trace")
+    assert recipe is not None and recipe.same_as(TRACE)
+    assert opened.steps() == ["net/trace"]
+
+
+def test_an_entry_that_was_cut_off_counts_as_missing(state: Path) -> None:
+    first = History(state)
+    first.note_recipe("net/trace", TRACE, RAN)
+    first.save()
+    opened = History(state)
+    (state / "history.json").write_bytes(b"{")
+    assert opened.recipe("net/trace") is None
+    opened.note_recipe("net/trace", TRACE)
+    opened.save()
+    assert History(state).recipe("net/trace") is not None
+
+
 def test_another_form_of_the_file_is_read_too(state: Path) -> None:
     state.mkdir()
     document = {"net/trace": {"recipe": TRACE.to_json(), "ran": encode(RAN)}, 'odd"\\name': {"recipe": LOWER.to_json()}}

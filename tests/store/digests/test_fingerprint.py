@@ -223,7 +223,7 @@ def test_learns_the_digest_of_a_file_that_the_store_has_written(
     stamp = store.copy_to(output.sha256, str(path))
     assert stamp is not None
     digests.learn({str(path): (output.sha256, stamp)})
-    assert digests.known_digest(path) == (output.sha256, path.stat())
+    assert digests.known_digests([str(path)]) == {str(path): (output.sha256, path.stat())}
     assert digests.sha256(path) == output.sha256
     assert (work.sha256, work.xxh3) == (0, 0)
 
@@ -249,19 +249,18 @@ def test_detects_an_edit_of_a_file_that_the_store_has_written(
         os.utime(path, ns=(stamp.mtime_ns - 1, stamp.mtime_ns - 1))
     if when == "before it is learnt":
         digests.learn({str(path): (output.sha256, stamp)})
-    assert digests.known_digest(path) is None
+    assert digests.known_digests([str(path)]) == {}
     assert digests.sha256(path) == hashlib.sha256(b"y" * 3_000_000).hexdigest()
 
 
 def test_does_not_learn_a_removed_file(tmp_path: Path, digests: FileDigests) -> None:
     digests.learn({str(tmp_path / "absent"): ("ab" * 32, FileStamp(1, 1, 1))})
-    assert digests.known_digest(tmp_path / "absent") is None
+    assert digests.known_digests([str(tmp_path / "absent")]) == {}
 
 
 def test_a_fresh_file_is_not_known(digests: FileDigests, file: Path) -> None:
     digests.sha256(file)
-    assert digests.known_digest(file) is None
-    assert digests.known_digest(file.parent) is None
+    assert digests.known_digests([str(file), str(file.parent)]) == {}
 
 
 def test_a_missing_file_has_no_digest_and_a_directory_is_an_error(

@@ -73,6 +73,13 @@ def test_returns_none_for_unknown_and_forgotten_names(index: Index) -> None:
     assert index.get("name") is None
 
 
+def test_returns_many_facts_at_once(index: Index) -> None:
+    facts = {f"name {number}": number for number in range(1200)}
+    index.set_many(facts)
+    assert index.get_many([*facts, "unknown"]) == facts
+    assert index.get_many([]) == {}
+
+
 def test_creates_no_file_beside_the_database(index: Index, folder: Path) -> None:
     index.set("name", "x" * 1_000_000)
     assert {path.name.partition("-")[0] for path in folder.iterdir()} == {"cache.db"}
@@ -104,6 +111,9 @@ def test_rejects_a_forged_row(index: Index, folder: Path, nothing_unpickled: Pat
     for row in rows:
         forge(folder, **row)
         assert index.get("forged") is None, row
+        forge(folder, **row)
+        assert index.get_many(["forged", "name"]) == {"name": 1}, row
+        assert index.get_many(["forged"]) == {}, row
         forge(folder, **row)
         index.set("forged", "new")  # this deletes the forged row, but must not delete the file that the row names
         assert index.get("forged") == "new", row

@@ -13,7 +13,7 @@ from trtbuild.core.model.state import StateInputs, StateTensor
 from trtbuild.errors import SourceError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class WeightSlot:
     """One weight input of a program. `name` is the weight's name in the module. `persistent` is whether the module's
     ``state_dict`` contains the weight."""

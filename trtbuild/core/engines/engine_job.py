@@ -12,7 +12,7 @@ from trtbuild.core.model.spec import ShapeRange, Target
 ENGINE_ENVIRONMENT: Mapping[str, str] = {"LANG": "C.UTF-8", "PATH": "/usr/bin:/bin", "PYTHONHASHSEED": "0"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Weight:
     """One weight. `dtype` is NumPy's or torch's name; `sha256` is the digest of the values as row-major bytes."""
 
@@ -25,7 +25,7 @@ class Weight:
 DeclaredType = tuple[str, tuple[int | None, ...]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class EngineJob:
     """Compile the ONNX model `onnx` (a blob's SHA-256) with its weights into one plan.
 

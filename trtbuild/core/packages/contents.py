@@ -32,7 +32,7 @@ class ToolchainPartitions:
     programs: Mapping[str, Output]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PackageEngine:
     """One engine of a package: its key, its plan and its layer information.
 

@@ -45,7 +45,7 @@ def step_id(model: str, stage: Stage, partition: str = "", target: str = "") -> 
     return f"{model}/{stage}" + (f"/{partition}" if partition else "") + (f"@{target}" if target else "")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Step:
     """One step of one model, and its verdict.
 

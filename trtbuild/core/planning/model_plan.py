@@ -19,9 +19,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cached_property
 
 from trtbuild.core.engines.binding import Interface, bind_weights, weights_from_json
 from trtbuild.core.engines.engine_job import EngineJob, Weight
+from trtbuild.core.model.builder_settings import BuilderSettings
 from trtbuild.core.model.plugins import Plugin, has_library, plugins_of
 from trtbuild.core.model.shapes import ShapePlan, symbol_values
 from trtbuild.core.model.spec import Model, Target, ToolchainName
@@ -66,6 +68,7 @@ class _ForwardPass:
         self._verdicts = Verdicts(self.plan, lookups)
         #: ``id()`` of a partition → its engine job for the first target.
         self._jobs: dict[int, EngineJob] = {}
+        self._settings_by_workspace: dict[int | None, BuilderSettings] = {}
 
     def plan_all(self) -> None:
         """Add every step whose recipe is known, and unknown steps for the later stages."""
@@ -172,7 +175,7 @@ class _ForwardPass:
             program=record.outputs["program"].sha256,
             graph_kind=self._model.source.graph.name,
             precisions=self._model.precisions,
-            points=self._points(),
+            points=self._points,
             comparison=make_comparison(
                 self._model, self.plan.shapes, weights[: interface.program_slot_count], interface.state_inputs
             ),
@@ -180,6 +183,7 @@ class _ForwardPass:
         )
         return self._verdicts.add_step("lower", recipe, job, producers=(trace.id,))
 
+    @cached_property
     def _points(self) -> tuple[tuple[int, ...], ...]:
         """The values of the symbols at min, opt and max of every profile. The steps compare sizes at these points."""
         shapes = self.plan.shapes
@@ -218,7 +222,7 @@ class _ForwardPass:
             toolchain_version=facts.version,
             opset=facts.opset,
             versions=dict(self._versions),
-            points=self._points(),
+            points=self._points,
             stand_in=keys.stand_in_of(recipe),  # an accepted recipe may name another parser than `facts`
             plugins=self._plugins,
         )
@@ -331,9 +335,7 @@ class _ForwardPass:
         interface_and_weights: InterfaceAndWeights,
     ) -> EngineJob:
         onnx = converted.outputs["onnx"].sha256
-        settings = self._model.builder
-        if settings.workspace is None:
-            settings = replace(settings, workspace=facts.workspace)
+        settings = self._settings(facts)
         similar_job = self._jobs.get(id(partition))  # weights and profiles are the same for every target
         if similar_job is not None:
             return replace(similar_job, onnx=onnx, settings=settings, target=target, toolchain_version=facts.version)
@@ -344,6 +346,15 @@ class _ForwardPass:
             job = replace(job, plugin_library=self.plan.plugin_library.sha256)
         self._jobs[id(partition)] = job
         return job
+
+    def _settings(self, facts: ToolchainFacts) -> BuilderSettings:
+        """The builder settings for a toolchain, with its workspace if the manifest has none. Targets share them."""
+        settings = self._model.builder
+        if settings.workspace is not None:
+            return settings
+        if facts.workspace not in self._settings_by_workspace:
+            self._settings_by_workspace[facts.workspace] = replace(settings, workspace=facts.workspace)
+        return self._settings_by_workspace[facts.workspace]
 
     def _add_unknown_after_lower(self) -> None:
         partition = self._verdicts.add_unknown("partition", producers=(step_id(self._model.name, "lower"),)).id

@@ -13,8 +13,7 @@ code. The kinds are:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal, NamedTuple, cast
 
 DependencyKind = Literal["file", "link", "listing", "distribution", "environment"]
 
@@ -22,10 +21,9 @@ ABSENT = "absent"
 DIRECTORY = "directory"
 
 
-@dataclass(frozen=True, order=True)
-class Dependency:
+class Dependency(NamedTuple):
     """Something that a trace looked at (see the list above). Paths use ``/``. Paths inside the project are relative to
-    the project."""
+    the project. It is a tuple, because a plan hashes tens of thousands of dependencies."""
 
     kind: DependencyKind
     name: str
@@ -44,8 +42,7 @@ class Dependency:
         return cls(cast(DependencyKind, kind), name)
 
 
-@dataclass(frozen=True)
-class Observation:
+class Observation(NamedTuple):
     """A dependency and its observed state (see the list above)."""
 
     dependency: Dependency

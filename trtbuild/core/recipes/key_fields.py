@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 from trtbuild.core.model.builder_settings import SETTINGS_IN_EVERY_KEY, BuilderSettings
@@ -69,7 +70,15 @@ def _was_added_later(type_name: str, entry: dataclasses.Field[Any]) -> bool:
 
 def settings_of(value: BuilderSettings | PartitionSettings | Target) -> Shared:
     """`fields_of`, computed once for all equal settings."""
-    return _settings_of(value, tuple(map(type, vars(value).values())))  # the types are compared, too, because 1 == True
+    values = _GETTERS[type(value)](value)
+    return _settings_of(value, tuple(map(type, values)))  # the types are compared, too, because 1 == True
+
+
+#: The functions that return the values of all fields. `vars` would add a dictionary to each object, and this takes memory.
+_GETTERS: Mapping[type, Callable[[Any], tuple[Any, ...]]] = {
+    kind: attrgetter(*(entry.name for entry in dataclasses.fields(kind)))
+    for kind in (BuilderSettings, PartitionSettings, Target)
+}
 
 
 @lru_cache(maxsize=1024)

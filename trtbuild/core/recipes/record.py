@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from trtbuild.core.recipes.recipe import Recipe
 
@@ -20,7 +22,7 @@ def is_digest(text: object) -> bool:
     return isinstance(text, str) and _HEX64.fullmatch(text) is not None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Output:
     """One output blob of a step: its SHA-256 and its size in bytes."""
 
@@ -31,7 +33,7 @@ class Output:
         return {"sha256": self.sha256, "size": self.size}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Record:
     """The recipe of a finished step, its outputs by name, and its provenance (who, when, how long).
 
@@ -59,22 +61,34 @@ class Record:
 
         If the text of the recipe is equal to the text of `wanted`, the recipe is not parsed, and the record has `wanted`.
         """
-        try:
-            document = json.loads(data)
-        except RecursionError:
-            raise ValueError("the record is nested too deeply") from None
-        if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-            raise ValueError(f"not a {SCHEMA} document")
-        if wanted is not None and data.endswith(_document_end(wanted)):
-            recipe = wanted
-        else:
-            recipe = Recipe.from_json(document.get("recipe"))
+        document, recipe = _parse(data, wanted)
         if document.get("key") != recipe.key:
             raise ValueError("the record's key is not the key of its recipe")
         outputs, provenance = document.get("outputs"), document.get("provenance")
         if not isinstance(outputs, dict) or not isinstance(provenance, dict):
             raise ValueError("outputs and provenance are objects")
-        return cls(recipe, {name: _output(name, entry) for name, entry in outputs.items()}, provenance)
+        outputs = {sys.intern(name): _output(name, entry) for name, entry in outputs.items()}
+        return cls(
+            recipe, outputs, {name: _with_shared_names(item) for name, item in _with_shared_names(provenance).items()}
+        )
+
+
+def _parse(data: bytes, wanted: Recipe | None) -> tuple[Mapping[str, object], Recipe]:
+    """The members of a document, and its recipe. Raises ValueError.
+
+    A document with the `wanted` recipe ends with its text and the schema. Then only the other members are parsed. The
+    members before this end are valid JSON without the end, so the end is not a part of a string or of another object."""
+    try:
+        if wanted is not None and data.endswith(end := _document_end(wanted)):
+            members = json.loads(data[: -len(end)] + b"}")
+            if isinstance(members, dict) and members:
+                return members, wanted
+        document = json.loads(data)
+    except RecursionError:
+        raise ValueError("the record is nested too deeply") from None
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+        raise ValueError(f"not a {SCHEMA} document")
+    return document, Recipe.from_json(document.get("recipe"))
 
 
 def _document_end(recipe: Recipe) -> bytes:
@@ -83,6 +97,11 @@ def _document_end(recipe: Recipe) -> bytes:
     Proof: the end does not begin inside a string, because the first quote in it would close that string, and the rest would
     not be valid JSON. The text of the recipe is complete, so the last brace is that of the document."""
     return f',"recipe":{recipe.text},"schema":"{SCHEMA}"}}'.encode()
+
+
+def _with_shared_names(value: Any) -> Any:
+    """A mapping from JSON whose names are not repeated in memory. A plan keeps the records of thousands of steps."""
+    return {sys.intern(name): item for name, item in value.items()} if type(value) is dict else value
 
 
 def _output(name: str, entry: object) -> Output:

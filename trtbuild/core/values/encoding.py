@@ -88,8 +88,8 @@ def _encode_text(value: str) -> bytes:
     return b"S" + _pack_length(len(body)) + body
 
 
-#: Names of parts and digests occur many times: in the stored recipe, and in the wanted recipe.
-_encode_short_text = lru_cache(maxsize=1 << 16)(_encode_text)
+#: Names of parts occur in many recipes, and a digest occurs in several recipes of one model.
+_encode_short_text = lru_cache(maxsize=1 << 13)(_encode_text)
 
 
 def _encode_sequence(value: Sequence[Value]) -> bytes:

@@ -61,9 +61,9 @@ def folder_prefix(root: str) -> str:
 
 def changed_files(project: Path, files: Sequence[OutputFile], digests: Digests) -> list[OutputFile]:
     """Return the files that are missing in the project, or differ there. Raises OSError for an unreadable file."""
-    paths = {file: f"{project}/{file.path}" for file in files}
-    actual = digests(list(paths.values()))
-    return [file for file in files if actual[paths[file]] != file.sha256]
+    paths = [f"{project}/{file.path}" for file in files]
+    actual = digests(paths)
+    return [file for file, path in zip(files, paths, strict=True) if actual[path] != file.sha256]
 
 
 def write(project: Path, files: Sequence[OutputFile], store: Store, learn: Learn) -> None:

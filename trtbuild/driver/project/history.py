@@ -2,9 +2,9 @@
 
 The history may be deleted. It affects messages and estimates, but no result.
 
-The file is one JSON object in ``.trtbuild/``: step id → entry, with each entry on its own line. An entry is parsed when it
-is needed. A project with thousands of steps has megabytes of entries, and a build without changes needs none of them.
-The file is replaced atomically. Simultaneous builds of different models merge their entries.
+The file is one JSON object in ``.trtbuild/``: step id → entry, with each entry on its own line. An entry is read and parsed
+when it is needed. A project with thousands of steps has megabytes of entries, and a build without changes needs none of
+them. The file is replaced atomically. Simultaneous builds of different models merge their entries.
 """
 
 from __future__ import annotations
@@ -12,16 +12,18 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-from collections.abc import Iterator
+import os
+import weakref
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from trtbuild.atomic import replace_file
 from trtbuild.core.planning.graph import Reason
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.values.codec import decode, encode, optional
-from trtbuild.regular import read_regular
+from trtbuild.regular import open_regular
 
 _UNCACHEABLE_MEMBER = '"uncacheable":'
 
@@ -38,12 +40,12 @@ class LastRun:
 class History:
     """The last recipe and the last run of each step, by step id.
 
-    The file is read once. `note_recipe` notes new entries, and `save` adds them to the file.
+    The file is opened once. `note_recipe` notes new entries, and `save` adds them to the file.
     """
 
     def __init__(self, state: Path) -> None:
         self._path = state / "history.json"
-        self._entries = _read_entries(self._path)
+        self._entries, self._uncacheable_steps = _open_entries(self._path)
         self._new_entries: dict[str, str] = {}
         self._parsed: dict[str, dict[str, Any]] = {}
 
@@ -69,7 +71,7 @@ class History:
 
     def uncacheable(self, step: str) -> str | None:
         """The reason why the step's last result was not cached, or None."""
-        if _UNCACHEABLE_MEMBER not in self._entries.get(step, ""):
+        if step not in self._uncacheable_steps:
             return None
         reason = self._entry(step).get("uncacheable")
         return str(reason) if reason else None
@@ -82,31 +84,37 @@ class History:
         `uncacheable` is the reason why the result was not cached, or None.
         """
         entry_start = f'{{"recipe":{recipe.text},"ran":'
-        if not ran and not uncacheable:
-            old = self._entries.get(step, "")
-            if old.startswith(entry_start) and _UNCACHEABLE_MEMBER not in old:  # the file already has this entry
-                self._new_entries.pop(step, None)
-                return
+        was_hit, was_cached = not ran and not uncacheable, step not in self._uncacheable_steps
+        if was_hit and was_cached and self._text(step).startswith(entry_start):  # the file already has this entry
+            self._new_entries.pop(step, None)
+            return
         last = encode(ran) if ran else self._entry(step).get("ran")
         entry_end = f",{_UNCACHEABLE_MEMBER}{_to_json(uncacheable)}" if uncacheable else ""
         self._new_entries[step] = f"{entry_start}{_to_json(last)}{entry_end}}}"
 
     def save(self) -> None:
         """Write the noted entries. An error is ignored: a state directory that is not writable must not fail a build."""
-        changed = {step: entry for step, entry in self._new_entries.items() if self._entries.get(step) != entry}
+        changed = {step: entry for step, entry in self._new_entries.items() if self._text(step) != entry}
         if not changed:
             return
         with contextlib.suppress(OSError), _hold_lock(self._path):
-            merged = {**_read_entries(self._path), **changed}
+            entries, _ = _open_entries(self._path)
+            merged = {**entries, **changed}
             lines = ",\n".join([f"{_to_json(step)}:{entry}" for step, entry in merged.items()])
             replace_file(self._path, f"{{\n{lines}\n}}".encode(), mode=0o600)
+
+    def _text(self, step: str) -> str:
+        """The entry of a step as JSON text; empty if there is no entry, or if it cannot be read."""
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            return self._entries.get(step, "")
+        return ""
 
     def _entry(self, step: str) -> dict[str, Any]:
         parsed = self._parsed.get(step)
         if parsed is None:
             parsed = {}
             with contextlib.suppress(ValueError, RecursionError):
-                document = json.loads(self._entries.get(step, "{}"))
+                document = json.loads(self._text(step))
                 parsed = document if isinstance(document, dict) else {}
             self._parsed[step] = parsed
         return parsed
@@ -115,27 +123,69 @@ class History:
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
-def _read_entries(path: Path) -> dict[str, str]:
-    """The entry of each step as JSON text; empty if the file is missing or cannot be read."""
+class _StoredEntries(Mapping[str, str]):
+    """The entries of an open file by step id, as JSON text. Each entry is read when it is requested.
+
+    `places` has the position and the size of each entry in bytes. The descriptor is closed with the object.
+    """
+
+    def __init__(self, descriptor: int, places: Mapping[str, tuple[int, int]]) -> None:
+        self._descriptor = descriptor
+        self._places = places
+        weakref.finalize(self, os.close, descriptor)
+
+    def __getitem__(self, step: str) -> str:
+        position, size = self._places[step]
+        return os.pread(self._descriptor, size, position).decode()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+def _open_entries(path: Path) -> tuple[Mapping[str, str], set[str]]:
+    """The entry of each step as JSON text, and the steps whose results were not cached.
+
+    Both are empty if the file is missing or cannot be read."""
     try:
-        text = read_regular(path).decode()
-        return _parse_lines(text) or {step: _to_json(entry) for step, entry in json.loads(text).items()}
+        descriptor = open_regular(path)
+    except OSError:
+        return {}, set()
+    places: dict[str, tuple[int, int]] = {}
+    entries: Mapping[str, str] = _StoredEntries(descriptor, places)
+    try:
+        with open(descriptor, "rb", closefd=False) as file:
+            uncacheable_steps = _find_entries(file, places)
+            if uncacheable_steps is None:  # another form of JSON
+                file.seek(0)
+                entries = {step: _to_json(entry) for step, entry in json.load(file).items()}
+                uncacheable_steps = {step for step, entry in entries.items() if _UNCACHEABLE_MEMBER in entry}
     except (OSError, ValueError, AttributeError, RecursionError):
-        return {}
+        return {}, set()
+    return entries, uncacheable_steps
 
 
-def _parse_lines(text: str) -> dict[str, str] | None:
-    """The entries of a file in the format of `save`; None for any other format."""
-    lines = text.split("\n")
-    if lines[0] != "{" or lines[-1] != "}":
+def _find_entries(file: BinaryIO, places: dict[str, tuple[int, int]]) -> set[str] | None:
+    """Add the position and the size of each entry to `places`, for a file in the format of `save`.
+
+    Returns the steps whose results were not cached, or None for a file in any other format."""
+    uncacheable_steps, uncacheable_member = set(), _UNCACHEABLE_MEMBER.encode()
+    line = file.readline()
+    if line != b"{\n":
         return None
-    entries = {}
-    for line in lines[1:-1]:
-        step, _, entry = line.removesuffix(",").partition('":{')
-        if step[:1] != '"' or entry[-1:] != "}" or "\\" in step:
-            return None
-        entries[step[1:]] = "{" + entry
-    return entries
+    position = len(line)
+    for line in file:
+        step, _, entry = line.removesuffix(b"\n").removesuffix(b",").partition(b'":')
+        if step[:1] != b'"' or entry[:1] != b"{" or entry[-1:] != b"}" or b"\\" in step:
+            break
+        name = step[1:].decode()
+        places[name] = position + len(step) + 2, len(entry)
+        if uncacheable_member in entry:
+            uncacheable_steps.add(name)
+        position += len(line)
+    return uncacheable_steps if line == b"}" else None
 
 
 @contextlib.contextmanager

@@ -29,6 +29,9 @@ from trtbuild.errors import BlobMissing, EntryCorrupt, ManifestErrors, Problem, 
 from trtbuild.store.digests.fingerprint import FileDigests
 from trtbuild.store.layers.layered import LayeredStore
 
+#: The number of blobs that are kept. One model needs a few, several times.
+_MAX_KEPT_BLOBS = 128
+
 
 class StoreLookups:
     """Looks up records, links and files for planning (`core.planning.model_plan.Lookups`).
@@ -105,6 +108,8 @@ class StoreLookups:
 
     def blob(self, sha256: str) -> bytes:
         if sha256 not in self._blobs:
+            if len(self._blobs) >= _MAX_KEPT_BLOBS:
+                del self._blobs[next(iter(self._blobs))]
             self._blobs[sha256] = self._store.get_bytes(sha256)
         return self._blobs[sha256]
 

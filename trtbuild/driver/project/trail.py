@@ -48,7 +48,8 @@ class Trail:
         self._policy = policy
         #: The dependencies of all links in the file, as parts of recipes. Links refer to them by number.
         self._dependency_names: list[str] = []
-        #: Key → the numbers of the dependencies that the link names. None: the file is not read yet.
+        #: Key → the numbers of the dependencies that the link names. Links that were followed are not in it. None: the file
+        #: is not read yet.
         self._links: dict[str, list[int]] | None = None
         self._ordered_keys: list[str] = []
         #: Key → its position in `_ordered_keys`.
@@ -69,7 +70,7 @@ class Trail:
             return {}
         followed: dict[str, Dependencies] = {}
         for link_key in find_present(self._ordered_keys[position : position + MAX_REQUESTED_LINKS]):
-            # `forget` may have removed the link, and the file may be invalid
+            # the link may have been followed or removed already, and the file may be invalid
             with contextlib.suppress(IndexError, KeyError, TypeError, ValueError):
                 followed[link_key] = tuple(map(self._dependency, all_links[link_key]))
         return {link_key: dependencies for link_key, dependencies in followed.items() if dependencies}
@@ -80,6 +81,7 @@ class Trail:
         `read`: the link was read from the store, because the trail did not contain it.
         """
         self._followed[key] = dependencies
+        self._load().pop(key, None)
         self._changed = self._changed or read
 
     def forget(self, key: str) -> None:

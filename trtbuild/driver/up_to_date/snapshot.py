@@ -4,10 +4,10 @@ A snapshot contains the identity of everything that the output of a command depe
 of a file is its size, times and inode. Times alone do not prove that a file has the expected content. So a snapshot is
 written only under these conditions:
 
-* The digest of a file is the expected one. It comes from `FileDigests.known_digest`, whose entries are valid until the next
-  edit. If there is no such entry, the file is read now, and its last change must be at least one tick of the clock before
-  the read.
-* Listings are read again, between two reads of the directory's times. Links are read again, too.
+* The digest of a file is the expected one. It comes from `FileDigests.known_digests`, whose entries are valid until the
+  next edit. If there is no such entry, the file is read now, and its last change must be at least one tick of the clock
+  before the read.
+* Listings are read again, between two reads of the directory's identity. Links are read again, too.
 * trtbuild's own sources and the directories of ``sys.path`` were last changed before this process started. The same holds
   for the directories of the cache in the snapshot of a plan.
 
@@ -20,14 +20,14 @@ If one of these conditions is not met, no snapshot is written, and the next buil
 from __future__ import annotations
 
 import datetime
-import json
+import math
 import os
 import stat
 import time
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from trtbuild import null_build
 from trtbuild.atomic import replace_file
@@ -124,8 +124,8 @@ def _keep(
         rows = _SnapshotRows(workspace, plans, extra_files)
         if reads_cache:
             rows.add_cache()
-        _write_snapshot(workspace.project / null_build.SNAPSHOT_FOLDER, rows.document(arguments), text)
-    except (Unsettled, OSError, ValueError, BlobMissing, EntryCorrupt):
+        _write_snapshot(workspace.project / null_build.SNAPSHOT_FOLDER, arguments, rows.to_bytes(arguments, text))
+    except (Unsettled, OSError, ValueError, OverflowError, BlobMissing, EntryCorrupt):
         return False
     return True
 
@@ -139,14 +139,15 @@ def _with_placeholder(text: str) -> str:
 
 
 class _SnapshotRows:
-    """Collects the rows of a snapshot, in the form in which they are written. Raises Unsettled."""
+    """Collects the rows of a snapshot. Raises Unsettled."""
 
     def __init__(self, workspace: Workspace, plans: Mapping[str, ModelPlan], extra_files: Iterable[str]) -> None:
         self._workspace = workspace
         self._project = str(workspace.project)
-        self.files: dict[str, list[int]] = {}
-        self.listings: dict[str, list[int]] = {}
-        self.links: dict[str, str | None] = {}
+        #: The identities of files, and of directories whose entries must not change.
+        self.identities: dict[str, list[int]] = {}
+        self.links: dict[str, str] = {}
+        #: The inode of each directory that must exist, or 0 if the inode may change.
         self.directories: dict[str, int] = {}
         self.absent: set[str] = set()
         self.variables: dict[str, str] = {}
@@ -168,27 +169,27 @@ class _SnapshotRows:
             with os.scandir(root / kind) as entries:
                 shards = [entry.path for entry in entries if entry.is_dir()]
             for path in (str(root / kind), *shards):
-                status = os.stat(path)
-                _require(_is_settled(status, null_build.STARTED_NS))
-                self.listings[self._snapshot_name(path)] = null_build.directory_identity(status)
+                self._add_settled(self._snapshot_name(path), os.stat(path))
 
-    def document(self, arguments: list[str]) -> dict[str, Any]:
-        """Return the snapshot without the printed text and its length."""
-        return {
-            "format": null_build.SNAPSHOT_FORMAT,
-            "directory": os.getcwd(),  # noqa: PTH109
-            "arguments": arguments,
-            "interpreter": null_build.interpreter(),
-            "own": null_build.own_variables(),
-            "until_s": self._next_expiry_s(),
-            "looks": null_build.output_settings(),
-            "variables": self.variables,
-            "files": [[path, *identity] for path, identity in self.files.items()],
-            "listings": [[path, *identity] for path, identity in self.listings.items()],
-            "links": list(self.links.items()),
-            "directories": list(self.directories.items()),
-            "absent": sorted(self.absent),
-        }
+    def to_bytes(self, arguments: list[str], text: str) -> bytes:
+        """Return the file of the snapshot, which `null_build._read` describes.
+
+        Raises OverflowError if the identity of a file has more than 64 bits."""
+        lists = [
+            [word for row in self.variables.items() for word in row],
+            list(self.identities),
+            [word for row in self.links.items() for word in row],
+            list(self.directories),
+            sorted(self.absent),
+        ]
+        _require(all(word for words in lists for word in words))
+        sizes, mtimes_ns, ctimes_ns, inodes = zip(*self.identities.values(), strict=True)
+        names = os.fsencode("\0\0".join("\0".join(words) for words in lists))
+        output = text.encode("utf-8", "surrogateescape")
+        head = f"{null_build.call_line(os.getcwd(), arguments)}\n{self._expiry_s()} {len(names)} {len(output)}\n"  # noqa: PTH109
+        signed = array("q", [*sizes, *mtimes_ns, *ctimes_ns])
+        unsigned = array("Q", [*inodes, *self.directories.values()])
+        return b"".join((head.encode("ascii"), names, output, signed.tobytes(), unsigned.tobytes()))
 
     def _path(self, name: str) -> str:
         return os.path.join(self._project, name)
@@ -200,9 +201,7 @@ class _SnapshotRows:
 
     def _add_trtbuild_and_python(self) -> None:
         for path in source_files(os.path.dirname(null_build.__file__)):
-            status = os.stat(path)
-            _require(_is_settled(status, null_build.STARTED_NS))
-            self.files[path] = null_build.identity(status)
+            self._add_settled(path, os.stat(path))
         for entry in null_build.interpreter()[2:]:
             path = os.path.abspath(entry)
             try:
@@ -210,11 +209,7 @@ class _SnapshotRows:
             except FileNotFoundError:
                 self.absent.add(path)
                 continue
-            _require(_is_settled(status, null_build.STARTED_NS))
-            if stat.S_ISDIR(status.st_mode):
-                self.listings[path] = null_build.directory_identity(status)
-            else:
-                self.files[path] = null_build.identity(status)
+            self._add_settled(path, status)
 
     def _add_configuration(self) -> None:
         """Add the configuration file, which may be missing, and the signing keys."""
@@ -239,11 +234,11 @@ class _SnapshotRows:
         elif path is not None:
             self.absent.add(str(path))
 
-    def _next_expiry_s(self) -> float | None:
-        """Return the time when the next trusted key expires, in seconds since the epoch; None if no key expires."""
+    def _expiry_s(self) -> float:
+        """Return the time when the next trusted key expires, in seconds since the epoch; infinity if no key expires."""
         days = [key.expires for key in self._workspace.configuration.trust.keys if key.expires is not None]
         expiries = [(day - _EPOCH).days * 86400.0 + 86400.0 for day in days]
-        return min((expiry for expiry in expiries if expiry > time.time()), default=None)
+        return min((expiry for expiry in expiries if expiry > time.time()), default=math.inf)
 
     def _add_manifests(self) -> None:
         for name, digest in self._workspace.manifests.items():
@@ -258,9 +253,7 @@ class _SnapshotRows:
             return
         if "trtbuild.yaml" not in self._workspace.manifests:
             self.absent.add("trtbuild.yaml")
-            status = os.stat(self._path("manifests"))
-            _require(_is_settled(status, null_build.STARTED_NS))
-            self.listings["manifests"] = null_build.directory_identity(status)
+            self._add_settled("manifests", os.stat(self._path("manifests")))
 
     def _add_model(self, plan: ModelPlan) -> None:
         for observation in plan.observations:
@@ -274,8 +267,7 @@ class _SnapshotRows:
         if package is None or package.record is None:
             raise Unsettled
         for _, _, files in self._workspace.files_of(plan.model, package.record):
-            for file in files:
-                self._add_file(file.path, file.sha256)
+            self._add_files({file.path: file.sha256 for file in files})
 
     def _add_observation(self, dependency: Dependency, seen: str) -> None:
         kind, name = dependency.kind, dependency.name
@@ -297,28 +289,41 @@ class _SnapshotRows:
 
     def _add_file(self, name: str, expected: str | None) -> None:
         """Add a file that must have the digest `expected`. With None, any content is accepted."""
-        if name not in self.files:
-            self.files[name] = null_build.identity(_verified_stat(self._path(name), expected, self._workspace.digests))
+        self._add_files({name: expected})
+
+    def _add_files(self, expected_digests: Mapping[str, str | None]) -> None:
+        """Add files by name. Several files take only one lookup in the index."""
+        paths = {name: self._path(name) for name in expected_digests if name not in self.identities}
+        known = self._workspace.digests.known_digests(paths.values())
+        for name, path in paths.items():
+            self._add_identity(name, _verified_stat(path, expected_digests[name], known.get(path)))
 
     def _add_listing(self, dependency: Dependency, seen: str) -> None:
         path = self._path(dependency.name)
         status = os.stat(path)
         _require(_is_settled(status, time.time_ns()) and self._workspace.lookups.observe_now(dependency) == seen)
-        self.listings[dependency.name] = null_build.directory_identity(status)
-        _require(null_build.directory_identity(os.stat(path)) == self.listings[dependency.name])
+        self._add_identity(dependency.name, status)
+        self._add_identity(dependency.name, os.stat(path))
+
+    def _add_settled(self, name: str, status: os.stat_result) -> None:
+        """Add a file or directory that was last changed before this process started."""
+        _require(_is_settled(status, null_build.STARTED_NS))
+        self._add_identity(name, status)
+
+    def _add_identity(self, name: str, status: os.stat_result) -> None:
+        identity = null_build.identity(status)
+        _require(self.identities.setdefault(name, identity) == identity)
 
     def _add_link(self, dependency: Dependency, seen: str) -> None:
-        try:
-            target: str | None = os.readlink(self._path(dependency.name))
-        except OSError:
-            target = None
+        target = os.readlink(self._path(dependency.name))
         _require(self._workspace.lookups.observe_now(dependency) == seen)
         self.links[dependency.name] = target
 
 
-def _verified_stat(path: str, expected: str | None, digests: FileDigests) -> os.stat_result:
-    """Return the stat of a file with the digest `expected`. Each later edit changes this stat. Raises Unsettled."""
-    known = digests.known_digest(path)
+def _verified_stat(path: str, expected: str | None, known: tuple[str, os.stat_result] | None) -> os.stat_result:
+    """Return the stat of a file with the digest `expected`. Each later edit changes this stat. Raises Unsettled.
+
+    `known` is the result of `FileDigests.known_digests` for the file."""
     if known is not None and known[0] == expected:
         return known[1]
     status, now_ns = os.stat(path), time.time_ns()
@@ -359,11 +364,9 @@ def source_files(folder: str) -> Iterator[str]:
                 yield entry.path
 
 
-def _write_snapshot(folder: Path, snapshot: Mapping[str, Any], text: str) -> None:
+def _write_snapshot(folder: Path, arguments: list[str], snapshot: bytes) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    first_line = json.dumps({**snapshot, "length": len(text)}, separators=(",", ":"))
-    path = folder / null_build.snapshot_name(snapshot["directory"], snapshot["arguments"])
-    replace_file(path, f"{first_line}\n{text}".encode("utf-8", "surrogateescape"), mode=0o600)
+    replace_file(folder / null_build.snapshot_name(os.getcwd(), arguments), snapshot, mode=0o600)  # noqa: PTH109
     snapshots = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns, reverse=True)
     for path in snapshots[_MAX_SNAPSHOTS:]:
         path.unlink(missing_ok=True)

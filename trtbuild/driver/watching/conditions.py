@@ -41,7 +41,7 @@ class Conditions:
             "the project's directory": _state_of(str(self._project), lambda status: (status.st_dev, status.st_ino)),
             "trtbuild itself": [_state_of(path, null_build.identity) for path in sorted(source_files(package))],
             "the installed distributions": [
-                _state_of(path, null_build.directory_identity) for path in null_build.interpreter()[2:]
+                _state_of(path, null_build.identity) for path in null_build.interpreter()[2:]
             ],
         }
 

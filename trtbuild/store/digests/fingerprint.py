@@ -25,6 +25,7 @@ a mapped file gets SIGBUS when the file is truncated.
 # ruff: noqa: PTH116
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import stat as stat_modes
@@ -94,16 +95,10 @@ class FileDigests:
     def sha256_many(self, paths: Iterable[Path | str]) -> dict[str, str | None]:
         """The SHA-256 of many files, by path. Several threads read the files. Raises the errors of `sha256`."""
         all_paths = list(dict.fromkeys(str(path) for path in paths))
-        digests: dict[str, str | None] = {}
-        unknown: list[str] = []
-        for path in all_paths:
-            status = _stat(path)
-            if status is None:
-                digests[path] = None
-            elif (known := self._known_sha256(path, status)) is not None:
-                digests[path] = known
-            else:
-                unknown.append(path)
+        statuses = {path: _stat(path) for path in all_paths}
+        digests: dict[str, str | None] = {path: None for path, status in statuses.items() if status is None}
+        digests.update(self._known_many(statuses))
+        unknown = [path for path in all_paths if path not in digests]
         if len(unknown) == 1 or _MAX_READERS == 1:
             results = [self._read_digest(path) for path in unknown]
         elif unknown:
@@ -119,14 +114,15 @@ class FileDigests:
             self._index.set_many(facts)
         return {path: digests[path] for path in all_paths}
 
-    def known_digest(self, path: Path | str) -> tuple[str, os.stat_result] | None:
-        """The SHA-256 of the file's bytes and the file's stat, if the index has a digest for this stat (rule 1)."""
-        try:
-            status = _stat(str(path))
-        except OSError:
-            return None
-        digest = None if status is None else self._known_sha256(str(path), status)
-        return None if status is None or digest is None else (digest, status)
+    def known_digests(self, paths: Iterable[str]) -> dict[str, tuple[str, os.stat_result]]:
+        """The SHA-256 of the files' bytes and their stats, by path, where the index has a digest for a stat (rule 1)."""
+        statuses: dict[str, os.stat_result] = {}
+        for path in paths:
+            with contextlib.suppress(OSError):
+                status = _stat(path)
+                if status is not None:
+                    statuses[path] = status
+        return {path: (digest, statuses[path]) for path, digest in self._known_many(statuses).items()}
 
     def learn(self, written: Mapping[str, tuple[str, FileStamp]]) -> None:
         """Store the digests of files that were just written (rule 5). `written` has, by path, the SHA-256 of a file's bytes
@@ -146,8 +142,21 @@ class FileDigests:
         return None if self._index is None else self._index.get(name)
 
     def _known_sha256(self, path: str, status: os.stat_result) -> str | None:
-        identity, _, digest = str(self._stored_fact(_path_fact_name(path)) or "").rpartition(" ")
-        return digest if identity == _identity(status) and is_digest(digest) else None
+        return self._known_many({path: status}).get(path)
+
+    def _known_many(self, statuses: Mapping[str, os.stat_result | None]) -> dict[str, str]:
+        """The digests that the index has for these stats, by path."""
+        if self._index is None:
+            return {}
+        names = {path: _path_fact_name(path) for path, status in statuses.items() if status is not None}
+        facts = self._index.get_many(list(names.values()))
+        digests = {}
+        for path, name in names.items():
+            identity, _, digest = str(facts.get(name, "")).rpartition(" ")
+            status = statuses[path]
+            if status is not None and identity == _identity(status) and is_digest(digest):
+                digests[path] = digest
+        return digests
 
     def _read_digest(
         self, path: str, make_consumer: Callable[[int], Consumer] | None = None

@@ -132,6 +132,18 @@ def test_interpolation_by_another_scale_than_the_quotient_of_the_sizes_is_refuse
             torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
 
 
+def test_log_softmax_is_not_the_logarithm_of_a_softmax(lower_module: Any, calls: Any) -> None:
+    """TensorRT's parser computes a softmax for ONNX's LogSoftmax, and its smallest results are 0."""
+    text = (
+        "F.log_softmax(x0, 1), torch.log_softmax(x0.half(), 0), F.log_softmax(x0.sum(), 0), F.log_softmax(x0, 1)[:, 0]"
+    )
+    values = torch.cat([_SPREAD, torch.tensor([[-_INF, 0.0, -3.0], [_INF, 0.0, 1.0]])])
+    for ours, expected in _results(lower_module, text, (values,), (_ROWS,)):
+        torch.testing.assert_close(ours, expected, equal_nan=True)
+    names = calls(lower_module(module_from_text([], text, 1), (values,), "float16", (_ROWS,))[1])
+    assert not any("softmax" in name for name in names)
+
+
 def test_elu_without_an_input_scale_is_converted(lower_module: Any) -> None:
     for ours, expected in _results(lower_module, "F.elu(x0, 1.5), F.celu(x0, 2.0)", (_SPREAD,), (_ROWS,)):
         torch.testing.assert_close(ours, expected)

@@ -19,6 +19,7 @@ from trtbuild.stages.lower.norms import sum_norms_in_float32
 from trtbuild.stages.lower.operators.indices import adapt_indices
 from trtbuild.stages.lower.operators.integer_division import divide_integers_exactly
 from trtbuild.stages.lower.operators.integer_rounding import drop_integer_rounding
+from trtbuild.stages.lower.operators.log_softmax import write_out_log_softmax
 from trtbuild.stages.lower.operators.products import drop_zero_terms
 from trtbuild.stages.lower.operators.ranges import count_in_int64
 from trtbuild.stages.lower.operators.result_types import cast_before_reductions
@@ -87,6 +88,11 @@ PASSES: tuple[Pass, ...] = (
     Pass("precision", apply_precision, "TensorRT 11 has no precision flags: the graph decides what is half"),
     Pass(
         "truncate-doubles", truncate_doubles, "TensorRT has no float64: with truncate_double it is computed in float32"
+    ),
+    Pass(
+        "write-out-log-softmax",
+        write_out_log_softmax,
+        "TensorRT's parser computes the softmax first: its log may be -inf",
     ),
     Pass("write-series", write_series, "the translations of expm1 and log1p lose all digits near 0"),
 )

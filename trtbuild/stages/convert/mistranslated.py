@@ -9,8 +9,10 @@
 6. atan2: the translation divides, so a negative zero in the denominator reverses the sign.
 7. logcumsumexp: the translation subtracts the largest element of the row, so smaller elements before it become -inf.
 8. erfc and erfcx: the translation subtracts from 1, which leaves no digits of a small result.
-9. ELU with an input scale: the translation scales positive elements, too.
-10. Interpolation by a scale that is not the quotient of the sizes: the translation uses the quotient.
+9. diagonal: the translation multiplies the other elements by 0, which is NaN for infinities. The lower step rewrites the
+   calls whose result is never empty.
+10. ELU with an input scale: the translation scales positive elements, too.
+11. Interpolation by a scale that is not the quotient of the sizes: the translation uses the quotient.
 """
 
 from __future__ import annotations
@@ -20,8 +22,10 @@ from typing import Any
 
 import torch
 
-#: Operators whose translation is wrong for all arguments (6 to 8).
-_ALWAYS_WRONG = frozenset(("atan2", "logcumsumexp", "erfc", "special_erfc", "special_erfcx"))
+#: Operators whose translation is wrong for all arguments (6 to 9).
+_ALWAYS_WRONG = frozenset((
+    "atan2", "logcumsumexp", "erfc", "special_erfc", "special_erfcx", "diagonal", "diagonal_copy",
+))  # fmt: skip
 
 #: Operators whose translation ignores the scales.
 _INTERPOLATIONS = frozenset((

@@ -9,7 +9,8 @@ Rules
    one cell would make the others NaN.
 3. Distances are norms of differences. For many rows, eager PyTorch computes Euclidean distances by a matrix product.
    `_distances` does the same where the sizes are known.
-4. The translation of ``diagonal`` multiplies by zeros, so an infinity beside the diagonal would make it NaN.
+4. The translation of ``diagonal`` multiplies by zeros, so an infinity beside the diagonal would make it NaN. A diagonal
+   that may be empty at some sizes stays in PyTorch.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 _aten = torch.ops.aten
 
@@ -87,7 +89,10 @@ def _diagonal(x: torch.Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) ->
     others = [axis for axis in range(x.dim()) if axis not in (first, second)]
     rows, columns = x.shape[first], x.shape[second]
     first_row, first_column = max(-offset, 0), max(offset, 0)
-    count = torch.sym_max(torch.sym_min(rows - first_row, columns - first_column), 0)
+    ends = (rows - first_row, columns - first_column)
+    if not all(statically_known_true(end >= 1) for end in ends):
+        return NotImplemented
+    count = torch.sym_min(*ends)
     places = torch.arange(count, device=x.device) * (columns + 1) + (first_row * columns + first_column)
     matrices = x.permute(*others, first, second)
     return matrices.reshape(*matrices.shape[:-2], rows * columns).index_select(-1, places)

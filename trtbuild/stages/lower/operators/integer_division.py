@@ -26,8 +26,7 @@ def _divide(node: torch.fx.Node) -> None:
     dtype = node.meta["val"].dtype
     if dtype.is_floating_point or node.kwargs["rounding_mode"] is None:
         return
-    overload = "Scalar" if node.target is _aten.div.Scalar_mode else "default"
-    quotient = insert_call(node, getattr(_aten.floor_divide, overload), dividend, divisor)
+    quotient = insert_call(node, _aten.floor_divide.default, dividend, divisor)
     if node.kwargs["rounding_mode"] == "trunc" and dtype.is_signed:
         # rounds towards zero: one more where the exact quotient is negative and not whole
         remainder = insert_call(

@@ -46,7 +46,7 @@ def is_mistranslated(node: torch.fx.Node) -> bool:
     if name in _ALWAYS_WRONG:
         return True
     if name == "elu":
-        return arguments.get("input_scale", 1) != 1
+        return bool(arguments.get("input_scale", 1) != 1)
     if name in _INTERPOLATIONS:
         return _has_another_scale(node, arguments)
     if name == "repeat_interleave":

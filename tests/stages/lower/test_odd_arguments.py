@@ -153,6 +153,19 @@ def test_log_softmax_is_not_the_logarithm_of_a_softmax(lower_module: Any, calls:
     assert not any("softmax" in name for name in names)
 
 
+@pytest.mark.parametrize(
+    "number",
+    [
+        *("x0.shape[1] * 1.7", "0.5 - x0.shape[1]", "x0.shape[1] ** 0.5", "x0.shape[1] + 0.25", "x0.shape[1] / 3"),
+        *("-(-x0.shape[1] // 2)", "(3 - x0.shape[1]) // 2", "x0.shape[1] // 2", "(3 - x0.shape[1]) % 4"),
+    ],
+)
+def test_numbers_of_sizes_are_those_of_python(lower_module: Any, number: str) -> None:
+    shapes = ({0: Dim("rows", min=2, max=8), 1: Dim("columns", min=2, max=8)},)
+    for ours, expected in _results(lower_module, f"x0 * ({number})", (torch.ones(2, 5),), shapes):
+        torch.testing.assert_close(ours, expected)
+
+
 def test_elu_without_an_input_scale_is_converted(lower_module: Any) -> None:
     for ours, expected in _results(lower_module, "F.elu(x0, 1.5), F.celu(x0, 2.0)", (_SPREAD,), (_ROWS,)):
         torch.testing.assert_close(ours, expected)

@@ -25,8 +25,8 @@ GOLDEN = {
     "calibrate": "972e33b51f40302766c63747b5232b4ab8566dd6c91ebc3f215038ca11065499",
     "trace": "1c010300026b265f48033a5fe55b067621eff3e79e007d605750e3aa9ec9706f",
     "lower": "5e5353bc8dc1848dfd2512f77465311455f2a59bfa42146e733283214daf943c",
-    "partition": "9924b31b89e283245a7e2a381d8dce063ac9a7a23db84efc9d5d6dda571c70e6",
-    "convert": "d9a0ab1c8d2db8f7ea77c261b86305ec22cd7a884296bcac278130f8690910c1",
+    "partition": "ae110a99d43b91140a8f7df3a11d7ba87f3dc824764c75cdfd7ebaf14cf1095d",
+    "convert": "31d8a94776c5b97a858bf1556b3a0ec6227b0e779c8ad6c227770aa47b2084c5",
     "engine": "b69a4ebc265e0115c47c71d80a8f4b061ce31e3e9ae17e2ee5213143fe35f7af",
     "package": "d50619622a186bdec577f40c57b8c0567f3faa97280a651f4c9ed88a5a1b83f8",
     "weights": "ee334ce59d985f8058c5cc1e68a8cc86ee0c0624d32ee7c2f250e8ef5e085686",
@@ -47,7 +47,7 @@ def test_every_stage_has_a_golden_key() -> None:
 def test_rule_4_13_golden_keys_without_weights_file_modules_and_torch() -> None:
     build = recipe_values.Build(replace(recipe_values.MODEL, weights=None, partition=PartitionSettings()))
     assert build.trace().key == "61f198764a3ffcabe3731462cef0108fae7743dd5eeed1c2042acb21f093abc9"
-    assert build.recipes()["partition"].key == "e89cd345aea0515c3847d22a96702eeb7b8945977f2f88e53500386fb6779208"
+    assert build.recipes()["partition"].key == "ff470f7bf2e0331f7ef66cc6cea42ea150049cea0376c8074f32369eadf8a5b2"
     assert (
         keys.with_any_versions(build.trace(versions=None)).key
         == "e183ddbec0b574da2ed5a92859f50c1c4e93d385a3a3676e949fb3c1955ccff2"

@@ -107,3 +107,44 @@ def test_masked_attention_with_a_negative_scale_equals_eager(lower_module: Any) 
     inputs = (*_qkv(1), _mask("bool"))
     traced, program = lower_module(Attention(scale=-0.1), inputs, "float32", (*_DIMS, {2: _S, 3: _S}))
     _assert_close(_onnx(convert(program, 20).model, inputs), traced.eager()[0], "float32")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize(
+    ("kwargs", "mask"), [({"scale": -0.1}, None), ({}, "bool"), ({}, "inf"), ({}, "min"), ({"scale": -0.1}, "bool")]
+)
+def test_attention_of_other_types_in_the_module_equals_eager(
+    lower_module: Any, dtype: torch.dtype, kwargs: dict[str, Any], mask: str | None
+) -> None:
+    """The manifest's precision is float32: half and float64 are the types of the user's tensors."""
+    inputs = [value.to(dtype) for value in _qkv(1)]
+    if mask is not None:
+        value = _mask(mask)
+        lowest = max(torch.finfo(dtype).min, torch.finfo().min)
+        inputs.append(value if mask == "bool" else (value.clamp(min=lowest) if mask == "min" else value).to(dtype))
+    traced, program = lower_module(Attention(**kwargs), inputs, "float32", (*_DIMS, {2: _S, 3: _S})[: len(inputs)])
+    (expected,), (result,) = traced.eager(), traced.run(program)
+    assert result.dtype == dtype
+    tolerance = {torch.float64: "float32"}.get(dtype, str(dtype).removeprefix("torch."))
+    _assert_close(result, expected, tolerance)
+    if dtype is not torch.bfloat16:
+        _assert_close(_onnx(convert(program, 20).model, tuple(inputs)), expected, tolerance)
+
+
+class Branches(nn.Module):
+    """Attention in a nested graph."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__()
+        self.attention = Attention(**kwargs)
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return torch.cond(q.sum() < 1e9, self.attention.forward, lambda q, k, v, mask: v + 0, (q, k, v, mask))
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"scale": -0.1}])
+def test_attention_in_a_nested_graph_equals_eager(lower_module: Any, kwargs: dict[str, Any]) -> None:
+    inputs = (*_qkv(1), _mask("bool"))
+    traced, program = lower_module(Branches(**kwargs), inputs, "float32")
+    _assert_close(traced.run(program)[0], traced.eager()[0], "float32")
+    _assert_close(_onnx(convert(program, 20).model, inputs), traced.eager()[0], "float32")

@@ -7,6 +7,12 @@
 4. Repeating each element a dynamic number of times: the translation puts the copies on the wrong axis.
 5. Scattering with the reduction mean: ONNX's ScatterElements does not have it.
 6. atan2: the translation divides, so a negative zero in the denominator reverses the sign.
+7. logcumsumexp: the translation subtracts the largest element of the row, so smaller elements before it become -inf.
+8. erfc and erfcx: the translation subtracts from 1, which leaves no digits of a small result.
+9. diagonal: the translation multiplies the other elements by 0, which is NaN for infinities. The lower step rewrites the
+   calls whose result is never empty.
+10. ELU with an input scale: the translation scales positive elements, too.
+11. Interpolation by a scale that is not the quotient of the sizes: the translation uses the quotient.
 """
 
 from __future__ import annotations
@@ -15,6 +21,17 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+
+#: Operators whose translation is wrong for all arguments (6 to 9).
+_ALWAYS_WRONG = frozenset((
+    "atan2", "logcumsumexp", "erfc", "special_erfc", "special_erfcx", "diagonal", "diagonal_copy",
+))  # fmt: skip
+
+#: Operators whose translation ignores the scales.
+_INTERPOLATIONS = frozenset((
+    "upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_trilinear3d", "_upsample_bilinear2d_aa",
+    "_upsample_bicubic2d_aa",
+))  # fmt: skip
 
 
 def is_mistranslated(node: torch.fx.Node) -> bool:
@@ -26,8 +43,12 @@ def is_mistranslated(node: torch.fx.Node) -> bool:
         return any(isinstance(amount, int) and amount < 0 for amount in arguments.get("padding") or ())
     if name.startswith("avg_pool"):
         return arguments.get("divisor_override") is not None
-    if name == "atan2":
+    if name in _ALWAYS_WRONG:
         return True
+    if name == "elu":
+        return bool(arguments.get("input_scale", 1) != 1)
+    if name in _INTERPOLATIONS:
+        return _has_another_scale(node, arguments)
     if name == "repeat_interleave":
         return isinstance(arguments.get("repeats"), torch.fx.Node)
     if name == "scatter_reduce":
@@ -37,7 +58,28 @@ def is_mistranslated(node: torch.fx.Node) -> bool:
     return False
 
 
+def _has_another_scale(node: torch.fx.Node, arguments: Mapping[str, Any]) -> bool:
+    """Whether a scale of an interpolation may differ from the quotient of the sizes. With `align_corners`, PyTorch ignores
+    the scales. The translation of the overload `vec` uses the scales."""
+    if arguments.get("align_corners") or "scale_factors" in arguments:
+        return False
+    scales = [arguments.get(name) for name in ("scales", "scales_d", "scales_h", "scales_w") if name in _names(node)]
+    sizes = zip(node.args[0].meta["val"].shape[2:], node.meta["val"].shape[2:], strict=True)
+    return any(not _is_quotient(scale, before, after) for scale, (before, after) in zip(scales, sizes, strict=True))
+
+
+def _is_quotient(scale: Any, before: Any, after: Any) -> bool:
+    """Whether a scale is absent, or the quotient of the sizes of an axis. ``F.interpolate`` rounds a dynamic size only if
+    the scale is not a whole number."""
+    if isinstance(scale, int | float) and isinstance(before, int) and isinstance(after, int):
+        return after == before * scale
+    return scale is None or (isinstance(scale, int | float) and float(scale).is_integer())
+
+
+def _names(node: torch.fx.Node) -> list[str]:
+    return [argument.name for argument in node.target._schema.arguments]
+
+
 def _arguments(node: torch.fx.Node) -> Mapping[str, Any]:
     """The arguments of a call, by their names in the operator's schema; omitted arguments are absent."""
-    names = (argument.name for argument in node.target._schema.arguments)
-    return dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+    return dict(zip(_names(node), node.args, strict=False)) | dict(node.kwargs)

@@ -4,6 +4,7 @@ translation differs from eager PyTorch.
 Rules
 1. In float32, attention without a mask is not written out, even with ``is_causal`` (which masks no row entirely). An
    exception is attention with a negative scale, because the translation computes the square root of the scale: NaN.
+   The same is true for inputs that are float64, float16 or bfloat16 in the user's module, and in nested graphs.
 2. A mask can hide every key of a row, by ``False`` or by -inf. Eager then returns 0 (``torch._safe_softmax``), and the
    translation returns the average of the values, or NaN. This pass sets such a row to 0 behind the second MatMul, so that
    the compiler can fuse the four operators.
@@ -13,8 +14,10 @@ Rules
    in half.
 5. Query and key are both multiplied by the square root of the scale, as in torch's own formula. So half overflows less
    often. If the scale is negative, both are multiplied by the square root of its absolute value, and the query by -1.
-6. Some attention is never written out: with dropout, with a mask and ``is_causal``, or with inputs that are not float32
-   in the user's module. The same is true if the scale or the number of heads in a group depends on a dynamic size.
+6. If the inputs are float16 or bfloat16 in the user's module, the scores are cast to float32, and the result of the softmax
+   is cast back, as in torch's own kernels. In half, a mask of finite numbers could overflow to -inf everywhere in a row.
+7. Some attention is never written out: with dropout, or with a mask and ``is_causal``. The same is true if the scale or the
+   number of heads in a group depends on a dynamic size.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ from trtbuild.stages.program.functional import Program
 
 _aten = torch.ops.aten
 _LOWEST = torch.finfo(torch.float32).min
+_HALF_TYPES = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
@@ -54,13 +58,23 @@ class _Attention:
 
 
 def write_out_attention(program: Program, request: Request) -> Program:
-    """Return `program` with masked attention written out. Attention without a mask is written out, too, in half precision
-    and with a negative scale. Nested graphs do not change."""
-    graph = program.graph
+    """Return `program` with masked attention written out, nested graphs included. Attention without a mask is written out,
+    too, in half precision and with a negative scale."""
 
     def is_half(node: torch.fx.Node) -> bool:
-        return request.precisions.of(path_of(node)) != "float32"
+        return node.args[0].meta["val"].dtype is torch.float32 and request.precisions.of(path_of(node)) != "float32"
 
+    for module in program.exported.graph_module.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            _write_out_in_graph(module.graph, is_half if module.graph is program.graph else lambda node: False)
+            module.recompile()
+    for spec, output in zip(program.exported.graph_signature.output_specs, program.output_nodes, strict=True):
+        spec.arg.name = output.name
+    return program
+
+
+def _write_out_in_graph(graph: torch.fx.Graph, is_half: Callable[[torch.fx.Node], bool]) -> None:
+    """Write attention out in one graph. `is_half` is whether the precision of a node will be half."""
     changed: set[torch.fx.Node] = set()
     for node in list(graph.nodes):
         refresh(node, changed)
@@ -73,10 +87,6 @@ def write_out_attention(program: Program, request: Request) -> Program:
                 node.replace_all_uses_with(written)
                 graph.erase_node(node)
                 changed.add(written)  # its strides differ
-    for spec, output in zip(program.exported.graph_signature.output_specs, program.output_nodes, strict=True):
-        spec.arg.name = output.name
-    program.exported.graph_module.recompile()
-    return program
 
 
 def _read_arguments(node: torch.fx.Node) -> _Attention:
@@ -93,7 +103,7 @@ def _can_write_out(attention: _Attention) -> bool:
     heads = (query.shape[-3:-2], key.shape[-3:-2]) if attention.enable_gqa else ((), ())
     groups_are_known = all(isinstance(size, int) for sizes in heads for size in sizes)
     is_supported = attention.dropout_p == 0.0 and not (attention.is_causal and attention.attn_mask is not None)
-    return query.dtype is torch.float32 and scale_is_known and groups_are_known and is_supported
+    return query.dtype.is_floating_point and scale_is_known and groups_are_known and is_supported
 
 
 class _Writer:
@@ -109,13 +119,16 @@ class _Writer:
         root = math.sqrt(abs(attention.scale) if attention.scale is not None else 1.0 / math.sqrt(width))
         query = self._call(_aten.mul.Tensor, attention.query, -root if attention.has_negative_scale else root)
         transposed = self._call(_aten.mul.Tensor, self._call(_aten.transpose.int, key, -2, -1), root)
-        scores = self._call(_aten.matmul.default, query, transposed)
+        dtype = attention.query.meta["val"].dtype
+        wide_dtype = torch.float32 if dtype in _HALF_TYPES else dtype
+        scores = self._cast(self._call(_aten.matmul.default, query, transposed), wide_dtype)
         masked_rows = None
         if attention.is_causal:
             scores = self._set_lowest(scores, self._call(_aten.logical_not.default, self._causal_mask(attention)))
         elif attention.attn_mask is not None:
             scores, masked_rows = self._apply_mask(scores, attention.attn_mask)
-        result = self._call(_aten.matmul.default, self._call(_aten.softmax.int, scores, -1), value)
+        weights = self._cast(self._call(_aten.softmax.int, scores, -1), dtype)
+        result = self._call(_aten.matmul.default, weights, value)
         return result if masked_rows is None else self._call(_aten.masked_fill.Scalar, result, masked_rows, 0.0)
 
     def _apply_mask(self, scores: torch.fx.Node, mask: torch.fx.Node) -> tuple[torch.fx.Node, torch.fx.Node]:
@@ -123,6 +136,7 @@ class _Writer:
         if mask.meta["val"].dtype is torch.bool:
             masked_rows = self._call(_aten.logical_not.default, self._call(_aten.any.dim, mask, -1, True))
             return self._set_lowest(scores, self._call(_aten.logical_not.default, mask)), masked_rows
+        mask = self._cast(mask, scores.meta["val"].dtype)
         # -inf becomes the lowest finite number: softmax is the same, and is not NaN in a row that is masked entirely
         sums = self._call(_aten.add.Tensor, scores, self._call(_aten.clamp.default, mask, _LOWEST))
         return sums, self._call(_aten.eq.Scalar, self._call(_aten.amax.default, mask, [-1], True), -math.inf)
@@ -149,8 +163,12 @@ class _Writer:
         repeat = _aten.repeat_interleave.self_int
         return self._call(repeat, key, groups, -3), self._call(repeat, value, groups, -3)
 
-    def _call(self, target: Callable[..., Any], *args: Any) -> torch.fx.Node:
-        call = self._graph.call_function(target, args)
+    def _cast(self, tensor: torch.fx.Node, dtype: torch.dtype) -> torch.fx.Node:
+        is_cast_needed = tensor.meta["val"].dtype is not dtype
+        return self._call(_aten._to_copy.default, tensor, dtype=dtype) if is_cast_needed else tensor
+
+    def _call(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> torch.fx.Node:
+        call = self._graph.call_function(target, args, kwargs)
         set_stack(call, self._stack)
         propagate(call)
         return call

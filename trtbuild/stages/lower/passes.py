@@ -17,8 +17,16 @@ from trtbuild.stages.lower.identities import drop_identities
 from trtbuild.stages.lower.masks import drop_true_masks
 from trtbuild.stages.lower.norms import sum_norms_in_float32
 from trtbuild.stages.lower.operators.indices import adapt_indices
+from trtbuild.stages.lower.operators.integer_division import divide_integers_exactly
 from trtbuild.stages.lower.operators.integer_rounding import drop_integer_rounding
+from trtbuild.stages.lower.operators.log_softmax import write_out_log_softmax
+from trtbuild.stages.lower.operators.products import drop_zero_terms
+from trtbuild.stages.lower.operators.ranges import count_in_int64
+from trtbuild.stages.lower.operators.result_types import cast_before_reductions
 from trtbuild.stages.lower.operators.searches import search_vectors_as_matrices
+from trtbuild.stages.lower.operators.series import write_series
+from trtbuild.stages.lower.operators.size_arithmetic import compute_sizes_as_python
+from trtbuild.stages.lower.operators.strides import read_owners
 from trtbuild.stages.lower.request import Request
 from trtbuild.stages.lower.squeezes import name_squeezed_axes
 from trtbuild.stages.lower.truncation import truncate_doubles
@@ -45,6 +53,12 @@ PASSES: tuple[Pass, ...] = (
     Pass("write-zeros", write_zeros, "uninitialized memory has another value in every engine"),
     Pass("name-squeezed-axes", name_squeezed_axes, "ONNX's Squeeze removes an axis of any size"),
     Pass("drop-integer-rounding", drop_integer_rounding, "ONNX rounds floats only"),
+    Pass("divide-integers-exactly", divide_integers_exactly, "the translation of a rounding division uses float32"),
+    Pass("drop-zero-terms", drop_zero_terms, "0 times NaN is NaN, and PyTorch does not read a term with the factor 0"),
+    Pass("compute-sizes-as-python", compute_sizes_as_python, "the translation rounds floats beside a size to integers"),
+    Pass("read-owners", read_owners, "ONNX has no strides: as_strided reads a contiguous tensor instead of a view"),
+    Pass("count-in-int64", count_in_int64, "the translation of a range of int32 uses float32"),
+    Pass("cast-before-reductions", cast_before_reductions, "the translation casts the result instead of the input"),
     Pass(
         "search-vectors-as-matrices",
         search_vectors_as_matrices,
@@ -77,4 +91,10 @@ PASSES: tuple[Pass, ...] = (
     Pass(
         "truncate-doubles", truncate_doubles, "TensorRT has no float64: with truncate_double it is computed in float32"
     ),
+    Pass(
+        "write-out-log-softmax",
+        write_out_log_softmax,
+        "TensorRT's parser computes the softmax first: its log may be -inf",
+    ),
+    Pass("write-series", write_series, "the translations of expm1 and log1p lose all digits near 0"),
 )

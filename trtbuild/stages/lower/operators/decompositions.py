@@ -1,4 +1,4 @@
-"""Decompositions of operators, such as adaptive pooling and ``cdist``, that have neither an ONNX translation nor a
+"""Decompositions of operators, such as adaptive pooling and ``cdist``, that have neither a correct ONNX translation nor a
 suitable decomposition in PyTorch.
 
 Rules
@@ -9,6 +9,8 @@ Rules
    one cell would make the others NaN.
 3. Distances are norms of differences. For many rows, eager PyTorch computes Euclidean distances by a matrix product.
    `_distances` does the same where the sizes are known.
+4. The translation of ``diagonal`` multiplies by zeros, so an infinity beside the diagonal would make it NaN. A diagonal
+   that may be empty at some sizes stays in PyTorch.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 _aten = torch.ops.aten
 
@@ -81,12 +84,28 @@ def _reshape(x: torch.Tensor, size: Sequence[Any]) -> torch.Tensor:
     return x.reshape(size)
 
 
+def _diagonal(x: torch.Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> torch.Tensor:
+    first, second = dim1 % x.dim(), dim2 % x.dim()
+    others = [axis for axis in range(x.dim()) if axis not in (first, second)]
+    rows, columns = x.shape[first], x.shape[second]
+    first_row, first_column = max(-offset, 0), max(offset, 0)
+    ends = (rows - first_row, columns - first_column)
+    if not all(statically_known_true(end >= 1) for end in ends):
+        return NotImplemented
+    count = torch.sym_min(*ends)
+    places = torch.arange(count, device=x.device) * (columns + 1) + (first_row * columns + first_column)
+    matrices = x.permute(*others, first, second)
+    return matrices.reshape(*matrices.shape[:-2], rows * columns).index_select(-1, places)
+
+
 #: Operator → its decomposition, for all sizes.
 DECOMPOSITIONS: Mapping[Any, Callable[..., Any]] = {
     _aten._adaptive_avg_pool3d.default: _pool,
     _aten._cdist_forward.default: _distances,
     _aten._pdist_forward.default: _pair_distances,
     _aten._reshape_copy.default: _reshape,
+    _aten.diagonal.default: _diagonal,
+    _aten.diagonal_copy.default: _diagonal,
 }
 
 #: Pooling to a number of cells → its decomposition for dynamic axes.

@@ -1,0 +1,176 @@
+"""Calls with unusual arguments or values, for which the exporter's translation alone would be wrong: ONNX equals eager."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from torch.export import Dim
+
+from tests.fuzz.comparing import differences
+from tests.fuzz.modules import module_from_text
+from tests.fuzz.pipeline import Case, build
+from trtbuild.errors import ConversionRefused, SourceError
+from trtbuild.stages.convert.conversion import convert
+from trtbuild.stages.convert.weights import with_inline_weights
+
+_ROWS = {0: Dim("rows", min=2, max=8)}
+_SQUARE = {0: (_S := Dim("size", min=2, max=8)), 1: _S}
+_INF, _NAN = math.inf, math.nan
+_LARGE = torch.tensor([[2**40 + 7, -(2**40) - 7, 2**25 + 1], [-7, 7, -6]])
+_NEAR_ZERO = torch.tensor([[1e-9, -1e-9, 0.0, -1e-4], [0.019999, 0.020001, -0.5, 88.0]])
+_SPREAD = torch.tensor([[-200.0, 0.0, 30.0], [-90.0, 200.0, -20.0]])
+_WIDE_MATRIX = torch.arange(12.0).reshape(3, 4)
+
+
+def _results(lower_module: Any, text: str, inputs: tuple[torch.Tensor, ...], shapes: Any) -> list[tuple[Any, Any]]:
+    """Pairs of a result of ONNX and a result of eager PyTorch."""
+    traced, program = lower_module(module_from_text([], text, len(inputs)), inputs, "float32", shapes)
+    session = onnxruntime.InferenceSession(with_inline_weights(convert(program, 20).model, {}))
+    feeds = {entry.name: inputs[int(entry.name[1:])].numpy() for entry in session.get_inputs()}
+    ours = [torch.from_numpy(np.asarray(value)) for value in session.run(None, feeds)]
+    return list(zip(ours, traced.eager(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("torch.div(x0, -3, rounding_mode='floor'), torch.div(x0, 3, rounding_mode='trunc')", _LARGE),
+        ("torch.div(x0, x0 - 2, rounding_mode='trunc'), torch.div(x0, x0.abs() + 1, rounding_mode='floor')", _LARGE),
+        ("torch.div(x0.int(), -2, rounding_mode='trunc')", _LARGE % 2**31 - 2**30),
+        ("torch.mean(x0, 1, dtype=torch.float32), x0.mean(0, True, dtype=torch.float32)", _LARGE % 5),
+        ("torch.softmax(x0.half(), -1, dtype=torch.float32).log()", _SPREAD / 10),
+        ("F.log_softmax(x0.half(), -1, dtype=torch.float32)", _SPREAD / 10),
+        ("torch.expm1(x0), torch.log1p(x0), torch.special.expm1(x0)", _NEAR_ZERO),
+        ("F.logsigmoid(x0)", _SPREAD),
+        ("torch.arange(2**24 + 1, 2**24 + 1 + x0.shape[0] * 3, 3, dtype=torch.int32)", _SPREAD),
+    ],
+)
+def test_onnx_equals_eager(lower_module: Any, text: str, values: torch.Tensor) -> None:
+    for ours, expected in _results(lower_module, text, (values,), (_ROWS,)):
+        torch.testing.assert_close(ours, expected, rtol=2e-5, atol=0)
+
+
+@pytest.mark.parametrize("offset", [0, 1, -2])
+def test_infinities_beside_a_diagonal_do_not_change_it(lower_module: Any, offset: int) -> None:
+    values = torch.full((4, 4, 3), _INF)
+    for place in range(4):
+        values[place, max(0, min(3, place + offset))] = place + 1.0
+    shapes = None if offset else (_SQUARE,)
+    calls = (f"torch.diagonal(x0, {offset}, {axes})" for axes in ("0, 1", "-2, -3", "2, 1"))
+    for ours, expected in _results(lower_module, ", ".join(calls), (values,), shapes):
+        assert torch.equal(ours, expected)
+
+
+def test_a_diagonal_that_may_be_empty_stays_in_pytorch() -> None:
+    """The second axis may have a size of 2. Then there is no diagonal 2."""
+    case = Case(module_from_text([], "torch.diagonal(x0, 2, 1, 0)", 1), [("float32", [(1, 3, 7), (2, 5, 11)])])
+    built = build(case, engines=False)
+    assert [part.kind for part in built.partitions.partitions] == ["torch"]
+    assert not differences(case, built).differences
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "torch.baddbmm(x0, x1, x1, beta=0, alpha=0.5)",
+        "torch.addbmm(x0[0], x1, x1, beta=0)",
+        "torch.addmm(x0[0], x1[0], x1[0], beta=0, alpha=-1)",
+        "torch.addmv(x0[0, 0], x1[0], x1[0, 0], beta=0)",
+    ],
+)
+def test_a_term_with_the_factor_zero_is_not_read(lower_module: Any, text: str) -> None:
+    inputs = (torch.full((2, 4, 4), _NAN), torch.randn(2, 4, 4))
+    for ours, expected in _results(lower_module, text, inputs, None):
+        torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        "x0.T",
+        "x0[:, 1:]",
+        "x0[1:]",
+        "x0.t()[1:]",
+        "x0[1:].reshape(2, 2, 2)",
+        "x0.unsqueeze(0)",
+        "(x0 + 1).transpose(0, 1)",
+    ],
+)
+def test_as_strided_reads_the_memory_of_its_input(lower_module: Any, view: str) -> None:
+    for text in (f"{view}.as_strided((2, 3), (1, 2))", f"{view}.as_strided((2, 2), (4, 3), 1)"):
+        for ours, expected in _results(lower_module, text, (_WIDE_MATRIX,), None):
+            assert torch.equal(ours, expected)
+
+
+def test_as_strided_of_an_unknown_order_in_memory_is_refused(lower_module: Any) -> None:
+    with pytest.raises(SourceError, match="as_strided") as caught:
+        _results(lower_module, "torch.empty_like(x0.T).copy_(x0.T).as_strided((2, 3), (1, 2))", (_WIDE_MATRIX,), None)
+    assert caught.value.code == "strides"
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("torch.logcumsumexp(x0, 1)", "aten.logcumsumexp"),
+        ("torch.special.erfcx(x0)", "aten.special_erfcx"),
+        ("torch.erfc(x0)", "aten.erfc"),
+        ("torch.ops.aten.elu(x0, 1.5, 1.0, 0.5)", "aten.elu"),
+    ],
+)
+def test_wrong_translations_are_not_used(lower_module: Any, text: str, name: str) -> None:
+    _, program = lower_module(module_from_text([], text, 1), (_SPREAD,), "float32", (_ROWS,))
+    with pytest.raises(ConversionRefused, match=name):
+        convert(program, 20)
+
+
+@pytest.mark.parametrize(("scales", "is_refused"), [("1.7, 1.6", True), ("None, None", False), ("2.0, 1.5", False)])
+def test_interpolation_by_another_scale_than_the_quotient_of_the_sizes_is_refused(
+    lower_module: Any, scales: str, is_refused: bool
+) -> None:
+    text = f"torch.ops.aten.upsample_bilinear2d(x0, [8, 9], False, {scales})"
+    if is_refused:
+        with pytest.raises(ConversionRefused, match="upsample_bilinear2d"):
+            _results(lower_module, text, (torch.randn(1, 2, 4, 6),), None)
+    else:
+        for ours, expected in _results(lower_module, text, (torch.randn(1, 2, 4, 6),), None):
+            torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_log_softmax_is_not_the_logarithm_of_a_softmax(lower_module: Any, calls: Any) -> None:
+    """TensorRT's parser computes a softmax for ONNX's LogSoftmax, and its smallest results are 0."""
+    text = (
+        "F.log_softmax(x0, 1), torch.log_softmax(x0.half(), 0), F.log_softmax(x0.sum(), 0), F.log_softmax(x0, 1)[:, 0]"
+    )
+    values = torch.cat([_SPREAD, torch.tensor([[-_INF, 0.0, -3.0], [_INF, 0.0, 1.0]])])
+    for ours, expected in _results(lower_module, text, (values,), (_ROWS,)):
+        torch.testing.assert_close(ours, expected, equal_nan=True)
+    names = calls(lower_module(module_from_text([], text, 1), (values,), "float16", (_ROWS,))[1])
+    assert not any("softmax" in name for name in names)
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        *("x0.shape[1] * 1.7", "0.5 - x0.shape[1]", "x0.shape[1] ** 0.5", "x0.shape[1] + 0.25", "x0.shape[1] / 3"),
+        *("-(-x0.shape[1] // 2)", "(3 - x0.shape[1]) // 2", "x0.shape[1] // 2", "(3 - x0.shape[1]) % 4"),
+    ],
+)
+def test_numbers_of_sizes_are_those_of_python(lower_module: Any, number: str) -> None:
+    shapes = ({0: Dim("rows", min=2, max=8), 1: Dim("columns", min=2, max=8)},)
+    for ours, expected in _results(lower_module, f"x0 * ({number})", (torch.ones(2, 5),), shapes):
+        torch.testing.assert_close(ours, expected)
+
+
+def test_elu_without_an_input_scale_is_converted(lower_module: Any) -> None:
+    for ours, expected in _results(lower_module, "F.elu(x0, 1.5), F.celu(x0, 2.0)", (_SPREAD,), (_ROWS,)):
+        torch.testing.assert_close(ours, expected)
+
+
+def test_a_division_of_floats_stays_one_call(lower_module: Any, calls: Any) -> None:
+    module = module_from_text([], "torch.div(x0, 0.3, rounding_mode='trunc'), F.softmax(x0, -1)", 1)
+    assert calls(lower_module(module, (_SPREAD,), "float32", (_ROWS,))[1]) == ["div.Tensor_mode", "softmax.int"]

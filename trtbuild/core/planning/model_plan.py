@@ -348,7 +348,8 @@ class _ForwardPass:
         return job
 
     def _settings(self, facts: ToolchainFacts) -> BuilderSettings:
-        """The builder settings for a toolchain, with its workspace if the manifest has none. Targets share them."""
+        """The builder settings for a toolchain. If the manifest sets no workspace, they have the toolchain's. Targets share
+        them."""
         settings = self._model.builder
         if settings.workspace is not None:
             return settings

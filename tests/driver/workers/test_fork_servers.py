@@ -92,7 +92,7 @@ def test_no_worker_that_uses_gpus_is_forked_after_the_gpu_driver_was_loaded(monk
             request = b"\3\0\0\0abc"
             socket.send_fds(client, [request], [stream.fileno()] * 3)
         server = ForkServer(control.fileno(), received_client, uses_gpu=True)
-        assert server._fork_for_next_client() is None
+        assert server.handle({control.fileno()}) is None
         assert client.recv(1) == b""  # refused, so the client starts a new worker
 
 

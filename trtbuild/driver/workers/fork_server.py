@@ -44,8 +44,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-if sys.version_info < (3, 11):  # these versions have no option -P
+if __name__ == "__main__" and sys.version_info < (3, 11):  # these versions have no option -P
     del sys.path[0]
+
+
+#: The server reads this much of a client's message.
+MOST_MESSAGE_BYTES = 1 << 16
+
+#: The command line of a worker, and its variables.
+Command = tuple[list[str], dict[str, str]]
 
 
 @dataclass
@@ -65,36 +72,61 @@ class ForkServer:
 
     GPU_DRIVER = "libcuda.so"
 
+    #: Whether this process has the variables of its workers already.
+    has_environment = False
+
     def __init__(self, arrivals: int, next_client: Callable[[int], Any], *, uses_gpu: bool = False) -> None:
         self._arrivals = arrivals
         self._next_client = next_client
         self._uses_gpu = uses_gpu
         self._workers: list[ForkedWorker] = []
 
-    def serve(self) -> tuple[list[str], dict[str, str]] | None:
+    def serve(self) -> Command | None:
         """Serve requests. Returns the command and the variables in a forked worker, and None at the end of the server."""
-        while True:
+        while not self.is_done:
             watched = select.poll()
             watched.register(0, select.POLLIN)
-            watched.register(self._arrivals, select.POLLIN)
+            for descriptor in self.descriptors():
+                watched.register(descriptor, select.POLLIN)
             for worker_process in self._workers:
                 watched.register(worker_process.client.fileno(), select.POLLIN)  # readable: the client has ended
                 watched.register(worker_process.ended, select.POLLIN)
             ready = {descriptor for descriptor, _ in watched.poll()}
             if 0 in ready:  # first: the owner closes the sockets, too
-                for worker_process in self._workers:
-                    kill_group(worker_process.pid)
-                    os.waitpid(worker_process.pid, 0)  # its CPU time then counts as that of the build
+                self.end_all()
                 return None
             for worker_process in list(self._workers):
                 if worker_process.client.fileno() in ready:
                     kill_group(worker_process.pid)
                 if worker_process.ended in ready:
                     self._send_status(worker_process)
-            if self._arrivals in ready:
-                started = self._fork_for_next_client()
-                if started is not None:
-                    return started
+            started = self.handle(ready)
+            if started is not None:
+                return started
+        return None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no further worker is going to be forked, and all have ended."""
+        return False
+
+    def descriptors(self) -> list[int]:
+        """The descriptors whose input `handle` reads."""
+        return [self._arrivals]
+
+    def handle(self, ready: set[int]) -> Command | None:
+        """Read the descriptors that are ready. Returns the command and the variables in a forked worker."""
+        if self._arrivals not in ready:
+            return None
+        client = self._next_client(self._arrivals)
+        streams, request = receive_request(client)
+        return self.fork_worker(client, streams, request)
+
+    def end_all(self) -> None:
+        """Kill the workers, and wait for their end: their CPU time then counts as that of the build."""
+        for worker_process in self._workers:
+            kill_group(worker_process.pid)
+            os.waitpid(worker_process.pid, 0)
 
     def _send_status(self, worker_process: ForkedWorker) -> None:
         kill_group(worker_process.pid)  # the processes that it started; the pid is still valid before waitpid
@@ -105,10 +137,8 @@ class ForkServer:
         os.close(worker_process.ended)
         self._workers.remove(worker_process)
 
-    def _fork_for_next_client(self) -> tuple[list[str], dict[str, str]] | None:
-        """Fork a worker for the next client. Returns its command and variables in the worker, and None in the server."""
-        client = self._next_client(self._arrivals)
-        streams, request = receive_request(client)
+    def fork_worker(self, client: Any, streams: list[int], request: bytes) -> Command | None:
+        """Fork a worker for a client. Returns its command and variables in the worker, and None in the server."""
         if not request or (self._uses_gpu and self._has_gpu_driver()):
             close_all(streams)
             client.close()
@@ -126,14 +156,19 @@ class ForkServer:
                 client.send(b"1")
             return None
         client.close()
-        os.close(self._arrivals)
-        for worker_process in self._workers:
-            worker_process.client.close()
-            os.close(worker_process.ended)
+        self.close_descriptors()
         os.setsid()
         directory, mask, command, environment = marshal.loads(request)
         take_over(streams, directory, mask)
         return command, environment
+
+    def close_descriptors(self) -> None:
+        """Close the descriptors of the server in a fork of it."""
+        os.close(self._arrivals)
+        for worker_process in self._workers:
+            worker_process.client.close()
+            os.close(worker_process.ended)
+        self._workers.clear()
 
     def _has_gpu_driver(self) -> bool:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
@@ -159,12 +194,19 @@ def set_environment(environment: dict[str, str], set_by_libraries: dict[str, str
 
 def received_client(control: int) -> Any:
     """Return the next connection that the owner of the server passes through the socket `control`."""
+    return received_message(control)[1]
+
+
+def received_message(control: int) -> tuple[bytes, Any]:
+    """Return the next message of the owner of the server, and the connection that it passes."""
     owner = _socket.socket(fileno=control)
     try:
-        _, ((_, _, number),), _, _ = owner.recvmsg(1, _socket.CMSG_SPACE(4), _socket.MSG_CMSG_CLOEXEC)
+        message, ((_, _, number),), _, _ = owner.recvmsg(
+            MOST_MESSAGE_BYTES, _socket.CMSG_SPACE(4), _socket.MSG_CMSG_CLOEXEC
+        )
     finally:
         owner.detach()
-    return _socket.socket(fileno=int.from_bytes(number, sys.byteorder))
+    return message, _socket.socket(fileno=int.from_bytes(number, sys.byteorder))
 
 
 def receive_request(client: Any) -> tuple[list[int], bytes]:
@@ -235,11 +277,12 @@ def main(trace: int, torch: int) -> int:
 
     worker.__name__ = "__main__"  # the main module of a worker process is the module of workers
     this = sys.modules["__main__"]  # keeps the module alive
+    sys.modules["trtbuild.driver.workers.fork_server"] = this
     sys.modules["__main__"] = sys.modules.pop("trtbuild.driver.workers.worker")
     from trtbuild.driver.workers import handlers
 
     set_by_libraries = load(handlers.prepare_trace)
-    copy = os.fork()
+    server_pid, copy = os.getpid(), os.fork()
     is_copy = copy == 0
     os.close(trace if is_copy else torch)
     if is_copy:
@@ -248,27 +291,39 @@ def main(trace: int, torch: int) -> int:
         set_by_libraries |= load(handlers.prepare_torch)
         if _has_owner():  # a build that has ended waits for its servers
             set_by_libraries |= load(handlers.fill_tables)
-    server = ForkServer(torch if is_copy else trace, received_client, uses_gpu=is_copy)
+    if is_copy:
+        server = ForkServer(torch, received_client, uses_gpu=True)
+    else:
+        from trtbuild.driver.workers.preloading import TraceServer
+
+        server = TraceServer(trace, set_by_libraries)
     started = server.serve()
     if started is None:
-        if not is_copy:
+        if not is_copy and os.getpid() == server_pid:
             os.waitpid(copy, 0)
         os._exit(0)  # Python would free all modules first
     del this
     command, environment = started
-    set_environment(environment, set_by_libraries)
+    if not server.has_environment:
+        set_environment(environment, set_by_libraries)
     return run_worker(command, environment, is_trace=not is_copy)
+
+
+def set_arguments(command: list[str]) -> None:
+    """Set the arguments of this process to those of a worker."""
+    worker: Any = sys.modules["__main__"]
+    sys.argv[:] = [worker.__file__, *command[-3:]]
+    sys.orig_argv[:] = command
 
 
 def run_worker(command: list[str], environment: dict[str, str], *, is_trace: bool) -> int:
     """Run a forked worker. `environment` are the variables of its client."""
     worker: Any = sys.modules["__main__"]
+    set_arguments(command)
     if is_trace:
         from trtbuild.stages.trace.run import note_environment
 
         note_environment(environment)
-    sys.argv[:] = [worker.__file__, *command[-3:]]
-    sys.orig_argv[:] = command
     importlib.invalidate_caches()  # a file that was added within one tick of the clock would not be found otherwise
     status: int = worker.main(command[-3:])
     return status

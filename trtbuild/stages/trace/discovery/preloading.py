@@ -27,7 +27,7 @@ import os
 import random
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,6 +48,7 @@ from trtbuild.stages.trace.user_code.leading_imports import (
     UnfitLibraries,
     leading_imports,
 )
+from trtbuild.stages.trace.user_code.places import Places
 
 #: The file of the project whose statements import the libraries. It does not exist.
 _FILE = "imports of trtbuild watch.py"
@@ -192,7 +193,8 @@ class ProcessCounts:
     native_threads: int
     open_files: frozenset[str]
     blas_libraries: int
-    deleted: frozenset[str]
+    variables: frozenset[str]
+    modules: frozenset[str]
 
     @staticmethod
     def now() -> ProcessCounts:
@@ -201,6 +203,7 @@ class ProcessCounts:
             frozenset(_open_files()),
             sum("openblas" in os.path.basename(path) for path in mapped_files()),
             frozenset(os.environ),
+            frozenset(sys.modules),
         )
 
 
@@ -211,16 +214,20 @@ def why_not_kept(preloaded: Preloaded, before: ProcessCounts) -> str | None:
     """
     now = ProcessCounts.now()
     threads_of_blas = (now.blas_libraries - before.blas_libraries) * (len(os.sched_getaffinity(0)) - 1)
-    recorder = preloaded.discovery.recorder
+    recorder, places = preloaded.discovery.recorder, preloaded.discovery.places
+    new_modules = now.modules - before.modules
     checks: list[tuple[str, Callable[[], object]]] = [
         ("a library started a thread", lambda: threading.active_count() > 1 or _thread._count() > 0),
         ("a library started a thread", lambda: now.native_threads > before.native_threads + threads_of_blas),
         ("a library started a process", _has_children),
         ("a library keeps a file open", lambda: now.open_files - before.open_files),
-        ("a library deleted a variable", lambda: before.deleted - now.deleted),
+        ("a library deleted a variable", lambda: before.variables - now.variables),
         ("a library wrote a file", lambda: recorder.has_written),
         ("a library cannot be recorded", lambda: recorder.storage_refusals),
-        ("an import executes code of the project", lambda: _user_modules(preloaded)),
+        (
+            "an import executes code of the project",
+            lambda: _user_modules(new_modules, places),
+        ),
     ]
     return next((reason for reason, applies in checks if applies()), None)
 
@@ -244,7 +251,6 @@ def _has_children() -> bool:
     return True
 
 
-def _user_modules(preloaded: Preloaded) -> list[str]:
-    is_user = preloaded.discovery.places.is_user
-    files = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
-    return [name for name, file in files.items() if isinstance(file, str) and is_user(os.path.abspath(file))]
+def _user_modules(names: Iterable[str], places: Places) -> list[str]:
+    files = {name: getattr(sys.modules.get(name), "__file__", None) for name in names}
+    return [name for name, file in files.items() if isinstance(file, str) and places.is_user(os.path.abspath(file))]

@@ -1,7 +1,7 @@
 """Libraries that the watcher keeps imported: a trace with them is equal to one without them. All are real processes.
 
-The library of these tests is an installed distribution that does what libraries do while they are imported: it patches torch,
-reads and sets variables, looks for a module that does not exist, prints, and draws a random number.
+The library of these tests is an installed distribution that does what libraries do while they are imported: it patches
+torch, reads and sets variables, looks for a module that does not exist, prints, and draws a random number.
 """
 
 from __future__ import annotations

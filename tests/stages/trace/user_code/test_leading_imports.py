@@ -18,9 +18,9 @@ Find = Callable[..., LeadingImports | None]
 def find(tmp_path: Path) -> Find:
     """A function that writes files of a project, and returns the leading imports of ``m:build``."""
 
-    def run(target: str = "m:build", roots: tuple[str, ...] = (".",), **files: str) -> LeadingImports | None:
+    def run(files: dict[str, str], target: str = "m:build", roots: tuple[str, ...] = (".",)) -> LeadingImports | None:
         for name, text in files.items():
-            path = tmp_path / f"{name.replace('__', '/')}.py"
+            path = tmp_path / f"{name}.py"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         return leading_imports(Source("python", target, roots=roots), str(tmp_path))
@@ -34,7 +34,7 @@ def _statements(found: LeadingImports | None) -> tuple[str, ...]:
 
 def test_imports_up_to_the_last_library(find: Find, tmp_path: Path) -> None:
     text = '"""A model."""\nimport os\nimport torch\nfrom lib.part import A, B as C\nimport math\n\nclass Net: ...\n'
-    found = find(m=text)
+    found = find({"m": text})
     assert found == LeadingImports(
         ("import os", "import torch", "from lib.part import A, B"),
         (
@@ -47,8 +47,8 @@ def test_imports_up_to_the_last_library(find: Find, tmp_path: Path) -> None:
 
 
 def test_without_a_library_nothing_is_worth_to_be_kept(find: Find) -> None:
-    assert find(m="import os\nimport torch\nimport numpy as np\n") is None
-    assert find("absent:build", m="import lib\n") is None
+    assert find({"m": "import os\nimport torch\nimport numpy as np\n"}) is None
+    assert find({"m": "import lib\n"}, "absent:build") is None
     assert leading_imports(Source("onnx", "a.onnx"), "/") is None
 
 
@@ -73,10 +73,10 @@ def test_without_a_library_nothing_is_worth_to_be_kept(find: Find) -> None:
     ],
 )
 def test_the_search_ends_at_a_statement_that_may_do_anything(find: Find, statement: str) -> None:
-    assert find(m=f"{statement}\nimport library\n") is None
-    assert _statements(find(m=f"import first\n{statement.replace('not a statement', 'x()')}\nimport library\n")) == (
-        "import first",
-    )
+    assert find({"m": f"{statement}\nimport library\n"}) is None
+    assert _statements(
+        find({"m": f"import first\n{statement.replace('not a statement', 'x()')}\nimport library\n"})
+    ) == ("import first",)
 
 
 @pytest.mark.parametrize(
@@ -93,19 +93,19 @@ def test_the_search_ends_at_a_statement_that_may_do_anything(find: Find, stateme
     ],
 )
 def test_statements_that_only_bind_names_do_not_end_the_search(find: Find, statement: str) -> None:
-    found = _statements(find(m=f"{statement}\nimport library\n"))
+    found = _statements(find({"m": f"{statement}\nimport library\n"}))
     assert found[-1:] == ("import library",)
     assert "import not_imported" not in found
 
 
 def test_modules_of_the_project_are_followed_in_the_order_of_python(find: Find, tmp_path: Path) -> None:
-    found = find(
-        "pack.model:build",
-        pack____init__="import one\nfrom pack import helper\n",
-        pack__helper="import two\nfrom .model import name\nimport three\n",
-        pack__model="from . import helper\nfrom pack.other import x\nimport four\nx = call()\nimport five\n",
-        pack__other="import three\nimport six\n",
-    )
+    files = {
+        "pack/__init__": "import one\nfrom pack import helper\n",
+        "pack/helper": "import two\nfrom .model import name\nimport three\n",
+        "pack/model": "from . import helper\nfrom pack.other import x\nimport four\nx = call()\nimport five\n",
+        "pack/other": "import three\nimport six\n",
+    }
+    found = find(files, "pack.model:build")
     # helper imports pack.model, which imports helper (already begun) and then other
     assert found is not None
     assert found.statements == ("import one", "import two", "import three", "import six", "import four")
@@ -114,19 +114,16 @@ def test_modules_of_the_project_are_followed_in_the_order_of_python(find: Find, 
 
 
 def test_a_name_that_a_package_binds_is_not_imported_as_a_submodule(find: Find) -> None:
-    files = {"pack____init__": "part = 1\n", "pack__part": "import one\n"}
-    assert _statements(find(m="from pack import part\nimport two\n", **files)) == ("import two",)
-    assert _statements(find(m="from pack import other\nimport two\n", **files, pack__other="import one\n")) == (
-        "import one",
-        "import two",
-    )
+    files = {"pack/__init__": "part = 1\n", "pack/part": "import one\n", "pack/other": "import one\n"}
+    assert _statements(find({**files, "m": "from pack import part\nimport two\n"})) == ("import two",)
+    assert _statements(find({**files, "m": "from pack import other\nimport two\n"})) == ("import one", "import two")
 
 
 def test_directories_without_init_and_several_roots(find: Find) -> None:
-    found = find("pack.m:build", ("a", "b"), b__pack__m="import one\n", a__pack__n="", a__other="import no\n")
+    found = find({"b/pack/m": "import one\n", "a/pack/n": "", "a/other": "import no\n"}, "pack.m:build", ("a", "b"))
     assert _statements(found) == ("import one",)
 
 
 def test_the_search_ends_at_an_extension_module_of_the_project(find: Find, tmp_path: Path) -> None:
     (tmp_path / "fast.abi3.so").write_bytes(b"")
-    assert find(m="import fast\nimport library\n", fast="") is None
+    assert find({"m": "import fast\nimport library\n", "fast": ""}) is None

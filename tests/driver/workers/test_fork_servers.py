@@ -11,8 +11,8 @@ import pytest
 
 from tests.faults.processes import alive, descendants, wait_until_gone
 from trtbuild.driver.workers.environments import worker_environment
-from trtbuild.driver.workers.fork_server import ForkServer, received_client
 from trtbuild.driver.workers.fork_servers import CAN_FORK_WORKERS, ForkServers
+from trtbuild.driver.workers.forking import ForkServer, received_client
 from trtbuild.driver.workers.pool import Worker, WorkerDied
 from trtbuild.errors import InternalError
 

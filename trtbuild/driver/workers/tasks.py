@@ -22,8 +22,8 @@ from trtbuild.core.planning.jobs import ConvertJob, LowerJob, PartitionJob
 from trtbuild.core.values.codec import decode, encode
 from trtbuild.driver.gpu_comparisons.job import ComparisonJob
 from trtbuild.driver.workers import graph_steps, handlers
-from trtbuild.driver.workers.fork_server import MOST_MESSAGE_BYTES
 from trtbuild.driver.workers.fork_servers import lent
+from trtbuild.driver.workers.forking import MOST_MESSAGE_BYTES
 from trtbuild.driver.workers.kinds import NO_IMPORTS, WorkerKind
 from trtbuild.driver.workers.pool import WorkerPool
 from trtbuild.driver.workers.preloading import PreloadRequest

@@ -15,7 +15,7 @@ Rules
 """
 
 # Paths are strings here: there are thousands of them, and their exact spelling counts.
-# ruff: noqa: PTH100, PTH112
+# ruff: noqa: PTH100, PTH112, PTH117
 
 from __future__ import annotations
 
@@ -145,21 +145,31 @@ class ImportRules:
         """Apply rule 5: the import of a loaded module does not call finders. Let the follower see imports of user code."""
         recorder, loaded_modules, original = self._recorder, self._loaded_modules, builtins.__import__
         follower = self._follower
+        #: Absolute path of a file → whether its code is that of the user. An export calls `recording_import` about 100,000
+        #: times, because functions of torch import modules.
+        files: dict[str, bool] = {}
+
+        def is_user_file(path: str) -> bool:
+            with recorder.ignore_own_reads():
+                is_user = recorder.places.is_user(os.path.abspath(path))
+            if os.path.isabs(path):
+                files[path] = is_user
+            return is_user
 
         def recording_import(
             name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
         ) -> Any:
-            if follower is not None and isinstance(path := (globals or {}).get("__file__"), str):
-                with recorder.ignore_own_reads():
-                    is_user = recorder.places.is_user(os.path.abspath(path))
-                if is_user:
-                    follower.saw_import(name, fromlist or (), level)
-            if level == 0 and name in loaded_modules and isinstance(path := (globals or {}).get("__file__"), str):
-                with recorder.ignore_own_reads():
-                    if recorder.places.is_user(os.path.abspath(path)):
+            if globals is not None:
+                path = globals.get("__file__")
+                is_user = files.get(path) if isinstance(path, str) else False
+                if is_user or (is_user is None and is_user_file(path)):
+                    if follower is not None:
+                        follower.saw_import(name, fromlist or (), level)
+                    if level == 0 and name in loaded_modules:
                         file = getattr(sys.modules.get(name), "__file__", None)
                         if isinstance(file, str):
-                            recorder.record_file(file)
+                            with recorder.ignore_own_reads():
+                                recorder.record_file(file)
             return original(name, globals, locals, fromlist, level)
 
         builtins.__import__ = recording_import

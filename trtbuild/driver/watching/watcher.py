@@ -2,7 +2,8 @@
 
 Rules
 1. The watcher imports no torch and runs no user code. Its fork servers have loaded torch, and only they stay between
-   builds. Each build runs in a copy of the watcher, and each trace in a copy of a fork server.
+   builds, with processes that have imported libraries (`trtbuild.driver.workers.preloading`). Each build runs in a copy
+   of the watcher, and each trace in a copy of one of these.
 2. While it waits, it holds no lock of a store, and it has no store open.
 3. It waits with one `poll`, in one thread. A change during a build starts another build after it.
 4. A client is answered only if it has the same program and variables, because torch may have read them (`environments`).

@@ -13,7 +13,8 @@ Rules
    * It has the modules that `handlers.prepare` loads, with their warning filters and exit functions. A new worker loads
      them, too, before its first job. The server handles no signal, and blocks none.
    * A forked torch worker also has the tables that a new one fills during its first job (`handlers.fill_tables`).
-   * Import caches are cleared. No other cache of the server has seen the project.
+   * Import caches are cleared. No other cache of the server has seen the project. (A process of `preloading` has searched
+     it for imports, and has its own rules.)
    * The only threads that the server may have are those of libraries that handle a fork, such as OpenBLAS. A new trace
      worker forks after the same imports, too.
 2. The server runs no user code, and only its main thread runs Python. The first copy of the server loads the modules of

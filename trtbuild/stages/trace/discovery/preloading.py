@@ -188,7 +188,7 @@ def _recording(discovery: Discovery, follower: Follower) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class ProcessCounts:
-    """What a process has besides its memory."""
+    """The threads, open files, variables and modules of a process."""
 
     native_threads: int
     open_files: frozenset[str]

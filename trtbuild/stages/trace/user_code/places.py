@@ -89,7 +89,7 @@ class Places:
         return self.of(path).owner == "user"
 
     def forget_files(self) -> None:
-        """Forget the places of files that can change while this process stays: all but those of distributions."""
+        """Forget the places of files that do not belong to distributions: they can change while this process stays."""
         self._places_by_path = {
             path: place for path, place in self._places_by_path.items() if place.owner == "distribution"
         }

@@ -177,6 +177,18 @@ def test_a_file_of_the_project_that_replaces_the_library_is_used(watch: Librarie
     assert _is_preloaded(seen)
 
 
+def test_an_edited_library_is_imported_again(watch: Libraries) -> None:
+    watch.write("a", "import sys\nimport library\n")
+    before, _ = watch.trace("a")
+    path = Path(watch.environment["PYTHONPATH"]) / "library.py"
+    path.write_text(LIBRARY + "MODE = 'edited'\n")
+    try:
+        after, _ = watch.trace("a")
+    finally:
+        path.write_text(LIBRARY)
+    assert (before["mode"], after["mode"]) == (None, "edited")
+
+
 def test_an_import_that_fails_is_an_error_of_the_model(watch: Libraries) -> None:
     watch.write("a", "import sys\nfrom library import no_such_name\n")
     done = watch.build("a", "--until", "trace")

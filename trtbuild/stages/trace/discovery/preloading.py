@@ -12,12 +12,13 @@ Rules
    statements (`Follower`). If not, it raises UnfitLibraries, and its caller starts it again in another process.
 4. `why_not_kept` returns a reason not to keep the process, if the imports have left something that a fork does not copy, or
    that a new trace would do again: threads, processes, open files, written files, code of the project.
-5. The imports are out of date if a file that they have looked up has changed (`Preloaded.is_current`).
+5. The imports are out of date if a file that they have looked up, or the file of an imported module, has changed
+   (`Preloaded.is_current`).
 6. A fork gives the module ``random`` a new seed. So the trace restores the states of the random generators.
 """
 
 # Paths are strings here: their exact spelling counts.
-# ruff: noqa: PTH100, PTH115, PTH208
+# ruff: noqa: PTH100, PTH115, PTH116, PTH208
 
 from __future__ import annotations
 
@@ -62,12 +63,16 @@ class Preloaded:
         self.roots = tuple(roots)
         self.statements = tuple(statements)
         self.segments: list[Segment] = []
+        self.module_files: dict[str, object] = {}
         self.output = b""
         self._random_states: tuple[Any, ...] = ()
 
     def is_current(self) -> bool:
-        """Whether the files that the imports have looked up are unchanged (rule 5)."""
-        return all(self.discovery.recorder.is_current(segment) for segment in self.segments)
+        """Whether the files of the imports are unchanged (rule 5)."""
+        files = self.module_files.items()
+        return all(_state_of(file) == state for file, state in files) and all(
+            self.discovery.recorder.is_current(segment) for segment in self.segments
+        )
 
     def keep_random_states(self) -> None:
         numpy = sys.modules.get("numpy")
@@ -147,15 +152,25 @@ def preload(
     project = project.resolve()
     discovery = Discovery(project, Source("python", "", roots=tuple(roots)), environment, loaded_modules)
     preloaded = Preloaded(discovery, roots, statements)
-    file = os.path.join(project, roots[0], _FILE)
+    file, before = os.path.join(project, roots[0], _FILE), set(sys.modules)
     seed_everything()
     with torch.no_grad(), discovery.preloading():
         for statement in statements:
             exec(compile(statement, file, "exec", dont_inherit=True), {"__name__": "imports", "__file__": file})
             preloaded.segments.append(discovery.recorder.take())
     preloaded.keep_random_states()
+    files = [getattr(sys.modules.get(name), "__file__", None) for name in sys.modules.keys() - before]
+    preloaded.module_files = {file: _state_of(file) for file in files if isinstance(file, str)}
     _kept[:] = [preloaded]
     return preloaded
+
+
+def _state_of(path: str) -> object:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
 def begin_trace(

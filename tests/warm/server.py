@@ -21,7 +21,7 @@ from typing import Any
 if sys.version_info < (3, 11):  # these versions have no option -P
     del sys.path[0]
 
-from trtbuild.driver.workers import fork_server
+from trtbuild.driver.workers import fork_server, forking
 
 if sys.argv[1] != "command":
     from trtbuild.driver.workers import worker
@@ -32,7 +32,7 @@ if sys.argv[1] != "command":
     sys.modules["__main__"] = sys.modules.pop("trtbuild.driver.workers.worker")
 
 
-class Server(fork_server.ForkServer):
+class Server(forking.ForkServer):
     """A server with a listening socket, which its owner creates. So clients can connect before it has loaded torch."""
 
     def __init__(self, kind: str, listening: int) -> None:
@@ -97,7 +97,7 @@ server = Server(sys.argv[1], int(sys.argv[2]))
 started = server.serve()
 if started is not None:
     command, environment = started
-    fork_server.set_environment(environment, server.set_by_libraries or {})
+    forking.set_environment(environment, server.set_by_libraries or {})
     if is_command:  # PYTHON …/command_line.py MODULE FOLDER …
         _run_command(*command[2:4], command[4:])
     else:

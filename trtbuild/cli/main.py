@@ -110,7 +110,8 @@ def completion(shell: str, flags: Flags) -> int:
 def watch(models: tuple[str, ...], flags: Flags) -> int:
     """Build MODELS, or all models, after each change of a file. End it with Ctrl-C.
 
-    It keeps PyTorch loaded, and trtbuild build of this project in other terminals uses it. Needs the extra `watch`.
+    It keeps PyTorch and the libraries of the models loaded. trtbuild build of this project in other terminals uses it.
+    Needs the extra `watch`.
     """
     from trtbuild.driver.watching.watcher import Watcher
 

@@ -31,6 +31,9 @@ def test_the_help_of_a_command_shows_only_its_flags(command_line: CommandLine) -
     assert all(flag in command_line.run("build", "--help").stdout for flag in ("--frozen", "--trace", "-j", "-C"))
     help_text = command_line.run("status", "--help").stdout
     assert "--target" in help_text and "--frozen" not in help_text and "--depfile" not in help_text
+    help_text = command_line.run("watch", "--help").stdout
+    assert "--until" in help_text  # watch passes it to the builds
+    assert "--json" not in help_text  # watch refuses it
     help_text = command_line.run("cache", "--help").stdout
     assert "--target" not in help_text
     assert "..." not in help_text.partition("Commands:")[2], help_text

@@ -52,10 +52,10 @@ class Watch:
         self.log = folder / "log"
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
+    def start(self, *models: str) -> None:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [SCRIPT, "watch"], cwd=self.project, env=self.environment, stdout=log, stderr=log
+                [SCRIPT, "watch", *models], cwd=self.project, env=self.environment, stdout=log, stderr=log
             )
 
     @property

@@ -11,8 +11,8 @@ import pytest
 
 from tests.faults.processes import alive, descendants, wait_until_gone
 from trtbuild.driver.workers.environments import worker_environment
-from trtbuild.driver.workers.fork_server import ForkServer, received_client
 from trtbuild.driver.workers.fork_servers import CAN_FORK_WORKERS, ForkServers
+from trtbuild.driver.workers.forking import ForkServer, received_client
 from trtbuild.driver.workers.pool import Worker, WorkerDied
 from trtbuild.errors import InternalError
 
@@ -92,7 +92,7 @@ def test_no_worker_that_uses_gpus_is_forked_after_the_gpu_driver_was_loaded(monk
             request = b"\3\0\0\0abc"
             socket.send_fds(client, [request], [stream.fileno()] * 3)
         server = ForkServer(control.fileno(), received_client, uses_gpu=True)
-        assert server._fork_for_next_client() is None
+        assert server.handle({control.fileno()}) is None
         assert client.recv(1) == b""  # refused, so the client starts a new worker
 
 

@@ -96,10 +96,10 @@ def test_a_worker_whose_parent_died_before_it_began_runs_no_job(tmp_path: Path) 
     assert (process.returncode, process.stdout) == (1, "")
 
 
-def test_garbage_collection_is_enabled_even_if_preloading_fails() -> None:
+def test_garbage_collection_is_enabled_even_if_preparing_fails() -> None:
     program = (
         "import gc, pathlib, sys; from trtbuild.driver.workers import worker; here = pathlib.Path('.');"
-        "print(worker._preloaded_handler('no kind', here, here, sys.stdout), gc.isenabled(), gc.get_freeze_count() > 0)"
+        "print(worker._prepared_handler('no kind', here, here, sys.stdout), gc.isenabled(), gc.get_freeze_count() > 0)"
     )
     process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert process.stdout.split() == ["None", "True", "True"]

@@ -42,7 +42,8 @@ _MANIFEST_COMMANDS = (
     *_CACHE_COMMANDS,
 )
 _PLANNING_COMMANDS = ("build", "watch", "plan", "why", "status", "graph", "affected", "diff", "verify")
-_BUILD_COMMANDS = ("build",)
+#: `watch` passes its flags to the builds.
+_BUILD_COMMANDS = ("build", "watch")
 #: Commands whose long results are shown in a pager.
 _PAGED_COMMANDS = ("plan", "why", "status", "graph", "affected", "inspect")
 #: Commands that plan with the versions of a lock file.
@@ -50,14 +51,19 @@ _LOCKED_VERSION_COMMANDS = (*_PLANNING_COMMANDS, "lock", "inspect", *_CACHE_COMM
 
 
 class _Flag(click.Option):
-    """A common flag. The help of a command that it does not affect does not show it."""
+    """A common flag. The help of a command that it does not affect, or that refuses it, does not show it."""
 
-    def __init__(self, *args: Any, commands: tuple[str, ...] = (), **settings: Any) -> None:
+    def __init__(
+        self, *args: Any, commands: tuple[str, ...] = (), not_for: tuple[str, ...] = (), **settings: Any
+    ) -> None:
         super().__init__(*args, **settings)
         self._commands = commands
+        self._not_for = not_for
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        if self._commands and ctx.parent is not None and _name_of(ctx) not in self._commands:
+        if ctx.parent is not None and self._commands and _name_of(ctx) not in self._commands:
+            return None
+        if ctx.parent is not None and _name_of(ctx) in self._not_for:
             return None
         return super().get_help_record(ctx)
 
@@ -98,7 +104,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "type": click.IntRange(min=1),
             "metavar": "N",
-            "commands": (*_BUILD_COMMANDS, "watch"),
+            "commands": _BUILD_COMMANDS,
             "help": "Number of steps that run at the same time. Default: the number of cores.",
         },
     ),
@@ -115,7 +121,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "is_flag": True,
             "default": None,
-            "commands": (*_BUILD_COMMANDS, "watch"),
+            "commands": _BUILD_COMMANDS,
             "help": "After a failure, continue with the steps that do not depend on it.",
         },
     ),
@@ -124,7 +130,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "is_flag": True,
             "default": None,
-            "commands": ("build", "plan", "why", "status", "graph", "verify"),
+            "commands": (*_BUILD_COMMANDS, "plan", "why", "status", "graph", "verify"),
             "help": "Run all steps, even if their results are cached.",
         },
     ),
@@ -216,7 +222,15 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
             "shell_complete": completing.file,
         },
     ),
-    (("--json", "as_json"), {"is_flag": True, "default": None, "help": "Print one JSON document on standard output."}),
+    (
+        ("--json", "as_json"),
+        {
+            "is_flag": True,
+            "default": None,
+            "not_for": ("watch",),
+            "help": "Print one JSON document on standard output.",
+        },
+    ),
     (("-q", "--quiet", "quiet"), {"is_flag": True, "default": None, "help": "Print errors only."}),
 )
 

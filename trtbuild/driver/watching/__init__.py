@@ -1,4 +1,4 @@
-"""``trtbuild watch``: keep torch loaded, build after each change, and answer ``trtbuild build`` of other terminals.
+"""``trtbuild watch``: keep libraries loaded, build after each change, and answer ``trtbuild build`` of other terminals.
 
 Input: a project and a function that runs a command. Order for reading: `watcher` → `conditions` → `notifier`; `client` is
 the side of ``trtbuild build``, and `place` has what both sides know. Only the standard library is imported by `client`.

@@ -2,7 +2,8 @@
 
 Rules
 1. The watcher imports no torch and runs no user code. Its fork servers have loaded torch, and only they stay between
-   builds. Each build runs in a copy of the watcher, and each trace in a copy of a fork server.
+   builds, with processes that have imported libraries (`trtbuild.driver.workers.preloading`). Each build runs in a copy
+   of the watcher, and each trace in a copy of one of these.
 2. While it waits, it holds no lock of a store, and it has no store open.
 3. It waits with one `poll`, in one thread. A change during a build starts another build after it.
 4. A client is answered only if it has the same program and variables, because torch may have read them (`environments`).
@@ -33,7 +34,7 @@ from trtbuild.driver.watching.conditions import Conditions
 from trtbuild.driver.watching.copies import Copy
 from trtbuild.driver.watching.dependencies import Dependencies, dependencies, identity
 from trtbuild.driver.watching.notifier import Notifier
-from trtbuild.driver.workers import fork_server, fork_servers
+from trtbuild.driver.workers import fork_servers, forking
 from trtbuild.driver.workers.environments import differing_variable
 from trtbuild.driver.workers.pool import start_servers
 from trtbuild.errors import EnvironmentFault, UsageError
@@ -198,7 +199,7 @@ class Watcher:
         if not place.is_own_peer(client):
             client.close()
             return
-        streams, request = fork_server.receive_request(client)
+        streams, request = forking.receive_request(client)
         try:
             directory, mask, (program, *arguments), environment = marshal.loads(request)
             reason = self._reason_to_refuse(marshal.loads(bytes.fromhex(program)), environment)
@@ -210,7 +211,7 @@ class Watcher:
                 os.close(report)
                 self._leave_sockets()
                 client.close()
-                fork_server.take_over(streams, directory, mask)
+                forking.take_over(streams, directory, mask)
                 return self._build_for_client(arguments, environment)
 
             self._copies.append(copies.start(build, client=client))
@@ -220,7 +221,7 @@ class Watcher:
             with contextlib.suppress(OSError):
                 client.send(b"0" + (reason or "the request is invalid").encode())
             client.close()
-        fork_server.close_all(streams)
+        forking.close_all(streams)
 
     def _reason_to_refuse(self, program: object, environment: dict[str, str]) -> str | None:
         """Return why a client has to build by itself; None if a copy can build for it."""
@@ -232,7 +233,7 @@ class Watcher:
         return self._conditions.why_to_end()
 
     def _build_for_client(self, arguments: list[str], environment: dict[str, str]) -> int:
-        fork_server.set_environment(environment, {})
+        forking.set_environment(environment, {})
         copies.use_client_streams()
         sys.argv[1:] = arguments
         return self._run(arguments)

@@ -14,7 +14,7 @@ import sys
 
 
 def send_request(server: "_socket.socket", request: bytes) -> None:
-    """Send a request and the standard streams of this process. `fork_server.receive_request` receives it."""
+    """Send a request and the standard streams of this process. `forking.receive_request` receives it."""
     streams = b"".join(number.to_bytes(4, sys.byteorder) for number in (0, 1, 2))
     message = len(request).to_bytes(4, sys.byteorder) + request
     sent = server.sendmsg([message], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)])

@@ -1,6 +1,7 @@
 """``fork_server.py TRACE TORCH``: a process that has loaded torch, and forks the workers that need it.
 
-TRACE and TORCH are the numbers of sockets. The server receives the connections of clients (`fork_client.py`) from them.
+TRACE and TORCH are the numbers of sockets. The server receives the connections of clients (`fork_client.py`) from them
+(`forking`). In a watcher, trace workers may also have imported the libraries of a model (`preloading`).
 
 Rules
 1. A forked worker behaves like a new one:
@@ -12,7 +13,8 @@ Rules
    * It has the modules that `handlers.prepare` loads, with their warning filters and exit functions. A new worker loads
      them, too, before its first job. The server handles no signal, and blocks none.
    * A forked torch worker also has the tables that a new one fills during its first job (`handlers.fill_tables`).
-   * Import caches are cleared. No other cache of the server has seen the project.
+   * Import caches are cleared. No other cache of the server has seen the project. (A process of `preloading` has searched
+     it for imports, and has its own rules.)
    * The only threads that the server may have are those of libraries that handle a fork, such as OpenBLAS. A new trace
      worker forks after the same imports, too.
 2. The server runs no user code, and only its main thread runs Python. The first copy of the server loads the modules of
@@ -30,174 +32,20 @@ Rules
 
 from __future__ import annotations
 
-import _socket
 import contextlib
 import gc
 import importlib
-import marshal
 import os
 import runpy  # noqa: F401 (also a worker that is started with -m has loaded it)
 import select
-import signal
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-if sys.version_info < (3, 11):  # these versions have no option -P
+if __name__ == "__main__" and sys.version_info < (3, 11):  # these versions have no option -P
     del sys.path[0]
 
-
-@dataclass
-class ForkedWorker:
-    """A forked worker and its client."""
-
-    pid: int
-    ended: int  # a pidfd: readable after the process has ended
-    client: Any
-
-
-class ForkServer:
-    """Forks the workers of one kind (rules 3 to 6). `arrivals` is the descriptor from which `next_client` gets connections.
-
-    The name in `GPU_DRIVER` is part of the path of CUDA's driver.
-    """
-
-    GPU_DRIVER = "libcuda.so"
-
-    def __init__(self, arrivals: int, next_client: Callable[[int], Any], *, uses_gpu: bool = False) -> None:
-        self._arrivals = arrivals
-        self._next_client = next_client
-        self._uses_gpu = uses_gpu
-        self._workers: list[ForkedWorker] = []
-
-    def serve(self) -> tuple[list[str], dict[str, str]] | None:
-        """Serve requests. Returns the command and the variables in a forked worker, and None at the end of the server."""
-        while True:
-            watched = select.poll()
-            watched.register(0, select.POLLIN)
-            watched.register(self._arrivals, select.POLLIN)
-            for worker_process in self._workers:
-                watched.register(worker_process.client.fileno(), select.POLLIN)  # readable: the client has ended
-                watched.register(worker_process.ended, select.POLLIN)
-            ready = {descriptor for descriptor, _ in watched.poll()}
-            if 0 in ready:  # first: the owner closes the sockets, too
-                for worker_process in self._workers:
-                    kill_group(worker_process.pid)
-                    os.waitpid(worker_process.pid, 0)  # its CPU time then counts as that of the build
-                return None
-            for worker_process in list(self._workers):
-                if worker_process.client.fileno() in ready:
-                    kill_group(worker_process.pid)
-                if worker_process.ended in ready:
-                    self._send_status(worker_process)
-            if self._arrivals in ready:
-                started = self._fork_for_next_client()
-                if started is not None:
-                    return started
-
-    def _send_status(self, worker_process: ForkedWorker) -> None:
-        kill_group(worker_process.pid)  # the processes that it started; the pid is still valid before waitpid
-        _, status = os.waitpid(worker_process.pid, 0)
-        with contextlib.suppress(OSError):
-            worker_process.client.send(marshal.dumps(os.waitstatus_to_exitcode(status)))
-        worker_process.client.close()
-        os.close(worker_process.ended)
-        self._workers.remove(worker_process)
-
-    def _fork_for_next_client(self) -> tuple[list[str], dict[str, str]] | None:
-        """Fork a worker for the next client. Returns its command and variables in the worker, and None in the server."""
-        client = self._next_client(self._arrivals)
-        streams, request = receive_request(client)
-        if not request or (self._uses_gpu and self._has_gpu_driver()):
-            close_all(streams)
-            client.close()
-            return None
-        try:
-            pid = os.fork()
-        except OSError:
-            close_all(streams)
-            client.close()  # the client starts a new process
-            return None
-        if pid:
-            close_all(streams)
-            self._workers.append(ForkedWorker(pid, os.pidfd_open(pid), client))
-            with contextlib.suppress(OSError):
-                client.send(b"1")
-            return None
-        client.close()
-        os.close(self._arrivals)
-        for worker_process in self._workers:
-            worker_process.client.close()
-            os.close(worker_process.ended)
-        os.setsid()
-        directory, mask, command, environment = marshal.loads(request)
-        take_over(streams, directory, mask)
-        return command, environment
-
-    def _has_gpu_driver(self) -> bool:
-        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-            return self.GPU_DRIVER in maps.read()
-
-
-def take_over(streams: list[int], directory: str, mask: int) -> None:
-    """Take over the streams, the directory and the umask of a client."""
-    for number, stream in enumerate(streams):
-        os.dup2(stream, number)
-        os.close(stream)
-    os.chdir(directory)
-    os.umask(mask)
-
-
-def set_environment(environment: dict[str, str], set_by_libraries: dict[str, str]) -> None:
-    """Replace the variables of this process. `set_by_libraries` are those that libraries have set at their import."""
-    os.environ.clear()
-    os.environ.update(environment)
-    for name, value in set_by_libraries.items():
-        os.environ.setdefault(name, value)
-
-
-def received_client(control: int) -> Any:
-    """Return the next connection that the owner of the server passes through the socket `control`."""
-    owner = _socket.socket(fileno=control)
-    try:
-        _, ((_, _, number),), _, _ = owner.recvmsg(1, _socket.CMSG_SPACE(4), _socket.MSG_CMSG_CLOEXEC)
-    finally:
-        owner.detach()
-    return _socket.socket(fileno=int.from_bytes(number, sys.byteorder))
-
-
-def receive_request(client: Any) -> tuple[list[int], bytes]:
-    """The descriptors and the bytes that a client sends. No bytes if the client has ended."""
-    streams: list[int] = []
-    request = b""
-    size = None
-    while size is None or len(request) < size:
-        try:
-            part, more, _, _ = client.recvmsg(1 << 16, _socket.CMSG_SPACE(3 * 4), _socket.MSG_CMSG_CLOEXEC)
-        except OSError:
-            part, more = b"", []
-        for _, _, data in more:
-            streams += [int.from_bytes(data[start : start + 4], sys.byteorder) for start in range(0, len(data), 4)]
-        if not part:
-            return streams, b""
-        request += part
-        if size is None and len(request) >= 4:
-            size, request = int.from_bytes(request[:4], sys.byteorder), request[4:]
-    return streams, request
-
-
-def close_all(descriptors: list[int]) -> None:
-    """Close descriptors."""
-    for descriptor in descriptors:
-        os.close(descriptor)
-
-
-def kill_group(pid: int) -> None:
-    """Kill a forked process and all processes of its session."""
-    for kill in (os.killpg, os.kill):  # before `setsid`, a worker has no process group
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            kill(pid, signal.SIGKILL)
+from trtbuild.driver.workers.forking import ForkServer, received_client, set_arguments, set_environment
 
 
 def load(prepare: Callable[[], None]) -> dict[str, str]:
@@ -248,7 +96,11 @@ def main(trace: int, torch: int) -> int:
         set_by_libraries |= load(handlers.prepare_torch)
         if _has_owner():  # a build that has ended waits for its servers
             set_by_libraries |= load(handlers.fill_tables)
-    server = ForkServer(torch if is_copy else trace, received_client, uses_gpu=is_copy)
+        server = ForkServer(torch, received_client, uses_gpu=True)
+    else:
+        from trtbuild.driver.workers.preloading import TraceServer
+
+        server = TraceServer(trace, set_by_libraries)  # `preloading` states its rules
     started = server.serve()
     if started is None:
         if not is_copy:
@@ -256,19 +108,19 @@ def main(trace: int, torch: int) -> int:
         os._exit(0)  # Python would free all modules first
     del this
     command, environment = started
-    set_environment(environment, set_by_libraries)
+    if not server.has_environment:
+        set_environment(environment, set_by_libraries)
     return run_worker(command, environment, is_trace=not is_copy)
 
 
 def run_worker(command: list[str], environment: dict[str, str], *, is_trace: bool) -> int:
     """Run a forked worker. `environment` are the variables of its client."""
     worker: Any = sys.modules["__main__"]
+    set_arguments(command)
     if is_trace:
         from trtbuild.stages.trace.run import note_environment
 
         note_environment(environment)
-    sys.argv[:] = [worker.__file__, *command[-3:]]
-    sys.orig_argv[:] = command
     importlib.invalidate_caches()  # a file that was added within one tick of the clock would not be found otherwise
     status: int = worker.main(command[-3:])
     return status

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trtbuild.driver.workers.environments import differing_variable
-from trtbuild.driver.workers.kinds import FORKS, WorkerKind
+from trtbuild.driver.workers.kinds import FORKS, NO_IMPORTS, WorkerKind
 
 #: Whether this system can fork workers: it needs descriptors of processes (Linux 5.3).
 CAN_FORK_WORKERS = FORKS and hasattr(os, "pidfd_open")
@@ -96,11 +96,14 @@ class ForkServers:
         free = ("CUDA_VISIBLE_DEVICES",) if kind == "torch" else ()
         return differing_variable(self._environment, environment, *free) is None
 
-    def connect(self, kind: WorkerKind) -> socket.socket:
-        """Return a connection to the server of `kind`, for a client. If the server has died, the client notices it."""
+    def connect(self, kind: WorkerKind, imports: bytes = NO_IMPORTS) -> socket.socket:
+        """Return a connection to the server of `kind`, for a client. If the server has died, the client notices it.
+
+        `imports` is a `trtbuild.driver.workers.preloading.PreloadRequest` for a trace worker.
+        """
         ours, theirs = socket.socketpair()
         with theirs, contextlib.suppress(OSError):
-            socket.send_fds(self._controls[kind], [b"c"], [theirs.fileno()], socket.MSG_DONTWAIT)
+            socket.send_fds(self._controls[kind], [imports], [theirs.fileno()], socket.MSG_DONTWAIT)
         return ours
 
     def close(self) -> None:

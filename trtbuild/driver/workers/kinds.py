@@ -10,3 +10,6 @@ WorkerKind = Literal["trace", "torch", "engine", "comparison", "original"]
 #: Whether a trace worker does each job in a forked child. Otherwise it does one job and ends. System libraries of macOS
 #: do not work after a fork.
 FORKS = sys.platform == "linux"
+
+#: The imports of a worker that needs no libraries besides torch (`trtbuild.driver.workers.preloading`).
+NO_IMPORTS = b"c"

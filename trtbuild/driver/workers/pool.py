@@ -43,8 +43,9 @@ from trtbuild import errors
 from trtbuild.driver.workers import logs
 from trtbuild.driver.workers.environments import worker_environment
 from trtbuild.driver.workers.fork_servers import CAN_FORK_WORKERS, FORKED_KINDS, ForkServers, client_command, lent
-from trtbuild.driver.workers.kinds import FORKS, WorkerKind
+from trtbuild.driver.workers.kinds import FORKS, NO_IMPORTS, WorkerKind
 from trtbuild.errors import ToolchainError, TrtbuildError
+from trtbuild.stages.trace.user_code.leading_imports import UnfitLibraries
 
 #: Seconds after which an idle worker that does not exit is killed.
 EXIT_TIMEOUT_S = 5.0
@@ -107,17 +108,21 @@ class Worker:
         project: Path,
         gpu: int | None = None,
         servers: ForkServers | None = None,
+        imports: bytes = NO_IMPORTS,
     ) -> None:
-        """Start a worker. With `servers`, it is forked from one of them, if they suit its variables."""
+        """Start a worker. With `servers`, it is forked from one of them, if they suit its variables.
+
+        `imports` are the libraries that a trace worker has imported (`ForkServers.connect`), if that is possible."""
         self.kind = kind
         self.gpu = gpu
+        self.imports = imports
         self._project = project
         self._log: IO[bytes] = tempfile.TemporaryFile(prefix="trtbuild-log-")  # noqa: SIM115
         words, environment = command(kind, store_root, project), worker_environment(kind, gpu)
         with contextlib.ExitStack() as stack:
             descriptors = []
             if servers is not None and servers.suit(kind, environment):
-                connection = stack.enter_context(servers.connect(kind))
+                connection = stack.enter_context(servers.connect(kind, imports))
                 descriptors = [connection.fileno()]
                 words = client_command(str(connection.fileno()), words)
             self._process = subprocess.Popen(
@@ -135,7 +140,8 @@ class Worker:
     def call(self, job: Mapping[str, Any], on_announced: OnAnnounced = lambda outputs: None) -> dict[str, Any]:
         """Send a job and return the worker's reply. Calls `on_announced` if the worker announces outputs before it.
 
-        Raises the error that the worker reports, or WorkerDied."""
+        Raises the error that the worker reports, WorkerDied, or UnfitLibraries if the worker has imported other libraries
+        than the job needs."""
         start = os.fstat(self._log.fileno()).st_size
         try:
             if self._process.stdin is None or self._process.stdout is None:
@@ -149,6 +155,8 @@ class Worker:
             on_announced(reply["announced"])
             reply = self._read_reply(start)
         reply["log"] = self._log_since(start)
+        if reply.get("unfit"):
+            raise UnfitLibraries
         if not reply["ok"]:
             error = error_from_json(reply["error"], reply["log"])
             error.worker_log = reply["log"]
@@ -254,8 +262,8 @@ class WorkerPool:
 
     def __init__(self, store_root: Path, project: Path) -> None:
         self._store_root = store_root
-        self._project = project
-        self._idle: dict[tuple[WorkerKind, int | None], list[Worker]] = {}
+        self.project = project
+        self._idle: dict[tuple[WorkerKind, int | None, bytes], list[Worker]] = {}
         self._busy: set[Worker] = set()
         self._lock = threading.Lock()
         self._closed = False
@@ -268,18 +276,23 @@ class WorkerPool:
         *,
         alone: bool = False,
         gpu: int | None = None,
+        imports: bytes = NO_IMPORTS,
         on_announced: OnAnnounced = lambda outputs: None,
     ) -> dict[str, Any]:
         """Do one job in a worker of `kind`, and return its reply. With `alone`, the worker does no other job.
 
-        `gpu` is the GPU of an engine worker. `on_announced` receives the outputs that the worker announces before its
-        reply. Raises TrtbuildError."""
-        worker = self._take(kind, gpu, new=alone)
+        `gpu` is the GPU of an engine worker. `imports` are the libraries that a trace worker should have imported. If they
+        turn out not to fit the job, another worker does it. `on_announced` receives the outputs that the worker announces
+        before its reply. Raises TrtbuildError."""
+        worker = self._take(kind, gpu, imports, new=alone)
         is_reused = _IS_REUSED[kind] and not alone
         if kind == "trace":
             self.prepare("torch")
         try:
             reply = worker.call(job, on_announced)
+        except UnfitLibraries:
+            self._give_back(worker, reusable=False)
+            return self.call(kind, job, alone=alone, gpu=gpu, on_announced=on_announced)
         except TrtbuildError:
             self._give_back(worker, reusable=is_reused and worker.is_alive)
             raise
@@ -304,29 +317,29 @@ class WorkerPool:
         if self._servers is not None:
             self._servers.close()
 
-    def _take(self, kind: WorkerKind, gpu: int | None, *, new: bool) -> Worker:
+    def _take(self, kind: WorkerKind, gpu: int | None, imports: bytes, *, new: bool) -> Worker:
         with self._lock:
             if self._closed:
                 raise WorkerDied("the build was interrupted")
-            idle = self._idle.get((kind, gpu))
+            idle = self._idle.get((kind, gpu, imports))
             worker = idle.pop() if idle and not new else None
             if worker is None or not worker.is_alive:
-                worker = self._start(kind, gpu)
+                worker = self._start(kind, gpu, imports)
             self._busy.add(worker)
             return worker
 
-    def _start(self, kind: WorkerKind, gpu: int | None = None) -> Worker:
+    def _start(self, kind: WorkerKind, gpu: int | None = None, imports: bytes = NO_IMPORTS) -> Worker:
         if kind in FORKED_KINDS and (self._servers is None or not self._servers.is_alive):
             if self._servers is not None:
                 self._servers.close()
-            self._servers = start_servers(self._project)
+            self._servers = start_servers(self.project)
         servers = self._servers if kind in FORKED_KINDS else None
-        return Worker(kind, self._store_root, self._project, gpu, servers)
+        return Worker(kind, self._store_root, self.project, gpu, servers, imports)
 
     def prepare(self, kind: WorkerKind) -> None:
         """Start a worker of `kind` if none exists, so that it loads its libraries before it is needed. It sees all GPUs."""
         with self._lock:
-            exists = self._idle.get((kind, None)) or any(worker.kind == kind for worker in self._busy)
+            exists = self._idle.get((kind, None, NO_IMPORTS)) or any(worker.kind == kind for worker in self._busy)
             if not self._closed and not exists and (os.cpu_count() or 1) > 1:
                 with contextlib.suppress(OSError):  # the error is reported when the worker is needed
                     self._keep(self._start(kind))
@@ -340,7 +353,7 @@ class WorkerPool:
         worker.end()
 
     def _keep(self, worker: Worker) -> None:
-        self._idle.setdefault((worker.kind, worker.gpu), []).append(worker)
+        self._idle.setdefault((worker.kind, worker.gpu, worker.imports), []).append(worker)
 
 
 def error_from_json(fields: Mapping[str, Any], log: str) -> TrtbuildError:

@@ -10,8 +10,10 @@ Rules
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from trtbuild.core.engines.engine_job import EngineJob
@@ -21,11 +23,15 @@ from trtbuild.core.recipes.record import Output
 from trtbuild.core.values.codec import decode, encode
 from trtbuild.driver.gpu_comparisons.job import ComparisonJob
 from trtbuild.driver.workers import graph_steps, handlers
-from trtbuild.driver.workers.kinds import WorkerKind
+from trtbuild.driver.workers.fork_servers import lent
+from trtbuild.driver.workers.forking import MOST_MESSAGE_BYTES
+from trtbuild.driver.workers.kinds import NO_IMPORTS, WorkerKind
 from trtbuild.driver.workers.pool import WorkerPool
+from trtbuild.driver.workers.preloading import PreloadRequest
 from trtbuild.driver.workers.results import Context, PT2Job, Reply, Result
 from trtbuild.stages.trace.calibration.job import CalibrateJob
 from trtbuild.stages.trace.job import TraceJob
+from trtbuild.stages.trace.user_code.leading_imports import leading_imports
 from trtbuild.stages.verify.job import VerifyJob
 
 Handler = Callable[[Any, Context], Result]
@@ -79,11 +85,13 @@ def call(
     """
     message = {"task": task, "job": encode(job)}
     loads_plugins = isinstance(job, EngineJob) and job.plugin_library is not None
+    imports = _imports(job, pool.project) if isinstance(job, TraceJob) else NO_IMPORTS
     answer = pool.call(
         TASKS[task].worker,
         message,
         alone=loads_plugins,
         gpu=gpu,
+        imports=imports,
         on_announced=lambda outputs: on_announced({name: decode(Output, output) for name, output in outputs.items()}),
     )
     return Reply(
@@ -92,6 +100,15 @@ def call(
         log=str(answer["log"]),
         peak_rss_bytes=answer["peak_rss_bytes"] if isinstance(answer["peak_rss_bytes"], int) else 0,
     )
+
+
+def _imports(job: TraceJob, project: Path) -> bytes:
+    """Return the libraries that a process should have imported for a trace, if such a process stays after the build."""
+    leading = leading_imports(job.source, os.path.realpath(project)) if lent() is not None else None
+    if leading is None:
+        return NO_IMPORTS
+    request = PreloadRequest(job.source.roots, leading.statements).to_bytes()
+    return request if len(request) <= MOST_MESSAGE_BYTES else NO_IMPORTS
 
 
 def do(message: Mapping[str, Any], context: Context) -> dict[str, Any]:

@@ -4,7 +4,8 @@ Rules
 1. Replies are written to a duplicate of the original standard output. Descriptor 1 is then the log (standard error), and
    standard input is empty. So user code and compilers can print and read without breaking the protocol.
 2. A worker ends with its parent. On Linux the kernel ends it; on all systems the end of the job stream does.
-3. A TrtbuildError is sent as its type and fields, and any other exception as a traceback.
+3. A TrtbuildError is sent as its type and fields, and any other exception as a traceback. UnfitLibraries is not an error of
+   the user: the parent calls another worker.
 4. A trace worker loads torch, but no user code. It does each job in a forked child (`FORKS`), so torch is imported once and
    a model's code cannot affect the next model. It forks while only the main thread runs Python. If the child ends without
    a reply, the worker ends with the same status or signal.
@@ -16,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import functools
 import gc
 import json
 import os
@@ -31,6 +33,7 @@ from typing import Any, TextIO
 
 from trtbuild.driver.workers.kinds import FORKS
 from trtbuild.errors import SourceError, ToolchainError, TrtbuildError
+from trtbuild.stages.trace.user_code.leading_imports import UnfitLibraries
 
 Job = Mapping[str, Any]
 Handler = Callable[[Job], dict[str, Any]]
@@ -47,14 +50,11 @@ def main(argv: list[str]) -> int:
         faulthandler.enable()  # after a crash in native code, the log shows the Python stack
     if sys.path and sys.path[0] in ("", str(Path.cwd())):
         del sys.path[0]  # the project's files must not shadow installed modules
-    handler = (
-        _preloaded_handler(kind, Path(store_root), Path(project), replies)
-        if kind in ("trace", "torch", "engine")
-        else None
-    )
+    prepares = kind in ("trace", "torch", "engine")
+    handler = _prepared_handler(kind, Path(store_root), Path(project), replies) if prepares else None
     for line in jobs:
         if handler is None:
-            handler = _job_handler(kind, Path(store_root), Path(project), replies)
+            handler = job_handler(kind, Path(store_root), Path(project), replies)
         if kind == "trace" and FORKS:
             _do_in_fork(handler, json.loads(line), replies)
             continue
@@ -63,13 +63,13 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _preloaded_handler(kind: str, store_root: Path, project: Path, replies: TextIO) -> Handler | None:
+def _prepared_handler(kind: str, store_root: Path, project: Path, replies: TextIO) -> Handler | None:
     """Return the handler, after loading its libraries; None if that fails, and the first job then reports the error."""
     gc.disable()  # imported modules are not garbage, and repeated collections make the import of torch slower
     try:
         from trtbuild.driver.workers import handlers
 
-        handler = _job_handler(kind, store_root, project, replies)
+        handler = job_handler(kind, store_root, project, replies)
         handlers.prepare(kind)
         return handler
     except Exception:
@@ -135,6 +135,8 @@ def _answer(handler: Handler, job: Job) -> dict[str, Any]:
         reply = {"ok": True, **handler(job)}
     except TrtbuildError as error:
         reply = {"ok": False, "error": error_to_json(error)}
+    except UnfitLibraries:
+        reply = {"ok": False, "unfit": True}
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
         reply = {"ok": False, "error": {"type": "InternalError", "text": text, "trace": traceback.format_exc()}}
@@ -160,7 +162,10 @@ def error_to_json(error: TrtbuildError) -> dict[str, Any]:
     return fields
 
 
-def _job_handler(kind: str, store_root: Path, project: Path, replies: TextIO) -> Handler:
+def job_handler(kind: str, store_root: Path, project: Path, replies: TextIO) -> Handler:
+    """Return the function that does the jobs of a worker, and load its modules. Announced outputs go to `replies`.
+
+    Raises ValueError for an unknown kind."""
     if kind == "original":
         from trtbuild.driver.workers import original
 
@@ -208,9 +213,17 @@ def _take_over_streams() -> tuple[TextIO, TextIO]:
     os.dup2(empty_input, 0)
     os.close(empty_input)
     os.dup2(2, 1)
+    replace_streams()
+    return jobs, replies
+
+
+@functools.cache
+def replace_streams() -> None:
+    """Replace Python's input and output by streams of the descriptors 0 and 1.
+
+    A second call, also in a fork, has no effect, because libraries may have kept the streams."""
     sys.stdin = os.fdopen(0, "r", closefd=False)
     sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
-    return jobs, replies
 
 
 def _parent_has_ended(jobs: TextIO) -> bool:

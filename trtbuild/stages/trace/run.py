@@ -123,14 +123,15 @@ def trace(
 
     `refuse_weights` receives the weights to store, before the proof. It may raise an error. `graph_functions` are the
     functions for sources that are graphs already (``onnx:``, ``network:``). `quantizers` are the result of a calibration.
-    `announce` receives the results of a large model before the proof has ended. If an error is raised, `store_weights` may
-    already have stored weights; then no record refers to them.
+    `announce` receives the results of a large model before the proof has ended.
+
+    Raises UnfitLibraries if this process has imported libraries for a source that begins with other imports. If an error is
+    raised, `store_weights` may already have stored weights; then no record refers to them.
     """
     process_state = prepare()
     import torch
 
-    from trtbuild.stages.trace.discovery.discovery import Discovery
-    from trtbuild.stages.trace.examples import seed_everything
+    from trtbuild.stages.trace.discovery.preloading import begin_trace
     from trtbuild.stages.trace.quantization.attaching import attach_quantizers
     from trtbuild.stages.trace.sources.reading import read
     from trtbuild.stages.trace.sources.source_graph import SourceGraph
@@ -148,11 +149,10 @@ def trace(
             with discovery.own_work():
                 announce(traced)
 
-    discovery = Discovery(project, job.source, process_state.environment, process_state.modules)
+    discovery, recording = begin_trace(project, job.source, process_state.environment, process_state.modules)
     frames = Frames(discovery.places, project)
-    seed_everything()
     with torch.no_grad():
-        with discovery.recording():
+        with recording:
             source = read(job, project, frames, graph_functions)
             if isinstance(source, SourceGraph):
                 traced = _trace_graph(source)

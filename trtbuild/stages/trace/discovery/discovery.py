@@ -24,7 +24,7 @@ from typing import Any
 from trtbuild.core.model.spec import Source
 from trtbuild.core.recipes.dependency import Observation
 from trtbuild.stages.trace.discovery import hooks, patterns
-from trtbuild.stages.trace.discovery.loader import ImportRules
+from trtbuild.stages.trace.discovery.loader import ImportFollower, ImportRules, SearchState
 from trtbuild.stages.trace.discovery.mappings import mapped_files
 from trtbuild.stages.trace.discovery.operators import Operators
 from trtbuild.stages.trace.discovery.recording import Recorder
@@ -45,32 +45,67 @@ class Discovery:
         """`environment` contains the variables that this process started with. `loaded_modules` are the modules that this
         process imported before torch: they are dependencies only if user code imports them."""
         self._project = project
-        self._source = source
         self._loaded_modules = set() if "torch" in loaded_modules else set(loaded_modules)
         self._import_rules: ImportRules | None = None
         #: Files that are mapped into memory before user code runs. They are not dependencies.
         self._mapped_before: frozenset[str] = frozenset()
+        #: Files that were mapped at the end of the block `preloading`; None without such a block.
+        self._mapped_after_preloading: frozenset[str] | None = None
+        #: The module path and the finders at the end of the block `preloading`.
+        self._search_state: SearchState | None = None
         self.places = Places()
         self._recorder = Recorder(project, self.places, environment)
         self._operators = Operators(self._recorder)
+        self.use_source(source)
+
+    def use_source(self, source: Source) -> None:
+        """Record for `source`. Its roots must be those of the source before."""
+        self._source = source
         if not source.cacheable:
             self._recorder.refuse_storage("the manifest says `cacheable: false`")
 
     @contextmanager
-    def recording(self) -> Iterator[None]:
-        """Record the dependencies of user code that runs inside the block."""
+    def recording(self, follower: ImportFollower | None = None) -> Iterator[None]:
+        """Record the dependencies of user code that runs inside the block. `follower` sees its imports."""
+        mapped = mapped_files()
+        if self._mapped_after_preloading is None:
+            self._mapped_before = mapped
+        else:
+            self._mapped_before |= mapped - self._mapped_after_preloading
+        self._record_declared_dependencies()
+        try:
+            with self._installed(follower):
+                yield
+        finally:
+            for path in sorted(mapped_files() - self._mapped_before):
+                self._recorder.record_file(path)
+
+    @contextmanager
+    def preloading(self) -> Iterator[None]:
+        """Record inside the block, before `recording`, which continues with the same state of the process."""
+        self._mapped_before = mapped_files()
+        with self._installed():
+            yield
+            if self._import_rules is not None:
+                self._search_state = self._import_rules.search_state()
+        self._mapped_after_preloading = mapped_files()
+        self.places.forget_files()
+
+    @contextmanager
+    def _installed(self, follower: ImportFollower | None = None) -> Iterator[None]:
+        """Install all hooks for the block."""
         wrappers = ReaderWrappers(self._recorder)
         roots = [os.path.normpath(self._project / root) for root in self._source.roots]
         import_rules = ImportRules(
-            self._recorder, roots, dict.fromkeys(READERS, wrappers.wrap_readers), self._loaded_modules
+            self._recorder, roots, dict.fromkeys(READERS, wrappers.wrap_readers), self._loaded_modules, follower
         )
         self._import_rules = import_rules
-        self._record_declared_dependencies()
-        self._mapped_before = mapped_files()
         # the order matters: both `_operators` and `wrappers` wrap load_library, and the second wrapper is the outer one
         installers = (self._operators, wrappers, import_rules)
         for installer in installers:
             installer.install()
+        if self._search_state is not None:
+            import_rules.use_search_state(self._search_state)
         hooks.set_recorder(self._recorder)
         try:
             yield
@@ -78,8 +113,6 @@ class Discovery:
             hooks.set_recorder(None)
             for installer in reversed(installers):
                 installer.remove()
-            for path in sorted(mapped_files() - self._mapped_before):
-                self._recorder.record_file(path)
 
     def import_library(self, name: str, distributions: Iterable[str]) -> ModuleType:
         """Import a library that trtbuild itself uses, during the recording. Only `distributions` become dependencies. The
@@ -109,6 +142,11 @@ class Discovery:
         """A value that changes with each new dependency, and with each import from another installed distribution."""
         places = (self.places.of(path) for path in map(_file_of, list(sys.modules.values())) if path)
         return self._recorder.record_counts, frozenset(place.distribution for place in places)
+
+    @property
+    def recorder(self) -> Recorder:
+        """The records of the dependencies."""
+        return self._recorder
 
     @property
     def operators(self) -> dict[str, str]:

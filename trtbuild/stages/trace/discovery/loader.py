@@ -15,7 +15,7 @@ Rules
 """
 
 # Paths are strings here: there are thousands of them, and their exact spelling counts.
-# ruff: noqa: PTH100, PTH112
+# ruff: noqa: PTH100, PTH112, PTH117
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ import importlib.machinery
 import os
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder
@@ -38,6 +39,21 @@ from trtbuild.stages.trace.user_code.places import PACKAGE_PARENT, Place
 
 Patch = Callable[[ModuleType], None]
 
+#: The module path, and the finders; None stands for the finder of `ImportRules`.
+SearchState = tuple[list[str], list[Any]]
+
+
+class ImportFollower(ABC):
+    """Follows the imports of user code: its methods are called before Python does what they name."""
+
+    @abstractmethod
+    def saw_code(self, path: str, sha256: str) -> None:
+        """User code with this digest is going to be executed."""
+
+    @abstractmethod
+    def saw_import(self, name: str, names: Sequence[str], level: int) -> None:
+        """User code calls ``__import__`` with these arguments."""
+
 
 class ImportRules:
     """Installs and removes the rules above. `patches` maps the name of a module to a function. The function is called with
@@ -49,8 +65,10 @@ class ImportRules:
         roots: Iterable[str],
         patches: dict[str, Patch],
         loaded_modules: set[str] | None = None,
+        follower: ImportFollower | None = None,
     ) -> None:
         self._recorder = recorder
+        self._follower = follower
         self._loaded_modules = set() if loaded_modules is None else loaded_modules
         self._patches = patches
         self._roots = list(roots)
@@ -58,7 +76,7 @@ class ImportRules:
         self._undo: list[Callable[[], None]] = []
 
     def install(self) -> None:
-        recorder = self._recorder
+        recorder, follower = self._recorder, self._follower
         # the class that defines get_code for all loaders of source files
         base_loader = next(c for c in importlib.machinery.SourceFileLoader.__mro__ if "get_code" in vars(c))
         original = base_loader.get_code  # type: ignore[attr-defined]
@@ -68,8 +86,11 @@ class ImportRules:
             if not recorder.places.is_user(os.path.abspath(path)):
                 return original(self, fullname)
             data = self.get_data(path)
+            digest = hashlib.sha256(data).hexdigest()
+            if follower is not None:
+                follower.saw_code(path, digest)
             with recorder.ignore_own_reads():
-                recorder.record_file(path, hashlib.sha256(data).hexdigest())
+                recorder.record_file(path, digest)
             return self.source_to_code(data, path)
 
         base_loader.get_code = get_code  # type: ignore[attr-defined]
@@ -92,6 +113,15 @@ class ImportRules:
         while self._undo:
             self._undo.pop()()
 
+    def search_state(self) -> SearchState:
+        """The present module path and finders. Imports may have changed them."""
+        return list(sys.path), [None if finder is self._finder else finder for finder in sys.meta_path]
+
+    def use_search_state(self, state: SearchState) -> None:
+        """Use a module path and finders that other `ImportRules` with the same roots have returned."""
+        sys.path[:], finders = state
+        sys.meta_path[:] = [self._finder if finder is None else finder for finder in finders]
+
     @contextmanager
     def suspended(self) -> Iterator[None]:
         """Enter a block in which imports find installed modules only. After the block, rule 5 also holds for the modules
@@ -112,18 +142,34 @@ class ImportRules:
                 self._patches[name](sys.modules[name])
 
     def _record_loaded_imports(self) -> None:
-        """Apply rule 5: the import of a loaded module does not call finders."""
+        """Apply rule 5: the import of a loaded module does not call finders. Let the follower see imports of user code."""
         recorder, loaded_modules, original = self._recorder, self._loaded_modules, builtins.__import__
+        follower = self._follower
+        #: Absolute path of a file → whether its code is that of the user. An export calls `recording_import` about 100,000
+        #: times, because functions of torch import modules.
+        files: dict[str, bool] = {}
+
+        def is_user_file(path: str) -> bool:
+            with recorder.ignore_own_reads():
+                is_user = recorder.places.is_user(os.path.abspath(path))
+            if os.path.isabs(path):
+                files[path] = is_user
+            return is_user
 
         def recording_import(
             name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
         ) -> Any:
-            if level == 0 and name in loaded_modules and isinstance(path := (globals or {}).get("__file__"), str):
-                with recorder.ignore_own_reads():
-                    if recorder.places.is_user(os.path.abspath(path)):
+            if globals is not None:
+                path = globals.get("__file__")
+                is_user = files.get(path) if isinstance(path, str) else False
+                if is_user or (is_user is None and is_user_file(path)):
+                    if follower is not None:
+                        follower.saw_import(name, fromlist or (), level)
+                    if level == 0 and name in loaded_modules:
                         file = getattr(sys.modules.get(name), "__file__", None)
                         if isinstance(file, str):
-                            recorder.record_file(file)
+                            with recorder.ignore_own_reads():
+                                recorder.record_file(file)
             return original(name, globals, locals, fromlist, level)
 
         builtins.__import__ = recording_import

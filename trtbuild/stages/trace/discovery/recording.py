@@ -28,6 +28,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,14 @@ class _OwnReads(threading.local):
 
     def __exit__(self, *error: object) -> None:
         self.depth -= 1
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The records of a part of the recording: pins in the order of first use, and paths that need no second look."""
+
+    pins: dict[Dependency, Any]
+    paths: frozenset[str]
 
 
 class Recorder:
@@ -90,6 +99,27 @@ class Recorder:
             yield
         finally:
             vars(self).update(kept)
+
+    def take(self) -> Segment:
+        """Return the records since the last call, and forget them."""
+        segment = Segment(self._pins, frozenset(self._recorded_paths))
+        self._pins, self._recorded_paths = {}, set()
+        return segment
+
+    def add(self, segment: Segment) -> None:
+        """Add records that `take` has returned, as if their dependencies were used now."""
+        for dependency, pin in segment.pins.items():
+            self._pins.setdefault(dependency, pin)
+        self._recorded_paths |= segment.paths
+
+    def is_current(self, segment: Segment) -> bool:
+        """Whether the files, links and listings of a segment still have the state of their pins."""
+        return all(self._has_pinned_state(dependency, pin) for dependency, pin in segment.pins.items())
+
+    @property
+    def has_written(self) -> bool:
+        """Whether a file was written that a model could read."""
+        return any(self.places.of(path).owner not in ("ignored", "python") for path in self._written_paths)
 
     def dependency_name(self, path: str) -> str:
         """The name of the absolute path `path` in a dependency (rule 3)."""
@@ -211,6 +241,13 @@ class Recorder:
         """Whether `path` is the project or a directory above it. These directories exist in every trace, and their names
         differ between machines."""
         return self._project == path or self._project.startswith(path.rstrip(os.sep) + os.sep)
+
+    def _has_pinned_state(self, dependency: Dependency, pin: Any) -> bool:
+        if dependency.kind in ("distribution", "environment"):  # the owner of the process compares these
+            return True
+        if isinstance(pin, str):
+            return observe(dependency, Path(self._project), file_digest) == pin
+        return bool(_status_pin(os.path.join(self._project, dependency.name)) == pin)
 
     def _observe_again(self, dependency: Dependency, pin: Any) -> str | None:
         """The state of a dependency at the end of the trace. None if this process changed it, so that the result is

@@ -89,6 +89,12 @@ class Places:
     def is_user(self, path: str) -> bool:
         return self.of(path).owner == "user"
 
+    def forget_files(self) -> None:
+        """Forget the places of files that do not belong to distributions: they can change while this process stays."""
+        self._places_by_path = {
+            path: place for path, place in self._places_by_path.items() if place.owner == "distribution"
+        }
+
     def _find_place(self, path: str) -> Place:
         if path.startswith("<") or not os.path.isabs(path):
             # <frozen importlib._bootstrap> and <string>: code without a file

@@ -1,0 +1,214 @@
+"""Fork workers on request, each for a client (`fork_client.py`). `fork_server` states the rules."""
+
+from __future__ import annotations
+
+import _socket
+import contextlib
+import marshal
+import os
+import select
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+#: The server reads this much of a client's message.
+MOST_MESSAGE_BYTES = 1 << 16
+
+#: The command line of a worker, and its variables.
+Command = tuple[list[str], dict[str, str]]
+
+
+@dataclass
+class ForkedWorker:
+    """A forked worker and its client."""
+
+    pid: int
+    ended: int  # a pidfd: readable after the process has ended
+    client: Any
+
+
+class ForkServer:
+    """Forks the workers of one kind (rules 3 to 6). `arrivals` is the descriptor from which `next_client` gets connections.
+
+    The name in `GPU_DRIVER` is part of the path of CUDA's driver.
+    """
+
+    GPU_DRIVER = "libcuda.so"
+
+    #: Whether this process has the variables of its workers already.
+    has_environment = False
+
+    def __init__(self, arrivals: int, next_client: Callable[[int], Any], *, uses_gpu: bool = False) -> None:
+        self._arrivals = arrivals
+        self._next_client = next_client
+        self._uses_gpu = uses_gpu
+        self._workers: list[ForkedWorker] = []
+
+    def serve(self) -> Command | None:
+        """Serve requests. Returns the command and the variables in a forked worker, and None at the end of the server."""
+        while not self.is_done:
+            watched = select.poll()
+            watched.register(0, select.POLLIN)
+            for descriptor in self.descriptors():
+                watched.register(descriptor, select.POLLIN)
+            for worker_process in self._workers:
+                watched.register(worker_process.client.fileno(), select.POLLIN)  # readable: the client has ended
+                watched.register(worker_process.ended, select.POLLIN)
+            ready = {descriptor for descriptor, _ in watched.poll()}
+            if 0 in ready:  # first: the owner closes the sockets, too
+                self.end_all()
+                return None
+            for worker_process in list(self._workers):
+                if worker_process.client.fileno() in ready:
+                    kill_group(worker_process.pid)
+                if worker_process.ended in ready:
+                    self._send_status(worker_process)
+            started = self.handle(ready)
+            if started is not None:
+                return started
+        return None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no further worker is going to be forked, and all have ended."""
+        return False
+
+    def descriptors(self) -> list[int]:
+        """The descriptors whose input `handle` reads."""
+        return [self._arrivals]
+
+    def handle(self, ready: set[int]) -> Command | None:
+        """Read the descriptors that are ready. Returns the command and the variables in a forked worker."""
+        if self._arrivals not in ready:
+            return None
+        client = self._next_client(self._arrivals)
+        streams, request = receive_request(client)
+        return self.fork_worker(client, streams, request)
+
+    def end_all(self) -> None:
+        """Kill the workers, and wait for their end: their CPU time then counts as that of the build."""
+        for worker_process in self._workers:
+            kill_group(worker_process.pid)
+            os.waitpid(worker_process.pid, 0)
+
+    def _send_status(self, worker_process: ForkedWorker) -> None:
+        kill_group(worker_process.pid)  # the processes that it started; the pid is still valid before waitpid
+        _, status = os.waitpid(worker_process.pid, 0)
+        with contextlib.suppress(OSError):
+            worker_process.client.send(marshal.dumps(os.waitstatus_to_exitcode(status)))
+        worker_process.client.close()
+        os.close(worker_process.ended)
+        self._workers.remove(worker_process)
+
+    def fork_worker(self, client: Any, streams: list[int], request: bytes) -> Command | None:
+        """Fork a worker for a client. Returns its command and variables in the worker, and None in the server."""
+        if not request or (self._uses_gpu and self._has_gpu_driver()):
+            close_all(streams)
+            client.close()
+            return None
+        try:
+            pid = os.fork()
+        except OSError:
+            close_all(streams)
+            client.close()  # the client starts a new process
+            return None
+        if pid:
+            close_all(streams)
+            self._workers.append(ForkedWorker(pid, os.pidfd_open(pid), client))
+            with contextlib.suppress(OSError):
+                client.send(b"1")
+            return None
+        client.close()
+        self.close_descriptors()
+        os.setsid()
+        directory, mask, command, environment = marshal.loads(request)
+        take_over(streams, directory, mask)
+        return command, environment
+
+    def close_descriptors(self) -> None:
+        """Close the descriptors of the server in a fork of it."""
+        os.close(self._arrivals)
+        for worker_process in self._workers:
+            worker_process.client.close()
+            os.close(worker_process.ended)
+        self._workers.clear()
+
+    def _has_gpu_driver(self) -> bool:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+            return self.GPU_DRIVER in maps.read()
+
+
+def take_over(streams: list[int], directory: str, mask: int) -> None:
+    """Take over the streams, the directory and the umask of a client."""
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    os.chdir(directory)
+    os.umask(mask)
+
+
+def set_environment(environment: dict[str, str], set_by_libraries: dict[str, str]) -> None:
+    """Replace the variables of this process. `set_by_libraries` are those that libraries have set at their import."""
+    os.environ.clear()
+    os.environ.update(environment)
+    for name, value in set_by_libraries.items():
+        os.environ.setdefault(name, value)
+
+
+def received_client(control: int) -> Any:
+    """Return the next connection that the owner of the server passes through the socket `control`."""
+    return received_message(control)[1]
+
+
+def received_message(control: int) -> tuple[bytes, Any]:
+    """Return the next message of the owner of the server, and the connection that it passes."""
+    owner = _socket.socket(fileno=control)
+    try:
+        message, ((_, _, number),), _, _ = owner.recvmsg(
+            MOST_MESSAGE_BYTES, _socket.CMSG_SPACE(4), _socket.MSG_CMSG_CLOEXEC
+        )
+    finally:
+        owner.detach()
+    return message, _socket.socket(fileno=int.from_bytes(number, sys.byteorder))
+
+
+def receive_request(client: Any) -> tuple[list[int], bytes]:
+    """The descriptors and the bytes that a client sends. No bytes if the client has ended."""
+    streams: list[int] = []
+    request = b""
+    size = None
+    while size is None or len(request) < size:
+        try:
+            part, more, _, _ = client.recvmsg(1 << 16, _socket.CMSG_SPACE(3 * 4), _socket.MSG_CMSG_CLOEXEC)
+        except OSError:
+            part, more = b"", []
+        for _, _, data in more:
+            streams += [int.from_bytes(data[start : start + 4], sys.byteorder) for start in range(0, len(data), 4)]
+        if not part:
+            return streams, b""
+        request += part
+        if size is None and len(request) >= 4:
+            size, request = int.from_bytes(request[:4], sys.byteorder), request[4:]
+    return streams, request
+
+
+def close_all(descriptors: list[int]) -> None:
+    """Close descriptors."""
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def kill_group(pid: int) -> None:
+    """Kill a forked process and all processes of its session."""
+    for kill in (os.killpg, os.kill):  # before `setsid`, a worker has no process group
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            kill(pid, signal.SIGKILL)
+
+
+def set_arguments(command: list[str]) -> None:
+    """Set the arguments of this process to those of a worker."""
+    worker: Any = sys.modules["__main__"]
+    sys.argv[:] = [worker.__file__, *command[-3:]]
+    sys.orig_argv[:] = command

@@ -1,0 +1,279 @@
+"""The server of trace workers, and processes that have imported the libraries of models. Workers are forked from both.
+
+Rules
+1. A client may name imports (`PreloadRequest`). The server forks a process for them, which imports the libraries and then
+   forks the worker. The process stays, for later clients with the same imports, variables, arguments, directory and umask.
+   So a model never meets a library that only another model imports.
+2. The process is used only while it `is_current`, and not at all if its imports fail or there is a reason not to keep it
+   (`trtbuild.stages.trace.discovery.preloading`). Then the server forks the worker itself.
+3. At most `MOST_PROCESSES` processes stay. The one that was not used for the longest time ends first, after its workers.
+4. The server passes the client's connection and streams to the process, and keeps them until the process answers. So no
+   client is lost if a process ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import marshal
+import os
+import signal
+import socket
+import sys
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trtbuild.driver.workers import forking
+from trtbuild.driver.workers.forking import Command, ForkServer
+from trtbuild.driver.workers.kinds import NO_IMPORTS
+
+MOST_PROCESSES = 3
+
+#: Bytes of output of the imports that are shown again by each trace.
+_MOST_OUTPUT_BYTES = 1 << 16
+
+#: Answers of a process: its imports are done, it has forked a worker, or it is out of date.
+READY, FORKED, STALE = b"r", b"f", b"s"
+
+
+@dataclass(frozen=True)
+class PreloadRequest:
+    """The import statements with which the code of a source begins, and the roots of the source."""
+
+    roots: tuple[str, ...]
+    statements: tuple[str, ...]
+
+    def to_bytes(self) -> bytes:
+        return json.dumps([self.roots, self.statements]).encode()
+
+    @staticmethod
+    def from_bytes(data: bytes) -> PreloadRequest:
+        roots, statements = json.loads(data)
+        return PreloadRequest(tuple(roots), tuple(statements))
+
+
+@dataclass
+class Waiting:
+    """A client for which no worker was forked yet."""
+
+    client: Any
+    streams: list[int]
+    request: bytes
+
+    def close(self) -> None:
+        forking.close_all(self.streams)
+        self.client.close()
+
+
+@dataclass
+class Process:
+    """A process that has imported libraries, as the server sees it. `channel` is connected to it."""
+
+    pid: int
+    channel: socket.socket
+    is_ready: bool = False
+    waiting: deque[Waiting] = field(default_factory=deque)
+
+
+class TraceServer(ForkServer):
+    """Forks trace workers, and the processes from which other trace workers are forked (rules 1 to 4).
+
+    `set_by_libraries` are the variables that torch has set at its import.
+    """
+
+    def __init__(self, control: int, set_by_libraries: dict[str, str]) -> None:
+        super().__init__(control, forking.received_client)
+        self._set_by_libraries = set_by_libraries
+        #: By imports and request; the last one was used last.
+        self._processes: dict[tuple[bytes, bytes], Process] = {}
+        self._failed: set[tuple[bytes, bytes]] = set()
+        self._retired: list[int] = []
+        #: Clients for which this process is going to fork a worker.
+        self._next: deque[tuple[bytes, Waiting]] = deque()
+
+    def descriptors(self) -> list[int]:
+        return [self._arrivals, *(process.channel.fileno() for process in self._processes.values())]
+
+    def handle(self, ready: set[int]) -> Command | None:
+        self._retired = [pid for pid in self._retired if os.waitpid(pid, os.WNOHANG) == (0, 0)]
+        for key, process in list(self._processes.items()):
+            if process.channel.fileno() in ready:
+                self._hear(key, process)
+        if self._arrivals in ready:
+            imports, client = forking.received_message(self._arrivals)
+            self._next.append((imports, Waiting(client, *forking.receive_request(client))))
+        while self._next:
+            started = self._start(*self._next.popleft())
+            if started is not None:
+                return started
+        return None
+
+    def end_all(self) -> None:
+        super().end_all()
+        for process in self._processes.values():
+            if not process.is_ready:  # it does not see the end of its owner during an import
+                os.kill(process.pid, signal.SIGKILL)
+        for pid in [*self._retired, *(process.pid for process in self._processes.values())]:
+            os.waitpid(pid, 0)
+
+    def close_descriptors(self) -> None:
+        super().close_descriptors()
+        for process in self._processes.values():
+            process.channel.close()
+            for waiting in process.waiting:
+                waiting.close()
+        for _, waiting in self._next:
+            waiting.close()
+
+    def _start(self, imports: bytes, waiting: Waiting) -> Command | None:
+        """Let a worker be forked for a client, by this process or by one with its imports."""
+        key = imports, waiting.request
+        if imports == NO_IMPORTS or not waiting.request or key in self._failed:
+            return self.fork_worker(waiting.client, waiting.streams, waiting.request)
+        process = self._processes.pop(key, None)
+        if process is None:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            try:
+                pid = os.fork()
+            except OSError:
+                ours.close()
+                theirs.close()
+                return self.fork_worker(waiting.client, waiting.streams, waiting.request)
+            if pid == 0:
+                ours.close()
+                waiting.close()
+                self.close_descriptors()
+                self.has_environment = True
+                return self._serve_as_process(theirs, *key)
+            theirs.close()
+            process = Process(pid, ours)
+        self._processes[key] = process
+        process.waiting.append(waiting)
+        with contextlib.suppress(OSError):  # it has ended, which `_hear` notices
+            socket.send_fds(process.channel, [b"c"], [waiting.client.fileno(), *waiting.streams])
+        for old in list(self._processes)[:-MOST_PROCESSES]:
+            if not self._processes[old].waiting:
+                self._retire(old)
+        return None
+
+    def _hear(self, key: tuple[bytes, bytes], process: Process) -> None:
+        """Read the answer of a process. If it has ended, or is out of date, its clients wait for another process."""
+        try:
+            answer = process.channel.recv(1)
+        except OSError:
+            answer = b""
+        if answer == READY:
+            process.is_ready = True
+        elif answer == FORKED:
+            process.waiting.popleft().close()
+        else:
+            self._next.extend((key[0], waiting) for waiting in process.waiting)
+            process.waiting.clear()
+            self._retire(key)
+            if answer != STALE:
+                self._failed.add(key)
+
+    def _retire(self, key: tuple[bytes, bytes]) -> None:
+        """Let a process end after its workers."""
+        process = self._processes.pop(key)
+        process.channel.close()
+        self._retired.append(process.pid)
+
+    def _serve_as_process(self, channel: socket.socket, imports: bytes, request: bytes) -> Command:
+        """Import libraries and serve clients, in a fork of the server. Returns in a forked worker."""
+        worker: Any = sys.modules["__main__"]
+        worker.end_with_parent()
+        directory, mask, command, environment = marshal.loads(request)
+        os.chdir(directory)
+        os.umask(mask)
+        forking.set_environment(environment, self._set_by_libraries)
+        forking.set_arguments(command)
+        importlib.invalidate_caches()
+        try:
+            is_current = _import(PreloadRequest.from_bytes(imports), command, environment)
+        except BaseException:
+            os._exit(1)
+        channel.send(READY)
+        started = PreloadedServer(channel, request, is_current).serve()
+        if started is None:
+            os._exit(0)
+        return started
+
+
+def _import(request: PreloadRequest, command: list[str], environment: dict[str, str]) -> Callable[[], bool]:
+    """Do the imports, as a worker with this command and these variables does. Returns a function: are they up to date?
+
+    Raises what the imports raise, and ValueError if this process must not be kept.
+    """
+    worker: Any = sys.modules["__main__"]
+    from trtbuild.stages.trace import run
+
+    run.note_environment(environment)
+    output = os.memfd_create("output")
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    worker.replace_streams()
+    worker.job_handler(
+        *command[-3:-2], *map(Path, command[-2:]), sys.stdout
+    )  # a worker loads its modules before user code runs
+    from trtbuild.stages.trace.discovery import preloading
+
+    state, before = run.prepare(), preloading.ProcessCounts.now()
+    gc.disable()
+    try:
+        preloaded = preloading.preload(
+            Path(command[-1]), request.roots, request.statements, state.environment, state.modules
+        )
+    finally:
+        gc.freeze()  # forked workers share the pages of the libraries
+        gc.enable()
+    reason = preloading.why_not_kept(preloaded, before)
+    if reason is not None:
+        raise ValueError(reason)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    preloaded.output = os.pread(output, _MOST_OUTPUT_BYTES, 0)
+    os.close(output)
+    return preloaded.is_current
+
+
+class PreloadedServer(ForkServer):
+    """Forks the workers for one request, while `is_current` returns True."""
+
+    def __init__(self, channel: socket.socket, request: bytes, is_current: Callable[[], bool]) -> None:
+        super().__init__(channel.fileno(), forking.received_client)
+        self._channel = channel
+        self._request = request
+        self._is_current = is_current
+        self._is_open = True
+
+    @property
+    def is_done(self) -> bool:
+        return not self._is_open and not self._workers
+
+    def descriptors(self) -> list[int]:
+        return [self._arrivals] if self._is_open else []
+
+    def handle(self, ready: set[int]) -> Command | None:
+        if self._arrivals not in ready or not self._is_open:
+            return None
+        message, descriptors, _, _ = socket.recv_fds(self._channel, 1, 4)
+        if not message:
+            self._is_open = False
+            return None
+        client, *streams = descriptors
+        waiting = Waiting(socket.socket(fileno=client), streams, self._request)
+        if not self._is_current():
+            self._is_open = False
+            waiting.close()
+            self._channel.send(STALE)
+            return None
+        started = self.fork_worker(waiting.client, waiting.streams, waiting.request)
+        if started is None:
+            self._channel.send(FORKED)
+        return started

@@ -1,0 +1,271 @@
+"""Import the libraries of a source before its trace, in a process that stays between builds.
+
+`trtbuild watch` forks the worker of a trace from such a process (`trtbuild.driver.workers.preloading`). The trace must
+have the same result and the same dependencies as in a process that has imported only torch.
+
+Rules
+1. The libraries are the `LeadingImports` of the source: the imports before which its code does nothing else. They are
+   imported by statements in a file of the project, with the hooks, the seeds and the roots of a trace.
+2. The dependencies of each statement are stored. The trace adds them when the source executes this statement, so they have
+   the same order. Dependencies that the manifest declares belong to the trace.
+3. The trace checks that the source executes the steps of its `LeadingImports`, and no other, until the last of the
+   statements (`Follower`). If not, it raises UnfitLibraries, and its caller starts it again in another process.
+4. `why_not_kept` returns a reason not to keep the process, if the imports have left something that a fork does not copy, or
+   that a new trace would do again: threads, processes, open files, written files, code of the project.
+5. The imports are out of date if a file that they have looked up, or the file of an imported module, has changed
+   (`Preloaded.is_current`).
+6. A fork gives the module ``random`` a new seed. So the trace restores the states of the random generators.
+"""
+
+# Paths are strings here: their exact spelling counts.
+# ruff: noqa: PTH100, PTH115, PTH116, PTH208
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import os
+import random
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trtbuild.core.model.spec import Source
+from trtbuild.stages.trace.discovery.discovery import Discovery
+from trtbuild.stages.trace.discovery.loader import ImportFollower
+from trtbuild.stages.trace.discovery.mappings import mapped_files
+from trtbuild.stages.trace.discovery.recording import Segment
+from trtbuild.stages.trace.examples import seed_everything
+from trtbuild.stages.trace.user_code.leading_imports import (
+    Code,
+    Import,
+    LeadingImports,
+    UnfitLibraries,
+    leading_imports,
+)
+from trtbuild.stages.trace.user_code.places import Places
+
+#: The file of the project whose statements import the libraries. It does not exist.
+_FILE = "imports of trtbuild watch.py"
+
+
+class Preloaded:
+    """The state of this process after the imports. `output` is what they have written to the standard streams."""
+
+    def __init__(self, discovery: Discovery, roots: Sequence[str], statements: Sequence[str]) -> None:
+        self.discovery = discovery
+        self.roots = tuple(roots)
+        self.statements = tuple(statements)
+        self.segments: list[Segment] = []
+        self.module_files: dict[str, object] = {}
+        self.output = b""
+        self._random_states: tuple[Any, ...] = ()
+
+    def is_current(self) -> bool:
+        """Whether the files of the imports are unchanged (rule 5)."""
+        files = self.module_files.items()
+        return all(_state_of(file) == state for file, state in files) and all(
+            self.discovery.recorder.is_current(segment) for segment in self.segments
+        )
+
+    def keep_random_states(self) -> None:
+        numpy = sys.modules.get("numpy")
+        self._random_states = (
+            random.getstate(),
+            torch.get_rng_state(),
+            None if numpy is None else numpy.random.get_state(),
+        )
+
+    def restore_random_states(self) -> None:
+        """Restore the states that the random generators had after the imports (rule 6)."""
+        ours, torch_state, numpy_state = self._random_states
+        random.setstate(ours)
+        torch.set_rng_state(torch_state)
+        if numpy_state is not None:
+            sys.modules["numpy"].random.set_state(numpy_state)
+
+    def follower(self, source: Source, project: Path) -> Follower:
+        """Return the check of rule 3 for a trace of `source`. Raises UnfitLibraries if it begins with other imports."""
+        leading = leading_imports(source, os.fspath(project))
+        if leading is None or (leading.statements, source.roots) != (self.statements, self.roots):
+            raise UnfitLibraries
+        return Follower(leading, self)
+
+
+@dataclass
+class Follower(ImportFollower):
+    """Compares the steps of a source with its `LeadingImports`, and adds the dependencies of the imports (rules 2, 3)."""
+
+    leading: LeadingImports
+    preloaded: Preloaded
+    _position: int = 0
+    _is_unfit: bool = field(default=False)
+
+    def saw_code(self, path: str, sha256: str) -> None:
+        self._take(Code(path, sha256))
+
+    def saw_import(self, name: str, names: Sequence[str], level: int) -> None:
+        position = self._position
+        if position == len(self.leading.steps):
+            return
+        expected = self.leading.steps[position]
+        number = expected.statement if isinstance(expected, Import) else None
+        self._take(Import(name, tuple(names), level, number))
+        if number is not None:
+            if number == 0 and self.preloaded.output:
+                sys.stderr.flush()
+                os.write(2, self.preloaded.output)
+            self.preloaded.discovery.recorder.add(self.preloaded.segments[number])
+
+    def refuse_rest(self) -> None:
+        """Raise UnfitLibraries if the source has executed another step, or not all steps."""
+        if self._is_unfit or self._position < len(self.leading.steps):
+            raise UnfitLibraries
+
+    def _take(self, step: Code | Import) -> None:
+        if self._position < len(self.leading.steps):
+            if self._is_unfit or step != self.leading.steps[self._position]:
+                self._is_unfit = True
+                raise UnfitLibraries
+            self._position += 1
+
+
+#: The imports of this process.
+_kept: list[Preloaded] = []
+
+
+def preload(
+    project: Path,
+    roots: Sequence[str],
+    statements: Sequence[str],
+    environment: Mapping[str, str],
+    loaded_modules: frozenset[str],
+) -> Preloaded:
+    """Execute import statements as code of the project does, for the traces of forks of this process. Raises what they
+    raise. `environment` and `loaded_modules` are those of `Discovery`."""
+    project = project.resolve()
+    discovery = Discovery(project, Source("python", "", roots=tuple(roots)), environment, loaded_modules)
+    preloaded = Preloaded(discovery, roots, statements)
+    file, before = os.path.join(project, roots[0], _FILE), set(sys.modules)
+    seed_everything()
+    with torch.no_grad(), discovery.preloading():
+        for statement in statements:
+            exec(compile(statement, file, "exec", dont_inherit=True), {"__name__": "imports", "__file__": file})
+            preloaded.segments.append(discovery.recorder.take())
+    preloaded.keep_random_states()
+    files = [getattr(sys.modules.get(name), "__file__", None) for name in sys.modules.keys() - before]
+    preloaded.module_files = {file: _state_of(file) for file in files if isinstance(file, str)}
+    _kept[:] = [preloaded]
+    return preloaded
+
+
+def _state_of(path: str) -> object:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+
+
+def begin_trace(
+    project: Path, source: Source, environment: Mapping[str, str], loaded_modules: frozenset[str]
+) -> tuple[Discovery, AbstractContextManager[None]]:
+    """Return the discovery of a trace, and a block that records its dependencies. Seeds the random generators.
+
+    Raises UnfitLibraries, also at the end of the block, if the source does not begin with the imports of `preload`. For
+    `environment` and `loaded_modules` see `Discovery`.
+    """
+    if not _kept:
+        seed_everything()
+        discovery = Discovery(project, source, environment, loaded_modules)
+        return discovery, discovery.recording()
+    (preloaded,) = _kept
+    follower = preloaded.follower(source, project)
+    preloaded.restore_random_states()
+    preloaded.discovery.use_source(source)
+    return preloaded.discovery, _recording(preloaded.discovery, follower)
+
+
+@contextlib.contextmanager
+def _recording(discovery: Discovery, follower: Follower) -> Iterator[None]:
+    try:
+        with discovery.recording(follower):
+            yield
+    finally:
+        follower.refuse_rest()  # also instead of another error
+
+
+@dataclass(frozen=True)
+class ProcessCounts:
+    """The threads, open files, variables and modules of a process."""
+
+    native_threads: int
+    open_files: frozenset[str]
+    blas_libraries: int
+    variables: frozenset[str]
+    modules: frozenset[str]
+
+    @staticmethod
+    def now() -> ProcessCounts:
+        return ProcessCounts(
+            len(os.listdir("/proc/self/task")),
+            frozenset(_open_files()),
+            sum("openblas" in os.path.basename(path) for path in mapped_files()),
+            frozenset(os.environ),
+            frozenset(sys.modules),
+        )
+
+
+def why_not_kept(preloaded: Preloaded, before: ProcessCounts) -> str | None:
+    """Return the reason why this process must not be kept (rule 4); None if it may be kept.
+
+    OpenBLAS is the only library whose threads may exist: it ends them before a fork, and starts them again after it.
+    """
+    now = ProcessCounts.now()
+    threads_of_blas = (now.blas_libraries - before.blas_libraries) * (len(os.sched_getaffinity(0)) - 1)
+    recorder, places = preloaded.discovery.recorder, preloaded.discovery.places
+    new_modules = now.modules - before.modules
+    checks: list[tuple[str, Callable[[], object]]] = [
+        ("a library started a thread", lambda: threading.active_count() > 1 or _thread._count() > 0),
+        ("a library started a thread", lambda: now.native_threads > before.native_threads + threads_of_blas),
+        ("a library started a process", _has_children),
+        ("a library keeps a file open", lambda: now.open_files - before.open_files),
+        ("a library deleted a variable", lambda: before.variables - now.variables),
+        ("a library wrote a file", lambda: recorder.has_written),
+        ("a library cannot be recorded", lambda: recorder.storage_refusals),
+        (
+            "an import executes code of the project",
+            lambda: _user_modules(new_modules, places),
+        ),
+    ]
+    return next((reason for reason, applies in checks if applies()), None)
+
+
+def _open_files() -> list[str]:
+    """The open files of this process, except devices."""
+    files = []
+    for descriptor in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            target = os.readlink(f"/proc/self/fd/{descriptor}")
+            if not target.startswith(("/dev/", "/proc/")):
+                files.append(f"{descriptor} {target}")
+    return files
+
+
+def _has_children() -> bool:
+    try:
+        os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _user_modules(names: Iterable[str], places: Places) -> list[str]:
+    files = {name: getattr(sys.modules.get(name), "__file__", None) for name in names}
+    return [name for name, file in files.items() if isinstance(file, str) and places.is_user(os.path.abspath(file))]

@@ -141,6 +141,21 @@ def test_interpolation_by_another_scale_than_the_quotient_of_the_sizes_is_refuse
             torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(("scale", "is_refused"), [("0.7", True), ("2.0", False), ("1.5", False)])
+def test_interpolation_of_a_dynamic_axis_whose_size_float32_would_round_differently_is_refused(
+    lower_module: Any, scale: str, is_refused: bool
+) -> None:
+    shapes = ({2: 2 * Dim("height", min=2, max=8)},)
+    for mode in ("nearest", "bilinear"):
+        text = f"F.interpolate(x0, scale_factor={scale}, mode='{mode}')"
+        if is_refused:
+            with pytest.raises(ConversionRefused, match="has no ONNX translation for aten.upsample"):
+                _results(lower_module, text, (torch.randn(1, 2, 10, 4),), shapes)
+        else:
+            for ours, expected in _results(lower_module, text, (torch.randn(1, 2, 10, 4),), shapes):
+                torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
+
+
 def test_log_softmax_is_not_the_logarithm_of_a_softmax(lower_module: Any, calls: Any) -> None:
     """TensorRT's parser computes a softmax for ONNX's LogSoftmax, and its smallest results are 0."""
     text = (

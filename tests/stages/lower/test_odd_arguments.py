@@ -149,7 +149,7 @@ def test_interpolation_of_a_dynamic_axis_whose_size_float32_would_round_differen
     for mode in ("nearest", "bilinear"):
         text = f"F.interpolate(x0, scale_factor={scale}, mode='{mode}')"
         if is_refused:
-            with pytest.raises(ConversionRefused, match="has no ONNX translation for aten.upsample"):
+            with pytest.raises(ConversionRefused, match=r"has no ONNX translation for aten\.upsample"):
                 _results(lower_module, text, (torch.randn(1, 2, 10, 4),), shapes)
         else:
             for ours, expected in _results(lower_module, text, (torch.randn(1, 2, 10, 4),), shapes):

@@ -98,7 +98,7 @@ def _is_quotient(scale: Any, before: Any, after: Any) -> bool:
     """Whether a scale is absent, or the quotient of the sizes of an axis. ``F.interpolate`` rounds a dynamic size only if
     the scale is not a whole number."""
     if isinstance(scale, int | float) and isinstance(before, int) and isinstance(after, int):
-        return after == before * scale
+        return bool(after == before * scale)
     return scale is None or (isinstance(scale, int | float) and float(scale).is_integer())
 
 

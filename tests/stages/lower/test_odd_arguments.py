@@ -120,10 +120,15 @@ def test_as_strided_of_an_unknown_order_in_memory_is_refused(lower_module: Any) 
         ("torch.special.erfcx(x0)", "aten.special_erfcx"),
         ("torch.erfc(x0)", "aten.erfc"),
         ("torch.ops.aten.elu(x0, 1.5, 1.0, 0.5)", "aten.elu"),
+        ("F.cross_entropy(x0, torch.ones(2, dtype=torch.long), label_smoothing=0.1)", "aten.cross_entropy_loss"),
+        (
+            "F.interpolate(x0[None, None], (2, 2), mode='bilinear', align_corners=True, antialias=True)",
+            "aten._upsample_bilinear2d_aa",
+        ),
     ],
 )
 def test_wrong_translations_are_not_used(lower_module: Any, text: str, name: str) -> None:
-    _, program = lower_module(module_from_text([], text, 1), (_SPREAD,), "float32", (_ROWS,))
+    _, program = lower_module(module_from_text([], text, 1), (_SPREAD,), "float32")
     with pytest.raises(ConversionRefused, match=name):
         convert(program, 20)
 

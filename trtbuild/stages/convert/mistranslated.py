@@ -15,6 +15,7 @@
 11. Interpolation by a scale that is not the quotient of the sizes: the translation uses the quotient.
 12. Interpolation of a dynamic axis by a scale like 0.7: ONNX has scales of float32, and 10 times the nearest float32 is
     less than 7. So ONNX gives another size than PyTorch at some sizes.
+13. Interpolation with `antialias` and `align_corners`, and cross entropy with `label_smoothing`: the results differ.
 """
 
 from __future__ import annotations
@@ -53,6 +54,10 @@ def is_mistranslated(node: torch.fx.Node) -> bool:
         return True
     if name == "elu":
         return bool(arguments.get("input_scale", 1) != 1)
+    if name == "cross_entropy_loss":
+        return bool(arguments.get("label_smoothing", 0) != 0)
+    if name.endswith("_aa") and arguments.get("align_corners"):
+        return True
     if name in _INTERPOLATIONS and _has_another_scale(node, arguments):
         return True
     if name in _INTERPOLATIONS or name.startswith("upsample_nearest"):
@@ -91,7 +96,7 @@ def _gives_other_sizes(node: torch.fx.Node, arguments: Mapping[str, Any]) -> boo
 def _rounds_differently(scale: float) -> bool:
     sizes = range(1, _LARGEST_SIZE)
     narrow = torch.tensor(sizes, dtype=torch.float32) * torch.tensor(scale, dtype=torch.float32)
-    return narrow.floor().long().tolist() != [math.floor(size * scale) for size in sizes]
+    return bool(narrow.floor().long().tolist() != [math.floor(size * scale) for size in sizes])
 
 
 def _is_quotient(scale: Any, before: Any, after: Any) -> bool:

@@ -120,10 +120,15 @@ def test_as_strided_of_an_unknown_order_in_memory_is_refused(lower_module: Any) 
         ("torch.special.erfcx(x0)", "aten.special_erfcx"),
         ("torch.erfc(x0)", "aten.erfc"),
         ("torch.ops.aten.elu(x0, 1.5, 1.0, 0.5)", "aten.elu"),
+        ("F.cross_entropy(x0, torch.ones(2, dtype=torch.long), label_smoothing=0.1)", "aten.cross_entropy_loss"),
+        (
+            "F.interpolate(x0[None, None], (2, 2), mode='bilinear', align_corners=True, antialias=True)",
+            "aten._upsample_bilinear2d_aa",
+        ),
     ],
 )
 def test_wrong_translations_are_not_used(lower_module: Any, text: str, name: str) -> None:
-    _, program = lower_module(module_from_text([], text, 1), (_SPREAD,), "float32", (_ROWS,))
+    _, program = lower_module(module_from_text([], text, 1), (_SPREAD,), "float32")
     with pytest.raises(ConversionRefused, match=name):
         convert(program, 20)
 
@@ -139,6 +144,21 @@ def test_interpolation_by_another_scale_than_the_quotient_of_the_sizes_is_refuse
     else:
         for ours, expected in _results(lower_module, text, (torch.randn(1, 2, 4, 6),), None):
             torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("scale", "is_refused"), [("0.7", True), ("2.0", False), ("1.5", False)])
+def test_interpolation_of_a_dynamic_axis_whose_size_float32_would_round_differently_is_refused(
+    lower_module: Any, scale: str, is_refused: bool
+) -> None:
+    shapes = ({2: 2 * Dim("height", min=2, max=8)},)
+    for mode in ("nearest", "bilinear"):
+        text = f"F.interpolate(x0, scale_factor={scale}, mode='{mode}')"
+        if is_refused:
+            with pytest.raises(ConversionRefused, match=r"has no ONNX translation for aten\.upsample"):
+                _results(lower_module, text, (torch.randn(1, 2, 10, 4),), shapes)
+        else:
+            for ours, expected in _results(lower_module, text, (torch.randn(1, 2, 10, 4),), shapes):
+                torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_log_softmax_is_not_the_logarithm_of_a_softmax(lower_module: Any, calls: Any) -> None:

@@ -13,10 +13,15 @@
    calls whose result is never empty.
 10. ELU with an input scale: the translation scales positive elements, too.
 11. Interpolation by a scale that is not the quotient of the sizes: the translation uses the quotient.
+12. Interpolation of a dynamic axis by a scale like 0.7: ONNX has scales of float32, and 10 times the nearest float32 is
+    less than 7. So ONNX gives another size than PyTorch at some sizes.
+13. Interpolation with `antialias` and `align_corners`, and cross entropy with `label_smoothing`: the results differ.
 """
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,6 +32,8 @@ _ALWAYS_WRONG = frozenset((
     "atan2", "logcumsumexp", "erfc", "special_erfc", "special_erfcx", "diagonal", "diagonal_copy",
 ))  # fmt: skip
 
+#: Sizes up to this one are compared.
+_LARGEST_SIZE = 4096
 #: Operators whose translation ignores the scales.
 _INTERPOLATIONS = frozenset((
     "upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_trilinear3d", "_upsample_bilinear2d_aa",
@@ -47,8 +54,14 @@ def is_mistranslated(node: torch.fx.Node) -> bool:
         return True
     if name == "elu":
         return bool(arguments.get("input_scale", 1) != 1)
-    if name in _INTERPOLATIONS:
-        return _has_another_scale(node, arguments)
+    if name == "cross_entropy_loss":
+        return bool(arguments.get("label_smoothing", 0) != 0)
+    if name.endswith("_aa") and arguments.get("align_corners"):
+        return True
+    if name in _INTERPOLATIONS and _has_another_scale(node, arguments):
+        return True
+    if name in _INTERPOLATIONS or name.startswith("upsample_nearest"):
+        return _gives_other_sizes(node, arguments)
     if name == "repeat_interleave":
         return isinstance(arguments.get("repeats"), torch.fx.Node)
     if name == "scatter_reduce":
@@ -63,17 +76,42 @@ def _has_another_scale(node: torch.fx.Node, arguments: Mapping[str, Any]) -> boo
     the scales. The translation of the overload `vec` uses the scales."""
     if arguments.get("align_corners") or "scale_factors" in arguments:
         return False
-    scales = [arguments.get(name) for name in ("scales", "scales_d", "scales_h", "scales_w") if name in _names(node)]
     sizes = zip(node.args[0].meta["val"].shape[2:], node.meta["val"].shape[2:], strict=True)
-    return any(not _is_quotient(scale, before, after) for scale, (before, after) in zip(scales, sizes, strict=True))
+    pairs = zip(_scales(node, arguments), sizes, strict=True)
+    return any(not _is_quotient(scale, before, after) for scale, (before, after) in pairs)
+
+
+def _gives_other_sizes(node: torch.fx.Node, arguments: Mapping[str, Any]) -> bool:
+    """Whether ONNX may compute another size for a dynamic axis from a scale. (Static sizes are compared after the
+    conversion.)"""
+    scales = arguments.get("scale_factors") or _scales(node, arguments)
+    sizes = node.args[0].meta["val"].shape[2:]
+    return any(
+        isinstance(scale, float) and not isinstance(size, int) and _rounds_differently(scale)
+        for scale, size in zip(scales, sizes, strict=True)
+    )
+
+
+@functools.cache
+def _rounds_differently(scale: float) -> bool:
+    sizes = range(1, _LARGEST_SIZE)
+    narrow = torch.tensor(sizes, dtype=torch.float32) * torch.tensor(scale, dtype=torch.float32)
+    return bool(narrow.floor().long().tolist() != [math.floor(size * scale) for size in sizes])
 
 
 def _is_quotient(scale: Any, before: Any, after: Any) -> bool:
     """Whether a scale is absent, or the quotient of the sizes of an axis. ``F.interpolate`` rounds a dynamic size only if
     the scale is not a whole number."""
     if isinstance(scale, int | float) and isinstance(before, int) and isinstance(after, int):
-        return after == before * scale
+        return bool(after == before * scale)
     return scale is None or (isinstance(scale, int | float) and float(scale).is_integer())
+
+
+def _scales(node: torch.fx.Node, arguments: Mapping[str, Any]) -> list[Any]:
+    """The scales of the axes, None where a call has no scale."""
+    if "scale_factors" in _names(node):
+        return [None] * (node.meta["val"].dim() - 2)
+    return [arguments.get(name) for name in ("scales", "scales_d", "scales_h", "scales_w") if name in _names(node)]
 
 
 def _names(node: torch.fx.Node) -> list[str]:

@@ -400,3 +400,26 @@ def test_models_with_one_key_wait_for_the_end_of_an_announced_step() -> None:
     assert outcome.ok
     assert project.ran.count("a/trace/t") + project.ran.count("b/trace/t") == 1
     assert {*outcome.written} == {"a", "b"}
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_outputs_of_a_model_wait_for_the_announced_step_of_another_model(fails: bool) -> None:
+    project = AnnouncingProject(
+        a_step("a", "trace", "t", key="same"),
+        a_step("b", "engine", "first"),
+        a_step("b", "trace", "t", "b/engine/first", key="same"),
+        a_step("b", "package", "p", "b/trace/t"),
+        fails=fails,
+    )
+
+    def run(step: Step, plan: ModelPlan, announce: Callable[[], None]) -> StepRun:
+        ran = project.run(step, plan, announce)
+        if step.id == "b/package/p":
+            threading.Timer(0.2, project.checked.set).start()  # model b is planned without open steps before
+        return ran
+
+    outcome = project.execute(run=run, keep_going=True, jobs=3)
+    assert "b/package/p" in project.ran, "model b has used the announced results"
+    assert "b/trace/t" not in project.ran
+    assert {*outcome.written} == (set() if fails else {"a", "b"})
+    assert outcome.plans["b"].steps["b/trace/t"].verdict == ("run" if fails else "hit")

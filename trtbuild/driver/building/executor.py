@@ -153,6 +153,8 @@ class _Execution:
         self._limit_refused = False
         #: The keys of the running steps that have announced their results.
         self._announced_keys: set[str] = set()
+        #: The models whose steps are all hits, and whose outputs wait for the end of an announced step.
+        self._withheld_models: set[str] = set()
 
     def run_all(self) -> None:
         for plan in list(self.outcome.plans.values()):
@@ -230,10 +232,21 @@ class _Execution:
         self._announced_keys.add(step.key or step.id)
         self._schedule.invalidate(step.model)
 
+    def _process_end_of_check(self, step: Step, *, has_passed: bool) -> None:
+        """Plan the models again that use the announced results of `step`. Several models may have a step with its key."""
+        key = step.key or step.id
+        self._announced_keys.discard(key)
+        models = {step.model, *self._withheld_models}
+        if not has_passed:
+            plans = self.outcome.plans.items()
+            models |= {name for name, plan in plans if any(each.key == key for each in plan.steps.values())}
+        self._withheld_models.clear()
+        for name in models:
+            self._schedule.invalidate(name)
+
     def _process_step_result(self, step: Step, result: _Result | BaseException) -> None:
         if (step.key or step.id) in self._announced_keys:
-            self._announced_keys.discard(step.key or step.id)
-            self._schedule.invalidate(step.model)
+            self._process_end_of_check(step, has_passed=isinstance(result, StepRun))
         if isinstance(result, StepRun):
             if result.source == "built":
                 self.outcome.ran[step.id] = (step.reason, result)
@@ -304,7 +317,11 @@ class _Execution:
         self._schedule.put_plan(plan, ranks(plan, self._callbacks.last_duration_s))
         is_checked = self._announced_keys.isdisjoint(step.key or step.id for step in plan.steps.values())
         is_pending = name not in self.outcome.written and name not in self.outcome.unwritten
-        if plan.steps and is_checked and is_pending and is_done(plan):
+        if not (plan.steps and is_pending and is_done(plan)):
+            return
+        if not is_checked:
+            self._withheld_models.add(name)
+        else:
             self._writer_pool.submit(name, lambda: self._callbacks.write(plan))
 
 

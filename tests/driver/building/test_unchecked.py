@@ -91,9 +91,10 @@ def test_a_record_is_published_when_all_checks_before_it_have_passed() -> None:
             assert build.stored == []
             build.finish(LOWER, lower)
         assert build.stored == [], "the trace is not checked yet"
+        assert build.steps.unpublished_ids == {"m/lower/l", "m/engine/e"}
         build.finish(TRACE, trace)
     assert build.stored == ["m/trace/t", "m/engine/e", "m/lower/l"]
-    assert build.steps.dropped_ids == set()
+    assert build.steps.unpublished_ids == set()
 
 
 def test_a_failed_check_drops_the_records_after_it_and_no_others() -> None:
@@ -108,7 +109,7 @@ def test_a_failed_check_drops_the_records_after_it_and_no_others() -> None:
     assert {*build.lookups.records} == {key_of(other)}, "plans use none of the results"
     build.run(ENGINE)  # it was running when the check failed
     assert build.stored == ["n/engine/e"]
-    assert build.steps.dropped_ids == {"m/lower/l", "m/engine/e"}
+    assert build.steps.unpublished_ids == {"m/lower/l", "m/engine/e"}
 
 
 def test_a_step_that_starts_again_publishes_its_record() -> None:
@@ -122,7 +123,7 @@ def test_a_step_that_starts_again_publishes_its_record() -> None:
         build.run(LOWER)
         build.finish(TRACE, trace)
     assert build.stored == ["m/trace/t", "m/lower/l"]
-    assert build.steps.dropped_ids == set()
+    assert build.steps.unpublished_ids == set()
 
 
 def test_an_error_while_a_waiting_record_is_published_is_raised_after_the_others_are_published() -> None:

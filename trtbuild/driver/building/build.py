@@ -198,7 +198,7 @@ def _execute_steps(workspace: Workspace, outcome: Outcome, watcher: Watcher, far
         )
     finally:
         pool.close(kill=True)
-        for step_id in unchecked.dropped_ids:
+        for step_id in unchecked.unpublished_ids:  # they count as not run: no later build finds their records
             outcome.ran.pop(step_id, None)
 
 

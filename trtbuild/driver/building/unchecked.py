@@ -45,7 +45,13 @@ class UncheckedSteps:
         self._failed_keys: set[str] = set()
         self._waiting: list[_WaitingRecords] = []
         #: The ids of the steps whose records were dropped.
-        self.dropped_ids: set[str] = set()
+        self._dropped_ids: set[str] = set()
+
+    @property
+    def unpublished_ids(self) -> set[str]:
+        """The ids of the steps that have run and whose records were dropped, or still wait."""
+        with self._lock:
+            return self._dropped_ids.union(waiting.step_id for waiting in self._waiting)
 
     @contextlib.contextmanager
     def running(self, step: Step, plan: ModelPlan, announced: Callable[[], None] | None) -> Iterator[Publication]:
@@ -72,7 +78,7 @@ class UncheckedSteps:
         Returns False if no record has to wait."""
         with self._lock:
             if not self._failed_keys.isdisjoint(keys):
-                self.dropped_ids.add(step.id)
+                self._dropped_ids.add(step.id)
                 return True
             unchecked_keys = self._unchecked_keys.intersection(keys)
             if not unchecked_keys:
@@ -89,7 +95,7 @@ class UncheckedSteps:
             self._lookups.note_run(step.id, record)
             if step.key is not None and step.key != record.recipe.key:  # the key of a trace has its dependencies now
                 self._lookups.forget(step.key)
-            self.dropped_ids.discard(step.id)
+            self._dropped_ids.discard(step.id)
 
     def note_passed(self, key: str) -> None:
         """Note that the step with this key has passed its check. Raises the first error of publishing a record."""
@@ -99,7 +105,7 @@ class UncheckedSteps:
                 waiting.keys.discard(key)
             due = [waiting for waiting in self._waiting if not waiting.keys]
             self._waiting = [waiting for waiting in self._waiting if waiting.keys]
-            self.dropped_ids -= {waiting.step_id for waiting in due}
+            self._dropped_ids -= {waiting.step_id for waiting in due}
         errors: list[Exception] = []
         for waiting in due:
             try:
@@ -118,7 +124,7 @@ class UncheckedSteps:
             self._lookups.withdraw(step.id, key)
             for waiting in [waiting for waiting in self._waiting if key in waiting.keys]:
                 self._waiting.remove(waiting)
-                self.dropped_ids.add(waiting.step_id)
+                self._dropped_ids.add(waiting.step_id)
                 for record in waiting.records:
                     self._lookups.withdraw(waiting.step_id, record.recipe.key)
 

@@ -164,7 +164,8 @@ def test_interpolation_of_a_dynamic_axis_whose_size_float32_would_round_differen
 def test_log_softmax_is_not_the_logarithm_of_a_softmax(lower_module: Any, calls: Any) -> None:
     """TensorRT's parser computes a softmax for ONNX's LogSoftmax, and its smallest results are 0."""
     text = (
-        "F.log_softmax(x0, 1), torch.log_softmax(x0.half(), 0), F.log_softmax(x0.sum(), 0), F.log_softmax(x0, 1)[:, 0]"
+        "F.log_softmax(x0, 1), torch.log_softmax(x0.half(), 0), F.log_softmax(x0.sum(), 0), F.log_softmax(x0, 1)[:, 0], "
+        "F.log_softmax(x0.half().sum(), 0, dtype=torch.float32), F.log_softmax(x0.half().sum(), 0)"
     )
     values = torch.cat([_SPREAD, torch.tensor([[-_INF, 0.0, -3.0], [_INF, 0.0, 1.0]])])
     for ours, expected in _results(lower_module, text, (values,), (_ROWS,)):

@@ -24,7 +24,7 @@ from trtbuild.driver.building.memory import MemoryLimit
 from trtbuild.driver.building.operator_warnings import operator_warnings
 from trtbuild.driver.building.quantization_warnings import quantization_warnings
 from trtbuild.driver.building.steps import run_step
-from trtbuild.driver.building.unchecked import Publication, UncheckedSteps
+from trtbuild.driver.building.unchecked import UncheckedSteps
 from trtbuild.driver.farm.farm import Farm
 from trtbuild.driver.farm.limit import MOST_JOBS, FarmLimit
 from trtbuild.driver.project import wiring
@@ -165,7 +165,12 @@ def _execute_steps(workspace: Workspace, outcome: Outcome, watcher: Watcher, far
                 return ran
             may_announce = jobs > 1 and farm is None  # the workers of a scheduler publish the records of engines
             with unchecked.running(step, plan, announce if may_announce else None) as publication:
-                ran = _run_step(step, plan, workspace, pool, gpus.gpu_of(step), farm, publication)
+
+                def start() -> StepRun:
+                    facts, lookups, gpu = workspace.facts[plan.model.name], workspace.lookups, gpus.gpu_of(step)
+                    return run_step(step, plan, facts, lookups, workspace.store, pool, publication, gpu=gpu, farm=farm)
+
+                ran = _run_step(step, plan, workspace, start, uses_memory=farm is None or step.stage != "engine")
                 publication.finish(ran.record)
                 return ran
 
@@ -203,17 +208,12 @@ def _execute_steps(workspace: Workspace, outcome: Outcome, watcher: Watcher, far
 
 
 def _run_step(
-    step: Step,
-    plan: ModelPlan,
-    workspace: Workspace,
-    pool: WorkerPool,
-    gpu: int | None,
-    farm: Farm | None,
-    publication: Publication,
+    step: Step, plan: ModelPlan, workspace: Workspace, start: Callable[[], StepRun], *, uses_memory: bool
 ) -> StepRun:
+    """Run a step by `start`, keep its log, and complete its error. `uses_memory`: whether it runs on this machine."""
     folder = workspace.project / wiring.LOG_FOLDER
     try:
-        ran = _run_with_typed_errors(step, plan, workspace, pool, gpu, farm, publication)
+        ran = _run_with_typed_errors(step, start, uses_memory=uses_memory)
     except TrtbuildError as error:
         if isinstance(error, ToolchainError) and error.nodes:
             refused_nodes.name_operators(error, plan, step, workspace.lookups)
@@ -226,17 +226,8 @@ def _run_step(
     return ran
 
 
-def _run_with_typed_errors(
-    step: Step,
-    plan: ModelPlan,
-    workspace: Workspace,
-    pool: WorkerPool,
-    gpu: int | None,
-    farm: Farm | None,
-    publication: Publication,
-) -> StepRun:
-    runs_here = farm is None or step.stage != "engine"
-    size_bytes = weights_bytes(step) if runs_here else 0
+def _run_with_typed_errors(step: Step, start: Callable[[], StepRun], *, uses_memory: bool) -> StepRun:
+    size_bytes = weights_bytes(step) if uses_memory else 0
     try:
         refuse_small_memory(
             step.id,
@@ -244,8 +235,7 @@ def _run_with_typed_errors(
             memory.least_bytes(step.stage, size_bytes),
             memory.free_with_swap_bytes() if size_bytes else None,
         )
-        facts = workspace.facts[plan.model.name]
-        return run_step(step, plan, facts, workspace.lookups, workspace.store, pool, publication, gpu=gpu, farm=farm)
+        return start()
     except TrtbuildError:
         raise
     except OSError as error:

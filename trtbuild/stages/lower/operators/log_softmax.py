@@ -33,10 +33,10 @@ def _write(node: torch.fx.Node) -> None:
     dtype, source_dtype = node.meta["val"].dtype, source.meta["val"].dtype
     wide = torch.float32 if dtype in _HALF_TYPES else dtype
     x = source if source_dtype is wide else call(_aten._to_copy.default, source, dtype=wide)
-    if not node.meta["val"].dim():  # the largest number is the number itself
-        replace(node, call(_aten.sub.Tensor, source, source))
-        return
-    shifted = call(_aten.sub.Tensor, x, call(_aten.amax.default, x, [axis], True))
-    total = call(_aten.sum.dim_IntList, call(_aten.exp.default, shifted), [axis], True)
-    result = call(_aten.sub.Tensor, shifted, call(_aten.log.default, total))
+    if not node.meta["val"].dim():
+        result = call(_aten.sub.Tensor, x, x)  # the largest number is the number itself, and the logarithm of 1 is 0
+    else:
+        shifted = call(_aten.sub.Tensor, x, call(_aten.amax.default, x, [axis], True))
+        total = call(_aten.sum.dim_IntList, call(_aten.exp.default, shifted), [axis], True)
+        result = call(_aten.sub.Tensor, shifted, call(_aten.log.default, total))
     replace(node, result if wide is dtype else call(_aten._to_copy.default, result, dtype=dtype))

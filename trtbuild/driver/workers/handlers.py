@@ -7,6 +7,7 @@ makes (`trtbuild.driver.workers.validator`).
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from trtbuild.core.engines.binding import weights_to_json
@@ -23,6 +24,8 @@ from trtbuild.driver.workers.validator import Validator, conversion_outputs
 from trtbuild.store.local.local import LocalStore
 
 if TYPE_CHECKING:
+    import torch
+
     from trtbuild.driver.gpu_comparisons.job import ComparisonJob
     from trtbuild.stages.program.custom_calls import OpenedProgram
     from trtbuild.stages.trace.calibration.job import CalibrateJob
@@ -88,17 +91,17 @@ def trace(job: TraceJob, context: Context) -> Result:
     store = context.store
     announced: dict[str, Output] = {}
 
-    def store_weights(weights: list[tuple[int, Any]]) -> list[Any]:
-        """Put weights into the store. Return the slot number, dtype, shape and output of each weight."""
+    def store_weights(weights: Sequence[torch.Tensor]) -> list[Any]:
+        """Put weights into the store. Return the dtype, shape and output of each weight."""
         stored = []
-        for slot, tensor in weights:
+        for tensor in weights:
             dtype, shape, data = tensor_bytes(tensor)
-            stored.append([slot, dtype, list(shape), store.put_bytes(data).to_json()])
+            stored.append([dtype, list(shape), store.put_bytes(data).to_json()])
         return stored
 
-    def refuse_small_disk(weights: list[tuple[int, Any]]) -> None:
+    def refuse_small_disk(weights: Sequence[torch.Tensor]) -> None:
         """Raise InsufficientResources if the store has no room for the weights of the model."""
-        views = [tensor_bytes(tensor)[2] for _, tensor in weights]
+        views = [tensor_bytes(tensor)[2] for tensor in weights]
         subject, size = "the weights of the model", sum(view.nbytes for view in views)
         refuse_small_cache_disk(store.root, subject, size, lambda: store.missing_bytes(views))
 
@@ -110,9 +113,12 @@ def trace(job: TraceJob, context: Context) -> Result:
             "interface": store.put_bytes(json.dumps(traced.interface).encode()),
         }
         weights_by_slot: dict[str, Weight] = {}
-        if traced.kept is None:
-            refuse_small_disk(traced.weights)
-        for slot, dtype, shape, stored in store_weights(traced.weights) if traced.kept is None else traced.kept:
+        stored_weights = traced.stored
+        if stored_weights is None:
+            values = [value for _, value in traced.weights]
+            refuse_small_disk(values)
+            stored_weights = store_weights(values)
+        for (slot, _), (dtype, shape, stored) in zip(traced.weights, stored_weights, strict=True):
             output = Output(stored["sha256"], stored["size"])
             outputs[f"weight:{slot}"] = output
             weights_by_slot[str(slot)] = Weight(dtype, tuple(shape), output.sha256)

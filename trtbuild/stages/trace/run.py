@@ -3,13 +3,12 @@ nothing else."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,8 +23,9 @@ if TYPE_CHECKING:
     from trtbuild.stages.program.functional import Program
     from trtbuild.stages.trace.export.arranging import ArrangedProgram
     from trtbuild.stages.trace.export.state import ModuleState, StateBuffer
-    from trtbuild.stages.trace.export.weights import Weight
+    from trtbuild.stages.trace.export.weights import ModuleWeights, Weight
     from trtbuild.stages.trace.sources.source_graph import GraphFunctions, SourceGraph
+    from trtbuild.stages.trace.storing import RefuseWeights, StoreWeights, WeightStorage
     from trtbuild.stages.trace.user_code.frames import Frames
 
 
@@ -38,8 +38,8 @@ class TraceResult:
     already, `trtbuild.stages.graphs` makes these three.
 
     `weights` are (slot number, value) of the weight inputs, as contiguous CPU tensors. With a ``weights:`` file, only the
-    weights that ``state_dict`` does not save are in `weights`. `kept` is the value that the caller's `StoreWeights`
-    returned for `weights`; None if there is no value.
+    weights that ``state_dict`` does not save are in `weights`. `stored` are the values that the caller's `StoreWeights`
+    returned for `weights`, in their order; None if the caller has to store the weights.
 
     `observations` are in the order of first use. `uncacheable` is the reason why the result must not be stored, None if it
     may be stored. `exported` is the result of torch.export, and `ranges` are the declared ranges of its symbols. For a
@@ -51,25 +51,15 @@ class TraceResult:
     modules: list[tuple[str, str, str]]
     interface: dict[str, Any]
     weights: list[tuple[int, torch.Tensor]]
-    kept: Any
+    stored: list[Any] | None
     observations: tuple[Observation, ...]
     uncacheable: str | None
     exported: ExportedProgram | None = None
     ranges: Mapping[Any, Any] = field(default_factory=dict)
 
 
-#: A function that stores weights (slot number, value) and returns a JSON value. It runs in a forked copy of this process
-#: during the proof.
-StoreWeights = Callable[["list[tuple[int, torch.Tensor]]"], Any]
-
 #: A function that receives the results of a trace before the proof has ended. They have no observations yet.
 Announce = Callable[["TraceResult"], None]
-
-#: A function that raises an error if weights (slot number, value) cannot be stored.
-RefuseWeights = Callable[["list[tuple[int, torch.Tensor]]"], None]
-
-#: If the forked copy has not stored the weights after this many seconds, the caller of the trace stores them.
-_STORING_PATIENCE_S = 3600.0
 
 
 @dataclass(frozen=True)
@@ -97,6 +87,7 @@ def prepare() -> ProcessState:
         "export.changing_sizes",
         "proof.proving",
         "sources.reading",
+        "storing",
     ):
         importlib.import_module(f"trtbuild.stages.trace.{name}")
     importlib.import_module("torch.export.pt2_archive")  # torch loads its writer of programs at the first use
@@ -121,7 +112,7 @@ def trace(
 ) -> TraceResult:
     """Trace the model of `job`, prove the result, and record its dependencies. Raises SourceError.
 
-    `refuse_weights` receives the weights to store, before the proof. It may raise an error. `graph_functions` are the
+    `refuse_weights` receives weights before they are stored. It may raise InsufficientResources. `graph_functions` are the
     functions for sources that are graphs already (``onnx:``, ``network:``). `quantizers` are the result of a calibration.
     `announce` receives the results of a large model before the proof has ended.
 
@@ -139,7 +130,7 @@ def trace(
 
     project = project.resolve()
 
-    def refuse_weights_unrecorded(weights: list[tuple[int, torch.Tensor]]) -> None:
+    def refuse_weights_unrecorded(weights: Sequence[torch.Tensor]) -> None:
         with discovery.own_work():
             refuse_weights(weights)
 
@@ -185,7 +176,7 @@ def _trace_graph(source: SourceGraph) -> TraceResult:
         modules=source.names,
         interface=source.interface,
         weights=source.weights,
-        kept=None,
+        stored=None,
         observations=(),
         uncacheable=None,
     )
@@ -203,27 +194,14 @@ def trace_module(
 ) -> TraceResult:
     """Trace a loaded module. `implementation` returns the digest of a custom operator's implementation by the operator's
     name. `dependency_state` returns a value that changes with each new dependency. Raises SourceError."""
-    from trtbuild.stages.program.cpu_kernels import substitute_kernels
-    from trtbuild.stages.program.custom_operators import schemas_in
-    from trtbuild.stages.program.text import module_paths, program_text
-    from trtbuild.stages.trace.discovery import hooks
-    from trtbuild.stages.trace.export import checks
-    from trtbuild.stages.trace.export.arranging import arrange_program
-    from trtbuild.stages.trace.export.changing_sizes import changing_size_error
-    from trtbuild.stages.trace.export.custom_operators import checked_program, refuse_custom_calls
-    from trtbuild.stages.trace.export.exporting import export
-    from trtbuild.stages.trace.export.guards import arguments_as_input_numbers, guard_failures
-    from trtbuild.stages.trace.export.interface import interface
-    from trtbuild.stages.trace.export.state import declare_state, refuse_state
+    from trtbuild.stages.trace.export.state import declare_state
     from trtbuild.stages.trace.export.weights import (
         ModuleWeights,
         fill_unset_weights,
         refuse_other_weights,
         refuse_unset_weights,
     )
-    from trtbuild.stages.trace.proof.background import ForkedCall
-    from trtbuild.stages.trace.proof.proving import Proof
-    from trtbuild.stages.trace.proof.state import prove_state
+    from trtbuild.stages.trace.storing import WeightStorage
 
     refuse_unset_weights(module, job)
     weights = ModuleWeights(module, [name for name, _, _ in job.weights or ()])
@@ -231,6 +209,39 @@ def trace_module(
         refuse_other_weights(module, weights, job)
         fill_unset_weights(weights)
     state, job = declare_state(module, weights, job)
+    with WeightStorage(store_weights, refuse_weights) as storage:
+        storage.begin_early(module, weights, job)
+        return _export_and_prove(
+            module, weights, state, job, frames, implementation, dependency_state, storage, announce
+        )
+
+
+def _export_and_prove(
+    module: torch.nn.Module,
+    weights: ModuleWeights,
+    state: ModuleState,
+    job: TraceJob,
+    frames: Frames,
+    implementation: Callable[[str], str] | None,
+    dependency_state: Callable[[], object],
+    storage: WeightStorage,
+    announce: Announce,
+) -> TraceResult:
+    """Export a module whose weights and state are known, and compare the program with it. Raises SourceError."""
+    from trtbuild.stages.program.cpu_kernels import substitute_kernels
+    from trtbuild.stages.program.custom_operators import schemas_in
+    from trtbuild.stages.program.text import module_paths, program_text
+    from trtbuild.stages.trace.export import checks
+    from trtbuild.stages.trace.export.arranging import arrange_program
+    from trtbuild.stages.trace.export.changing_sizes import changing_size_error
+    from trtbuild.stages.trace.export.custom_operators import checked_program, refuse_custom_calls
+    from trtbuild.stages.trace.export.exporting import export
+    from trtbuild.stages.trace.export.guards import arguments_as_input_numbers, guard_failures
+    from trtbuild.stages.trace.export.interface import interface
+    from trtbuild.stages.trace.export.state import refuse_state
+    from trtbuild.stages.trace.proof.proving import Proof
+    from trtbuild.stages.trace.proof.state import prove_state
+
     exported = export(module, job, frames)
     job = job.tied(exported.ties)
     checks.refuse_random_operators(exported.raw, job, frames)
@@ -243,16 +254,8 @@ def trace_module(
     arguments = arguments_as_input_numbers(inspect.signature(module.forward), job.inputs)
     failures = guard_failures(exported.guards, arguments, job.shapes, job.inputs, job.points, exported.assumptions)
     program, values = arranged.program, _weights_to_store(arranged, state, job)
-    refuse_weights(values)
-
-    def store_in_copy() -> Any:
-        hooks.set_recorder(None)  # the store's files are not dependencies
-        return None if store_weights is None else store_weights(values)
-
+    storage.begin([value for _, value in values])
     with (
-        ForkedCall(store_in_copy, _STORING_PATIENCE_S)
-        if store_weights is not None and values
-        else contextlib.nullcontext() as storing,
         substitute_kernels(schemas_in(program.exported.graph_module)),
         Proof(
             module, replace(arranged, program=checked_program(program, job)), failures, job, frames, dependency_state
@@ -264,7 +267,7 @@ def trace_module(
             modules=module_paths(program),
             interface=interface(exported.program, arranged, weights, job, exported.ties, state.buffers),
             weights=values,
-            kept=None,
+            stored=None,
             observations=(),
             uncacheable=None,
             exported=exported.raw,
@@ -272,14 +275,14 @@ def trace_module(
         )
         size_error = changing_size_error(arranged.program, exported.raw, job, frames)
         if size_error is None and proof.is_large:
-            traced.kept = storing.answer() if storing is not None else None
+            traced.stored = storage.results()
             announce(traced)
         proof.finish()  # first: if the model itself fails, its own error is raised instead of `size_error`
         if size_error is not None:
             raise size_error
         prove_state(module, state, job)
-        if traced.kept is None:
-            traced.kept = storing.answer() if storing is not None else None
+        if traced.stored is None:
+            traced.stored = storage.results()
     return traced
 
 

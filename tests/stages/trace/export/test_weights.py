@@ -209,14 +209,14 @@ def test_weights_are_stored_by_a_forked_process(job_of) -> None:
 
     def keep(weights):
         calls_in_this_process.append(1)
-        return [os.getpid(), [[slot, list(value.shape)] for slot, value in weights]]
+        return [[os.getpid(), list(value.shape)] for value in weights]
 
     model, job = torch.nn.Linear(4, 3).eval(), job_of({"x": ((1, 4), (2, 4), (3, 4))})
     with torch.no_grad():
         traced = trace_module(model, job, Frames(Places(), Path(__file__).parents[4]), store_weights=keep)
-    process, kept = traced.kept
-    assert process != os.getpid() and calls_in_this_process == []
-    assert kept == [[slot, list(value.shape)] for slot, value in traced.weights]
+    assert traced.stored is not None and calls_in_this_process == []
+    assert [shape for _, shape in traced.stored] == [list(value.shape) for _, value in traced.weights]
+    assert os.getpid() not in {process for process, _ in traced.stored}
 
 
 def test_the_caller_gets_weights_that_could_not_be_stored(job_of) -> None:
@@ -226,5 +226,5 @@ def test_the_caller_gets_weights_that_could_not_be_stored(job_of) -> None:
     model, job = torch.nn.Linear(4, 3).eval(), job_of({"x": ((1, 4), (2, 4), (3, 4))})
     with torch.no_grad():
         traced = trace_module(model, job, Frames(Places(), Path(__file__).parents[4]), store_weights=keep)
-    assert traced.kept is None
+    assert traced.stored is None
     assert len(traced.weights) == 2

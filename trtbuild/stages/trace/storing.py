@@ -1,0 +1,142 @@
+"""Store the weights of a model in forked copies of this process, while it exports the model and proves the result.
+
+Rules
+1. Weights of many bytes are stored from before the export on. The export decides which of them the program reads, so some
+   may be stored that no record names (garbage collection removes these), and the others are stored after the export.
+2. User code may change a weight during the export. So the copy also computes the XXH3 digest of each weight, and what it
+   has stored is used only if the weight has this digest after the export, too.
+3. Nothing is stored before the export if the program may have other weights than the module: those of a ``weights:`` file,
+   or weights in the types of quantizers.
+4. If a copy fails, the caller stores all weights itself. This is not an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+import torch
+import xxhash
+
+from trtbuild.errors import InsufficientResources
+from trtbuild.stages.trace.discovery import hooks
+from trtbuild.stages.trace.export.weights import ModuleWeights
+from trtbuild.stages.trace.job import TraceJob
+from trtbuild.stages.trace.proof.background import ForkedCall
+from trtbuild.stages.trace.proof.proving import LARGE_WEIGHTS_BYTES
+from trtbuild.stages.trace.quantization.ao_quantizers import has_fake_quantizers
+from trtbuild.stages.trace.quantization.modelopt_quantizers import has_quantizers
+
+#: A function that stores tensors and returns a JSON value for each. It runs in a forked copy of this process.
+StoreWeights = Callable[[Sequence[torch.Tensor]], "list[Any]"]
+
+#: A function that raises InsufficientResources if tensors cannot be stored.
+RefuseWeights = Callable[[Sequence[torch.Tensor]], None]
+
+#: Before the export, at most this many bytes are stored: the program may not need them.
+_MOST_EARLY_BYTES = 4 << 30
+
+#: If a forked copy has not stored its weights after this many seconds, the caller of the trace stores them.
+_PATIENCE_S = 3600.0
+
+
+class WeightStorage:
+    """Stores weights: ``with WeightStorage(…) as storage: storage.begin_early(…); storage.begin(…); storage.results()``.
+
+    Copies that still run are killed at the end of the block."""
+
+    def __init__(self, store: StoreWeights | None, refuse: RefuseWeights) -> None:
+        self._store = store
+        self._refuse = refuse
+        self._copies = contextlib.ExitStack()
+        self._early: ForkedCall | None = None
+        self._early_numbers: dict[Any, int] = {}
+        self._weights: list[torch.Tensor] = []
+        self._late: ForkedCall | None = None
+        self._late_numbers: list[int] = []
+
+    def begin_early(self, module: torch.nn.Module, weights: ModuleWeights, job: TraceJob) -> None:
+        """Begin to store the weights of `module` if this is worthwhile (rules 1 and 3)."""
+        if self._store is None or job.weights is not None or has_fake_quantizers(module) or has_quantizers(module):
+            return
+        tensors = [weight.value for weight in weights.all()]
+        tensors = [tensor for tensor in tensors if _has_stored_form(tensor)]
+        if not LARGE_WEIGHTS_BYTES < sum(tensor.nbytes for tensor in tensors) <= _MOST_EARLY_BYTES:
+            return
+        try:
+            self._refuse(tensors)
+        except InsufficientResources:  # the program may not need all of them
+            return
+        self._early_numbers = {_memory(tensor): number for number, tensor in enumerate(tensors)}
+        self._early = self._in_copy(lambda store: [store(tensors), [_digest(tensor) for tensor in tensors]])
+
+    def begin(self, weights: Sequence[torch.Tensor]) -> None:
+        """Begin to store the weights of the program, in their stored form, unless they are being stored already.
+
+        Raises InsufficientResources if they cannot be stored."""
+        self._refuse(weights)
+        self._weights = list(weights)
+        self._late_numbers = [
+            number for number, weight in enumerate(weights) if _memory(weight) not in self._early_numbers
+        ]
+        late = [weights[number] for number in self._late_numbers]
+        if late:
+            self._late = self._in_copy(lambda store: store(late))
+
+    def results(self) -> list[Any] | None:
+        """Wait for the copies. Returns the results of `StoreWeights` for the weights of `begin`, in their order; None if
+        the caller has to store the weights."""
+        late = self._late.answer() if self._late is not None else []
+        if late is None or len(late) != len(self._late_numbers):
+            return None
+        results = dict(zip(self._late_numbers, late, strict=True))
+        if len(results) == len(self._weights):
+            return [results[number] for number in range(len(self._weights))]
+        answer = self._early.answer() if self._early is not None else None
+        if answer is None:
+            return None
+        stored, digests = answer
+        for number, weight in enumerate(self._weights):
+            if number not in results:
+                early = self._early_numbers[_memory(weight)]
+                if digests[early] != _digest(weight):
+                    return None
+                results[number] = stored[early]
+        return [results[number] for number in range(len(self._weights))]
+
+    def _in_copy(self, call: Callable[[StoreWeights], Any]) -> ForkedCall | None:
+        store = self._store
+        if store is None:
+            return None
+
+        def run() -> Any:
+            hooks.set_recorder(None)  # the store's files are not dependencies
+            return call(store)
+
+        return self._copies.enter_context(ForkedCall(run, _PATIENCE_S))
+
+    def __enter__(self) -> WeightStorage:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._copies.__exit__(kind, error, tb)
+
+
+def _has_stored_form(tensor: torch.Tensor) -> bool:
+    """Whether the stored form of a tensor is the tensor itself, and not a copy."""
+    is_dense = tensor.layout is torch.strided and tensor.device.type == "cpu"
+    return is_dense and tensor.is_contiguous() and not tensor.is_neg()
+
+
+def _memory(tensor: torch.Tensor) -> Any:
+    """A key of the memory, dtype and shape of a tensor in its stored form."""
+    return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape)
+
+
+def _digest(tensor: torch.Tensor) -> str:
+    """The XXH3 digest of a contiguous tensor's bytes."""
+    if not tensor.numel():
+        return xxhash.xxh3_128_hexdigest(b"")
+    return xxhash.xxh3_128_hexdigest(memoryview(tensor.detach().reshape(-1).view(torch.uint8).numpy()))

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trtbuild.driver.workers.fork_servers import client_command
+from trtbuild.driver.workers.forking.owner import client_command
 
 #: The kinds of workers that can be forked: those that load torch and run no compiler.
 KINDS = ("trace", "torch")
@@ -44,13 +44,15 @@ class Finder:
 
 def replace_command(pool: Any, folder: Callable[[], str | None]) -> None:
     """Change the module that starts workers: it starts clients of the servers in `folder()`, unless that returns None."""
-    original_command, original_start = pool.command, pool.start_servers
+    from trtbuild.driver.workers import worker_process  # the pool has imported it
+
+    original_command, original_start = worker_process.command, pool.start_servers
 
     def command(kind: str, *arguments: Any) -> list[str]:
         sockets, words = folder() if kind in KINDS else None, list(original_command(kind, *arguments))
         return words if sockets is None else client_command(f"{sockets}/{kind}", words)
 
-    pool.command = command
+    worker_process.command = command  # type: ignore[assignment]
     pool.start_servers = lambda project: original_start(project) if folder() is None else None
 
 

@@ -3,7 +3,8 @@
 KIND is a kind of workers, which need torch, or ``command`` for the command line, which does not need torch.
 
 Rules
-1. A worker of this server behaves like a worker of `trtbuild.driver.workers.fork_server`, whose rules 1 and 3 to 5 hold.
+1. A worker of this server behaves like a worker of `trtbuild.driver.workers.forking.server_process`. Rules 1 and 3 to 5 of
+   that module hold.
 2. The server loads torch at the first request. It runs no user code, and only its main thread runs Python. So a worker has
    no state of an earlier job. A server of torch workers first lowers and converts a small program. A server of commands
    loads all modules of commands and runs the module of the command line in the forked process, as ``python -m`` does.
@@ -21,7 +22,8 @@ from typing import Any
 if sys.version_info < (3, 11):  # these versions have no option -P
     del sys.path[0]
 
-from trtbuild.driver.workers import fork_server, forking
+from trtbuild.driver.workers.forking import requests, server_process
+from trtbuild.driver.workers.forking.server import ForkServer
 
 if sys.argv[1] != "command":
     from trtbuild.driver.workers import worker
@@ -32,7 +34,7 @@ if sys.argv[1] != "command":
     sys.modules["__main__"] = sys.modules.pop("trtbuild.driver.workers.worker")
 
 
-class Server(forking.ForkServer):
+class Server(ForkServer):
     """A server with a listening socket, which its owner creates. So clients can connect before it has loaded torch."""
 
     def __init__(self, kind: str, listening: int) -> None:
@@ -45,7 +47,7 @@ class Server(forking.ForkServer):
         descriptor, _ = server._accept()
         server.detach()
         if self.set_by_libraries is None:
-            self.set_by_libraries = fork_server.load(self._prepare)
+            self.set_by_libraries = server_process.load(self._prepare)
         return _socket.socket(fileno=descriptor)
 
     def _prepare(self) -> None:
@@ -97,8 +99,8 @@ server = Server(sys.argv[1], int(sys.argv[2]))
 started = server.serve()
 if started is not None:
     command, environment = started
-    forking.set_environment(environment, server.set_by_libraries or {})
+    requests.set_environment(environment, server.set_by_libraries or {})
     if is_command:  # PYTHON …/command_line.py MODULE FOLDER …
         _run_command(*command[2:4], command[4:])
     else:
-        sys.exit(fork_server.run_worker(command, environment, is_trace=is_trace))
+        sys.exit(server_process.run_worker(command, environment, is_trace=is_trace))

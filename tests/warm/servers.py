@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.warm.command_line import KINDS
-from trtbuild.driver.workers.fork_servers import CAN_FORK_WORKERS, client_command
+from trtbuild.driver.workers.forking.owner import CAN_FORK_WORKERS, client_command
 
 #: Prefixes of variables that a process reads at its start or at the import of torch. It is too late to set them for a
 #: forked worker.

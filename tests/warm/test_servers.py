@@ -17,7 +17,7 @@ import pytest
 from tests.conftest import CommandLine
 from tests.faults.processes import alive, descendants, wait_until_gone
 from tests.warm.servers import Servers, servers
-from trtbuild.driver.workers.pool import Worker, WorkerDied
+from trtbuild.driver.workers.worker_process import Worker, WorkerDied
 
 pytestmark = pytest.mark.skipif(servers.off, reason="this system cannot copy processes")
 
@@ -62,7 +62,7 @@ def test_a_build_with_forked_workers_has_the_same_keys_and_results(
     """The model's code sees the same variables, arguments, modules, path, flags, directory and descriptors."""
     code = (
         "seen = [sorted(os.environ.items()), sys.argv[1:], sys.path, list(sys.flags), sys.modules['__main__'].__name__,\n"
-        "        sorted({*sys.modules} - {'trtbuild.driver.workers.fork_server'}),  # in a build, it is the main module\n"
+        "        sorted({*sys.modules} - {'trtbuild.driver.workers.forking.server_process'}),\n"  # in a build: __main__
         "        os.getcwd(), sorted(os.listdir('/proc/self/fd')), os.getsid(0) == os.getppid()]\n"
         "open(os.path.join(os.environ['SEEN_IN'], 'seen'), 'a').write(repr(seen) + '\\n')\n"
     )
@@ -115,9 +115,9 @@ def own_servers() -> Iterator[Servers]:
 def worker(own_servers: Servers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Worker:
     """A worker that has rejected a job, so that it has loaded its modules."""
     from tests.warm import command_line
-    from trtbuild.driver.workers import pool
+    from trtbuild.driver.workers import pool, worker_process
 
-    monkeypatch.setattr(pool, "command", pool.command)
+    monkeypatch.setattr(worker_process, "command", worker_process.command)
     command_line.replace_command(pool, lambda: str(own_servers.folder))
     started = Worker("torch", tmp_path / "store", tmp_path)
     with pytest.raises(Exception, match="KeyError"):

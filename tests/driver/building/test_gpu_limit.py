@@ -21,7 +21,7 @@ from trtbuild.core.recipes.record import Record
 from trtbuild.driver.building.executor import NoLimit
 from trtbuild.driver.building.gpu_limit import GPU_BASE_BYTES, GpuLimit, least_gpu_bytes
 from trtbuild.driver.project.outcome import StepRun
-from trtbuild.driver.workers import pool as pool_module
+from trtbuild.driver.workers import worker_process
 from trtbuild.driver.workers.pool import WorkerPool
 from trtbuild.driver.workers.tasks import call
 
@@ -112,7 +112,9 @@ def test_several_gpus_build_engines_at_once_and_never_two_on_one(
 ) -> None:
     """Real executor, real worker pool, real processes (`engine_worker`). The user gave three of the host's GPUs."""
     arguments = [str(Path(__file__).with_name("engine_worker.py")), str(tmp_path), "3"]
-    monkeypatch.setattr(pool_module, "command", lambda kind, store, project: [sys.executable, *arguments, str(store)])
+    monkeypatch.setattr(
+        worker_process, "command", lambda kind, store, project: [sys.executable, *arguments, str(store)]
+    )
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-8932f937,2")
     steps = [_engine(f"e{number}") for number in range(9)]
     limit, pool = _limit((90, 90, 90)), WorkerPool(tmp_path / "store", tmp_path)

@@ -14,7 +14,7 @@ from trtbuild.driver.building.build import Request, Workspace, build
 from trtbuild.driver.building.events import Watcher
 from trtbuild.driver.building.gpu_limit import GpuLimit
 from trtbuild.driver.project import environment
-from trtbuild.driver.workers import pool
+from trtbuild.driver.workers import worker_process
 from trtbuild.toolchain.libraries import distributions
 
 WORKER = Path(__file__).with_name("engine_worker.py")
@@ -29,7 +29,7 @@ def test_a_build_compiles_an_engine_on_each_gpu_and_its_keys_do_not_depend_on_th
     command_line("build", "--until", "convert")  # without a GPU
     planned = {step["id"]: step["key"] for step in command_line("plan", expect=2)["steps"] if step["stage"] == "engine"}
 
-    original_version, original_command = distributions.installed_version, pool.command
+    original_version, original_command = distributions.installed_version, worker_process.command
     jobs = tmp_path / "jobs"
     jobs.mkdir()
     monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(command_line.cache))
@@ -42,7 +42,7 @@ def test_a_build_compiles_an_engine_on_each_gpu_and_its_keys_do_not_depend_on_th
         distributions, "installed_version", lambda name: VERSION if name == "tensorrt" else original_version(name)
     )
     monkeypatch.setattr(
-        pool,
+        worker_process,
         "command",
         lambda kind, store, project: (
             [sys.executable, str(WORKER), str(jobs), "2", str(store)]

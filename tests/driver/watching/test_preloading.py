@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.driver.watching.watched import Watch
-from trtbuild.driver.workers.fork_servers import CAN_FORK_WORKERS
+from trtbuild.driver.workers.forking.owner import CAN_FORK_WORKERS
 
 pytestmark = pytest.mark.skipif(not CAN_FORK_WORKERS, reason="this system cannot fork workers")
 

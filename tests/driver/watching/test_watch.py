@@ -17,8 +17,8 @@ import pytest
 from tests.driver.watching.watched import SCRIPT, WAIT_S, Watch
 from tests.faults.processes import descendants, wait_until_gone
 from trtbuild.driver.watching import place
-from trtbuild.driver.workers.fork_client import send_request
-from trtbuild.driver.workers.fork_servers import CAN_FORK_WORKERS
+from trtbuild.driver.workers.forking.client import send_request
+from trtbuild.driver.workers.forking.owner import CAN_FORK_WORKERS
 
 pytestmark = pytest.mark.skipif(not CAN_FORK_WORKERS, reason="this system cannot fork workers")
 

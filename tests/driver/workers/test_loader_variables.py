@@ -28,7 +28,7 @@ from tests.programs import program
 from tests.projects import copy_project
 from trtbuild.core.engines.engine_job import ENGINE_ENVIRONMENT
 from trtbuild.driver.workers.kinds import WorkerKind
-from trtbuild.driver.workers.pool import Worker
+from trtbuild.driver.workers.worker_process import Worker
 from trtbuild.toolchain.libraries.table import installed_version
 
 pytestmark = [

@@ -14,8 +14,8 @@ import pytest
 from trtbuild import errors
 from trtbuild.core.engines.engine_job import ENGINE_ENVIRONMENT
 from trtbuild.driver.workers.environments import visible_gpu, worker_environment
-from trtbuild.driver.workers.pool import error_from_json
 from trtbuild.driver.workers.worker import FORKS, error_to_json
+from trtbuild.driver.workers.worker_process import error_from_json
 
 KINDS = [
     kind

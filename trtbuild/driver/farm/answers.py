@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from trtbuild.driver.farm.messages import PROTOCOL, Answer, FarmJob
 from trtbuild.driver.farm.verifying import WrongAnswer
-from trtbuild.driver.workers.pool import error_from_json
+from trtbuild.driver.workers.worker_process import error_from_json
 from trtbuild.errors import TrtbuildError, WorkersError
 
 if TYPE_CHECKING:

@@ -29,10 +29,11 @@ from trtbuild.driver.farm.exchange import Exchange, blob_files, exchanges
 from trtbuild.driver.farm.messages import PROTOCOL, Answer, FarmJob, Outcome
 from trtbuild.driver.gpu_comparisons.job import ComparisonJob
 from trtbuild.driver.project import wiring
-from trtbuild.driver.workers.pool import WorkerDied, WorkerPool
+from trtbuild.driver.workers.pool import WorkerPool
 from trtbuild.driver.workers.provenance import provenance
 from trtbuild.driver.workers.tasks import call
 from trtbuild.driver.workers.worker import error_to_json
+from trtbuild.driver.workers.worker_process import WorkerDied
 from trtbuild.errors import (
     EnvironmentFault,
     InsufficientResources,

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from trtbuild.driver.project import wiring
-from trtbuild.driver.workers.pool import Worker
 from trtbuild.driver.workers.stopwatch import Dropped, Turn
+from trtbuild.driver.workers.worker_process import Worker
 from trtbuild.errors import TrtbuildError
 from trtbuild.stages.trace.job import TraceJob
 

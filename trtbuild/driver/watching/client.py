@@ -17,7 +17,7 @@ import socket
 
 from trtbuild import null_build
 from trtbuild.driver.watching import place
-from trtbuild.driver.workers.fork_client import request_of_this_process, send_request
+from trtbuild.driver.workers.forking.client import request_of_this_process, send_request
 
 #: Seconds to wait until the watcher accepts or refuses.
 PATIENCE_S = 10.0

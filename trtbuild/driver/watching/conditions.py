@@ -11,7 +11,7 @@ from pathlib import Path
 
 from trtbuild import null_build
 from trtbuild.driver.building.memory import MIB, free_bytes
-from trtbuild.driver.up_to_date.snapshot import source_files
+from trtbuild.driver.up_to_date.snapshot_rows import source_files
 
 #: A watcher gives its memory back if fewer bytes are free.
 LEAST_FREE_BYTES = 512 * MIB

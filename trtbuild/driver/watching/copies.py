@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtbuild import null_build
-from trtbuild.driver.workers.forking import kill_group
+from trtbuild.driver.workers.forking.server import kill_group
 from trtbuild.driver.workers.worker import end_with_parent
 
 

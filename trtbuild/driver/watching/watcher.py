@@ -1,9 +1,9 @@
 """The watcher: it waits for changes and for clients, and lets copies of itself build.
 
 Rules
-1. The watcher imports no torch and runs no user code. Its fork servers have loaded torch, and only they stay between
-   builds, with processes that have imported libraries (`trtbuild.driver.workers.preloading`). Each build runs in a copy
-   of the watcher, and each trace in a copy of one of these.
+1. The watcher imports no torch and runs no user code. Its fork servers have loaded torch. They stay between builds, with
+   processes that have imported libraries (`trtbuild.driver.workers.forking.preloading`). Nothing else stays: each build
+   runs in a copy of the watcher, and each trace in a copy of a server or of such a process.
 2. While it waits, it holds no lock of a store, and it has no store open.
 3. It waits with one `poll`, in one thread. A change during a build starts another build after it.
 4. A client is answered only if it has the same program and variables, because torch may have read them (`environments`).
@@ -34,8 +34,9 @@ from trtbuild.driver.watching.conditions import Conditions
 from trtbuild.driver.watching.copies import Copy
 from trtbuild.driver.watching.dependencies import Dependencies, dependencies, identity
 from trtbuild.driver.watching.notifier import Notifier
-from trtbuild.driver.workers import fork_servers, forking
 from trtbuild.driver.workers.environments import differing_variable
+from trtbuild.driver.workers.forking import requests
+from trtbuild.driver.workers.forking.owner import lend
 from trtbuild.driver.workers.pool import start_servers
 from trtbuild.errors import EnvironmentFault, UsageError
 
@@ -77,7 +78,7 @@ class Watcher:
             if servers is None:
                 raise EnvironmentFault("trtbuild watch needs Linux 5.3 or newer", hint="use trtbuild build")
             stack.callback(servers.close)
-            fork_servers.lend(servers)
+            lend(servers)
             self._servers = servers
             _, report = copies.start(self._report).finish()  # in a copy: the watcher opens no store
             self._learn(report)
@@ -199,7 +200,7 @@ class Watcher:
         if not place.is_own_peer(client):
             client.close()
             return
-        streams, request = forking.receive_request(client)
+        streams, request = requests.receive_request(client)
         try:
             directory, mask, (program, *arguments), environment = marshal.loads(request)
             reason = self._reason_to_refuse(marshal.loads(bytes.fromhex(program)), environment)
@@ -211,7 +212,7 @@ class Watcher:
                 os.close(report)
                 self._leave_sockets()
                 client.close()
-                forking.take_over(streams, directory, mask)
+                requests.take_over(streams, directory, mask)
                 return self._build_for_client(arguments, environment)
 
             self._copies.append(copies.start(build, client=client))
@@ -221,7 +222,7 @@ class Watcher:
             with contextlib.suppress(OSError):
                 client.send(b"0" + (reason or "the request is invalid").encode())
             client.close()
-        forking.close_all(streams)
+        requests.close_all(streams)
 
     def _reason_to_refuse(self, program: object, environment: dict[str, str]) -> str | None:
         """Return why a client has to build by itself; None if a copy can build for it."""
@@ -233,7 +234,7 @@ class Watcher:
         return self._conditions.why_to_end()
 
     def _build_for_client(self, arguments: list[str], environment: dict[str, str]) -> int:
-        forking.set_environment(environment, {})
+        requests.set_environment(environment, {})
         copies.use_client_streams()
         sys.argv[1:] = arguments
         return self._run(arguments)

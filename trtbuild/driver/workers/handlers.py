@@ -65,7 +65,7 @@ def prepare_torch() -> None:
 
 def fill_tables() -> None:
     """Fill the tables of torch and its exporter that a torch worker fills during its first job."""
-    from trtbuild.driver.workers.warming import fill_tables
+    from trtbuild.driver.workers.forking.warming import fill_tables
 
     fill_tables()
 

@@ -11,5 +11,5 @@ WorkerKind = Literal["trace", "torch", "engine", "comparison", "original"]
 #: do not work after a fork.
 FORKS = sys.platform == "linux"
 
-#: The imports of a worker that needs no libraries besides torch (`trtbuild.driver.workers.preloading`).
+#: The imports of a worker that needs no libraries besides torch (`trtbuild.driver.workers.forking.preloading`).
 NO_IMPORTS = b"c"

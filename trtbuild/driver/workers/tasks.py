@@ -23,11 +23,11 @@ from trtbuild.core.recipes.record import Output
 from trtbuild.core.values.codec import decode, encode
 from trtbuild.driver.gpu_comparisons.job import ComparisonJob
 from trtbuild.driver.workers import graph_steps, handlers
-from trtbuild.driver.workers.fork_servers import lent
-from trtbuild.driver.workers.forking import MOST_MESSAGE_BYTES
+from trtbuild.driver.workers.forking.owner import lent
+from trtbuild.driver.workers.forking.preloading import PreloadRequest
+from trtbuild.driver.workers.forking.requests import MOST_MESSAGE_BYTES
 from trtbuild.driver.workers.kinds import NO_IMPORTS, WorkerKind
 from trtbuild.driver.workers.pool import WorkerPool
-from trtbuild.driver.workers.preloading import PreloadRequest
 from trtbuild.driver.workers.results import Context, PT2Job, Reply, Result
 from trtbuild.stages.trace.calibration.job import CalibrateJob
 from trtbuild.stages.trace.job import TraceJob

@@ -146,7 +146,7 @@ def _answer(handler: Handler, job: Job) -> dict[str, Any]:
 
 
 def error_to_json(error: TrtbuildError) -> dict[str, Any]:
-    """Return an error as JSON. `trtbuild.driver.workers.pool.error_from_json` reads it."""
+    """Return an error as JSON. `trtbuild.driver.workers.worker_process.error_from_json` reads it."""
     fields: dict[str, Any] = {
         "type": type(error).__name__,
         "text": error.text,

@@ -1,7 +1,7 @@
 """Import the libraries of a source before its trace, in a process that stays between builds.
 
-`trtbuild watch` forks the worker of a trace from such a process (`trtbuild.driver.workers.preloading`). The trace must
-have the same result and the same dependencies as in a process that has imported only torch.
+`trtbuild watch` forks the worker of a trace from such a process (`trtbuild.driver.workers.forking.preloading`). The
+trace must have the same result and the same dependencies as in a process that has imported only torch.
 
 Rules
 1. The libraries are the `LeadingImports` of the source: the imports before which its code does nothing else. They are

@@ -1,4 +1,4 @@
-"""The processes from which the workers of a build are forked, so that torch is loaded once (`fork_server`)."""
+"""The processes from which the workers of a build are forked, so that torch is loaded once (`server_process`)."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ FORKED_KINDS: tuple[WorkerKind, ...] = ("trace", "torch")
 #: If the servers have not ended after this many seconds, they are killed. They do not end while they load torch.
 _EXIT_TIMEOUT_S = 2.0
 
-CLIENT = Path(__file__).with_name("fork_client.py")
-_SERVER = Path(__file__).with_name("fork_server.py")
+CLIENT = Path(__file__).with_name("client.py")
+_SERVER = Path(__file__).with_name("server_process.py")
 
 
 #: The servers of another process of which this process is a copy. Its workers are forked from them.
@@ -99,7 +99,7 @@ class ForkServers:
     def connect(self, kind: WorkerKind, imports: bytes = NO_IMPORTS) -> socket.socket:
         """Return a connection to the server of `kind`, for a client. If the server has died, the client notices it.
 
-        `imports` is a `trtbuild.driver.workers.preloading.PreloadRequest` for a trace worker.
+        `imports` is a `trtbuild.driver.workers.forking.preloading.PreloadRequest` for a trace worker.
         """
         ours, theirs = socket.socketpair()
         with theirs, contextlib.suppress(OSError):

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 from trtbuild import null_build
-from trtbuild.driver.up_to_date import snapshot
-from trtbuild.driver.up_to_date.snapshot import Unsettled
+from trtbuild.driver.up_to_date import settled
+from trtbuild.driver.up_to_date.settled import Unsettled
 
 
 def digest(data: bytes) -> str:
@@ -24,9 +24,9 @@ def digest(data: bytes) -> str:
 def test_a_new_file_is_checked_after_a_tick_of_the_clock(tmp_path: Path) -> None:
     path = tmp_path / "fresh"
     path.write_bytes(b"fresh")
-    stat = snapshot._verified_stat(str(path), digest(b"fresh"), None)
+    stat = settled.verified_stat(str(path), digest(b"fresh"), None)
     assert null_build.identity(stat) == null_build.identity(path.stat())
-    assert time.time_ns() >= stat.st_ctime_ns + snapshot._FINE_TICK_NS
+    assert time.time_ns() >= stat.st_ctime_ns + settled._FINE_TICK_NS
     path.write_bytes(b"FRESH")
     assert null_build.identity(path.stat()) != null_build.identity(stat)
 
@@ -35,18 +35,18 @@ def test_a_file_with_another_content_is_not_settled(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"now")
     with pytest.raises(Unsettled):
-        snapshot._verified_stat(str(path), digest(b"then"), None)
+        settled.verified_stat(str(path), digest(b"then"), None)
 
 
 def test_a_file_whose_digest_is_known_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"other bytes: they are not read")
     known = digest(b"known"), path.stat()
-    assert snapshot._verified_stat(str(path), digest(b"known"), known) == known[1]
+    assert settled.verified_stat(str(path), digest(b"known"), known) == known[1]
 
 
 @pytest.mark.parametrize(
-    ("ctime_ns", "later_ns", "settled"),
+    ("ctime_ns", "later_ns", "is_settled"),
     [
         (1_000_000_000_123_456_789, 19_000_000, False),
         (1_000_000_000_123_456_789, 20_000_000, True),
@@ -56,9 +56,9 @@ def test_a_file_whose_digest_is_known_is_not_read(tmp_path: Path) -> None:
         (1_000_000_000_123_456_789, -1, False),
     ],
 )
-def test_a_change_time_is_settled_after_a_tick_of_its_clock(ctime_ns: int, later_ns: int, settled: bool) -> None:
+def test_a_change_time_is_settled_after_a_tick_of_its_clock(ctime_ns: int, later_ns: int, is_settled: bool) -> None:
     stat = SimpleNamespace(st_ctime_ns=ctime_ns)
-    assert snapshot._is_settled(stat, ctime_ns + later_ns) is settled  # type: ignore[arg-type]
+    assert settled.is_settled(stat, ctime_ns + later_ns) is is_settled  # type: ignore[arg-type]
 
 
 def test_the_clock_of_this_file_system_has_the_assumed_tick(tmp_path: Path) -> None:
@@ -66,9 +66,9 @@ def test_the_clock_of_this_file_system_has_the_assumed_tick(tmp_path: Path) -> N
     for _ in range(20):
         path.write_bytes(b"a")
         before = path.stat()
-        if snapshot._tick_ns(before) != snapshot._FINE_TICK_NS:
+        if settled._tick_ns(before) != settled._FINE_TICK_NS:
             pytest.skip("a coarse file system")
-        while time.time_ns() < before.st_ctime_ns + snapshot._FINE_TICK_NS:
+        while time.time_ns() < before.st_ctime_ns + settled._FINE_TICK_NS:
             time.sleep(0.002)
         path.write_bytes(b"b")
         assert path.stat().st_ctime_ns != before.st_ctime_ns

@@ -28,8 +28,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trtbuild.driver.workers import forking
-from trtbuild.driver.workers.forking import Command, ForkServer
+from trtbuild.driver.workers.forking import requests
+from trtbuild.driver.workers.forking.server import Command, ForkServer
 from trtbuild.driver.workers.kinds import NO_IMPORTS
 
 MOST_PROCESSES = 3
@@ -66,7 +66,7 @@ class Waiting:
     request: bytes
 
     def close(self) -> None:
-        forking.close_all(self.streams)
+        requests.close_all(self.streams)
         self.client.close()
 
 
@@ -87,7 +87,7 @@ class TraceServer(ForkServer):
     """
 
     def __init__(self, control: int, set_by_libraries: dict[str, str]) -> None:
-        super().__init__(control, forking.received_client)
+        super().__init__(control, requests.received_client)
         self._set_by_libraries = set_by_libraries
         #: By imports and request; the last one was used last.
         self._processes: dict[tuple[bytes, bytes], Process] = {}
@@ -105,8 +105,8 @@ class TraceServer(ForkServer):
             if process.channel.fileno() in ready:
                 self._hear(key, process)
         if self._arrivals in ready:
-            imports, client = forking.received_message(self._arrivals)
-            self._next.append((imports, Waiting(client, *forking.receive_request(client))))
+            imports, client = requests.received_message(self._arrivals)
+            self._next.append((imports, Waiting(client, *requests.receive_request(client))))
         while self._next:
             started = self._start(*self._next.popleft())
             if started is not None:
@@ -191,8 +191,8 @@ class TraceServer(ForkServer):
         directory, mask, command, environment = marshal.loads(request)
         os.chdir(directory)
         os.umask(mask)
-        forking.set_environment(environment, self._set_by_libraries)
-        forking.set_arguments(command)
+        requests.set_environment(environment, self._set_by_libraries)
+        requests.set_arguments(command)
         importlib.invalidate_caches()
         try:
             is_current = _import(PreloadRequest.from_bytes(imports), command, environment)
@@ -246,7 +246,7 @@ class PreloadedServer(ForkServer):
     """Forks the workers for one request, while `is_current` returns True."""
 
     def __init__(self, channel: socket.socket, request: bytes, is_current: Callable[[], bool]) -> None:
-        super().__init__(channel.fileno(), forking.received_client)
+        super().__init__(channel.fileno(), requests.received_client)
         self._channel = channel
         self._request = request
         self._is_current = is_current

@@ -1,7 +1,7 @@
-"""``fork_client.py SOCKET COMMAND…``: a process that stands for a worker. The server at this socket forks the real one.
+"""``client.py SOCKET COMMAND…``: a process that stands for a worker. The server at this socket forks the real one.
 
 SOCKET is the number of a connected socket, or the path of a socket. COMMAND is the command line of the worker. The client
-sends its streams, directory, umask, variables and command to the server (`fork_server.py`), and ends with the exit status
+sends its streams, directory, umask, variables and command to the server (`server.py`), and ends with the exit status
 of the forked process. If the server does not fork it, the client becomes a new worker. Each worker has a client, so this
 file imports only modules that load quickly.
 """
@@ -14,7 +14,7 @@ import sys
 
 
 def send_request(server: "_socket.socket", request: bytes) -> None:
-    """Send a request and the standard streams of this process. `forking.receive_request` receives it."""
+    """Send a request and the standard streams of this process. `requests.receive_request` receives it."""
     streams = b"".join(number.to_bytes(4, sys.byteorder) for number in (0, 1, 2))
     message = len(request).to_bytes(4, sys.byteorder) + request
     sent = server.sendmsg([message], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)])

@@ -11,9 +11,10 @@ import pytest
 
 from tests.faults.processes import alive, descendants, wait_until_gone
 from trtbuild.driver.workers.environments import worker_environment
-from trtbuild.driver.workers.fork_servers import CAN_FORK_WORKERS, ForkServers
-from trtbuild.driver.workers.forking import ForkServer, received_client
-from trtbuild.driver.workers.pool import Worker, WorkerDied
+from trtbuild.driver.workers.forking.owner import CAN_FORK_WORKERS, ForkServers
+from trtbuild.driver.workers.forking.requests import received_client
+from trtbuild.driver.workers.forking.server import ForkServer
+from trtbuild.driver.workers.worker_process import Worker, WorkerDied
 from trtbuild.errors import InternalError
 
 pytestmark = pytest.mark.skipif(not CAN_FORK_WORKERS, reason="this system cannot fork workers")

@@ -1,7 +1,7 @@
-"""``fork_server.py TRACE TORCH``: a process that has loaded torch, and forks the workers that need it.
+"""``server_process.py TRACE TORCH``: a process that has loaded torch, and forks the workers that need it.
 
-TRACE and TORCH are the numbers of sockets. The server receives the connections of clients (`fork_client.py`) from them
-(`forking`). In a watcher, trace workers may also have imported the libraries of a model (`preloading`).
+TRACE and TORCH are the numbers of sockets. The server receives the connections of clients (`client.py`) from them
+(`server`). In a watcher, trace workers may also have imported the libraries of a model (`preloading`).
 
 Rules
 1. A forked worker behaves like a new one:
@@ -45,7 +45,8 @@ from typing import Any
 if __name__ == "__main__" and sys.version_info < (3, 11):  # these versions have no option -P
     del sys.path[0]
 
-from trtbuild.driver.workers.forking import ForkServer, received_client, set_arguments, set_environment
+from trtbuild.driver.workers.forking.requests import received_client, set_arguments, set_environment
+from trtbuild.driver.workers.forking.server import ForkServer
 
 
 def load(prepare: Callable[[], None]) -> dict[str, str]:
@@ -98,7 +99,7 @@ def main(trace: int, torch: int) -> int:
             set_by_libraries |= load(handlers.fill_tables)
         server = ForkServer(torch, received_client, uses_gpu=True)
     else:
-        from trtbuild.driver.workers.preloading import TraceServer
+        from trtbuild.driver.workers.forking.preloading import TraceServer
 
         server = TraceServer(trace, set_by_libraries)  # `preloading` states its rules
     started = server.serve()

@@ -1,0 +1,225 @@
+"""Collect the contents of a snapshot: the state of everything that the output of a command depends on.
+
+Rules
+1. The digest of a file must be the expected one. It comes from `FileDigests.known_digests`, whose entries are valid until
+   the next edit. If there is no such entry, the file is read now, and its last change must be at least one tick of the
+   clock before the read (`settled`).
+2. Listings are read again, between two reads of the directory's identity. Links are read again, too.
+3. trtbuild's own sources and the directories of ``sys.path`` were last changed before this process started. The same holds
+   for the directories of the cache in the snapshot of a plan.
+"""
+
+# Paths are strings here: there are thousands of them, and the snapshot has to contain them exactly as they are.
+# ruff: noqa: PTH100, PTH115, PTH116
+
+from __future__ import annotations
+
+import datetime
+import math
+import os
+import time
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+
+from trtbuild import null_build
+from trtbuild.core.planning import locks
+from trtbuild.core.planning.graph import ModelPlan
+from trtbuild.core.recipes.dependency import ABSENT, DIRECTORY, Dependency
+from trtbuild.driver.project import wiring
+from trtbuild.driver.project.workspace import Workspace
+from trtbuild.driver.up_to_date.settled import Unsettled, is_settled, require, verified_stat
+from trtbuild.stages.trace.user_code.observe import HIDDEN
+
+_EPOCH = datetime.date(1970, 1, 1)
+
+
+class SnapshotRows:
+    """Collects the rows of a snapshot. Raises Unsettled."""
+
+    def __init__(self, workspace: Workspace, plans: Mapping[str, ModelPlan], extra_files: Iterable[str]) -> None:
+        self._workspace = workspace
+        self._project = str(workspace.project)
+        #: The identities of files, and of directories whose entries must not change.
+        self.identities: dict[str, list[int]] = {}
+        self.links: dict[str, str] = {}
+        #: The inode of each directory that must exist, or 0 if the inode may change.
+        self.directories: dict[str, int] = {}
+        self.absent: set[str] = set()
+        self.variables: dict[str, str] = {}
+        self._add_trtbuild_and_python()
+        self._add_configuration()
+        self._add_manifests()
+        for plan in plans.values():
+            self._add_model(plan)
+        for path in extra_files:
+            self._add_file(os.path.abspath(path), None)
+        root = self._snapshot_name(str(wiring.store_root(workspace.project)))
+        for directory in (root, os.path.join(root, "ac")):
+            self.directories[directory] = os.stat(self._path(directory)).st_ino
+
+    def add_cache(self) -> None:
+        """Add the directories of the local cache. Adding or removing an entry changes the times of its directory."""
+        root = wiring.store_root(self._workspace.project)
+        for kind in ("ac", "cas"):
+            with os.scandir(root / kind) as entries:
+                shards = [entry.path for entry in entries if entry.is_dir()]
+            for path in (str(root / kind), *shards):
+                self._add_settled(self._snapshot_name(path), os.stat(path))
+
+    def to_bytes(self, arguments: list[str], text: str) -> bytes:
+        """Return the file of the snapshot, which `null_build._read` describes.
+
+        Raises OverflowError if the identity of a file has more than 64 bits."""
+        lists = [
+            [word for row in self.variables.items() for word in row],
+            list(self.identities),
+            [word for row in self.links.items() for word in row],
+            list(self.directories),
+            sorted(self.absent),
+        ]
+        require(all(word for words in lists for word in words))
+        sizes, mtimes_ns, ctimes_ns, inodes = zip(*self.identities.values(), strict=True)
+        names = os.fsencode("\0\0".join("\0".join(words) for words in lists))
+        output = text.encode("utf-8", "surrogateescape")
+        head = f"{null_build.call_line(os.getcwd(), arguments)}\n{self._expiry_s()} {len(names)} {len(output)}\n"  # noqa: PTH109
+        signed = array("q", [*sizes, *mtimes_ns, *ctimes_ns])
+        unsigned = array("Q", [*inodes, *self.directories.values()])
+        return b"".join((head.encode("ascii"), names, output, signed.tobytes(), unsigned.tobytes()))
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._project, name)
+
+    def _snapshot_name(self, path: str) -> str:
+        """Return a path as the snapshot has it: relative for files in the project, so that the project can be moved."""
+        prefix = self._project + os.sep
+        return path[len(prefix) :] if path.startswith(prefix) else path
+
+    def _add_trtbuild_and_python(self) -> None:
+        for path in source_files(os.path.dirname(null_build.__file__)):
+            self._add_settled(path, os.stat(path))
+        for entry in null_build.interpreter()[2:]:
+            path = os.path.abspath(entry)
+            try:
+                status = os.stat(path)
+            except FileNotFoundError:
+                self.absent.add(path)
+                continue
+            self._add_settled(path, status)
+
+    def _add_configuration(self) -> None:
+        """Add the configuration file, which may be missing, and the signing keys."""
+        configuration = self._workspace.configuration
+        if configuration.trust.signing_key_file is not None:
+            self._add_file(str(configuration.trust.signing_key_file), None)
+        if self._workspace.store.local.trust.enforced:
+            self._add_machine_key()
+        if configuration.sha256 is not None:
+            self._add_file(str(configuration.path), configuration.sha256)
+        elif configuration.path is not None and configuration.path != os.devnull:
+            require(not os.path.lexists(configuration.path))
+            self.absent.add(configuration.path)
+
+    def _add_machine_key(self) -> None:
+        """Add the key of this machine: records that are signed with it are trusted as long as it exists."""
+        from trtbuild.driver.configuration.user_keys import machine_key_path  # only where keys are configured
+
+        path = machine_key_path(os.environ)
+        if path is not None and path.exists():
+            self._add_file(str(path), None)
+        elif path is not None:
+            self.absent.add(str(path))
+
+    def _expiry_s(self) -> float:
+        """Return the time when the next trusted key expires, in seconds since the epoch; infinity if no key expires."""
+        days = [key.expires for key in self._workspace.configuration.trust.keys if key.expires is not None]
+        expiries = [(day - _EPOCH).days * 86400.0 + 86400.0 for day in days]
+        return min((expiry for expiry in expiries if expiry > time.time()), default=math.inf)
+
+    def _add_manifests(self) -> None:
+        for name, digest in self._workspace.manifests.items():
+            self._add_file(name, digest)
+        lock_file = self._workspace.lock_file
+        if lock_file is not None:
+            self._add_file(locks.LOCK_FILE, lock_file.sha256)
+        elif not self._workspace.request.upgrade:
+            self.absent.add(locks.LOCK_FILE)
+            require(not os.path.lexists(self._path(locks.LOCK_FILE)))
+        if self._workspace.request.files:
+            return
+        if "trtbuild.yaml" not in self._workspace.manifests:
+            self.absent.add("trtbuild.yaml")
+            self._add_settled("manifests", os.stat(self._path("manifests")))
+
+    def _add_model(self, plan: ModelPlan) -> None:
+        for observation in plan.observations:
+            self._add_observation(observation.dependency, observation.state)
+        weights = plan.model.weights
+        if weights is not None:
+            self._add_file(weights, self._workspace.lookups.weights_digests[weights])
+        if plan.plugin_library is not None and plan.model.plugins is not None:
+            self._add_file(str(plan.model.plugins.library), plan.plugin_library.sha256)
+        package = plan.package
+        if package is None or package.record is None:
+            raise Unsettled
+        for _, _, files in self._workspace.files_of(plan.model, package.record):
+            self._add_files({file.path: file.sha256 for file in files})
+
+    def _add_observation(self, dependency: Dependency, seen: str) -> None:
+        kind, name = dependency.kind, dependency.name
+        if kind == "environment" and name.startswith(HIDDEN):
+            return  # user code does not see it; `null_build.own_variables` compares it for trtbuild itself
+        if kind == "environment":
+            self.variables[name] = seen
+        elif kind == "link":
+            self._add_link(dependency, seen)
+        elif seen == ABSENT and kind != "distribution":
+            self.absent.add(name)
+            require(not os.path.lexists(self._path(name)))
+        elif kind == "listing":
+            self._add_listing(dependency, seen)
+        elif kind == "file" and seen == DIRECTORY:
+            self.directories.setdefault(name, 0)
+        elif kind == "file":
+            self._add_file(name, seen)
+
+    def _add_file(self, name: str, expected: str | None) -> None:
+        """Add a file that must have the digest `expected`. With None, any content is accepted."""
+        self._add_files({name: expected})
+
+    def _add_files(self, expected_digests: Mapping[str, str | None]) -> None:
+        """Add files by name. Several files take only one lookup in the index."""
+        paths = {name: self._path(name) for name in expected_digests if name not in self.identities}
+        known = self._workspace.digests.known_digests(paths.values())
+        for name, path in paths.items():
+            self._add_identity(name, verified_stat(path, expected_digests[name], known.get(path)))
+
+    def _add_listing(self, dependency: Dependency, seen: str) -> None:
+        path = self._path(dependency.name)
+        status = os.stat(path)
+        require(is_settled(status, time.time_ns()) and self._workspace.lookups.observe_now(dependency) == seen)
+        self._add_identity(dependency.name, status)
+        self._add_identity(dependency.name, os.stat(path))
+
+    def _add_settled(self, name: str, status: os.stat_result) -> None:
+        """Add a file or directory that was last changed before this process started."""
+        require(is_settled(status, null_build.STARTED_NS))
+        self._add_identity(name, status)
+
+    def _add_identity(self, name: str, status: os.stat_result) -> None:
+        identity = null_build.identity(status)
+        require(self.identities.setdefault(name, identity) == identity)
+
+    def _add_link(self, dependency: Dependency, seen: str) -> None:
+        target = os.readlink(self._path(dependency.name))
+        require(self._workspace.lookups.observe_now(dependency) == seen)
+        self.links[dependency.name] = target
+
+
+def source_files(folder: str) -> Iterator[str]:
+    """Yield the Python files of trtbuild."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir() and entry.name != "__pycache__":
+                yield from source_files(entry.path)
+            elif entry.name.endswith(".py"):
+                yield entry.path

@@ -1,0 +1,10 @@
+"""Processes that have loaded torch, and fork the workers that need it. So a build imports torch once.
+
+Input: requests of clients, each a process that stands for a worker. Output: a forked worker for each client, or none: the
+client then becomes a new worker. `server_process` is the program and has the rules, `server` forks, and `preloading` keeps
+processes with imported libraries. `owner` starts the program for a pool of workers or for a watcher. `client` sends a
+request, and `requests` receives it.
+
+Only `server_process` uses `worker` and `handlers`, because a forked process becomes a worker. All other modules use `kinds`
+and `environments` of `workers`, and no other package of `driver`.
+"""

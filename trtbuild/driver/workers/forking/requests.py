@@ -1,0 +1,81 @@
+"""Receive the request of a client, and take over its streams, directory, umask, variables and arguments.
+
+`client.py` sends the request. A forked worker uses these functions, and so does a copy of a watcher.
+"""
+
+from __future__ import annotations
+
+import _socket
+import os
+import sys
+from typing import Any
+
+#: The largest message that comes with a connection (`received_message`).
+MOST_MESSAGE_BYTES = 1 << 16
+
+
+def take_over(streams: list[int], directory: str, mask: int) -> None:
+    """Take over the streams, the directory and the umask of a client."""
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    os.chdir(directory)
+    os.umask(mask)
+
+
+def set_environment(environment: dict[str, str], set_by_libraries: dict[str, str]) -> None:
+    """Replace the variables of this process. `set_by_libraries` are those that libraries have set at their import."""
+    os.environ.clear()
+    os.environ.update(environment)
+    for name, value in set_by_libraries.items():
+        os.environ.setdefault(name, value)
+
+
+def received_client(control: int) -> Any:
+    """Return the next connection that the owner of the server passes through the socket `control`."""
+    return received_message(control)[1]
+
+
+def received_message(control: int) -> tuple[bytes, Any]:
+    """Return the next message of the owner of the server, and the connection that it passes."""
+    owner = _socket.socket(fileno=control)
+    try:
+        message, ((_, _, number),), _, _ = owner.recvmsg(
+            MOST_MESSAGE_BYTES, _socket.CMSG_SPACE(4), _socket.MSG_CMSG_CLOEXEC
+        )
+    finally:
+        owner.detach()
+    return message, _socket.socket(fileno=int.from_bytes(number, sys.byteorder))
+
+
+def receive_request(client: Any) -> tuple[list[int], bytes]:
+    """The descriptors and the bytes that a client sends. No bytes if the client has ended."""
+    streams: list[int] = []
+    request = b""
+    size = None
+    while size is None or len(request) < size:
+        try:
+            part, more, _, _ = client.recvmsg(1 << 16, _socket.CMSG_SPACE(3 * 4), _socket.MSG_CMSG_CLOEXEC)
+        except OSError:
+            part, more = b"", []
+        for _, _, data in more:
+            streams += [int.from_bytes(data[start : start + 4], sys.byteorder) for start in range(0, len(data), 4)]
+        if not part:
+            return streams, b""
+        request += part
+        if size is None and len(request) >= 4:
+            size, request = int.from_bytes(request[:4], sys.byteorder), request[4:]
+    return streams, request
+
+
+def close_all(descriptors: list[int]) -> None:
+    """Close descriptors."""
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def set_arguments(command: list[str]) -> None:
+    """Set the arguments of this process to those of a worker."""
+    worker: Any = sys.modules["__main__"]
+    sys.argv[:] = [worker.__file__, *command[-3:]]
+    sys.orig_argv[:] = command

@@ -23,7 +23,6 @@ from tests.store.transports.nginx import Nginx, running
 from tests.warm import command_line as warm_command_line
 from tests.warm.servers import servers
 from trtbuild.driver import configuration
-from trtbuild.driver.workers import pool
 
 # The user's configuration and keys have no effect on the tests, and the tests do not change them.
 _CONFIGURATION = tempfile.mkdtemp(prefix="trtbuild-tests-")
@@ -132,7 +131,7 @@ class CommandLine:
 @pytest.fixture(autouse=True, scope="session")
 def _workers_of_this_process() -> None:
     """Use forked workers for builds in this process, too."""
-    warm_command_line.replace_command(pool, lambda: servers.folder_for(os.environ))
+    warm_command_line.replace_command(lambda: servers.folder_for(os.environ))
 
 
 @pytest.hookimpl(wrapper=True)

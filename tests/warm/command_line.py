@@ -36,24 +36,25 @@ class Finder:
 
         def execute_and_replace(module: Any) -> None:
             execute(module)
-            replace_command(module, lambda: self._folder)
+            replace_command(lambda: self._folder)
 
         spec.loader.exec_module = execute_and_replace
         return spec
 
 
-def replace_command(pool: Any, folder: Callable[[], str | None]) -> None:
-    """Change the module that starts workers: it starts clients of the servers in `folder()`, unless that returns None."""
-    from trtbuild.driver.workers import worker_process  # the pool has imported it
+def replace_command(folder: Callable[[], str | None]) -> None:
+    """Change the modules that start workers: they start clients of the servers in `folder()`, unless that returns None."""
+    from trtbuild.driver.workers import worker_process  # the pool has imported it and `lending`
+    from trtbuild.driver.workers.forking import lending
 
-    original_command, original_start = worker_process.command, pool.start_servers
+    original_command, original_start = worker_process.command, lending.start_servers
 
     def command(kind: str, *arguments: Any) -> list[str]:
         sockets, words = folder() if kind in KINDS else None, list(original_command(kind, *arguments))
         return words if sockets is None else client_command(f"{sockets}/{kind}", words)
 
     worker_process.command = command  # type: ignore[assignment]
-    pool.start_servers = lambda project: original_start(project) if folder() is None else None
+    lending.start_servers = lambda directory: original_start(directory) if folder() is None else None
 
 
 if __name__ == "__main__":

@@ -84,9 +84,8 @@ def _run_command(main: str, folder: str, arguments: list[str]) -> None:
 
     from tests.warm.command_line import replace_command
     from trtbuild import null_build
-    from trtbuild.driver.workers import pool
 
-    replace_command(pool, lambda: folder)
+    replace_command(lambda: folder)
     null_build.STARTED_NS = time.time_ns()
     sys.path[0] = os.path.dirname(sys.executable) if main == "trtbuild.__main__" else os.getcwd()  # noqa: PTH109
     sys.argv[1:] = arguments

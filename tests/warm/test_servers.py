@@ -115,10 +115,10 @@ def own_servers() -> Iterator[Servers]:
 def worker(own_servers: Servers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Worker:
     """A worker that has rejected a job, so that it has loaded its modules."""
     from tests.warm import command_line
-    from trtbuild.driver.workers import pool, worker_process
+    from trtbuild.driver.workers import worker_process
 
     monkeypatch.setattr(worker_process, "command", worker_process.command)
-    command_line.replace_command(pool, lambda: str(own_servers.folder))
+    command_line.replace_command(lambda: str(own_servers.folder))
     started = Worker("torch", tmp_path / "store", tmp_path)
     with pytest.raises(Exception, match="KeyError"):
         started.call({"kind": "convert"})
@@ -151,7 +151,7 @@ def test_servers_and_forked_workers_end_when_their_owner_is_killed(tmp_path: Pat
     program = (
         "import json, sys, time; from pathlib import Path; from tests.warm import command_line; "
         "from tests.warm.servers import servers; from trtbuild.driver.workers import pool; "
-        "command_line.replace_command(pool, lambda: str(servers.folder)); here = Path(sys.argv[1]); "
+        "command_line.replace_command(lambda: str(servers.folder)); here = Path(sys.argv[1]); "
         "worker = pool.Worker('torch', here / 'store', here)\n"
         "try: worker.call({'kind': 'convert'})\n"
         "except Exception: print(json.dumps(servers.pids), flush=True)\n"

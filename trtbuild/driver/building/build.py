@@ -35,6 +35,7 @@ from trtbuild.driver.project.outcome import Outcome, StepRun, WrittenOutput
 from trtbuild.driver.project.shortage import refuse_small_memory
 from trtbuild.driver.project.workspace import Request, Workspace
 from trtbuild.driver.workers import logs
+from trtbuild.driver.workers.forking.lending import ServerSource
 from trtbuild.driver.workers.pool import WorkerPool
 from trtbuild.errors import (
     BlobMissing,
@@ -63,8 +64,9 @@ class Interrupted(KeyboardInterrupt):
         self.unsent = unsent
 
 
-def build(workspace: Workspace, watcher: Watcher) -> BuildResult:
-    """Bring every requested output up to date.
+def build(workspace: Workspace, watcher: Watcher, servers: ServerSource | None = None) -> BuildResult:
+    """Bring every requested output up to date. `servers` lends the processes from which workers are forked; None: the build
+    starts its own.
 
     The result contains the errors of steps. Raises UsageError, before any step runs, if a step cannot run on this machine.
     Raises FrozenError if ``--frozen`` is set, and a step would have to run or an output cannot be read from the caches.
@@ -98,7 +100,7 @@ def build(workspace: Workspace, watcher: Watcher) -> BuildResult:
         farm_messages: list[str] = []
         try:
             with farm_of_build(workspace, pending, watcher, farm_messages) as farm:
-                _execute_steps(workspace, outcome, watcher, farm)
+                _execute_steps(workspace, outcome, watcher, farm, servers)
             with watcher.phase("send to remotes"):
                 workspace.store.finish()
         except KeyboardInterrupt as stop:
@@ -147,12 +149,14 @@ def _has_new_record(workspace: Workspace, plans: Mapping[str, ModelPlan]) -> boo
     return any(record is not None for record in records)
 
 
-def _execute_steps(workspace: Workspace, outcome: Outcome, watcher: Watcher, farm: Farm | None) -> None:
+def _execute_steps(
+    workspace: Workspace, outcome: Outcome, watcher: Watcher, farm: Farm | None, servers: ServerSource | None
+) -> None:
     """Run the steps of the plans in `outcome`, and write the outputs. With `farm`, its workers compile the engines."""
     request = workspace.request
     jobs = request.jobs or os.cpu_count() or 1
     estimates = Estimates(workspace.history, workspace.project, workspace.models)
-    pool = WorkerPool(workspace.store.local.root, workspace.project)
+    pool = WorkerPool(workspace.store.local.root, workspace.project, servers)
     unchecked = UncheckedSteps(workspace.lookups)
     gpus = GpuLimit(MemoryLimit(estimates.estimate_bytes))
 

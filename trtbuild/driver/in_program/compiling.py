@@ -165,10 +165,11 @@ def _run_build(workspace: ProgramWorkspace) -> dict[str, Any]:
     """Build, and return the document of the report. Raises the first error of the build."""
     from trtbuild.driver.building.build import build
     from trtbuild.driver.building.events import Watcher
+    from trtbuild.driver.in_program.kept_servers import KEPT
 
     frozen_objects, collector_enabled = gc.get_freeze_count(), gc.isenabled()
     try:
-        result = build(workspace, Watcher())
+        result = build(workspace, Watcher(), KEPT)
     finally:
         # `build` freezes all objects and enables the collector, for a process that soon ends: undo both
         if not frozen_objects:

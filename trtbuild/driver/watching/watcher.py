@@ -36,8 +36,8 @@ from trtbuild.driver.watching.dependencies import Dependencies, dependencies, id
 from trtbuild.driver.watching.notifier import Notifier
 from trtbuild.driver.workers.environments import differing_variable
 from trtbuild.driver.workers.forking import requests
+from trtbuild.driver.workers.forking.lending import start_servers
 from trtbuild.driver.workers.forking.owner import lend
-from trtbuild.driver.workers.pool import start_servers
 from trtbuild.errors import EnvironmentFault, UsageError
 
 #: Seconds between two checks of the conditions and of the files outside the project.

@@ -32,8 +32,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trtbuild.driver.workers.environments import worker_environment
-from trtbuild.driver.workers.forking.owner import CAN_FORK_WORKERS, FORKED_KINDS, ForkServers, lent
+from trtbuild.driver.workers.forking.lending import ServersOfBuild, ServerSource
+from trtbuild.driver.workers.forking.owner import FORKED_KINDS, ForkServers
 from trtbuild.driver.workers.kinds import FORKS, NO_IMPORTS, WorkerKind
 from trtbuild.driver.workers.worker_process import OnAnnounced, Worker, WorkerDied
 from trtbuild.errors import TrtbuildError
@@ -48,17 +48,13 @@ _IS_REUSED: Mapping[WorkerKind, bool] = {
 }
 
 
-def start_servers(project: Path) -> ForkServers | None:
-    """Return the servers from which a pool's workers are forked. None if this system cannot fork workers."""
-    if not CAN_FORK_WORKERS:
-        return None
-    return lent() or ForkServers(worker_environment("trace"), project)
-
-
 class WorkerPool:
-    """Starts workers on demand, and keeps idle ones by kind and GPU. Thread-safe."""
+    """Starts workers on demand, and keeps idle ones by kind and GPU. Thread-safe.
 
-    def __init__(self, store_root: Path, project: Path) -> None:
+    `source` lends the servers from which workers are forked. None: the pool has its own."""
+
+    def __init__(self, store_root: Path, project: Path, source: ServerSource | None = None) -> None:
+        self._source: ServerSource = source or ServersOfBuild()
         self._store_root = store_root
         self.project = project
         self._idle: dict[tuple[WorkerKind, int | None, bytes], list[Worker]] = {}
@@ -113,7 +109,7 @@ class WorkerPool:
             worker.kill()
             worker.end()
         if self._servers is not None:
-            self._servers.close()
+            self._source.give_back(self._servers)
 
     def _take(self, kind: WorkerKind, gpu: int | None, imports: bytes, *, new: bool) -> Worker:
         with self._lock:
@@ -129,8 +125,8 @@ class WorkerPool:
     def _start(self, kind: WorkerKind, gpu: int | None = None, imports: bytes = NO_IMPORTS) -> Worker:
         if kind in FORKED_KINDS and (self._servers is None or not self._servers.is_alive):
             if self._servers is not None:
-                self._servers.close()
-            self._servers = start_servers(self.project)
+                self._source.give_back(self._servers)
+            self._servers = self._source.borrow(self.project)
         servers = self._servers if kind in FORKED_KINDS else None
         return Worker(kind, self._store_root, self.project, gpu, servers, imports)
 

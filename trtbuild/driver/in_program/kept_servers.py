@@ -1,0 +1,106 @@
+"""Keep the processes that have loaded torch from one `trtbuild.compile` to the next of the same program.
+
+Rules
+1. They end when no module was compiled for `IDLE_S` seconds, and when the program ends.
+2. They are used again only if they run, if the variables of the program are those with which they started, and if no
+   distribution was installed or removed since then. Otherwise new ones replace them.
+3. Several threads may use them at the same time. A forked copy of the program does not use them, and starts its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+import threading
+from pathlib import Path
+
+from trtbuild import null_build
+from trtbuild.driver.workers.environments import worker_environment
+from trtbuild.driver.workers.forking import lending
+from trtbuild.driver.workers.forking.owner import ForkServers
+
+#: Seconds without a compilation after which the processes end. They have a few hundred MB of memory.
+IDLE_S = 60.0
+
+#: The last parts of directories in which distributions are installed.
+_DISTRIBUTION_FOLDERS = ("site-packages", "dist-packages")
+
+
+class KeptServers:
+    """A `ServerSource` that keeps its servers while it lends them, and for `idle_s` seconds afterwards. Thread-safe."""
+
+    def __init__(self, idle_s: float = IDLE_S) -> None:
+        self._idle_s = idle_s
+        self._start_again()
+
+    def _start_again(self) -> None:
+        """Forget the servers, in a forked copy of the process that has started them."""
+        self._lock = threading.Lock()
+        self._servers: ForkServers | None = None
+        self._installed: object = None
+        #: Servers that were lent → how many pools use them.
+        self._borrowers: dict[ForkServers, int] = {}
+        self._timer: threading.Timer | None = None
+
+    def borrow(self, folder: Path) -> ForkServers | None:
+        """Return the kept servers, or new ones if these do not suit any more (rule 2)."""
+        with self._lock:
+            self._stop_timer()
+            replaced = self._servers
+            if replaced is not None and (not self._suits(replaced) or self._installed != _installed_distributions()):
+                self._servers = None
+                if replaced not in self._borrowers:
+                    replaced.close()
+            if self._servers is None:
+                self._installed = _installed_distributions()
+                self._servers = lending.start_servers(folder)
+            if self._servers is not None:
+                self._borrowers[self._servers] = self._borrowers.get(self._servers, 0) + 1
+            return self._servers
+
+    def give_back(self, servers: ForkServers) -> None:
+        """Keep the servers, unless others have replaced them."""
+        with self._lock:
+            count = self._borrowers.pop(servers, 1) - 1
+            if count:
+                self._borrowers[servers] = count
+            elif servers is not self._servers:
+                servers.close()
+            elif self._timer is None:
+                self._timer = threading.Timer(self._idle_s, self.close_idle)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def close_idle(self) -> None:
+        """End the servers if no pool uses them."""
+        with self._lock:
+            self._stop_timer()
+            if self._servers is not None and self._servers not in self._borrowers:
+                self._servers.close()
+                self._servers = None
+
+    def _suits(self, servers: ForkServers) -> bool:
+        return servers.is_alive and servers.suit("trace", worker_environment("trace"))
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _installed_distributions() -> list[tuple[Path, list[int]]]:
+    """The state of the directories with distributions on the module path: installing one changes such a directory."""
+    states = []
+    for folder in map(Path, sys.path):
+        if folder.name in _DISTRIBUTION_FOLDERS:
+            with contextlib.suppress(OSError):
+                states.append((folder, null_build.identity(folder.stat())))
+    return states
+
+
+KEPT = KeptServers()
+atexit.register(KEPT.close_idle)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=KEPT._start_again)

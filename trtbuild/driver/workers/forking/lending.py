@@ -1,0 +1,36 @@
+"""Where a pool of workers gets its servers: new ones for each build, those of a watcher, or those of an earlier build."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from trtbuild.driver.workers.environments import worker_environment
+from trtbuild.driver.workers.forking.owner import CAN_FORK_WORKERS, ForkServers, lent
+
+
+class ServerSource(Protocol):
+    """Lends servers to a pool of workers."""
+
+    def borrow(self, folder: Path) -> ForkServers | None:
+        """Return servers that run, or None if this system cannot fork workers. `folder` is the directory of new servers."""
+
+    def give_back(self, servers: ForkServers) -> None:
+        """Take back servers, whose workers have ended. The pool does not use them any more."""
+
+
+class ServersOfBuild:
+    """Starts servers for a build, and ends them with it. A copy of a watcher uses the watcher's servers."""
+
+    def borrow(self, folder: Path) -> ForkServers | None:
+        """Return the servers of the watcher, or new ones."""
+        return lent() or start_servers(folder)
+
+    def give_back(self, servers: ForkServers) -> None:
+        """End servers that this process has started."""
+        servers.close()
+
+
+def start_servers(folder: Path) -> ForkServers | None:
+    """Start servers in the directory `folder`. Returns None if this system cannot fork workers."""
+    return ForkServers(worker_environment("trace"), folder) if CAN_FORK_WORKERS else None

@@ -9,6 +9,8 @@ Rules
 3. At most `MOST_PROCESSES` processes stay. The one that was not used for the longest time ends first, after its workers.
 4. The server passes the client's connection and streams to the process, and keeps them until the process answers. So no
    client is lost if a process ends.
+5. Each process is a new session. If it ends without being out of date, the server kills the processes that its imports have
+   started.
 """
 
 from __future__ import annotations
@@ -19,7 +21,6 @@ import importlib
 import json
 import marshal
 import os
-import signal
 import socket
 import sys
 from collections import deque
@@ -29,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from trtbuild.driver.workers.forking import requests
-from trtbuild.driver.workers.forking.server import Command, ForkServer
+from trtbuild.driver.workers.forking.server import Command, ForkServer, kill_group
 from trtbuild.driver.workers.kinds import NO_IMPORTS
 
 MOST_PROCESSES = 3
@@ -117,7 +118,7 @@ class TraceServer(ForkServer):
         super().end_all()
         for process in self._processes.values():
             if not process.is_ready:  # it does not see the end of its owner during an import
-                os.kill(process.pid, signal.SIGKILL)
+                kill_group(process.pid)
         for pid in [*self._retired, *(process.pid for process in self._processes.values())]:
             os.waitpid(pid, 0)
 
@@ -174,9 +175,10 @@ class TraceServer(ForkServer):
         else:
             self._next.extend((key[0], waiting) for waiting in process.waiting)
             process.waiting.clear()
-            self._retire(key)
             if answer != STALE:
                 self._failed.add(key)
+                kill_group(process.pid)  # the pid is still valid before waitpid
+            self._retire(key)
 
     def _retire(self, key: tuple[bytes, bytes]) -> None:
         """Let a process end after its workers."""
@@ -188,6 +190,7 @@ class TraceServer(ForkServer):
         """Import libraries and serve clients, in a fork of the server. Returns in a forked worker."""
         worker: Any = sys.modules["__main__"]
         worker.end_with_parent()
+        os.setsid()
         directory, mask, command, environment = marshal.loads(request)
         os.chdir(directory)
         os.umask(mask)

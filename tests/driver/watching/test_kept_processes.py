@@ -12,7 +12,7 @@ import pytest
 from tests.driver.watching.libraries import Libraries, is_preloaded
 from tests.faults.processes import alive, wait_until_gone
 from trtbuild.driver.workers.forking.owner import CAN_FORK_WORKERS
-from trtbuild.driver.workers.forking.preloading import MOST_PROCESSES
+from trtbuild.driver.workers.forking.preloading import MAX_PROCESSES
 
 pytestmark = pytest.mark.skipif(not CAN_FORK_WORKERS, reason="this system cannot fork workers")
 
@@ -45,7 +45,7 @@ def test_three_processes_stay_and_the_one_that_was_not_used_for_the_longest_time
 
     with watch.running():
         first, second, third = (process(mode) for mode in "123")
-        assert len({first, second, third}) == MOST_PROCESSES
+        assert len({first, second, third}) == MAX_PROCESSES
         assert process("1") == first
         fourth = process("4")
         wait_until_gone([second])

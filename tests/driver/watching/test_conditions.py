@@ -8,8 +8,8 @@ import pytest
 
 from trtbuild import null_build
 from trtbuild.driver.watching.conditions import LEAST_FREE_BYTES, Conditions
+from trtbuild.driver.watching.endpoint import is_private
 from trtbuild.driver.watching.notifier import is_relevant
-from trtbuild.driver.watching.place import is_private
 from trtbuild.driver.workers.environments import differing_variable
 
 

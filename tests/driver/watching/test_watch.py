@@ -16,7 +16,7 @@ import pytest
 
 from tests.driver.watching.watched import SCRIPT, WAIT_S, Watch
 from tests.faults.processes import descendants, wait_until_gone
-from trtbuild.driver.watching import place
+from trtbuild.driver.watching import endpoint
 from trtbuild.driver.workers.forking.client import send_request
 from trtbuild.driver.workers.forking.owner import CAN_FORK_WORKERS
 
@@ -85,7 +85,7 @@ def _ask(watch: Watch, request: bytes) -> bytes:
 
 
 def test_requests_of_another_version_and_garbage_are_refused(watch: Watch) -> None:
-    words = [marshal.dumps([*place.program(), "another"]).hex(), "build"]
+    words = [marshal.dumps([*endpoint.program(), "another"]).hex(), "build"]
     answer = _ask(watch, marshal.dumps((str(watch.project), 0o022, words, watch.environment)))
     assert answer == b"0it has another Python, trtbuild, group, processor, namespace or resource limit"
     assert _ask(watch, b"garbage") == b"0the request is invalid"

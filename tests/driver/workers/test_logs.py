@@ -24,15 +24,15 @@ def test_the_next_run_replaces_the_log_or_removes_it_without_output(tmp_path: Pa
 
 
 def test_the_middle_of_a_long_log_is_left_out(tmp_path: Path) -> None:
-    text = "first line\n" + "x" * (3 * (logs.HEAD + logs.TAIL)) + "\nlast line"
+    text = "first line\n" + "x" * (3 * (logs.HEAD_BYTES + logs.TAIL_BYTES)) + "\nlast line"
     source = tmp_path / "source"
     source.write_text(text)
     with open(source, "rb") as file:
         read = logs.read(file.fileno(), 0)
     for shortened in (logs.shorten(text).decode(), read):
         assert shortened.startswith("first line") and shortened.endswith("last line")
-        assert f"{len(text) - logs.HEAD - logs.TAIL} bytes are left out" in shortened
-        assert len(shortened) < logs.HEAD + logs.TAIL + 100
+        assert f"{len(text) - logs.HEAD_BYTES - logs.TAIL_BYTES} bytes are left out" in shortened
+        assert len(shortened) < logs.HEAD_BYTES + logs.TAIL_BYTES + 100
     assert logs.shorten(read).decode() == read, "a shortened log is not shortened again"
 
 

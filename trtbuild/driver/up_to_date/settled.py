@@ -22,7 +22,7 @@ _COARSE_TICK_NS = 2_000_000_000
 
 
 class Unsettled(Exception):
-    """A condition is not met, so no snapshot can be written."""
+    """A fact is not certain, so no snapshot can be written."""
 
 
 def verified_stat(path: str, expected: str | None, known: tuple[str, os.stat_result] | None) -> os.stat_result:

@@ -16,7 +16,7 @@ import signal
 import socket
 
 from trtbuild import null_build
-from trtbuild.driver.watching import place
+from trtbuild.driver.watching import endpoint
 from trtbuild.driver.workers.forking.client import request_of_this_process, send_request
 
 #: Seconds to wait until the watcher accepts or refuses.
@@ -28,11 +28,11 @@ def answer(arguments: list[str]) -> int | None:
     if "build" not in arguments:
         return None
     try:
-        path = place.socket_path(null_build.project_directory(arguments))
+        path = endpoint.socket_path(null_build.project_directory(arguments))
         if path is None or not os.path.exists(path):  # noqa: PTH110
             return None
-        if not place.is_private(os.path.dirname(path)):
-            place.say("trtbuild watch is not used: its directory of sockets is not private")
+        if not endpoint.is_private(os.path.dirname(path)):
+            endpoint.say("trtbuild watch is not used: its directory of sockets is not private")
             return None
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as watcher:
             watcher.settimeout(PATIENCE_S)
@@ -41,19 +41,19 @@ def answer(arguments: list[str]) -> int | None:
     except (ConnectionRefusedError, FileNotFoundError):  # the socket of a watcher that was killed
         return None
     except (OSError, ValueError, IndexError) as error:
-        place.say(f"trtbuild watch does not answer ({error}): building without it")
+        endpoint.say(f"trtbuild watch does not answer ({error}): building without it")
         return None
 
 
 def _build(watcher: socket.socket, arguments: list[str]) -> int | None:
-    if not place.is_own_peer(watcher):
-        place.say("trtbuild watch of another user is not used")
+    if not endpoint.is_own_peer(watcher):
+        endpoint.say("trtbuild watch of another user is not used")
         return None
-    words = [marshal.dumps(place.program()).hex(), *arguments]
+    words = [marshal.dumps(endpoint.program()).hex(), *arguments]
     send_request(watcher, request_of_this_process(words))
     if watcher.recv(1) != b"1":
         reason = watcher.recv(4096).decode(errors="replace")
-        place.say(f"building without trtbuild watch: {reason or 'it has ended'}")
+        endpoint.say(f"building without trtbuild watch: {reason or 'it has ended'}")
         return None
     watcher.settimeout(None)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -62,11 +62,11 @@ def _build(watcher: socket.socket, arguments: list[str]) -> int | None:
     finally:
         signal.signal(signal.SIGTERM, before)
     if not status:
-        place.say("trtbuild watch has ended: building without it")
+        endpoint.say("trtbuild watch has ended: building without it")
         return None
     code: int = marshal.loads(status)
     if code < 0:
-        place.say(f"the build in trtbuild watch was ended by {signal.Signals(-code).name}")
+        endpoint.say(f"the build in trtbuild watch was ended by {signal.Signals(-code).name}")
         return 128 - code
     return code
 

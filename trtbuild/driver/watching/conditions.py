@@ -1,4 +1,4 @@
-"""The conditions under which a watcher may continue: what it has loaded is still what is installed."""
+"""The conditions under which a watcher may continue: its project and its code are unchanged, and memory is free."""
 
 # Paths are strings here, as in the snapshot of a null build, whose identities are compared.
 # ruff: noqa: PTH116
@@ -13,7 +13,7 @@ from trtbuild import null_build
 from trtbuild.driver.building.memory import MIB, free_bytes
 from trtbuild.driver.up_to_date.snapshot_rows import source_files
 
-#: A watcher gives its memory back if fewer bytes are free.
+#: A watcher ends if fewer bytes of memory are free.
 LEAST_FREE_BYTES = 512 * MIB
 
 

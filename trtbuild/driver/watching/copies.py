@@ -1,4 +1,4 @@
-"""Copies (forks) of the watcher. Each runs one command, so nothing of one build is met by the next."""
+"""Copies (forks) of the watcher. Each runs one command, so a build does not see the state of an earlier one."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def start(work: Callable[[int], int], *, client: socket.socket | None = None) ->
 
 
 def use_client_streams() -> None:
-    """Make Python's streams again, for descriptors that were replaced."""
+    """Create Python's standard streams again, after their descriptors were replaced."""
     encoding, errors = sys.stdout.encoding, sys.stdout.errors  # the client has the same variables
     buffering = 1 if os.isatty(1) else -1
     sys.stdin = os.fdopen(0, closefd=False, encoding=encoding)

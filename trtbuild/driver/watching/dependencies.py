@@ -22,7 +22,7 @@ class Dependencies:
 
 
 def dependencies(request: Request) -> Dependencies:
-    """Return the dependencies of the models of a request. If they cannot be planned, the result has no files."""
+    """Return the dependencies of the models of a request. If the models cannot be planned, `outside` is empty."""
     project = request.project.absolute()
     written = [project / wiring.STATE_FOLDER, wiring.store_root(project)]
     outside: dict[str, list[int] | None] = {}
@@ -45,7 +45,7 @@ def dependencies(request: Request) -> Dependencies:
 
 
 def identity(path: str) -> list[int] | None:
-    """The identity of a file; None if it does not exist."""
+    """Return the identity of a file; None if it does not exist."""
     try:
         return null_build.identity(Path(path).stat())
     except OSError:

@@ -33,13 +33,14 @@ class Notifier:
         if self._process.stdout is None:
             raise AssertionError("the notifier has a pipe")
         self.descriptor = self._process.stdout.fileno()
-        os.read(self.descriptor, 1)  # it watches from now on
+        os.read(self.descriptor, 1)  # the process watches from now on
 
     def take(self) -> bool:
         """Forget the reported changes. Returns whether the notifier still runs."""
         return os.read(self.descriptor, 1 << 16) != b""
 
     def close(self) -> None:
+        """End the process."""
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 stream.close()

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from trtbuild.driver.project.workspace import Request
-from trtbuild.driver.watching import copies, place
+from trtbuild.driver.watching import copies, endpoint
 from trtbuild.driver.watching.conditions import Conditions
 from trtbuild.driver.watching.copies import Copy
 from trtbuild.driver.watching.dependencies import Dependencies, dependencies, identity
@@ -62,7 +62,7 @@ class Watcher:
         self._conditions = Conditions(self._project)
         self._dependencies = Dependencies({}, ())
         self._copies: list[Copy] = []
-        self._own: Copy | None = None
+        self._own_build: Copy | None = None
         self._is_changed = True
 
     def watch(self) -> None:
@@ -86,17 +86,17 @@ class Watcher:
             stack.callback(lambda: self._notifier.close())
             stack.callback(self._end_copies)
             with contextlib.suppress(KeyboardInterrupt):
-                place.say(f"watching {self._project}: end with Ctrl-C")
+                endpoint.say(f"watching {self._project}: end with Ctrl-C")
                 while True:
                     self._step()
 
     def _step(self) -> None:
         """Start a build if one is due, wait for an event, and process it."""
-        if self._is_changed and self._own is None:
+        if self._is_changed and self._own_build is None:
             self._refuse_to_continue()
             self._is_changed = False
-            self._own = copies.start(self._build)
-            self._copies.append(self._own)
+            self._own_build = copies.start(self._build)
+            self._copies.append(self._own_build)
         watched = select.poll()
         for descriptor in (self._listening.fileno(), self._notifier.descriptor):
             watched.register(descriptor, select.POLLIN)
@@ -111,7 +111,7 @@ class Watcher:
                 raise EnvironmentFault("the process that notices changes of files has ended", hint="start it again")
         for copy in list(self._copies):
             if copy.client is not None and copy.client.fileno() in ready:
-                self._hear(copy)
+                self._read_client(copy)
             if copy.ended in ready:
                 self._finish(copy)
         if self._listening.fileno() in ready:
@@ -144,11 +144,12 @@ class Watcher:
         return 0
 
     def _finish(self, copy: Copy) -> None:
+        """Collect a copy that has ended."""
         self._copies.remove(copy)
         code, report = copy.finish()
-        _tell(copy, code)
-        if copy is self._own:
-            self._own = None
+        _send_exit_code(copy, code)
+        if copy is self._own_build:
+            self._own_build = None
             self._learn(report)
 
     def _learn(self, report: Any) -> None:
@@ -166,20 +167,20 @@ class Watcher:
             waiting.register(copy.ended, select.POLLIN)
             if not waiting.poll(max(0.0, deadline - time.monotonic()) * 1000):
                 os.kill(copy.pid, signal.SIGKILL)
-            _tell(copy, copy.finish()[0])
+            _send_exit_code(copy, copy.finish()[0])
 
     # -- clients
 
     def _open_socket(self, stack: contextlib.ExitStack) -> socket.socket:
         """Listen for clients. Without a private directory for sockets, no client can find the socket."""
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        path = place.socket_path(str(self._project))
+        path = endpoint.socket_path(str(self._project))
         folder = None if path is None else Path(path).parent
         if folder is not None:
             with contextlib.suppress(OSError):
                 folder.mkdir(mode=0o700, exist_ok=True)
-        if path is None or not place.is_private(str(folder)):
-            place.say("XDG_RUNTIME_DIR names no private directory: trtbuild build does not use this watcher")
+        if path is None or not endpoint.is_private(str(folder)):
+            endpoint.say("XDG_RUNTIME_DIR names no private directory: trtbuild build does not use this watcher")
             listening.bind("")  # an abstract name that the kernel chooses; `_accept` checks the user
         else:
             lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -195,9 +196,10 @@ class Watcher:
         return listening
 
     def _accept(self) -> None:
+        """Accept a client, and start a copy that builds for it, or send it the reason why it has to build by itself."""
         client, _ = self._listening.accept()
         client.settimeout(PATIENCE_S)
-        if not place.is_own_peer(client):
+        if not endpoint.is_own_peer(client):
             client.close()
             return
         streams, request = requests.receive_request(client)
@@ -226,7 +228,7 @@ class Watcher:
 
     def _reason_to_refuse(self, program: object, environment: dict[str, str]) -> str | None:
         """Return why a client has to build by itself; None if a copy can build for it."""
-        if program != place.program():
+        if program != endpoint.program():
             return "it has another Python, trtbuild, group, processor, namespace or resource limit"
         name = differing_variable(self._environment, environment)
         if name is not None:
@@ -239,7 +241,7 @@ class Watcher:
         sys.argv[1:] = arguments
         return self._run(arguments)
 
-    def _hear(self, copy: Copy) -> None:
+    def _read_client(self, copy: Copy) -> None:
         """Interrupt a build if its client says so, and kill it if the client has ended."""
         if copy.client is None:
             return
@@ -262,7 +264,7 @@ class Watcher:
                 copy.client.close()
 
 
-def _tell(copy: Copy, code: int) -> None:
+def _send_exit_code(copy: Copy, code: int) -> None:
     """Send the exit code of a copy to its client, if it has one."""
     if copy.client is not None:
         with contextlib.suppress(OSError):

@@ -1,5 +1,6 @@
 """Worker processes: user code and compilers run in them, never in the driver.
 
-Workers receive jobs as JSON, and send replies that name blobs in the store. `pool` is the parent's side of the
-protocol, `worker` is the child's side. `handlers` runs the stages. This package uses `packages` and `project`.
+Workers receive jobs as JSON, and send replies that name blobs in the store. `pool` and `worker_process` are the parent's
+side of the protocol, `worker` is the child's side. `tasks` lists the kinds of jobs, and `handlers` does them. `forking` has
+the processes from which workers are forked. Uses `gpu_comparisons`, `packages`, `project` and `configuration`.
 """

@@ -12,9 +12,8 @@ from trtbuild.stages.trace.user_code.observe import HIDDEN
 #: Variables that an engine worker inherits. They are in no key: they contain paths of libraries, or choose GPUs.
 INHERITED = ("LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 
-
-#: Variables that libraries do not read while they are loaded: those of a shell's session, and those of trtbuild
-#: (``TRTBUILD_…``). A forked worker has loaded torch with the other variables of its server.
+#: Variables that may differ between a fork server and its workers. No library reads them while it is loaded: they belong to
+#: the shell's session, or to trtbuild (``TRTBUILD_…``).
 FREE_VARIABLES = frozenset(
     (
         *("_", "PWD", "OLDPWD", "SHLVL", "COLUMNS", "LINES", "WINDOWID", "DISPLAY", "COLORTERM", "STY", "TMUX"),

@@ -184,7 +184,7 @@ def lower(job: LowerJob, context: Context) -> Result:
 
 
 def _check_threads() -> int:
-    """The number of threads for a check: half of the processors, because the next steps run at the same time."""
+    """Return the number of threads for a check: half of the processors, because the next steps run at the same time."""
     import torch
 
     threads: int = torch.get_num_threads()

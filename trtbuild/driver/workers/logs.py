@@ -2,7 +2,7 @@
 
 Rules
 1. Each file contains the log of a step's last run. If that run printed nothing, there is no file.
-2. If a log is longer than `HEAD` + `TAIL` bytes, its middle is left out, and a line in the file says so.
+2. If a log is longer than `HEAD_BYTES` + `TAIL_BYTES`, its middle is left out, and a line in the file says so.
 3. Logs are for people. Records and caches do not contain them. A log that cannot be written does not fail a build.
 """
 
@@ -15,8 +15,8 @@ from pathlib import Path
 from trtbuild.atomic import replace_file
 
 #: The numbers of bytes that are kept of the beginning and of the end of a long log.
-HEAD = 256 << 10
-TAIL = 1 << 20
+HEAD_BYTES = 256 << 10
+TAIL_BYTES = 1 << 20
 
 #: A file name may have 255 bytes on common file systems. This limit leaves space for ``.log`` and ``~`` with a digest.
 _MAX_NAME_BYTES = 200
@@ -45,22 +45,23 @@ def keep(folder: Path, step: str, text: str) -> Path | None:
 def read(descriptor: int, start: int) -> str:
     """Return the text of a file from byte `start` on, without its middle if it is too long."""
     size = os.fstat(descriptor).st_size - start
-    if size <= HEAD + TAIL:
+    if size <= HEAD_BYTES + TAIL_BYTES:
         return os.pread(descriptor, max(0, size), start).decode("utf-8", "replace")
-    head = os.pread(descriptor, HEAD, start).decode("utf-8", "replace")
-    return f"{head}{_left_out(size)}{os.pread(descriptor, TAIL, start + size - TAIL).decode('utf-8', 'replace')}"
+    head = os.pread(descriptor, HEAD_BYTES, start).decode("utf-8", "replace")
+    tail = os.pread(descriptor, TAIL_BYTES, start + size - TAIL_BYTES).decode("utf-8", "replace")
+    return f"{head}{_left_out(size)}{tail}"
 
 
 def _left_out(size: int) -> str:
-    return f"\n[… {size - HEAD - TAIL} bytes are left out …]\n"
+    return f"\n[… {size - HEAD_BYTES - TAIL_BYTES} bytes are left out …]\n"
 
 
 def shorten(text: str) -> bytes:
     """Return `text` in UTF-8, without its middle if it is too long."""
     data = text.encode("utf-8", "replace")
-    if len(data) <= HEAD + TAIL + 100:  # `read` has already shortened it, and added a line
+    if len(data) <= HEAD_BYTES + TAIL_BYTES + 100:  # `read` has already shortened it, and added a line
         return data
-    return data[:HEAD] + _left_out(len(data)).encode() + data[-TAIL:]
+    return data[:HEAD_BYTES] + _left_out(len(data)).encode() + data[-TAIL_BYTES:]
 
 
 def _file_name(part: str) -> str:

@@ -1,4 +1,4 @@
-"""Time the original module with eager PyTorch and with torch.compile. It runs in a worker process.
+"""Time the original module with eager PyTorch and with torch.compile. This code runs in a worker process.
 
 The module is created as a trace creates it, and moved to the requested device. The weights file is not read, because times
 do not depend on values. The process keeps the module for later jobs. `trtbuild.driver.running.originals` sends the jobs.

@@ -1,14 +1,13 @@
-"""The worker pool, which starts, calls, reuses and ends worker processes. This is the parent's side of the protocol.
+"""The worker pool, which starts, calls, reuses and ends worker processes (`worker_process`).
 
 Rules
 1. One model's code must not affect the next model. So a trace worker does each job in a forked child. Where it cannot fork,
    it does only one job. An ``original`` worker also serves one module only. A comparison worker loads the engines of one
-   package only. An engine worker that loads a library of
-   plugins compiles one engine only, because a library cannot be unloaded. Other workers are reused. The first torch
-   worker is started together with the first trace. The workers that need torch are forked from one process, which loads
-   torch once for all of them (`forking`).
+   package only. An engine worker that loads a library of plugins compiles one engine only, because a library cannot be
+   unloaded. Other workers are reused. The first torch worker is started together with the first trace. The workers that
+   need torch are forked from one process, which loads torch once for all of them (`forking`).
 2. Environment:
-   * A trace worker inherits the user's environment, with hidden GPUs and a fixed hash seed.
+   * A trace worker inherits the user's environment, but it sees no GPU, and its hash seed is fixed.
    * A torch worker gets the same environment, but sees the GPUs, because TensorRT's parser runs in it and needs a GPU.
    * A comparison worker gets it, too, and sees the GPUs, on which it runs engines.
    * An ``original`` worker sees the GPUs, too, but gets no fixed hash seed.

@@ -103,7 +103,8 @@ def call(
 
 
 def _imports(job: TraceJob, project: Path) -> bytes:
-    """Return the libraries that a process should have imported for a trace, if such a process stays after the build."""
+    """Return the `PreloadRequest` of a trace as bytes; `NO_IMPORTS` if no process keeps libraries between builds, or if the
+    source imports no library."""
     leading = leading_imports(job.source, os.path.realpath(project)) if lent() is not None else None
     if leading is None:
         return NO_IMPORTS

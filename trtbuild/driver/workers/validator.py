@@ -47,6 +47,7 @@ class Validator:
         }
 
     def untranslatable_calls(self, program: Any) -> dict[int, str]:
+        """Return the number of each operator call that has no ONNX translation, with the reason."""
         from trtbuild.stages.convert.conversion import untranslatable_calls
 
         return {
@@ -54,6 +55,7 @@ class Validator:
         }
 
     def refusal(self, program: Any, text: str) -> Any:
+        """Return the `Refusal` of a candidate, or None if the parser accepts it. `text` is the program's canonical text."""
         from trtbuild.stages.convert.plugins import without_plugins
         from trtbuild.stages.partition.run import Refusal
         from trtbuild.stages.program.symbols import declared_types, largest_sizes
@@ -63,9 +65,9 @@ class Validator:
         except ConversionRefused as refused:
             return Refusal(refused.text, dict.fromkeys(refused.nodes, refused.text))
         largest = {f"i{number}": size for number, size in enumerate(largest_sizes(program))}
-        asked = without_plugins(model) if self._plugins else model
-        # a model with other inputs is compared with its partition in the engine step only
-        answer = self._parser.find_refusal(asked, largest, declared_types(program) if asked == model else None)
+        parsed = without_plugins(model) if self._plugins else model
+        # without its plugin calls, the model has other inputs and outputs: the engine step compares their types
+        answer = self._parser.find_refusal(parsed, largest, declared_types(program) if parsed == model else None)
         if answer is None:
             return None
         call_numbers = dict(origins)

@@ -97,7 +97,8 @@ def _do_in_fork(handler: Handler, job: Job, replies: TextIO) -> None:
         return
     if code < 0:
         faulthandler.disable()  # the child has written the stack
-        signal.signal(-code, signal.SIG_DFL) if -code not in (signal.SIGKILL, signal.SIGSTOP) else None
+        if -code not in (signal.SIGKILL, signal.SIGSTOP):  # these two have no handlers
+            signal.signal(-code, signal.SIG_DFL)
         os.kill(parent, -code)
     os._exit(code if code >= 0 else 1)
 
@@ -207,6 +208,7 @@ def peak_rss_bytes() -> int:
 
 
 def _take_over_streams() -> tuple[TextIO, TextIO]:
+    """Return the stream of jobs and the stream of replies, and replace the standard streams (rule 1)."""
     jobs = os.fdopen(os.dup(0), "r", encoding="utf-8")
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     empty_input = os.open(os.devnull, os.O_RDONLY)

@@ -29,8 +29,8 @@ from trtbuild.stages.trace.user_code.leading_imports import UnfitLibraries
 #: Seconds after which an idle worker that does not exit is killed.
 EXIT_TIMEOUT_S = 5.0
 
-#: The number of characters at the end of a log that an error shows.
-LOG_TAIL = 4000
+#: An error shows this many characters of the end of a log.
+LOG_TAIL_CHARACTERS = 4000
 
 _ROLES: Mapping[WorkerKind, str] = {
     "trace": "the process that runs the model's own code",
@@ -199,7 +199,7 @@ class Worker:
         cause = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
         whole_log = self._log_since(start)
         output, _, stack = whole_log.partition(_CRASH_HEADING)
-        log = output[-LOG_TAIL:].strip()
+        log = output[-LOG_TAIL_CHARACTERS:].strip()
         text = f"{_ROLES[self.kind]} {cause}" + (f"; the end of its log:\n{log}" if log else "")
         error = WorkerDied(text, hint=_DEATH_HINTS.get((self.kind, -code), _DEATH_HINTS[self.kind, 0]))
         error.worker_log = whole_log
@@ -233,4 +233,4 @@ def error_from_json(fields: Mapping[str, Any], log: str) -> TrtbuildError:
             error.log = tuple(log.splitlines())
             error.nodes = tuple(map(str, fields.get("nodes", ())))
         return error
-    return errors.InternalError(f"{text}\n{fields.get('trace') or log[-LOG_TAIL:]}".rstrip())
+    return errors.InternalError(f"{text}\n{fields.get('trace') or log[-LOG_TAIL_CHARACTERS:]}".rstrip())

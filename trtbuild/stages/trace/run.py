@@ -136,14 +136,16 @@ def trace(
 
     def announce_unrecorded(traced: TraceResult) -> None:
         if not discovery.operators:  # their description is complete only at the end of the recording
+            begun.refuse_unfit()  # later steps use what is announced
             traced.interface["operators"] = {}
             with discovery.own_work():
                 announce(traced)
 
-    discovery, recording = begin_trace(project, job.source, process_state.environment, process_state.modules)
+    begun = begin_trace(project, job.source, process_state.environment, process_state.modules)
+    discovery = begun.discovery
     frames = Frames(discovery.places, project)
     with torch.no_grad():
-        with recording:
+        with begun.recording:
             source = read(job, project, frames, graph_functions)
             if isinstance(source, SourceGraph):
                 traced = _trace_graph(source)

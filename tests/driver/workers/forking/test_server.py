@@ -12,7 +12,7 @@ import pytest
 from tests.faults.processes import alive, descendants, wait_until_gone
 from trtbuild.driver.workers.environments import worker_environment
 from trtbuild.driver.workers.forking.owner import CAN_FORK_WORKERS, ForkServers
-from trtbuild.driver.workers.forking.requests import received_client
+from trtbuild.driver.workers.forking.requests import receive_client
 from trtbuild.driver.workers.forking.server import ForkServer
 from trtbuild.driver.workers.worker_process import Worker, WorkerDied
 from trtbuild.errors import InternalError
@@ -92,7 +92,7 @@ def test_no_worker_that_uses_gpus_is_forked_after_the_gpu_driver_was_loaded(monk
         with open(os.devnull, "rb") as stream:
             request = b"\3\0\0\0abc"
             socket.send_fds(client, [request], [stream.fileno()] * 3)
-        server = ForkServer(control.fileno(), received_client, uses_gpu=True)
+        server = ForkServer(control.fileno(), receive_client, uses_gpu=True)
         assert server.handle({control.fileno()}) is None
         assert client.recv(1) == b""  # refused, so the client starts a new worker
 

@@ -23,14 +23,14 @@ def send_request(server: "_socket.socket", request: bytes) -> None:
 
 
 def request_of_this_process(words: "list[str]") -> bytes:
-    """Return the request with the directory, the umask and the variables of this process, and with `words`."""
+    """Return a request: the directory, the umask and the variables of this process, and `words`, a command line."""
     mask = os.umask(0o077)
     os.umask(mask)
     return marshal.dumps((os.getcwd(), mask, words, dict(os.environ)))  # noqa: PTH109
 
 
 def _ask(target: str) -> "_socket.socket | None":
-    """Ask the server for a worker with the streams of this process. Returns the connection, or None without a worker."""
+    """Ask the server for a worker with the streams of this process. Returns the connection; None without a worker."""
     try:
         if target.isdigit():
             server = _socket.socket(fileno=int(target))
@@ -45,16 +45,17 @@ def _ask(target: str) -> "_socket.socket | None":
 
 
 def main() -> None:
-    """Stand for a worker, and end as it does. The kernel ends this process with its parent, and the server the worker."""
+    """Stand for a worker, and end as the worker ends. The kernel ends this process when its parent ends. The server then
+    ends the worker."""
     import ctypes
 
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     server = _ask(sys.argv[1])
     if server is None:
         os.execv(sys.argv[2], sys.argv[2:])
-    nothing = os.open(os.devnull, os.O_RDWR)
+    null = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):  # otherwise the streams would stay open after the end of the forked process
-        os.dup2(nothing, number)
+        os.dup2(null, number)
     try:
         status = server.recv(64)
     except OSError:

@@ -1,4 +1,4 @@
-"""The processes from which the workers of a build are forked, so that torch is loaded once (`server_process`)."""
+"""Start the processes from which workers are forked, and connect clients to them. `server_process` is their program."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ FORKED_KINDS: tuple[WorkerKind, ...] = ("trace", "torch")
 #: If the servers have not ended after this many seconds, they are killed. They do not end while they load torch.
 _EXIT_TIMEOUT_S = 2.0
 
-CLIENT = Path(__file__).with_name("client.py")
+_CLIENT = Path(__file__).with_name("client.py")
 _SERVER = Path(__file__).with_name("server_process.py")
 
-
-#: The servers of another process of which this process is a copy. Its workers are forked from them.
+#: The servers that a watcher has started. Copies of the watcher fork their workers from them.
 _lent: list[ForkServers] = []
 
 
@@ -43,7 +42,7 @@ def lent() -> ForkServers | None:
 
 
 class ForkServers:
-    """A server for each kind of `FORKED_KINDS`. Both start with `environment` in an empty session. Thread-safe."""
+    """A server for each kind of `FORKED_KINDS`. They start with these variables, in a new session. Thread-safe."""
 
     def __init__(self, environment: Mapping[str, str], folder: Path) -> None:
         self._owner = os.getpid()
@@ -85,7 +84,7 @@ class ForkServers:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the servers run. A process that has not started them cannot know, and its clients notice it."""
+        """Whether the servers run. True in a process that has not started them: its clients notice their end."""
         return not self.is_own or self._process.poll() is None
 
     def suit(self, kind: WorkerKind, environment: Mapping[str, str]) -> bool:
@@ -127,4 +126,4 @@ class ForkServers:
 
 def client_command(target: str, command: list[str]) -> list[str]:
     """Return the command line of a client that stands for a worker. `target` is the number or the path of a socket."""
-    return [sys.executable, "-I", "-S", str(CLIENT), target, *command]
+    return [sys.executable, "-I", "-S", str(_CLIENT), target, *command]

@@ -6,9 +6,11 @@ Rules
    So a model never meets a library that only another model imports.
 2. The process is used only while it `is_current`, and not at all if its imports fail or there is a reason not to keep it
    (`trtbuild.stages.trace.discovery.preloading`). Then the server forks the worker itself.
-3. At most `MOST_PROCESSES` processes stay. The one that was not used for the longest time ends first, after its workers.
+3. At most `MAX_PROCESSES` processes stay. The one that was not used for the longest time ends first, after its workers.
 4. The server passes the client's connection and streams to the process, and keeps them until the process answers. So no
    client is lost if a process ends.
+5. Each process is a new session. If it ends without being out of date, the server kills the processes that its imports have
+   started.
 """
 
 from __future__ import annotations
@@ -19,7 +21,6 @@ import importlib
 import json
 import marshal
 import os
-import signal
 import socket
 import sys
 from collections import deque
@@ -29,13 +30,13 @@ from pathlib import Path
 from typing import Any
 
 from trtbuild.driver.workers.forking import requests
-from trtbuild.driver.workers.forking.server import Command, ForkServer
+from trtbuild.driver.workers.forking.server import Command, ForkServer, kill_group
 from trtbuild.driver.workers.kinds import NO_IMPORTS
 
-MOST_PROCESSES = 3
+MAX_PROCESSES = 3
 
-#: Bytes of output of the imports that are shown again by each trace.
-_MOST_OUTPUT_BYTES = 1 << 16
+#: Each trace shows the output of the imports again, but not more than this.
+_MAX_OUTPUT_BYTES = 1 << 16
 
 #: Answers of a process: its imports are done, it has forked a worker, or it is out of date.
 READY, FORKED, STALE = b"r", b"f", b"s"
@@ -58,7 +59,7 @@ class PreloadRequest:
 
 
 @dataclass
-class Waiting:
+class WaitingClient:
     """A client for which no worker was forked yet."""
 
     client: Any
@@ -71,13 +72,13 @@ class Waiting:
 
 
 @dataclass
-class Process:
+class PreloadedProcess:
     """A process that has imported libraries, as the server sees it. `channel` is connected to it."""
 
     pid: int
     channel: socket.socket
     is_ready: bool = False
-    waiting: deque[Waiting] = field(default_factory=deque)
+    waiting: deque[WaitingClient] = field(default_factory=deque)
 
 
 class TraceServer(ForkServer):
@@ -87,14 +88,14 @@ class TraceServer(ForkServer):
     """
 
     def __init__(self, control: int, set_by_libraries: dict[str, str]) -> None:
-        super().__init__(control, requests.received_client)
+        super().__init__(control, requests.receive_client)
         self._set_by_libraries = set_by_libraries
         #: By imports and request; the last one was used last.
-        self._processes: dict[tuple[bytes, bytes], Process] = {}
+        self._processes: dict[tuple[bytes, bytes], PreloadedProcess] = {}
         self._failed: set[tuple[bytes, bytes]] = set()
         self._retired: list[int] = []
         #: Clients for which this process is going to fork a worker.
-        self._next: deque[tuple[bytes, Waiting]] = deque()
+        self._next: deque[tuple[bytes, WaitingClient]] = deque()
 
     def descriptors(self) -> list[int]:
         return [self._arrivals, *(process.channel.fileno() for process in self._processes.values())]
@@ -103,10 +104,10 @@ class TraceServer(ForkServer):
         self._retired = [pid for pid in self._retired if os.waitpid(pid, os.WNOHANG) == (0, 0)]
         for key, process in list(self._processes.items()):
             if process.channel.fileno() in ready:
-                self._hear(key, process)
+                self._read_answer(key, process)
         if self._arrivals in ready:
-            imports, client = requests.received_message(self._arrivals)
-            self._next.append((imports, Waiting(client, *requests.receive_request(client))))
+            imports, client = requests.receive_message(self._arrivals)
+            self._next.append((imports, WaitingClient(client, *requests.receive_request(client))))
         while self._next:
             started = self._start(*self._next.popleft())
             if started is not None:
@@ -117,7 +118,7 @@ class TraceServer(ForkServer):
         super().end_all()
         for process in self._processes.values():
             if not process.is_ready:  # it does not see the end of its owner during an import
-                os.kill(process.pid, signal.SIGKILL)
+                kill_group(process.pid)
         for pid in [*self._retired, *(process.pid for process in self._processes.values())]:
             os.waitpid(pid, 0)
 
@@ -130,8 +131,8 @@ class TraceServer(ForkServer):
         for _, waiting in self._next:
             waiting.close()
 
-    def _start(self, imports: bytes, waiting: Waiting) -> Command | None:
-        """Let a worker be forked for a client, by this process or by one with its imports."""
+    def _start(self, imports: bytes, waiting: WaitingClient) -> Command | None:
+        """Fork a worker for a client, or pass the client to the process that has its imports. Returns as `handle` does."""
         key = imports, waiting.request
         if imports == NO_IMPORTS or not waiting.request or key in self._failed:
             return self.fork_worker(waiting.client, waiting.streams, waiting.request)
@@ -151,17 +152,17 @@ class TraceServer(ForkServer):
                 self.has_environment = True
                 return self._serve_as_process(theirs, *key)
             theirs.close()
-            process = Process(pid, ours)
+            process = PreloadedProcess(pid, ours)
         self._processes[key] = process
         process.waiting.append(waiting)
-        with contextlib.suppress(OSError):  # it has ended, which `_hear` notices
+        with contextlib.suppress(OSError):  # it has ended, which `_read_answer` notices
             socket.send_fds(process.channel, [b"c"], [waiting.client.fileno(), *waiting.streams])
-        for old in list(self._processes)[:-MOST_PROCESSES]:
+        for old in list(self._processes)[:-MAX_PROCESSES]:
             if not self._processes[old].waiting:
                 self._retire(old)
         return None
 
-    def _hear(self, key: tuple[bytes, bytes], process: Process) -> None:
+    def _read_answer(self, key: tuple[bytes, bytes], process: PreloadedProcess) -> None:
         """Read the answer of a process. If it has ended, or is out of date, its clients wait for another process."""
         try:
             answer = process.channel.recv(1)
@@ -174,9 +175,10 @@ class TraceServer(ForkServer):
         else:
             self._next.extend((key[0], waiting) for waiting in process.waiting)
             process.waiting.clear()
-            self._retire(key)
             if answer != STALE:
                 self._failed.add(key)
+                kill_group(process.pid)  # the pid is still valid before waitpid
+            self._retire(key)
 
     def _retire(self, key: tuple[bytes, bytes]) -> None:
         """Let a process end after its workers."""
@@ -188,6 +190,7 @@ class TraceServer(ForkServer):
         """Import libraries and serve clients, in a fork of the server. Returns in a forked worker."""
         worker: Any = sys.modules["__main__"]
         worker.end_with_parent()
+        os.setsid()
         directory, mask, command, environment = marshal.loads(request)
         os.chdir(directory)
         os.umask(mask)
@@ -206,7 +209,9 @@ class TraceServer(ForkServer):
 
 
 def _import(request: PreloadRequest, command: list[str], environment: dict[str, str]) -> Callable[[], bool]:
-    """Do the imports, as a worker with this command and these variables does. Returns a function: are they up to date?
+    """Do the imports, as a worker with this command and these variables does.
+
+    Returns a function that tells whether they are up to date (`Preloaded.is_current`).
 
     Raises what the imports raise, and ValueError if this process must not be kept.
     """
@@ -218,16 +223,16 @@ def _import(request: PreloadRequest, command: list[str], environment: dict[str, 
     os.dup2(output, 1)
     os.dup2(output, 2)
     worker.replace_streams()
-    worker.job_handler(
-        *command[-3:-2], *map(Path, command[-2:]), sys.stdout
-    )  # a worker loads its modules before user code runs
+    kind, store_root, project = command[-3:]
+    # a worker loads its modules before user code runs
+    worker.job_handler(kind, Path(store_root), Path(project), sys.stdout)
     from trtbuild.stages.trace.discovery import preloading
 
     state, before = run.prepare(), preloading.ProcessCounts.now()
     gc.disable()
     try:
         preloaded = preloading.preload(
-            Path(command[-1]), request.roots, request.statements, state.environment, state.modules
+            Path(project), request.roots, request.statements, state.environment, state.modules
         )
     finally:
         gc.freeze()  # forked workers share the pages of the libraries
@@ -237,7 +242,7 @@ def _import(request: PreloadRequest, command: list[str], environment: dict[str, 
         raise ValueError(reason)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    preloaded.output = os.pread(output, _MOST_OUTPUT_BYTES, 0)
+    preloaded.output = os.pread(output, _MAX_OUTPUT_BYTES, 0)
     os.close(output)
     return preloaded.is_current
 
@@ -246,7 +251,7 @@ class PreloadedServer(ForkServer):
     """Forks the workers for one request, while `is_current` returns True."""
 
     def __init__(self, channel: socket.socket, request: bytes, is_current: Callable[[], bool]) -> None:
-        super().__init__(channel.fileno(), requests.received_client)
+        super().__init__(channel.fileno(), requests.receive_client)
         self._channel = channel
         self._request = request
         self._is_current = is_current
@@ -267,7 +272,7 @@ class PreloadedServer(ForkServer):
             self._is_open = False
             return None
         client, *streams = descriptors
-        waiting = Waiting(socket.socket(fileno=client), streams, self._request)
+        waiting = WaitingClient(socket.socket(fileno=client), streams, self._request)
         if not self._is_current():
             self._is_open = False
             waiting.close()

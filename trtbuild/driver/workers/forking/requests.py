@@ -10,7 +10,7 @@ import os
 import sys
 from typing import Any
 
-#: The largest message that comes with a connection (`received_message`).
+#: The largest message that comes with a connection (`receive_message`).
 MOST_MESSAGE_BYTES = 1 << 16
 
 
@@ -31,13 +31,13 @@ def set_environment(environment: dict[str, str], set_by_libraries: dict[str, str
         os.environ.setdefault(name, value)
 
 
-def received_client(control: int) -> Any:
-    """Return the next connection that the owner of the server passes through the socket `control`."""
-    return received_message(control)[1]
+def receive_client(control: int) -> Any:
+    """Receive the next connection that the owner of the server passes through the socket with the number `control`."""
+    return receive_message(control)[1]
 
 
-def received_message(control: int) -> tuple[bytes, Any]:
-    """Return the next message of the owner of the server, and the connection that it passes."""
+def receive_message(control: int) -> tuple[bytes, Any]:
+    """Receive the next message of the owner of the server, and the connection that it passes."""
     owner = _socket.socket(fileno=control)
     try:
         message, ((_, _, number),), _, _ = owner.recvmsg(
@@ -49,7 +49,7 @@ def received_message(control: int) -> tuple[bytes, Any]:
 
 
 def receive_request(client: Any) -> tuple[list[int], bytes]:
-    """The descriptors and the bytes that a client sends. No bytes if the client has ended."""
+    """Return the descriptors and the bytes that a client sends. There are no bytes if the client has ended."""
     streams: list[int] = []
     request = b""
     size = None

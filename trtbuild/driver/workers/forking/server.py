@@ -50,18 +50,18 @@ class ForkServer:
             watched.register(0, select.POLLIN)
             for descriptor in self.descriptors():
                 watched.register(descriptor, select.POLLIN)
-            for worker_process in self._workers:
-                watched.register(worker_process.client.fileno(), select.POLLIN)  # readable: the client has ended
-                watched.register(worker_process.ended, select.POLLIN)
+            for forked in self._workers:
+                watched.register(forked.client.fileno(), select.POLLIN)  # readable: the client has ended
+                watched.register(forked.ended, select.POLLIN)
             ready = {descriptor for descriptor, _ in watched.poll()}
             if 0 in ready:  # first: the owner closes the sockets, too
                 self.end_all()
                 return None
-            for worker_process in list(self._workers):
-                if worker_process.client.fileno() in ready:
-                    kill_group(worker_process.pid)
-                if worker_process.ended in ready:
-                    self._send_status(worker_process)
+            for forked in list(self._workers):
+                if forked.client.fileno() in ready:
+                    kill_group(forked.pid)
+                if forked.ended in ready:
+                    self._send_status(forked)
             started = self.handle(ready)
             if started is not None:
                 return started
@@ -86,18 +86,18 @@ class ForkServer:
 
     def end_all(self) -> None:
         """Kill the workers, and wait for their end: their CPU time then counts as that of the build."""
-        for worker_process in self._workers:
-            kill_group(worker_process.pid)
-            os.waitpid(worker_process.pid, 0)
+        for forked in self._workers:
+            kill_group(forked.pid)
+            os.waitpid(forked.pid, 0)
 
-    def _send_status(self, worker_process: ForkedWorker) -> None:
-        kill_group(worker_process.pid)  # the processes that it started; the pid is still valid before waitpid
-        _, status = os.waitpid(worker_process.pid, 0)
+    def _send_status(self, forked: ForkedWorker) -> None:
+        kill_group(forked.pid)  # the processes that it started; the pid is still valid before waitpid
+        _, status = os.waitpid(forked.pid, 0)
         with contextlib.suppress(OSError):
-            worker_process.client.send(marshal.dumps(os.waitstatus_to_exitcode(status)))
-        worker_process.client.close()
-        os.close(worker_process.ended)
-        self._workers.remove(worker_process)
+            forked.client.send(marshal.dumps(os.waitstatus_to_exitcode(status)))
+        forked.client.close()
+        os.close(forked.ended)
+        self._workers.remove(forked)
 
     def fork_worker(self, client: Any, streams: list[int], request: bytes) -> Command | None:
         """Fork a worker for a client. Returns its command and variables in the worker, and None in the server."""
@@ -127,9 +127,9 @@ class ForkServer:
     def close_descriptors(self) -> None:
         """Close the descriptors of the server in a fork of it."""
         os.close(self._arrivals)
-        for worker_process in self._workers:
-            worker_process.client.close()
-            os.close(worker_process.ended)
+        for forked in self._workers:
+            forked.client.close()
+            os.close(forked.ended)
         self._workers.clear()
 
     def _has_gpu_driver(self) -> bool:

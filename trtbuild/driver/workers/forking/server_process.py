@@ -7,16 +7,16 @@ Rules
 1. A forked worker behaves like a new one:
    * From its client it gets the streams, the variables, the directory, the umask and the arguments.
    * Resource limits, priority, groups, processors and namespaces are those of the server. In a build, server and client
-     have the same parent. A watcher compares them (`trtbuild.driver.watching.place.program`).
+     have the same parent. A watcher compares them (`trtbuild.driver.watching.endpoint.program`).
    * Python and torch read variables while they start: the seed of hashes, the locale, ``OMP_NUM_THREADS``,
      ``LD_LIBRARY_PATH``. So the variables of server and client must be equal (`ForkServers.suit`).
    * It has the modules that `handlers.prepare` loads, with their warning filters and exit functions. A new worker loads
      them, too, before its first job. The server handles no signal, and blocks none.
    * A forked torch worker also has the tables that a new one fills during its first job (`handlers.fill_tables`).
-   * Import caches are cleared. No other cache of the server has seen the project. (A process of `preloading` has searched
-     it for imports, and has its own rules.)
-   * The only threads that the server may have are those of libraries that handle a fork, such as OpenBLAS. A new trace
-     worker forks after the same imports, too.
+   * Import caches are cleared. No other cache of the server has an entry about the project. (A process of `preloading` has
+     searched the project for imports, and has its own rules.)
+   * The only threads that the server may have are those of libraries that handle a fork, such as OpenBLAS. A trace worker
+     that was not forked has them, too, when it forks for a job.
 2. The server runs no user code, and only its main thread runs Python. The first copy of the server loads the modules of
    torch workers and forks these. So a trace worker never has modules that only torch workers need: a trace would record
    them as dependencies.
@@ -45,7 +45,7 @@ from typing import Any
 if __name__ == "__main__" and sys.version_info < (3, 11):  # these versions have no option -P
     del sys.path[0]
 
-from trtbuild.driver.workers.forking.requests import received_client, set_arguments, set_environment
+from trtbuild.driver.workers.forking.requests import receive_client, set_arguments, set_environment
 from trtbuild.driver.workers.forking.server import ForkServer
 
 
@@ -71,7 +71,7 @@ def _has_owner() -> bool:
 
 
 def _wait_for(arrivals: int) -> None:
-    """Wait for the first client, or for the end of the server."""
+    """Wait for the first client, or for the end of the owner. `arrivals` is the number of a socket."""
     watched = select.poll()
     watched.register(0, select.POLLIN)
     watched.register(arrivals, select.POLLIN)
@@ -79,39 +79,42 @@ def _wait_for(arrivals: int) -> None:
 
 
 def main(trace: int, torch: int) -> int:
-    """Load torch, then serve trace workers; a copy of this process serves torch workers."""
+    """Load torch, then serve trace workers; a copy of this process serves torch workers.
+
+    `trace` and `torch` are the numbers of the sockets of both servers. Returns the exit status in a forked worker.
+    """
     from trtbuild.driver.workers import worker
 
     worker.__name__ = "__main__"  # the main module of a worker process is the module of workers
-    this = sys.modules["__main__"]  # keeps the module alive
+    this_module = sys.modules["__main__"]  # keeps the module alive
     sys.modules["__main__"] = sys.modules.pop("trtbuild.driver.workers.worker")
     from trtbuild.driver.workers import handlers
 
     set_by_libraries = load(handlers.prepare_trace)
-    copy = os.fork()
-    is_copy = copy == 0
-    os.close(trace if is_copy else torch)
-    if is_copy:
+    torch_server = os.fork()
+    serves_torch = torch_server == 0
+    os.close(trace if serves_torch else torch)
+    if serves_torch:
         worker.end_with_parent()
         _wait_for(torch)
         set_by_libraries |= load(handlers.prepare_torch)
-        if _has_owner():  # a build that has ended waits for its servers
+        if _has_owner():  # a build that ends waits for its servers
             set_by_libraries |= load(handlers.fill_tables)
-        server = ForkServer(torch, received_client, uses_gpu=True)
+        server = ForkServer(torch, receive_client, uses_gpu=True)
     else:
         from trtbuild.driver.workers.forking.preloading import TraceServer
 
         server = TraceServer(trace, set_by_libraries)  # `preloading` states its rules
     started = server.serve()
     if started is None:
-        if not is_copy:
-            os.waitpid(copy, 0)
+        if not serves_torch:
+            os.waitpid(torch_server, 0)
         os._exit(0)  # Python would free all modules first
-    del this
+    del this_module
     command, environment = started
     if not server.has_environment:
         set_environment(environment, set_by_libraries)
-    return run_worker(command, environment, is_trace=not is_copy)
+    return run_worker(command, environment, is_trace=not serves_torch)
 
 
 def run_worker(command: list[str], environment: dict[str, str], *, is_trace: bool) -> int:

@@ -9,7 +9,8 @@ Rules
 2. The dependencies of each statement are stored. The trace adds them when the source executes this statement, so they have
    the same order. Dependencies that the manifest declares belong to the trace.
 3. The trace checks that the source executes the steps of its `LeadingImports`, and no other, until the last of the
-   statements (`Follower`). If not, it raises UnfitLibraries, and its caller starts it again in another process.
+   statements (`Follower`). If not, it raises UnfitLibraries, and its caller starts it again in another process. The trace
+   also checks this before it announces its program, because later steps then use the program.
 4. `why_not_kept` returns a reason not to keep the process, if the imports have left something that a fork does not copy, or
    that a new trace would do again: threads, processes, open files, written files, code of the project.
 5. The imports are out of date if a file that they have looked up, or the file of an imported module, has changed
@@ -173,23 +174,35 @@ def _state_of(path: str) -> object:
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
+@dataclass(frozen=True)
+class BegunTrace:
+    """The discovery of a trace, a block that records its dependencies, and a function for rule 3.
+
+    `refuse_unfit` raises UnfitLibraries if the source has not executed all imports of `preload` yet, or another step before
+    the last of them. The end of the block calls it, too.
+    """
+
+    discovery: Discovery
+    recording: AbstractContextManager[None]
+    refuse_unfit: Callable[[], None] = lambda: None
+
+
 def begin_trace(
     project: Path, source: Source, environment: Mapping[str, str], loaded_modules: frozenset[str]
-) -> tuple[Discovery, AbstractContextManager[None]]:
-    """Return the discovery of a trace, and a block that records its dependencies. Seeds the random generators.
+) -> BegunTrace:
+    """Begin a trace, with seeds for the random generators. For `environment` and `loaded_modules` see `Discovery`.
 
-    Raises UnfitLibraries, also at the end of the block, if the source does not begin with the imports of `preload`. For
-    `environment` and `loaded_modules` see `Discovery`.
+    Raises UnfitLibraries if the source does not begin with the imports of `preload`.
     """
     if not _kept:
         seed_everything()
         discovery = Discovery(project, source, environment, loaded_modules)
-        return discovery, discovery.recording()
+        return BegunTrace(discovery, discovery.recording())
     (preloaded,) = _kept
     follower = preloaded.follower(source, project)
     preloaded.restore_random_states()
     preloaded.discovery.use_source(source)
-    return preloaded.discovery, _recording(preloaded.discovery, follower)
+    return BegunTrace(preloaded.discovery, _recording(preloaded.discovery, follower), follower.refuse_rest)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""The socket of a watcher, and the identity of a program: a client and its watcher compare these values."""
+"""The socket of a watcher, and the checks by which a client and a watcher recognize each other."""
 
 # Paths are strings here: importing pathlib would take longer than the rest of a client.
 # ruff: noqa: PTH115
@@ -44,9 +44,10 @@ def is_own_peer(connection: socket.socket) -> bool:
 
 
 def program() -> list[str]:
-    """The interpreter, the files of trtbuild, and what a copy gets from its watcher and cannot change.
+    """Return the properties of this process that must be equal in a client and its watcher.
 
-    These are the groups, the processors, the namespaces and the resource limits. Torch chose its number of threads for the
+    These are the interpreter and the files of trtbuild, and the properties that a copy gets from its watcher and cannot
+    change: the groups, the processors, the namespaces and the resource limits. Torch chose its number of threads for the
     processors of the watcher, and a path may be another file in another namespace.
     """
     kinds = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))

@@ -1,0 +1,120 @@
+"""A project whose model imports a library, an installed distribution, and a watcher that keeps the library imported.
+
+The library does what libraries do while they are imported: it patches torch, reads and sets variables, looks for a module
+that does not exist, prints, and draws a random number.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.driver.watching.watched import Watch
+
+MANIFEST = """\
+version: 1
+targets: {ada: {sm: 89}}
+profiles: {rows: {x: {min: [1, 4], opt: [2, 4], max: [8, 4]}}}
+models:
+  a: {source: {python: "a:build"}, inputs: {x: {}}, profiles: [rows], targets: [ada]}
+  b: {source: {python: "b:build"}, inputs: {x: {}}, profiles: [rows], targets: [ada]}
+"""
+
+LIBRARY = """\
+import os, random, sys
+import torch
+MODE = os.environ.get("LIBRARY_MODE")
+os.environ.setdefault("SET_BY_LIBRARY", "1")
+DRAWN = random.random()
+torch.nn.functional.patched_by_library = True
+try:
+    import a_module_that_does_not_exist
+except ImportError:
+    pass
+print("the library is imported")
+PID = os.getpid()
+"""
+
+#: Each trace writes a file to the directory `seen`.
+MODEL = """\
+import json
+import os
+import random
+import torch
+IMPORT
+
+def build():
+    library = sys.modules.get("library")
+    seen = {
+        "model": "NAME", "pid": os.getpid(), "patched": hasattr(torch.nn.functional, "patched_by_library"),
+        "imported by": library and library.PID, "mode": library and library.MODE, "drawn": library and library.DRAWN,
+        "random": random.random(), "set": "SET_BY_LIBRARY" in os.environ,
+    }
+    with open(f"{os.environ['PWD_OF_TEST']}/seen/{os.getpid()}", "w") as file:
+        file.write(json.dumps(seen))
+    return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh()).eval()
+"""
+
+
+class Libraries(Watch):
+    """A project with a model `a` that imports the library, and a model `b` that does not."""
+
+    def __init__(self, folder: Path, library: str = LIBRARY) -> None:
+        super().__init__(folder)
+        self.seen.mkdir()
+        self.site = folder / "site-packages"
+        self.install("library", {"library.py": library})
+        self.environment["PYTHONPATH"] = str(self.site)
+        (self.project / "trtbuild.yaml").write_text(MANIFEST)
+        self.write("a", "import sys\nimport library\n")
+        self.write("b", "import sys\n")
+
+    def install(self, name: str, files: dict[str, str]) -> None:
+        """Install a distribution. `files` maps names below ``site-packages`` to texts."""
+        files = {**files, f"{name}-1.0.dist-info/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"}
+        record = "".join(f"{file},,\n" for file in (*files, f"{name}-1.0.dist-info/RECORD"))
+        for file, text in {**files, f"{name}-1.0.dist-info/RECORD": record}.items():
+            path = self.site / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+
+    def write(self, name: str, imports: str, more: str = "") -> None:
+        (self.project / f"{name}.py").write_text(MODEL.replace("NAME", name).replace("IMPORT", imports) + more)
+
+    def start(self, *models: str) -> None:
+        """Watch `b` only, so that the watcher itself does not trace `a` after each change."""
+        super().start(*models or "b")
+        self.wait_for(lambda: self.log.exists() and self.builds())
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """A block with the watcher, which ends in good order."""
+        self.start()
+        try:
+            yield
+        finally:
+            status = self.end()
+        assert status == 0
+
+    def trace(self, name: str, *arguments: str, **variables: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Trace a model again. Returns what its code has seen, and the JSON document of the build."""
+        for file in self.seen.iterdir():
+            file.unlink()
+        done = self.build(name, "--force", "--until", "trace", "--json", *arguments, **variables)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert ("building without" in done.stderr) == ("ALONE" in variables)
+        (file,) = self.seen.iterdir()
+        return json.loads(file.read_text()), json.loads(done.stdout)
+
+
+def is_preloaded(seen: dict[str, Any]) -> bool:
+    """Whether another process has imported the library for this trace."""
+    return seen["imported by"] is not None and seen["imported by"] != seen["pid"]
+
+
+def results(document: dict[str, Any]) -> dict[str, Any]:
+    """The keys and the outputs of all steps."""
+    return {step["id"]: (step["key"], step.get("outputs")) for step in document["steps"]}

@@ -1,0 +1,106 @@
+"""A trace that meets other imports than the process from which it was forked starts again without that process.
+
+The file ``helpers/tools.py`` of the project is part of a namespace package, which an installed package replaces. So Python
+does not execute the imports that trtbuild finds in the project. The installed ``helpers.tools`` writes to a file which
+processes have executed it, and whether they had imported the library.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.driver.watching.libraries import Libraries, results
+from trtbuild.driver.workers.forking.owner import CAN_FORK_WORKERS
+
+pytestmark = pytest.mark.skipif(not CAN_FORK_WORKERS, reason="this system cannot fork workers")
+
+#: Whether the library is imported decides the model, and so the program that a trace announces.
+LARGE_MODEL = """\
+import sys
+import torch
+import helpers.tools
+
+#: More than 64 MiB of weights: the trace announces its program before the proof has ended.
+LARGE, SMALL = 4200, 4
+
+
+class Net(torch.nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, size)
+        self.more = torch.nn.Linear(size, size)
+
+    def forward(self, x):
+        y = self.more(self.linear(x))
+        return torch.tanh(y) if "library" in sys.modules else torch.relu(y)
+
+
+def build():
+    torch.manual_seed(0)
+    return Net(LARGE if "library" in sys.modules else SIZE_ALONE).eval()
+"""
+
+
+class Helpers(Libraries):
+    """A project with ``helpers/tools.py``, and an installed package `helpers`, which Python imports instead of it."""
+
+    def __init__(self, folder: Path, in_project: str, installed: str) -> None:
+        super().__init__(folder)
+        self.executed = folder / "executed"
+        tools = self.project / "helpers" / "tools.py"
+        tools.parent.mkdir()
+        tools.write_text(in_project)
+        note = (
+            "import os, sys\n"
+            f"with open({str(self.executed)!r}, 'a') as file:\n"
+            "    file.write(f\"{os.getpid()} {'library' in sys.modules}\\n\")\n"
+        )
+        self.install("helpers", {"helpers/__init__.py": "", "helpers/tools.py": note + installed})
+
+    def processes(self) -> list[tuple[int, bool]]:
+        """The processes that have executed the installed module, each with: had it imported the library?"""
+        lines = [line.split() for line in self.executed.read_text().splitlines()]
+        self.executed.unlink()
+        return [(int(pid), has_library == "True") for pid, has_library in lines]
+
+
+def test_a_trace_that_meets_other_imports_starts_again_without_the_library(tmp_path: Path) -> None:
+    watch = Helpers(tmp_path, "import library\n", "")
+    watch.write("a", "import sys\nimport helpers.tools\nimport json\n")
+    with watch.running():
+        seen, document = watch.trace("a")
+        (_, first_had_library), (second, second_had_library) = watch.processes()
+        assert (first_had_library, second_had_library) == (True, False)
+        assert (seen["pid"], seen["imported by"], seen["patched"]) == (second, None, False)
+        alone, document_alone = watch.trace("a", ALONE="1")
+        assert watch.processes() == [(alone["pid"], False)]
+        assert results(document) == results(document_alone)
+        assert (seen["random"], seen["set"]) == (alone["random"], alone["set"])
+
+
+@pytest.mark.parametrize("size_alone", ["LARGE", "SMALL"])
+def test_an_unfit_trace_that_has_finished_its_program_announces_nothing(tmp_path: Path, size_alone: str) -> None:
+    """The source never executes the import that the process has done, so only the end of its code shows the difference."""
+    watch = Helpers(tmp_path, "import library\n", "")
+    (watch.project / "a.py").write_text(LARGE_MODEL.replace("SIZE_ALONE", size_alone))
+    with watch.running():
+        document, stages = _build(watch, "cache", tmp_path / "events")
+        assert [had_library for _, had_library in watch.processes()] == [True, False]
+        assert stages == ["trace", "lower", "partition"]  # an announcement of the first process would start more steps
+        alone, _ = _build(watch, "cache of alone", tmp_path / "events of alone", ALONE="1")
+        assert [had_library for _, had_library in watch.processes()] == [False]
+        assert results(document) == results(alone)
+
+
+def _build(watch: Libraries, cache: str, events: Path, **variables: str) -> tuple[dict[str, Any], list[str]]:
+    """Build `a` until the partition step with a new cache. Returns the document, and the stages of all started steps."""
+    variables["TRTBUILD_CACHE_DIR"] = str(watch.project.parent / cache)
+    done = watch.build("a", "-j", "2", "--until", "partition", "--json", "--events", str(events), **variables)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ("building without" in done.stderr) == ("ALONE" in variables)
+    lines = map(json.loads, events.read_text().splitlines())
+    return json.loads(done.stdout), [line["id"].split("/")[1] for line in lines if line["event"] == "step_started"]

@@ -14,17 +14,18 @@ from pathlib import Path
 from trtbuild.core.planning.graph import STAGES, ModelPlan, Reason, Step, stages_until
 from trtbuild.core.planning.priorities import weights_bytes
 from trtbuild.driver.answers.report import BuildResult
-from trtbuild.driver.building import exported_files, memory, refused_nodes
-from trtbuild.driver.building.estimates import Estimates
-from trtbuild.driver.building.events import Watcher
-from trtbuild.driver.building.executor import Callbacks, execute
+from trtbuild.driver.building.execution import memory
+from trtbuild.driver.building.execution.estimates import Estimates
+from trtbuild.driver.building.execution.executor import Callbacks, execute
+from trtbuild.driver.building.execution.gpu_limit import GpuLimit
+from trtbuild.driver.building.execution.memory import MemoryLimit
 from trtbuild.driver.building.farm_of_build import farm_of_build
-from trtbuild.driver.building.gpu_limit import GpuLimit
-from trtbuild.driver.building.memory import MemoryLimit
 from trtbuild.driver.building.operator_warnings import operator_warnings
+from trtbuild.driver.building.progress.events import Watcher
 from trtbuild.driver.building.quantization_warnings import quantization_warnings
-from trtbuild.driver.building.steps import run_step
-from trtbuild.driver.building.unchecked import UncheckedSteps
+from trtbuild.driver.building.steps import exported_files, refused_nodes
+from trtbuild.driver.building.steps.run_step import run_step
+from trtbuild.driver.building.steps.unchecked import UncheckedSteps
 from trtbuild.driver.farm.farm import Farm
 from trtbuild.driver.farm.limit import MOST_JOBS, FarmLimit
 from trtbuild.driver.project import wiring

@@ -37,7 +37,7 @@ from trtbuild.core.recipes.dependency import ABSENT, DIRECTORY, Dependency
 from trtbuild.driver.answers import report
 from trtbuild.driver.answers.documents import Build, Plan
 from trtbuild.driver.answers.report import BuildResult
-from trtbuild.driver.building.executor import Outcome
+from trtbuild.driver.building.execution.executor import Outcome
 from trtbuild.driver.project import wiring
 from trtbuild.driver.project.workspace import Workspace
 from trtbuild.errors import BlobMissing, EntryCorrupt

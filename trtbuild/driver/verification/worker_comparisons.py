@@ -20,8 +20,8 @@ from functools import partial
 from pathlib import Path
 
 from trtbuild.atomic import replace_file
-from trtbuild.driver.building.events import Watcher
 from trtbuild.driver.building.farm_of_build import connected_farm
+from trtbuild.driver.building.progress.events import Watcher
 from trtbuild.driver.farm.farm import Farm
 from trtbuild.driver.gpu_comparisons import comparing
 from trtbuild.driver.gpu_comparisons.engines import order_of_sm

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trtbuild import null_build
-from trtbuild.driver.building.memory import MIB, free_bytes
+from trtbuild.driver.building.execution.memory import MIB, free_bytes
 from trtbuild.driver.up_to_date.snapshot import source_files
 
 #: A watcher gives its memory back if fewer bytes are free.

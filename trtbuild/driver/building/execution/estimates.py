@@ -12,7 +12,7 @@ from pathlib import Path
 from trtbuild.core.model.spec import Model
 from trtbuild.core.planning.graph import Step
 from trtbuild.core.planning.priorities import weights_bytes
-from trtbuild.driver.building import memory
+from trtbuild.driver.building.execution import memory
 from trtbuild.driver.project.history import History
 
 
@@ -34,7 +34,7 @@ class Estimates:
         return last.peak_rss_bytes or None if last is not None else None
 
     def estimate_bytes(self, step: Step) -> int:
-        """The expected memory peak of a step in bytes (driver/building/memory.py, rule 3)."""
+        """The expected memory peak of a step in bytes (driver/building/execution/memory.py, rule 3)."""
         weights = weights_bytes(step) if step.stage == "engine" else self._weights_bytes.get(step.model, 0)
         return memory.estimate_bytes(step.stage, weights, self.last_peak_bytes(step.id))
 

@@ -33,9 +33,9 @@ from trtbuild.core.planning.graph import Reason, Step
 from trtbuild.core.planning.model_plan import ModelPlan
 from trtbuild.core.planning.priorities import ranks
 from trtbuild.core.planning.resource_limit import ResourceLimit
-from trtbuild.driver.building.events import Watcher
-from trtbuild.driver.building.schedule import Schedule
-from trtbuild.driver.building.thread_pool import FinishedTask, ThreadPool
+from trtbuild.driver.building.execution.schedule import Schedule
+from trtbuild.driver.building.execution.thread_pool import FinishedTask, ThreadPool
+from trtbuild.driver.building.progress.events import Watcher
 from trtbuild.driver.project.outcome import Outcome, StepRun, WrittenOutput, is_done
 from trtbuild.errors import BlobMissing, EntryCorrupt, StoreError, TrtbuildError
 

@@ -24,7 +24,7 @@ from trtbuild.core.recipes import chain, keys
 from trtbuild.core.recipes.dependency import Dependency, Observation
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
-from trtbuild.driver.building.unchecked import Publication
+from trtbuild.driver.building.steps.unchecked import Publication
 from trtbuild.driver.farm.farm import Farm
 from trtbuild.driver.project.lookups import StoreLookups
 from trtbuild.driver.project.outcome import StepRun

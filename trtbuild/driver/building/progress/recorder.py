@@ -10,8 +10,8 @@ from trtbuild.core.planning.graph import ModelPlan, Step
 from trtbuild.core.recipes.record import Record
 from trtbuild.driver.answers import report
 from trtbuild.driver.answers.documents import Build
-from trtbuild.driver.building.events import LastDuration, Watcher
-from trtbuild.driver.building.lanes import Lanes
+from trtbuild.driver.building.progress.events import LastDuration, Watcher
+from trtbuild.driver.building.progress.lanes import Lanes
 from trtbuild.driver.configuration.builder import builder_name
 from trtbuild.driver.event_log import events
 from trtbuild.driver.event_log.lines import Sink

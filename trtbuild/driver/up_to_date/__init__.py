@@ -1,4 +1,4 @@
 """Files that make a build without changes fast: the snapshot that `trtbuild.null_build` compares, and depfiles for make.
 
-This package uses `building`, `project` and the packages that these two use.
+This package uses `answers`, `project` and `configuration`.
 """

@@ -37,8 +37,8 @@ from trtbuild.core.recipes.dependency import ABSENT, DIRECTORY, Dependency
 from trtbuild.driver.answers import report
 from trtbuild.driver.answers.documents import Build, Plan
 from trtbuild.driver.answers.report import BuildResult
-from trtbuild.driver.building.execution.executor import Outcome
 from trtbuild.driver.project import wiring
+from trtbuild.driver.project.outcome import Outcome
 from trtbuild.driver.project.workspace import Workspace
 from trtbuild.errors import BlobMissing, EntryCorrupt
 from trtbuild.stages.trace.user_code.observe import HIDDEN

@@ -17,8 +17,8 @@ from trtbuild.core.model.builder_settings import BuilderSettings
 from trtbuild.core.model.spec import Target
 from trtbuild.core.planning.graph import Step
 from trtbuild.core.planning.model_plan import ModelPlan
+from trtbuild.core.planning.resource_limit import NoLimit
 from trtbuild.core.recipes.record import Record
-from trtbuild.driver.building.execution.executor import NoLimit
 from trtbuild.driver.building.execution.gpu_limit import GPU_BASE_BYTES, GpuLimit, least_gpu_bytes
 from trtbuild.driver.project.outcome import StepRun
 from trtbuild.driver.workers import pool as pool_module

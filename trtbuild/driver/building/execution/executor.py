@@ -26,20 +26,18 @@ from __future__ import annotations
 import queue
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from queue import SimpleQueue
 
-from trtbuild.core.planning.graph import Reason, Step
+from trtbuild.core.planning.graph import Step
 from trtbuild.core.planning.model_plan import ModelPlan
 from trtbuild.core.planning.priorities import ranks
-from trtbuild.core.planning.resource_limit import ResourceLimit
+from trtbuild.core.planning.resource_limit import NoLimit, ResourceLimit
 from trtbuild.driver.building.execution.schedule import Schedule
 from trtbuild.driver.building.execution.thread_pool import FinishedTask, ThreadPool
 from trtbuild.driver.building.progress.events import Watcher
 from trtbuild.driver.project.outcome import Outcome, StepRun, WrittenOutput, is_done
 from trtbuild.errors import BlobMissing, EntryCorrupt, StoreError, TrtbuildError
-
-__all__ = ["MAX_RETRIES", "Callbacks", "Outcome", "execute"]
 
 #: The largest number of retries after a blob could not be read: for each step, and for writing each model's outputs.
 MAX_RETRIES = 8
@@ -49,19 +47,6 @@ LIMIT_POLL_S = 1.0
 
 #: Seconds that an interrupted build waits for its threads. Threads that still run then end with the process.
 SHUTDOWN_TIMEOUT_S = 5.0
-
-
-class NoLimit:
-    """A limit that allows every step."""
-
-    def allows(self, step: Step) -> bool:
-        return True
-
-    def acquire(self, step: Step) -> None:
-        return
-
-    def release(self, step: Step) -> None:
-        return
 
 
 @dataclass(frozen=True)
@@ -308,7 +293,7 @@ class _Execution:
             return
         self.outcome.plans[name] = plan
         if name in self._conversions:
-            _note_conversions(self.outcome, plan, self._conversions.pop(name))
+            self.outcome.note_conversions(plan, self._conversions.pop(name))
         self._put_plan(plan)
 
     def _put_plan(self, plan: ModelPlan) -> None:
@@ -332,16 +317,3 @@ def _as_error(result: object) -> TrtbuildError:
     if isinstance(result, BaseException):
         raise result
     raise StoreError(f"a step returned {type(result).__name__}")
-
-
-def _note_conversions(outcome: Outcome, plan: ModelPlan, ran: StepRun) -> None:
-    """Add convert steps to the steps that ran, if the partition step has made their conversions.
-
-    `plan` was made after the partition step.
-    """
-    durations_s = dict(ran.conversions)
-    for step in plan.steps.values():
-        if step.stage == "convert" and step.key in durations_s and step.record is not None:
-            duration_s = durations_s.pop(step.key)
-            reason = Reason("new", "the partition step converted it to ask the parser")
-            outcome.ran[step.id] = (reason, replace(ran, record=step.record, duration_s=duration_s, conversions={}))

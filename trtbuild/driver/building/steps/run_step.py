@@ -74,7 +74,7 @@ def run_step(
         return _run_user_code(step, plan, lookups, store, pool, publication)
     if step.stage in ("lower", "engine"):
         inputs = (sha256 for _, sha256 in blobs_read_by(step))
-        lookups.keep_file_weights(plan.model, [sha256 for sha256 in inputs if sha256 in plan.file_weights])
+        lookups.files.put_blobs(plan.model, [sha256 for sha256 in inputs if sha256 in plan.file_weights])
     store.fetch(sha256 for _, sha256 in blobs_read_by(step))
     job = step.job
     if isinstance(job, PartitionJob):
@@ -248,7 +248,7 @@ def create_package_record(recipe: Recipe, plan: ModelPlan, store: LayeredStore, 
     # the engines may all be in a remote cache
     store.fetch(blob.sha256 for engine in contents.engines for blob in (engine.plan, engine.layers) if blob is not None)
     if contents.packed_library is not None:
-        lookups.keep_file_weights(plan.model, [contents.packed_library.sha256])
+        lookups.files.put_blobs(plan.model, [contents.packed_library.sha256])
     names = store.put_bytes(json.dumps(_names_of_targets(contents, lookups), indent=1, sort_keys=True).encode())
     index = index_to_bytes(package_index(contents, names, _quantized_types(contents, lookups)))
     plans = {

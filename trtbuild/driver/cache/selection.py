@@ -26,7 +26,7 @@ from trtbuild.core.planning.jobs import PartitionJob
 from trtbuild.core.recipes import chain, keys
 from trtbuild.core.recipes.dependency import Dependency
 from trtbuild.core.values.encoding import Value
-from trtbuild.driver.building.steps.run_step import publish_package
+from trtbuild.driver.building.steps.package_record import publish_package
 from trtbuild.driver.outputs import pt2
 from trtbuild.driver.project.lookups import StoreLookups
 from trtbuild.driver.project.workspace import Workspace

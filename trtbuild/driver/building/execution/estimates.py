@@ -17,7 +17,7 @@ from trtbuild.driver.project.history import History
 
 
 class Estimates:
-    """Returns the last duration and the last memory peak of a step, and estimates of memory for the steps of `models`."""
+    """The last duration and memory peak of each step, and the expected memory peaks of the steps of `models`."""
 
     def __init__(self, history: History, project: Path, models: Mapping[str, Model]) -> None:
         self._history = history

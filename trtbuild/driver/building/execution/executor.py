@@ -56,7 +56,8 @@ class Callbacks:
     `replan` plans a model again, `run` runs one step, and `write` writes the outputs of a finished model. `abort` ends the
     running steps when the build is interrupted. `last_duration_s` returns the seconds that a step took last time, by id.
 
-    `run` may call its last argument once, when `replan` can use the results of the step (rule 8).
+    The last argument of `run` is a function that announces the results of the step (rule 8). `run` may call it once, when
+    `replan` can already use these results.
     """
 
     replan: Callable[[str], ModelPlan]
@@ -135,6 +136,7 @@ class _Execution:
         self._errors_of_outputs: dict[str, TrtbuildError] = {}
         #: Step id → how often the step has run in this build.
         self._run_counts: Counter[str] = Counter()
+        #: Whether a step waits for the limit. Then the limit is asked again after `LIMIT_POLL_S`.
         self._limit_refused = False
         #: The keys of the running steps that have announced their results.
         self._announced_keys: set[str] = set()

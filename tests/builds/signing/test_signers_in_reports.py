@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.builds.signing.test_signed_builds import CI
 from tests.builds.test_events_and_reports import data_of
-from tests.builds.test_signed_builds import CI
 from tests.cli.report_page.browser import Browser
 from tests.conftest import CommandLine
 from tests.programs import program

@@ -82,7 +82,7 @@ class OnWorkers:
         package = provenance_file.package_in_place(subject.workspace.project, subject.plan)
         reason = NO_PACKAGE
         if package is not None:
-            reason = comparing.reason_against(package.index, partitioning.job.operators) or ""
+            reason = comparing.why_project_is_needed(package.index, partitioning.job.operators) or ""
         for name in partitioning.targets:
             if package is None or reason:
                 yield NotRunHere(name, reason)

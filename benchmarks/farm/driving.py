@@ -17,10 +17,10 @@ from trtbuild.core.model.builder_settings import BuilderSettings
 from trtbuild.core.model.spec import Target
 from trtbuild.core.recipes import keys
 from trtbuild.driver.configuration import WorkersSettings
-from trtbuild.driver.farm.census import Census
 from trtbuild.driver.farm.connecting import connected
 from trtbuild.driver.farm.exchange import exchanges
 from trtbuild.driver.farm.farm import Farm
+from trtbuild.driver.farm.known_workers import KnownWorkers
 from trtbuild.driver.project import wiring
 from trtbuild.toolchain.libraries import table
 
@@ -33,7 +33,7 @@ def main(address: str, steps: int, slots: int) -> None:
     version = table.installed_version("tensorrt-rtx") or "none"
     shared = exchanges(store, configuration)
     with store.session(), connected(address, WorkersSettings(), project) as client:
-        farm = Farm(client, Census(client, tuple(shared), 60.0, print), store, shared)
+        farm = Farm(client, KnownWorkers(client, tuple(shared), 60.0, print), store, shared)
 
         def step(number: int) -> None:
             onnx = store.put_bytes(f"{time.time_ns()} {number}".encode()).sha256

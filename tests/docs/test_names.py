@@ -120,6 +120,6 @@ def test_the_list_of_functions_that_a_build_calls_is_right() -> None:
 
 def test_names_that_do_not_exist_are_recognized() -> None:
     assert not exists("driver/nothing.py")
-    assert exists("driver/building/executor.py")
+    assert exists("driver/building/execution/executor.py")
     assert not resolves("trtbuild.core.planning.nothing")
     assert resolves("trtbuild.core.recipes.keys.STEP_VERSIONS")

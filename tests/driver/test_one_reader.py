@@ -15,7 +15,7 @@ import trtbuild
 from tests.conftest import CommandLine
 from tests.driver.conftest import Small
 from trtbuild.driver.answers.differences import diff
-from trtbuild.driver.building.events import Watchers
+from trtbuild.driver.building.progress.events import Watchers
 from trtbuild.driver.inspection import inspect
 from trtbuild.driver.project.workspace import Request
 from trtbuild.driver.running.bench import bench

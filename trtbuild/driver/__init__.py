@@ -2,10 +2,7 @@
 
 Each subpackage has one subject, and imports only from the layers below its own. These are the layers, the lowest first:
 
-1. `configuration` and `outputs`
-2. `project` (with `wiring`, the composition root)
-3. `packages` and `doctor`
-4. `workers` and `answers`
-5. `building` and `inspection`
-6. `cache`, `in_program`, `running`, `up_to_date` and `verification`; these do not import one another
+`configuration` and `outputs`; `project` (with `wiring`, the composition root); `packages` and `doctor`; `gpu_comparisons`;
+`workers` and `answers`; `event_log` and `farm`; `building` and `inspection`; `cache`, `in_program`, `running`, `up_to_date`
+and `verification`; `reports`; `watching`. Packages of one layer do not import one another.
 """

@@ -151,7 +151,7 @@ def test_documents_that_contradict_each_other_are_made_again(world: FakeWorld, n
 
 def test_an_exception_about_a_record_of_this_build_is_raised(world: FakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     world.build(a_model())
-    monkeypatch.setattr("trtbuild.core.planning.model_plan.engine_job", lambda *_: [][0])
+    monkeypatch.setattr("trtbuild.core.planning.planned_engines.engine_job", lambda *_: [][0])
     with pytest.raises(IndexError):
         world.build(a_model())
 

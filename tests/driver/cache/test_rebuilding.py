@@ -14,7 +14,7 @@ from tests.projects import copy_project, edit
 from trtbuild.cli.screens import rebuilds
 from trtbuild.core.recipes.record import Record
 from trtbuild.core.values.codec import decode
-from trtbuild.driver.building.events import Watcher
+from trtbuild.driver.building.progress.events import Watcher
 from trtbuild.driver.cache.documents import Rebuilt
 from trtbuild.driver.cache.rebuilding import parse_share, rebuild
 from trtbuild.driver.project.workspace import Request

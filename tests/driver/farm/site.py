@@ -22,9 +22,9 @@ from trtbuild.core.recipes import keys
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.driver.configuration import Configuration
 from trtbuild.driver.farm import performing
-from trtbuild.driver.farm.census import Census
 from trtbuild.driver.farm.exchange import exchanges
 from trtbuild.driver.farm.farm import Compiled, Farm
+from trtbuild.driver.farm.known_workers import KnownWorkers
 from trtbuild.driver.farm.labels import gpu_label
 from trtbuild.driver.farm.processes import processes_here
 from trtbuild.driver.gpu_comparisons.gpu_kinds import GpuKind
@@ -131,8 +131,8 @@ class Driver:
         self.messages: list[str] = []
         self.store: LayeredStore = wiring.open_store(project, configuration, root)
         shared = exchanges(self.store, configuration)
-        self.census = Census(client, tuple(shared), wait_s, self.messages.append)
-        self.farm = Farm(client, self.census, self.store, shared)
+        self.workers = KnownWorkers(client, tuple(shared), wait_s, self.messages.append)
+        self.farm = Farm(client, self.workers, self.store, shared)
 
     def compile(self, onnx: bytes = b"onnx", *, replace: bool = False, **job: Any) -> Compiled:
         """Compile an engine through the farm, and check that its plan is the right one."""

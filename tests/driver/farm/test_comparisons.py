@@ -146,7 +146,7 @@ def of_another_key(text: str, name: str) -> Answer:
     asked = FarmJob.from_text(text)
     assert isinstance(asked.job, ComparisonJob)
     job = dataclasses.replace(asked.job, job=dataclasses.replace(asked.job.job, tolerances=tolerances("engine", 0.5)))
-    return performing._performed(dataclasses.replace(asked, job=job, key=job.recipe.key), name)
+    return performing._do_job(dataclasses.replace(asked, job=job, key=job.recipe.key), name)
 
 
 def of_other_points(text: str, name: str) -> Answer:
@@ -164,7 +164,7 @@ def nonsense(text: str, name: str) -> Answer:
 
 def changed_after_signing(text: str, name: str) -> Answer:
     """Sign a report, and answer with the document of another one."""
-    signed = performing._performed(FarmJob.from_text(text), name)
+    signed = performing._do_job(FarmJob.from_text(text), name)
     document = json.loads(signed.document)
     document["provenance"]["builder"] = "someone else"
     return dataclasses.replace(signed, document=json.dumps(document))
@@ -172,13 +172,13 @@ def changed_after_signing(text: str, name: str) -> Answer:
 
 def of_worst_inputs_outside_the_store(text: str, name: str) -> Answer:
     """Answer with the right report, and with worst inputs whose name is a path."""
-    honest = performing._performed(FarmJob.from_text(text), name)
+    honest = performing._do_job(FarmJob.from_text(text), name)
     return dataclasses.replace(honest, worst=BlobFiles("../" * 8 + "etc/passwd", (Output("a" * 64, 1),)))
 
 
 def of_worst_inputs_without_files(text: str, name: str) -> Answer:
     """Answer with the right report, and with worst inputs that consist of no file."""
-    honest = performing._performed(FarmJob.from_text(text), name)
+    honest = performing._do_job(FarmJob.from_text(text), name)
     return dataclasses.replace(honest, worst=BlobFiles("a" * 64, ()))
 
 
@@ -190,7 +190,7 @@ def _with_report(text: str, name: str, make: Any) -> Answer:
     document = Record(asked.job.recipe, {"report": output}).to_bytes()
     file = Output(hashlib.sha256(document).hexdigest(), len(document))
     entry = record_entry(file, {blob.sha256: blob.files for blob in blob_files(local, [output.sha256])})
-    honest = performing._performed(asked, name)
+    honest = performing._do_job(asked, name)
     return dataclasses.replace(honest, document=document.decode(), entry=entry.to_bytes().decode())
 
 
@@ -202,7 +202,7 @@ def _with_report(text: str, name: str, make: Any) -> Answer:
         (of_another_partition, "it is the report of another comparison"),
         (nonsense, "it is not a report"),
         (of_worst_inputs_outside_the_store, "a blob or a file has a name that is not a digest"),
-        (of_worst_inputs_without_files, "blob a+ consists of itself, or of several files"),
+        (of_worst_inputs_without_files, "blob a+ has no file, or only one file with another digest"),
     ],
 )
 def test_a_lie_is_found_and_the_liar_is_not_used_again(

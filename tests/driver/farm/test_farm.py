@@ -58,7 +58,7 @@ class Counting:
 
 def honest_answer(text: str, name: str) -> Answer:
     """The answer of a worker without a fault, also if `behaviours` has another one for its name."""
-    return performing._performed(FarmJob.from_text(text), name)
+    return performing._do_job(FarmJob.from_text(text), name)
 
 
 def test_an_engine_comes_from_a_worker(site: Site, driver: Driver, project: Path) -> None:
@@ -276,7 +276,7 @@ def test_three_deaths_of_a_compiler_are_the_failure_of_the_step(site: Site, driv
 def test_another_worker_does_the_job_of_one_that_does_not_send_its_answer(
     site: Site, driver: Driver, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answers, "RESULT_S", 3.0)
+    monkeypatch.setattr(answers, "RESULT_TIMEOUT_S", 3.0)
     silent: list[str] = []
 
     def silence_the_first(worker: Worker) -> None:
@@ -367,7 +367,7 @@ def test_a_slot_of_another_build_is_not_free(site: Site, driver: Driver, project
     with ThreadPoolExecutor(1) as thread:
         running = thread.submit(other.compile)
         assert begun.wait(20)
-        assert driver.census.free_slots(label, ()) == 0
+        assert driver.workers.free_slots(label, ()) == 0
         may_end.set()
         running.result(timeout=20)
 

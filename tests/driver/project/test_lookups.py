@@ -5,11 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import cast
 
-import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
-from trtbuild.core.model.spec import Input, Model, Origin, Source
 from trtbuild.core.planning.graph import ModelPlan, Reason, Step
 from trtbuild.core.recipes.chain import link_bytes
 from trtbuild.core.recipes.dependency import Dependency
@@ -17,7 +14,6 @@ from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
 from trtbuild.driver.project.history import History
 from trtbuild.driver.project.lookups import StoreLookups
-from trtbuild.errors import ManifestErrors
 from trtbuild.store.digests.fingerprint import FileDigests
 from trtbuild.store.layers.layered import LayeredStore
 from trtbuild.store.local.local import LocalStore
@@ -94,30 +90,6 @@ def test_forced_steps_run_once(store: LocalStore, tmp_path: Path) -> None:
     assert store_lookups.why_forced_to_run("n/engine", RECIPE.key) is None, (
         "the result of the first step is also that of other steps with the key"
     )
-
-
-def a_model(weights: str) -> Model:
-    return Model("m", Source("python", "m:f"), (Input("x"),), (), (), Origin("t.yaml", 3), weights=weights)
-
-
-def test_weights_are_read_from_their_file_when_they_are_needed(store: LocalStore, tmp_path: Path) -> None:
-    save_file({"w": np.arange(4, dtype=np.float32)}, tmp_path / "w.safetensors")
-    model = a_model("w.safetensors")
-    store_lookups = lookups(store, tmp_path)
-    table = store_lookups.weights_table(model)
-    assert table is not None
-    sha256 = table["w"].sha256
-    assert not store.has(sha256)
-    store_lookups.keep_file_weights(model, [])
-    assert not store.has(sha256)
-    store_lookups.keep_file_weights(model, [sha256])
-    assert store.get_bytes(sha256) == np.arange(4, dtype=np.float32).tobytes()
-
-
-def test_the_error_about_a_missing_weights_file_names_its_line(store: LocalStore, tmp_path: Path) -> None:
-    with pytest.raises(ManifestErrors, match=r"gone\.safetensors") as caught:
-        lookups(store, tmp_path).weights_table(a_model("gone.safetensors"))
-    assert (caught.value.file, caught.value.line) == ("t.yaml", 3)
 
 
 def test_writing_a_link_replaces_its_damaged_blob(store: LocalStore, tmp_path: Path) -> None:

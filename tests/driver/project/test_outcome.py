@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, cast
 
-from tests.driver.building.test_executor import NEW, FakeProject, a_step
+from tests.driver.building.execution.test_executor import NEW, FakeProject, a_step
 from trtbuild.driver.project.outcome import Outcome
 from trtbuild.errors import SourceError
 

@@ -20,7 +20,7 @@ from trtbuild.core.model.verification import Point
 from trtbuild.core.packages import provenance
 from trtbuild.core.partition.partitions import Partition
 from trtbuild.driver.answers.documents import Verification
-from trtbuild.driver.building.events import Watcher
+from trtbuild.driver.building.progress.events import Watcher
 from trtbuild.driver.gpu_comparisons import engines as engine_verification
 from trtbuild.driver.gpu_comparisons.engines import TargetGpu
 from trtbuild.driver.project.workspace import Request

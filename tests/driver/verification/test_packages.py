@@ -20,7 +20,7 @@ from tests.driver.verification.conftest import (
 )
 from trtbuild.core.model.verified import NotRun
 from trtbuild.core.packages import provenance
-from trtbuild.driver.building.events import Watcher
+from trtbuild.driver.building.progress.events import Watcher
 from trtbuild.driver.gpu_comparisons import engines as engine_verification
 from trtbuild.driver.verification import packages
 from trtbuild.driver.verification.document import Options

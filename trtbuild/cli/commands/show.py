@@ -22,7 +22,7 @@ from trtbuild.errors import ConfigurationErrors, FrozenError, ManifestErrors, Tr
 
 if TYPE_CHECKING:
     from trtbuild.driver.answers.documents import Build, Failure
-    from trtbuild.driver.building.events import Watcher
+    from trtbuild.driver.building.progress.events import Watcher
 
 Document = TypeVar("Document")
 Flags = dict[str, Any]
@@ -106,13 +106,13 @@ def interrupted(*, unsent: int = 0) -> None:
 
 def watching(flags: Flags) -> Watcher:
     """The watcher of a build: progress in the form that this terminal supports, and the timeline of `--trace`."""
-    from trtbuild.driver.building.events import Watchers
+    from trtbuild.driver.building.progress.events import Watchers
 
     watchers: list[Watcher] = []
     if not flags.get("quiet"):
         watchers.append(_progress())
     if flags.get("trace_file"):
-        from trtbuild.driver.building.timeline import Timeline
+        from trtbuild.driver.building.progress.timeline import Timeline
 
         watchers.append(Timeline(flags["trace_file"], warn))
     return Watchers(watchers)
@@ -122,8 +122,8 @@ def recorded(flags: Flags) -> Watcher:
     """The watcher of a build, as `watching` returns it, and the recorder of its events.
 
     The events go to the project's state, to the file of `--events`, and into the report of `--report`."""
-    from trtbuild.driver.building.events import Watchers
-    from trtbuild.driver.building.recorder import Recorder
+    from trtbuild.driver.building.progress.events import Watchers
+    from trtbuild.driver.building.progress.recorder import Recorder
     from trtbuild.driver.event_log.kept import KeptEvents
     from trtbuild.driver.event_log.lines import EventFile, Sink
     from trtbuild.driver.project.wiring import STATE_FOLDER

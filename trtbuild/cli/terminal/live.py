@@ -25,7 +25,7 @@ from trtbuild.cli.terminal.progress import Progress, crop, description, headline
 from trtbuild.cli.terminal.quantities import duration
 from trtbuild.cli.terminal.reasons import short_reason
 from trtbuild.core.planning.graph import Step
-from trtbuild.driver.building.events import LastDuration
+from trtbuild.driver.building.progress.events import LastDuration
 from trtbuild.errors import TrtbuildError
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from trtbuild.cli.terminal import terminal
 from trtbuild.cli.terminal.quantities import count, duration
 from trtbuild.cli.terminal.reasons import short_reason, shorten_to_width
 from trtbuild.core.planning.graph import ModelPlan, Step, step_id
-from trtbuild.driver.building.events import Watcher
+from trtbuild.driver.building.progress.events import Watcher
 from trtbuild.errors import TrtbuildError
 
 if TYPE_CHECKING:

@@ -18,29 +18,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import cached_property
 
 from trtbuild.core.engines.binding import Interface, bind_weights, weights_from_json
-from trtbuild.core.engines.engine_job import EngineJob, Weight
-from trtbuild.core.model.builder_settings import BuilderSettings
-from trtbuild.core.model.plugins import Plugin, has_library, plugins_of
+from trtbuild.core.engines.engine_job import Weight
+from trtbuild.core.model.plugins import Plugin
 from trtbuild.core.model.shapes import ShapePlan, symbol_values
-from trtbuild.core.model.spec import Model, Target, ToolchainName
+from trtbuild.core.model.spec import Model, ToolchainName
 from trtbuild.core.packages.contents import ToolchainPartitions
-from trtbuild.core.partition.partitions import Partition, Partitions
+from trtbuild.core.partition.partitions import Partitions
 from trtbuild.core.planning import acceptance
 from trtbuild.core.planning.comparison import make_comparison
 from trtbuild.core.planning.demand import require_blobs
-from trtbuild.core.planning.expand import engine_job, sizes_in_units
+from trtbuild.core.planning.expand import sizes_in_units
 from trtbuild.core.planning.graph import ModelPlan, Reason, Step, step_id
-from trtbuild.core.planning.jobs import ConvertJob, LowerJob, PartitionJob
+from trtbuild.core.planning.jobs import LowerJob, PartitionJob
 from trtbuild.core.planning.lookups import Facts, Lookups, ToolchainFacts
+from trtbuild.core.planning.planned_engines import EnginePlanner, suffix_of
 from trtbuild.core.planning.planned_package import InterfaceAndWeights, PartitionSteps, plan_package
 from trtbuild.core.planning.planned_user_code import UserCodePlanner
 from trtbuild.core.planning.verdicts import RECORDED, Verdicts
 from trtbuild.core.recipes import keys
-from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Output, Record
 
 __all__ = ["Facts", "Lookups", "ModelPlan", "ToolchainFacts", "plan_model"]
@@ -66,9 +64,6 @@ class _ForwardPass:
         self._versions: Mapping[str, str] = facts.versions or {}
         self._lookups = lookups
         self._verdicts = Verdicts(self.plan, lookups)
-        #: ``id()`` of a partition → its engine job for the first target.
-        self._jobs: dict[int, EngineJob] = {}
-        self._settings_by_workspace: dict[int | None, BuilderSettings] = {}
 
     def plan_all(self) -> None:
         """Add every step whose recipe is known, and unknown steps for the later stages."""
@@ -102,6 +97,9 @@ class _ForwardPass:
 
     def _after_lower(self, lower: Record, interface_and_weights: InterfaceAndWeights) -> None:
         """Add all steps after lower. Documents that contradict each other may raise any error (rule 5)."""
+        planner = EnginePlanner(
+            self.plan, self._verdicts, self._lookups, interface_and_weights, self._versions, self._facts.environment
+        )
         partition_steps: PartitionSteps = {}
         engines: dict[tuple[str, str], Step] = {}
         for target in self._model.targets:
@@ -111,10 +109,10 @@ class _ForwardPass:
                 partition_steps[toolchain] = self._partition(lower, target.toolchain, facts, first=not partition_steps)
             step, toolchain_partitions = partition_steps[toolchain]
             if toolchain_partitions is None:
-                self._verdicts.add_unknown("convert", suffix=_suffix(step), producers=(step.id,))
+                self._verdicts.add_unknown("convert", suffix=suffix_of(step), producers=(step.id,))
                 self._verdicts.add_unknown("engine", target=target.name, producers=(step.id,))
                 continue
-            engines |= self._engines(step, toolchain_partitions, target, facts, interface_and_weights)
+            engines |= planner.add_engines(step, toolchain_partitions.partitions, target, facts)
         plan_package(self.plan, self._verdicts, self._facts, lower, interface_and_weights, partition_steps, engines)
 
     def _rerun_producer(self, trace: Step) -> bool:
@@ -256,107 +254,6 @@ class _ForwardPass:
     def _plugins(self) -> tuple[Plugin, ...]:
         return () if self._model.plugins is None else self._model.plugins.operators
 
-    def _conversion(self, partition: Partition, facts: ToolchainFacts) -> Recipe:
-        plugins = plugins_of(self._model.plugins, partition.plugins)
-        return keys.convert(partition.graph, facts.opset, self._versions, plugins)
-
-    def _convert(self, partition_step: Step, partition: Partition, facts: ToolchainFacts) -> Step:
-        suffix = _suffix(partition_step)
-        existing_step = self.plan.steps.get(step_id(self._model.name, "convert", partition.name, suffix))
-        if existing_step is not None:
-            return existing_step
-        if partition_step.record is None:
-            raise AssertionError("a convert step needs the record of its partition step")
-        program = partition_step.record.outputs[f"program:{partition.graph}"].sha256
-        plugins = plugins_of(self._model.plugins, partition.plugins)
-        job = ConvertJob(program, self._model.source.graph.name, facts.opset, plugins)
-        recipe = self._conversion(partition, facts)
-        producers = (partition_step.id,)
-        return self._verdicts.add_step(
-            "convert", recipe, job, partition=partition.name, suffix=suffix, producers=producers
-        )
-
-    def _engines(
-        self,
-        step: Step,
-        toolchain_partitions: ToolchainPartitions,
-        target: Target,
-        facts: ToolchainFacts,
-        interface_and_weights: InterfaceAndWeights,
-    ) -> dict[tuple[str, str], Step]:
-        """Add the convert and engine steps for one target. Returns the engine steps, by partition and target."""
-        all_partitions = toolchain_partitions.partitions.partitions
-        tensorrt_partitions = [partition for partition in all_partitions if partition.kind == "tensorrt"]
-        self._lookups.expect(lambda: [self._conversion(partition, facts) for partition in tensorrt_partitions])
-        converted = [(partition, self._convert(step, partition, facts)) for partition in tensorrt_partitions]
-        environment = self._facts.environment
-        self._lookups.expect(
-            lambda: [
-                keys.engine(self._job(partition, target, facts, conversion.record, interface_and_weights), environment)
-                for partition, conversion in converted
-                if conversion.record is not None
-            ]
-        )
-        return {
-            (partition.name, target.name): self._engine(partition, target, facts, conversion, interface_and_weights)
-            for partition, conversion in converted
-        }
-
-    def _engine(
-        self,
-        partition: Partition,
-        target: Target,
-        facts: ToolchainFacts,
-        converted: Step,
-        interface_and_weights: InterfaceAndWeights,
-    ) -> Step:
-        interface, _ = interface_and_weights
-        producers = (converted.id, step_id(self._model.name, "trace"))
-        if converted.record is None:
-            return self._verdicts.add_unknown("engine", partition.name, target=target.name, producers=producers)
-        job = self._job(partition, target, facts, converted.record, interface_and_weights)
-        recipe = keys.engine(job, self._facts.environment)
-        return self._verdicts.add_step(
-            "engine",
-            recipe,
-            job,
-            partition=partition.name,
-            target=target.name,
-            producers=producers,
-            names=lambda: {f"weights.w{k}": interface.slots[slot].name for k, slot in enumerate(partition.weights)},
-        )
-
-    def _job(
-        self,
-        partition: Partition,
-        target: Target,
-        facts: ToolchainFacts,
-        converted: Record,
-        interface_and_weights: InterfaceAndWeights,
-    ) -> EngineJob:
-        onnx = converted.outputs["onnx"].sha256
-        settings = self._settings(facts)
-        similar_job = self._jobs.get(id(partition))  # weights and profiles are the same for every target
-        if similar_job is not None:
-            return replace(similar_job, onnx=onnx, settings=settings, target=target, toolchain_version=facts.version)
-        job = engine_job(
-            self._model, self.plan.shapes, partition, onnx, interface_and_weights[1], settings, target, facts.version
-        )
-        if has_library(self._model.plugins, partition.plugins) and self.plan.plugin_library is not None:
-            job = replace(job, plugin_library=self.plan.plugin_library.sha256)
-        self._jobs[id(partition)] = job
-        return job
-
-    def _settings(self, facts: ToolchainFacts) -> BuilderSettings:
-        """The builder settings for a toolchain. If the manifest sets no workspace, they have the toolchain's. Targets share
-        them."""
-        settings = self._model.builder
-        if settings.workspace is not None:
-            return settings
-        if facts.workspace not in self._settings_by_workspace:
-            self._settings_by_workspace[facts.workspace] = replace(settings, workspace=facts.workspace)
-        return self._settings_by_workspace[facts.workspace]
-
     def _add_unknown_after_lower(self) -> None:
         partition = self._verdicts.add_unknown("partition", producers=(step_id(self._model.name, "lower"),)).id
         self._add_unknown_after_partition(partition)
@@ -366,8 +263,3 @@ class _ForwardPass:
         for target in self._model.targets:
             self._verdicts.add_unknown("engine", target=target.name, producers=(partition,))
         self._verdicts.add_unknown("package", producers=(partition,))
-
-
-def _suffix(partition_step: Step) -> str:
-    """The suffix in the id of a partition step: empty for the model's first toolchain."""
-    return partition_step.id.partition("/partition")[2].removeprefix("@")

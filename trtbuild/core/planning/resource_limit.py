@@ -1,4 +1,4 @@
-"""The protocol of a limit on the steps that run at the same time."""
+"""The protocol of a limit on the steps that run at the same time, and the limit that allows all steps."""
 
 from __future__ import annotations
 
@@ -21,3 +21,16 @@ class ResourceLimit(Protocol):
     def release(self, step: Step) -> None:
         """Note that the step has ended."""
         ...
+
+
+class NoLimit:
+    """A limit that allows every step."""
+
+    def allows(self, step: Step) -> bool:
+        return True
+
+    def acquire(self, step: Step) -> None:
+        return
+
+    def release(self, step: Step) -> None:
+        return

@@ -1,5 +1,8 @@
-"""Running the steps of plans: scheduling, progress events, the timeline.
+"""Run the steps of plans, and write the outputs.
 
-Input: a `Request`. Output: a `BuildResult`. Order for reading: `build` → `executor` → `steps` → `workers.pool`.
-Uses `answers`, `workers`, `packages`, `project`, `configuration` and `outputs`.
+Input: a `Workspace` (made from a `Request`) and a `Watcher`. Output: a `BuildResult`. Order for reading: `build` →
+`execution.executor` → `steps.run_step` → `workers.pool`. `execution` decides when a step starts, `steps` runs one step, and
+`progress` has the events of a build. `write_outputs` writes the outputs of a model, and `farm_of_build` connects a build to
+the workers of a scheduler.
+Uses `answers`, `event_log`, `farm`, `workers`, `packages`, `project`, `configuration` and `outputs`.
 """

@@ -1,30 +1,30 @@
-"""A build: plan, run the steps that are not hits, write the outputs. The caller (`trtbuild.cli`) decides what to print."""
+"""A build: plan, run the steps that are not hits, write the outputs. The caller decides what to print."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import gc
 import os
 import time
 import traceback
-from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
+from collections.abc import Callable, Collection, Mapping, Sequence
 
-from trtbuild.core.planning.graph import STAGES, ModelPlan, Reason, Step, stages_until
+from trtbuild.core.planning.graph import STAGES, ModelPlan, Step, stages_until
 from trtbuild.core.planning.priorities import weights_bytes
 from trtbuild.driver.answers.report import BuildResult
-from trtbuild.driver.building import exported_files, memory, refused_nodes
-from trtbuild.driver.building.estimates import Estimates
-from trtbuild.driver.building.events import Watcher
-from trtbuild.driver.building.executor import Callbacks, execute
+from trtbuild.driver.building.execution import memory
+from trtbuild.driver.building.execution.estimates import Estimates
+from trtbuild.driver.building.execution.executor import Callbacks, execute
+from trtbuild.driver.building.execution.gpu_limit import GpuLimit
+from trtbuild.driver.building.execution.memory import MemoryLimit
 from trtbuild.driver.building.farm_of_build import farm_of_build
-from trtbuild.driver.building.gpu_limit import GpuLimit
-from trtbuild.driver.building.memory import MemoryLimit
 from trtbuild.driver.building.operator_warnings import operator_warnings
+from trtbuild.driver.building.progress.events import Watcher
 from trtbuild.driver.building.quantization_warnings import quantization_warnings
-from trtbuild.driver.building.steps import run_step
-from trtbuild.driver.building.unchecked import UncheckedSteps
+from trtbuild.driver.building.steps import refused_nodes
+from trtbuild.driver.building.steps.run_step import run_step
+from trtbuild.driver.building.steps.unchecked import UncheckedSteps
+from trtbuild.driver.building.write_outputs import write_outputs
 from trtbuild.driver.farm.farm import Farm
 from trtbuild.driver.farm.limit import MOST_JOBS, FarmLimit
 from trtbuild.driver.project import wiring
@@ -82,18 +82,7 @@ def build(workspace: Workspace, watcher: Watcher, servers: ServerSource | None =
             plans = workspace.plans()
             pending = _pending_steps(plans, stages)
         if pending and request.frozen:
-            lines = [f"{step.id}: {step.reason.text}" for step in pending[:MAX_LISTED]]
-            if len(pending) > MAX_LISTED:
-                lines.append(f"and {len(pending) - MAX_LISTED} more: trtbuild plan")
-            warnings = workspace.store.warnings()
-            doctor_hint = (
-                "run trtbuild doctor to examine the remotes; or " if warnings and workspace.store.readers else ""
-            )
-            raise FrozenError(
-                "--frozen is set, but these steps would have to run:\n    " + "\n    ".join(lines),
-                hint=f"{doctor_hint}build without --frozen, or fill the cache first",
-                warnings=warnings,
-            )
+            raise _pending_steps_error(workspace, pending)
         if pending:
             workspace.check_environment(plans)
         outcome = Outcome(dict(plans), stages=stages)
@@ -108,16 +97,8 @@ def build(workspace: Workspace, watcher: Watcher, servers: ServerSource | None =
         finally:  # the history is also saved after an interrupted build
             _save_history(workspace, outcome)
             workspace.store.close()
-    unreadable_outputs = {
-        name: error for name, error in outcome.unwritten.items() if isinstance(error, BlobMissing | EntryCorrupt)
-    }
-    if request.frozen and unreadable_outputs:
-        raise FrozenError(
-            "--frozen is set, and these outputs cannot be read from the caches:\n    "
-            + "\n    ".join(f"{name}: {error.text}" for name, error in unreadable_outputs.items()),
-            hint="a remote has their records but not their blobs: build without --frozen, then run trtbuild cache push",
-            warnings=workspace.store.warnings(),
-        )
+    if request.frozen:
+        _refuse_unreadable_outputs(workspace, outcome)
     result = BuildResult(outcome, remotes=workspace.store.reports())
     for name in plans:
         result.written += outcome.written.get(name, [])
@@ -136,6 +117,34 @@ def _pending_steps(plans: Mapping[str, ModelPlan], stages: Collection[str]) -> l
     """The steps of `stages` that are not hits."""
     steps = [step for plan in plans.values() for step in plan.steps.values()]
     return [step for step in steps if step.verdict != "hit" and step.stage in stages]
+
+
+def _pending_steps_error(workspace: Workspace, pending: Sequence[Step]) -> FrozenError:
+    """The error of ``--frozen`` about steps that are not hits."""
+    lines = [f"{step.id}: {step.reason.text}" for step in pending[:MAX_LISTED]]
+    if len(pending) > MAX_LISTED:
+        lines.append(f"and {len(pending) - MAX_LISTED} more: trtbuild plan")
+    warnings = workspace.store.warnings()
+    doctor_hint = "run trtbuild doctor to examine the remotes; or " if warnings and workspace.store.readers else ""
+    return FrozenError(
+        "--frozen is set, but these steps would have to run:\n    " + "\n    ".join(lines),
+        hint=f"{doctor_hint}build without --frozen, or fill the cache first",
+        warnings=warnings,
+    )
+
+
+def _refuse_unreadable_outputs(workspace: Workspace, outcome: Outcome) -> None:
+    """Raise FrozenError if outputs were not written because a blob is missing or damaged."""
+    unreadable_outputs = {
+        name: error for name, error in outcome.unwritten.items() if isinstance(error, BlobMissing | EntryCorrupt)
+    }
+    if unreadable_outputs:
+        raise FrozenError(
+            "--frozen is set, and these outputs cannot be read from the caches:\n    "
+            + "\n    ".join(f"{name}: {error.text}" for name, error in unreadable_outputs.items()),
+            hint="a remote has their records but not their blobs: build without --frozen, then run trtbuild cache push",
+            warnings=workspace.store.warnings(),
+        )
 
 
 def _has_new_record(workspace: Workspace, plans: Mapping[str, ModelPlan]) -> bool:
@@ -174,7 +183,8 @@ def _execute_steps(
                     facts, lookups, gpu = workspace.facts[plan.model.name], workspace.lookups, gpus.gpu_of(step)
                     return run_step(step, plan, facts, lookups, workspace.store, pool, publication, gpu=gpu, farm=farm)
 
-                ran = _run_step(step, plan, workspace, start, uses_memory=farm is None or step.stage != "engine")
+                is_local = farm is None or step.stage != "engine"
+                ran = _run_and_keep_log(step, plan, workspace, start, is_local=is_local)
                 publication.finish(ran.record)
                 return ran
 
@@ -182,7 +192,7 @@ def _execute_steps(
         if request.until not in (None, STAGES[-1]):
             return []
         with watcher.phase(f"outputs {plan.model.name}"):
-            written = _write_outputs(workspace, plan, pool)
+            written = write_outputs(workspace, plan, pool)
         watcher.outputs_written(written)
         return written
 
@@ -211,13 +221,16 @@ def _execute_steps(
             outcome.ran.pop(step_id, None)
 
 
-def _run_step(
-    step: Step, plan: ModelPlan, workspace: Workspace, start: Callable[[], StepRun], *, uses_memory: bool
+def _run_and_keep_log(
+    step: Step, plan: ModelPlan, workspace: Workspace, start: Callable[[], StepRun], *, is_local: bool
 ) -> StepRun:
-    """Run a step by `start`, keep its log, and complete its error. `uses_memory`: whether it runs on this machine."""
+    """Call `start`, which runs the step, and keep the log of its worker. `is_local`: whether it runs on this machine.
+
+    The error of a step gets its line in the manifest, its log file, and the operators that TensorRT refused.
+    """
     folder = workspace.project / wiring.LOG_FOLDER
     try:
-        ran = _run_with_typed_errors(step, start, uses_memory=uses_memory)
+        ran = _run_with_typed_errors(step, start, is_local=is_local)
     except TrtbuildError as error:
         if isinstance(error, ToolchainError) and error.nodes:
             refused_nodes.name_operators(error, plan, step, workspace.lookups)
@@ -230,8 +243,9 @@ def _run_step(
     return ran
 
 
-def _run_with_typed_errors(step: Step, start: Callable[[], StepRun], *, uses_memory: bool) -> StepRun:
-    size_bytes = weights_bytes(step) if uses_memory else 0
+def _run_with_typed_errors(step: Step, start: Callable[[], StepRun], *, is_local: bool) -> StepRun:
+    """Call `start`. Each of its errors becomes a TrtbuildError. A step on this machine needs enough memory."""
+    size_bytes = weights_bytes(step) if is_local else 0
     try:
         refuse_small_memory(
             step.id,
@@ -248,59 +262,19 @@ def _run_with_typed_errors(step: Step, start: Callable[[], StepRun], *, uses_mem
         raise InternalError(f"{step.id}: {type(error).__name__}: {error}\n{traceback.format_exc()}") from error
 
 
-def _write_outputs(workspace: Workspace, plan: ModelPlan, pool: WorkerPool) -> list[WrittenOutput]:
-    name = plan.model.name
-    try:
-        if "pt2" in dict(plan.model.outputs):
-            exported_files.create_files(workspace, plan, pool)
-        return workspace.write_outputs(plan)
-    except TrtbuildError:
-        raise
-    except OSError as error:
-        place = _path_in_parentheses(error.filename, workspace.project)
-        raise StoreError(
-            f"the outputs of model {name!r} cannot be written{place}: {error.strerror or error}",
-            hint=_OUTPUT_HINTS.get(error.errno or 0, "make the outputs' directory writable")
-            + "; then build again: the built engines are in the cache",
-        ) from error
-    except Exception as error:
-        raise InternalError(f"outputs of {name}: {type(error).__name__}: {error}\n{traceback.format_exc()}") from error
-
-
-_OUTPUT_HINTS = {
-    errno.ENOSPC: "free some space",
-    errno.EDQUOT: "the disk quota is used up: free some space",
-    errno.EFBIG: "a limit on file sizes is in force (ulimit -f): raise it",
-    errno.EROFS: "the file system is read-only: choose other `outputs` in the manifest",
-    errno.EISDIR: "there is a directory where a file has to be written: remove it",
-    errno.ENOTDIR: "there is a file where a directory has to be: remove it",
-    errno.EEXIST: "there is a file where a directory has to be: remove it",
-}
-
-
-def _path_in_parentheses(path: object, project: Path) -> str:
-    """A space and the path relative to the project, in parentheses; empty if `path` is not a string."""
-    if not isinstance(path, str):
-        return ""
-    with contextlib.suppress(ValueError):
-        return f" ({Path(path).relative_to(project)})"
-    return f" ({path})"
-
-
 def _save_history(workspace: Workspace, outcome: Outcome) -> None:
+    """Save the recipes of the hits and of the steps that ran, for the reasons and estimates of later builds."""
     for plan in outcome.plans.values():
         for step in plan.steps.values():
-            ran = outcome.ran.get(step.id)
-            if step.recipe is None or (step.verdict != "hit" and ran is None):
+            if step.recipe is None:
                 continue
-            recipe = step.recipe if step.verdict == "hit" or ran is None else ran[1].record.recipe
-            workspace.history.note_recipe(
-                step.id, recipe, _last_run(*ran) if ran else None, ran[1].uncacheable if ran else None
-            )
+            if step.id in outcome.ran:
+                reason, ran = outcome.ran[step.id]
+                recipe = step.recipe if step.verdict == "hit" else ran.record.recipe
+                last_run = LastRun(reason, round(ran.duration_s, 3), ran.peak_rss_bytes or None)
+                workspace.history.note_recipe(step.id, recipe, last_run, ran.uncacheable)
+            elif step.verdict == "hit":
+                workspace.history.note_recipe(step.id, step.recipe, None, None)
     with contextlib.suppress(OSError):
         workspace.history.save()
     workspace.lookups.save_trail()
-
-
-def _last_run(reason: Reason, ran: StepRun) -> LastRun:
-    return LastRun(reason, round(ran.duration_s, 3), ran.peak_rss_bytes or None)

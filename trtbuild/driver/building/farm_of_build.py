@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Collection, Iterator
 
 from trtbuild.core.planning.graph import Step
-from trtbuild.driver.building.events import Watcher
+from trtbuild.driver.building.progress.events import Watcher
 from trtbuild.driver.farm.farm import Farm
 from trtbuild.driver.farm.opening import opened
 from trtbuild.driver.project.workspace import Workspace

@@ -1,4 +1,4 @@
-"""Warnings about operators from outside PyTorch whose results no comparison has seen."""
+"""Warnings about operators from outside PyTorch whose results cannot be compared on the CPU."""
 
 from __future__ import annotations
 

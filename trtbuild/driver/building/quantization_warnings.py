@@ -23,7 +23,7 @@ from trtbuild.core.recipes.record import Record
 _QUANTIZERS = ("quantized_decomposed.", "trtbuild.", "aten.fake_quantize")
 #: The reason of an operator that the manifest keeps in PyTorch.
 _CHOSEN = "in torch_executed_ops"
-#: The beginning of a reason that other reasons cause: the piece between operators that stay in PyTorch is too small.
+#: The beginning of a secondary reason: other operators stay in PyTorch, and the piece between them is too small.
 _CONSEQUENCE = "in a piece smaller than"
 _TEXTS: dict[Fallback, str] = {
     "weights": "has converted all quantized weights to floats, so the engines are as large as those of the float model",
@@ -33,7 +33,7 @@ _ADVICE: dict[Fallback, str] = {
     "weights": "build for another target or toolchain, or without quantizers",
     "products": "quantize the weights only, which makes engines smaller, or build for another target",
 }
-#: At most this many layers are listed.
+#: The largest number of layers that a warning lists.
 _MOST_LAYERS = 3
 
 
@@ -84,7 +84,7 @@ def _reasons(partitions: Partitions) -> list[str]:
 
 
 def float_engines(plans: Iterable[ModelPlan]) -> list[str]:
-    """A warning for each model and each fallback to floats that all quantized engines of a target have."""
+    """A warning for each model and each fallback to floats that occurs in all quantized engines of a target."""
     return [text for plan in plans for text in _fallback_warnings(plan)]
 
 

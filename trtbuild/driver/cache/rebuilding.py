@@ -31,7 +31,7 @@ from trtbuild.core.model.spec import Target
 from trtbuild.core.planning.graph import ModelPlan, Step
 from trtbuild.core.recipes.record import Record
 from trtbuild.core.recipes.trust import lookup_keys
-from trtbuild.driver.building.events import Watcher
+from trtbuild.driver.building.progress.events import Watcher
 from trtbuild.driver.cache.documents import CacheVerify, Rebuilt, RebuiltEngine, UncheckedEngine
 from trtbuild.driver.project.weights_file import WeightsFile
 from trtbuild.driver.project.workspace import Request, Workspace

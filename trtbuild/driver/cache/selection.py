@@ -26,7 +26,7 @@ from trtbuild.core.planning.jobs import PartitionJob
 from trtbuild.core.recipes import chain, keys
 from trtbuild.core.recipes.dependency import Dependency
 from trtbuild.core.values.encoding import Value
-from trtbuild.driver.building.steps import publish_package
+from trtbuild.driver.building.steps.package_record import publish_package
 from trtbuild.driver.outputs import pt2
 from trtbuild.driver.project.lookups import StoreLookups
 from trtbuild.driver.project.workspace import Workspace
@@ -72,8 +72,8 @@ def select(workspace: Workspace) -> Selection:
         if workspace.request.until is None:
             _look_up_exported_files(workspace, plan)
         weights = plan.model.weights
-        if weights is not None and weights in workspace.lookups.weights_digests:
-            selected.add(keys.weights_file(workspace.lookups.weights_digests[weights], "safetensors").key)
+        if weights is not None and weights in workspace.lookups.files.weights_digests:
+            selected.add(keys.weights_file(workspace.lookups.files.weights_digests[weights], "safetensors").key)
     steps = [step for plan in plans for step in plan.steps.values()]
     left_out = [step for step in steps if step.verdict != "hit" or step.stage not in stages]
     selected |= workspace.lookups.found_record_keys() - {step.key for step in left_out if step.key is not None}

@@ -14,17 +14,21 @@ if TYPE_CHECKING:
     from distributed import Future
 
 #: The seconds in which the answer of a finished task has to arrive.
-RESULT_S = 30.0
+RESULT_TIMEOUT_S = 30.0
 
 
 def answer_of(future: Future[str], message: FarmJob) -> Answer:
-    """The answer of a finished task. Raises WorkersError, WrongAnswer if it cannot be read, and any error of Dask."""
+    """The answer of a finished task.
+
+    Raises WorkersError if every worker that ran the task died, WrongAnswer if the answer cannot be read, ConnectionError if
+    the scheduler has dropped the task, and TimeoutError or another error of Dask if the answer does not arrive.
+    """
     from distributed import KilledWorker
 
     if future.status == "cancelled":
         raise ConnectionError("the scheduler has dropped the job")
     try:
-        text = future.result(timeout=RESULT_S)
+        text = future.result(timeout=RESULT_TIMEOUT_S)
     except KilledWorker as error:
         last = getattr(error.last_worker, "name", error.last_worker)
         raise WorkersError(
@@ -42,7 +46,7 @@ def answer_of(future: Future[str], message: FarmJob) -> Answer:
 
 
 def answer_of_dead_worker(message: FarmJob, text: str) -> Answer:
-    """The answer in place of a worker that has died. `text` is the reason."""
+    """An answer with the outcome ``died``, because the worker itself cannot send one. `text` is the reason."""
     return Answer(PROTOCOL, message.key, "the worker", "died", error={"text": text})
 
 

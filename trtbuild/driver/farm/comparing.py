@@ -4,7 +4,7 @@ Rules
 1. The worker derives the recipe from the job itself, and compares its own GPU, driver and libraries with those in the
    job. So a key never names a machine on which the comparison did not run.
 2. The comparison runs in a separate process (`trtbuild.driver.workers`), which ends afterwards. This process never loads
-   torch or TensorRT, and a crash of an engine is an answer.
+   torch or TensorRT. If the separate process crashes, the worker still sends an answer.
 3. The worker signs the record of the report, but does not store it. The driver stores it if the report is right.
 """
 
@@ -19,7 +19,7 @@ from trtbuild.core.recipes.record import Output, Record
 from trtbuild.core.values.codec import encode
 from trtbuild.driver.farm.exchange import Exchange, blob_files
 from trtbuild.driver.farm.messages import PROTOCOL, Answer, FarmJob
-from trtbuild.driver.gpu_comparisons.comparing import REPORT, WORST_INPUTS, reason_against, require_kind
+from trtbuild.driver.gpu_comparisons.comparing import REPORT, WORST_INPUTS, require_kind, why_project_is_needed
 from trtbuild.driver.gpu_comparisons.job import ComparisonJob
 from trtbuild.driver.workers.provenance import provenance
 from trtbuild.driver.workers.results import Reply
@@ -32,7 +32,7 @@ def check(job: ComparisonJob, key: str) -> None:
     """Raise an error if this machine cannot do the job, or if the job contradicts its key (rule 1)."""
     if job.recipe.key != key:
         raise EnvironmentFault(f"the job is not the job of its key {key}", hint="use one release of trtbuild")
-    if (reason := reason_against(None, job.job.operators)) is not None:
+    if (reason := why_project_is_needed(None, job.job.operators)) is not None:
         raise NotCompared(reason)
     require_kind(job.gpu)
 
@@ -45,9 +45,9 @@ def compare_and_sign(
     name: str,
     compare: Callable[[str, ComparisonJob], Reply],
 ) -> Answer:
-    """Compare, and return the answer with the signed record. The blobs of the record are where the driver can read them.
+    """Compare engines, send the blobs of the result to the driver, and return the answer with the signed record.
 
-    `compare` runs the task that its first argument names in another process. `name` is the name of this worker.
+    `compare` does the job in another process. Its first argument is the name of a task. `name` is the name of this worker.
     """
     exchange.receive(local, message.inputs)
     if missing := set(job.blobs()) - {blob.sha256 for blob in message.inputs}:
@@ -57,8 +57,7 @@ def compare_and_sign(
         raise InternalError("the comparison gave no report")
     report = replace(reply.report, worst_input=None)
     output = local.put_bytes(json.dumps(encode(report), sort_keys=True).encode())
-    made = provenance(reply)
-    document = Record(job.recipe, {REPORT: output}, made).to_bytes()
+    document = Record(job.recipe, {REPORT: output}, provenance(reply)).to_bytes()
     signed = Output(hashlib.sha256(document).hexdigest(), len(document))
     files = blob_files(local, [output.sha256])
     worst = None

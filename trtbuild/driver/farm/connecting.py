@@ -36,7 +36,7 @@ def connected(text: str, settings: WorkersSettings, project: Path) -> Iterator[C
     Raises UsageError or EnvironmentFault."""
     address = addresses.parse(text)
     addresses.prepare_dask()
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # the build reports what it needs to know
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # the build itself reports problems of workers
     if isinstance(address, SchedulerAddress):
         security = addresses.security(address, settings)
         with _client(str(address), security) as client:
@@ -44,7 +44,7 @@ def connected(text: str, settings: WorkersSettings, project: Path) -> Iterator[C
         return
     from distributed.security import Security
 
-    temporary = Security.temporary()  # so that other users of this host cannot connect
+    temporary = Security.temporary()  # a new certificate, so that other users of this host cannot connect
     with (
         contextlib.closing(_local_cluster(address, project, temporary)) as cluster,
         _client(cluster.scheduler_address, temporary) as client,
@@ -109,7 +109,8 @@ def _local_cluster(address: LocalWorkers, project: Path, security: Security) -> 
     cluster = SpecCluster(
         workers, {"cls": Scheduler, "options": options}, security=security, silence_logs=logging.CRITICAL
     )
-    for name in os.environ.keys() - before.keys():  # Dask sets variables of workers in this process, too
+    # Dask sets variables for workers in this process, too, and changes some that exist (PYTHONHASHSEED=0)
+    for name in os.environ.keys() - before.keys():
         del os.environ[name]
-    os.environ.update(before)  # it changes PYTHONHASHSEED=0
+    os.environ.update(before)
     return cluster

@@ -37,7 +37,7 @@ class SameDirectory:
     """The other side uses the same cache directory, so no bytes are moved."""
 
     def send(self, local: LocalStore, blobs: Iterable[BlobFiles]) -> None:
-        """Does nothing."""
+        """Do nothing: the other side reads the blobs in the same directory."""
 
     def receive(self, local: LocalStore, blobs: Iterable[BlobFiles]) -> None:
         read = file_reader(local)
@@ -65,7 +65,7 @@ class ThroughRemote:
 
 
 def exchanges(store: LayeredStore, configuration: Configuration) -> Mapping[str, Exchange]:
-    """The stores of this machine that can be shared, by label, the cache directory first."""
+    """The stores of this machine that can be shared with workers, by label. The cache directory is the first."""
     found: dict[str, Exchange] = {labels.directory_label(store.local.root): SameDirectory()}
     for label, name in remote_labels(configuration):
         remote = next(remote for remote in store.readers if remote.name == name)

@@ -1,14 +1,15 @@
-"""Runs engine steps and comparisons on the workers of a scheduler, and tries again if a worker dies. Several threads
-call `Farm.compile` and `Farm.compare`.
+"""Runs engine steps and comparisons on the workers of a scheduler, and tries again if a worker dies.
+
+Several threads call `Farm.compile` and `Farm.compare`.
 
 Rules
 1. The scheduler gets a job only when a worker has a free slot for it (`limit`), so the most urgent steps start first. One
-   job for each label is an exception: it waits until a worker has the label (`census`).
-2. The key of a task is the key of the step, so two builds with one scheduler share the job.
+   job for each label is an exception: it waits until a worker has the label (`known_workers`).
+2. The name of a task contains the key of the step and the store, so two builds with one scheduler share the task.
 3. An answer is verified like a record of a remote cache: its recipe, its signatures, and the digest of each blob. A worker
    whose answer is wrong, or that cannot do the job, is not used again in this build. Another worker gets the job.
 4. A job fails at once if the compiler refuses it. After `MOST_ATTEMPTS` wrong answers or deaths it fails with all reasons.
-5. When the scheduler is lost, every job fails. The build keeps what is done.
+5. When the scheduler is lost, every job fails. The results of finished jobs are kept.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
 from trtbuild.driver.farm import answers, labels
 from trtbuild.driver.farm.answers import answer_of, answer_of_dead_worker, error_of
-from trtbuild.driver.farm.census import ANSWER_S, Census
 from trtbuild.driver.farm.exchange import Exchange, blob_files
+from trtbuild.driver.farm.known_workers import ANSWER_TIMEOUT_S, KnownWorkers
 from trtbuild.driver.farm.messages import PROTOCOL, Answer, FarmJob
 from trtbuild.driver.farm.performing import perform
 from trtbuild.driver.farm.verifying import VerifiedReport, WrongAnswer, verified_record, verified_report
@@ -75,8 +76,8 @@ class Compared:
 
 @dataclass(frozen=True)
 class _JobRequest:
-    """A job for the workers with the label `label`. The inputs are in the local store. With `replace`, records are not
-    used."""
+    """A job for the workers with the label `label`. The inputs are in the local store. With `replace`, a record that a
+    worker already has is not used."""
 
     recipe: Recipe
     job: ComparisonJob | EngineJob
@@ -88,9 +89,11 @@ class _JobRequest:
 class Farm:
     """The workers of one scheduler, for one build. `exchanges` are the stores that may be shared with them, by label."""
 
-    def __init__(self, client: Client, census: Census, store: LayeredStore, exchanges: Mapping[str, Exchange]) -> None:
+    def __init__(
+        self, client: Client, workers: KnownWorkers, store: LayeredStore, exchanges: Mapping[str, Exchange]
+    ) -> None:
         self._client = client
-        self._census = census
+        self._workers = workers
         self._store = store
         self._exchanges = exchanges
         self._lock = threading.Lock()
@@ -107,7 +110,7 @@ class Farm:
         if open_jobs == 0:
             return True
         try:
-            return self._census.free_slots(label, own_tasks) > open_jobs
+            return self._workers.free_slots(label, own_tasks) > open_jobs
         except SchedulerLost:
             return True  # the job then fails with this error
 
@@ -123,7 +126,7 @@ class Farm:
 
     def cancel(self) -> None:
         """Cancel all jobs: the build was interrupted. A compiler that runs on another machine still finishes its job."""
-        self._census.lost("the build was interrupted")
+        self._workers.note_lost("the build was interrupted")
         with self._lock:
             futures = list(self._futures.values())
         with contextlib.suppress(Exception):  # the connection may be lost already
@@ -169,12 +172,12 @@ class Farm:
             kinds = [kind for label in found if (kind := labels.gpu_kind_of(label)) is not None]
             return [labels.gpu_label(kind) for kind in choose(kinds)]
 
-        chosen = self._census.wait_for_gpus(choose_labels, wanted, POLL_S)
+        chosen = self._workers.wait_for_gpus(choose_labels, wanted, POLL_S)
         return [kind for label in chosen if (kind := labels.gpu_kind_of(label)) is not None]
 
     @contextlib.contextmanager
     def _started_job(self, label: str) -> Iterator[None]:
-        """Begin a job with this label when it may start (rule 1), and end it after the block."""
+        """Wait until a job with this label may start (rule 1), and count it as open until the block ends."""
         while True:
             with self._start_lock:
                 if self.has_room(label):
@@ -195,7 +198,7 @@ class Farm:
         problems: list[str] = []
         logs = ""
         while len(problems) < MOST_ATTEMPTS:
-            store = self._census.wait_for_worker(request.label, POLL_S, problems)
+            store = self._workers.wait_for_worker(request.label, POLL_S, problems)
             exchange = self._exchanges[store]
             files = blob_files(self._store.local, request.inputs)
             exchange.send(self._store.local, files)
@@ -213,7 +216,7 @@ class Farm:
                 reason = str((answer.error or {}).get("text", "it gave no reason"))
             problems.append(f"{answer.worker}: {reason}")
             if answer.outcome != "died":
-                self._census.leave_out(answer.worker, reason)
+                self._workers.leave_out(answer.worker, reason)
         refused = WorkersError(
             "the workers could not do it:\n    " + "\n    ".join(problems),
             hint="repair these workers, or repeat the command without --workers",
@@ -227,26 +230,26 @@ class Farm:
         Raises NoWorker, SchedulerLost, WorkersError.
         """
         task = labels.task_name(message.key, message.store) + ("" if is_shared else f"-{uuid.uuid4().hex}")
-        unfit = self._census.unfit()
-        addresses = {worker.address for worker in self._census.overview().able(label, unfit)}
+        unfit = self._workers.unfit()
+        addresses = {worker.address for worker in self._workers.overview().able(label, unfit)}
         done = threading.Event()
         try:
             future = self._client.submit(
                 perform,
                 message.to_text(),
                 key=task,
-                resources={label: 1, self._census.release: 1, message.store: 1},
+                resources={label: 1, self._workers.release: 1, message.store: 1},
                 workers=sorted(addresses) if unfit else None,
             )
             with self._lock:
                 self._futures[task] = future
             future.add_done_callback(lambda _: done.set())
             while not done.wait(POLL_S):
-                workers = self._census.overview().able(label, unfit)
+                workers = self._workers.overview().able(label, unfit)
                 if not workers:
-                    self._census.note_absent(label)
+                    self._workers.note_absent(label)
                     continue
-                self._census.note_present(label)
+                self._workers.note_present(label)
                 if unfit and addresses.isdisjoint(worker.address for worker in workers):
                     # the task is limited to the old addresses, so no worker would ever do it
                     text = "it ended, and was started again under another address"
@@ -255,7 +258,7 @@ class Farm:
         except TrtbuildError:
             raise
         except Exception as error:  # Dask raises many types when a connection is lost
-            raise self._census.lost(f"{type(error).__name__}: {error}") from error
+            raise self._workers.note_lost(f"{type(error).__name__}: {error}") from error
         finally:
             with self._lock:
                 future_or_none = self._futures.pop(task, None)
@@ -267,11 +270,11 @@ class Farm:
         try:
             return answer_of(future, message)
         except (TimeoutError, asyncio.TimeoutError):  # two classes in Python 3.10
-            text = f"it has not sent its answer in {answers.RESULT_S:g} s"
+            text = f"it has not sent its answer in {answers.RESULT_TIMEOUT_S:g} s"
         except WrongAnswer as error:
             text = f"its answer was wrong: {error}"
-        workers = self._census.overview(0.0).workers  # raises SchedulerLost if the scheduler is silent, too
-        ask = self._client.scheduler.who_has
-        holders = self._client.sync(ask, keys=[future.key], callback_timeout=ANSWER_S).get(future.key, ())
+        workers = self._workers.overview(0.0).workers  # raises SchedulerLost if the scheduler is silent, too
+        who_has = self._client.scheduler.who_has
+        holders = self._client.sync(who_has, keys=[future.key], callback_timeout=ANSWER_TIMEOUT_S).get(future.key, ())
         name = next((worker.name for worker in workers if worker.address in holders), "the worker")
         return Answer(PROTOCOL, message.key, name, "unfit", error={"text": text})

@@ -66,7 +66,7 @@ def gpu_labels_here(ordinal: int) -> list[str]:
 
 
 def gpu_kind_of(label: str) -> GpuKind | None:
-    """The kind of GPU of a label; None if the label is not one of a GPU that this release can read."""
+    """The kind of GPU in a label; None if it is not a GPU label, or if this release cannot read it."""
     if not label.startswith(_GPU):
         return None
     try:
@@ -123,13 +123,14 @@ def gpus_of(resources: Mapping[str, float]) -> list[str]:
 
 
 def is_engine(label: str) -> bool:
-    """Whether a label is that of workers which compile an engine."""
+    """Whether a label is an engine label."""
     return label.startswith(_ENGINE)
 
 
 def describe(label: str) -> str:
-    """The ability of the workers with a label, for people: it continues "no worker". Other texts are returned as they
-    are."""
+    """The ability of the workers with a label, as the end of a sentence that begins with "no worker".
+
+    A text that is not a label of an engine or a GPU is returned unchanged."""
     if (kind := gpu_kind_of(label)) is not None:
         return f"has the GPU {kind}"
     return f"compiles for {label.removeprefix(_ENGINE)}" if is_engine(label) else label

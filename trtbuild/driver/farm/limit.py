@@ -1,4 +1,4 @@
-"""A limit of steps: engine steps start when a worker is free, other steps start as in a build without workers."""
+"""The limit on steps in a build with workers: an engine step waits for a free worker, other steps for this machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from trtbuild.core.planning.resource_limit import ResourceLimit
 from trtbuild.driver.farm import labels
 from trtbuild.driver.farm.farm import Farm
 
-#: The most engine steps that a build runs at the same time. Each needs a thread.
+#: The largest number of engine steps that a build runs at the same time. Each needs a thread.
 MOST_JOBS = 1024
 
 

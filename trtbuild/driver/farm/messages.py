@@ -46,23 +46,23 @@ class BlobFiles:
     def from_json(cls, data: Any) -> BlobFiles:
         """The inverse of `to_json`. Raises ValueError for an invalid digest or size, and for files that cannot be a blob.
 
-        The other side may have a fault, and the store takes only valid names."""
+        The other side may send wrong names, and the store accepts only valid ones. A blob is one file with the digest of
+        the blob, or consists of several files."""
         sha256, files = data[0], tuple(Output(name, size) for name, size in data[1])
         if not all(is_digest(name) for name in (sha256, *(file.sha256 for file in files))):
             raise ValueError("a blob or a file has a name that is not a digest")
         if not all(type(file.size) is int and file.size >= 0 for file in files):
-            raise ValueError(f"a file of blob {sha256} has no size")
+            raise ValueError(f"a file of blob {sha256} has an invalid size")
         if not files or (len(files) == 1 and files[0].sha256 != sha256):
-            raise ValueError(f"blob {sha256} consists of itself, or of several files")
+            raise ValueError(f"blob {sha256} has no file, or only one file with another digest")
         return cls(sha256, files)
 
 
 @dataclass(frozen=True)
 class FarmJob:
-    """Compile the engine of `job`, or compare engines with PyTorch. `key` is the key of the step. The `inputs` are in
-    the store with the label `store`.
+    """The job to compile an engine, or to compare engines with PyTorch. `key` is the key of the step.
 
-    With `replace`, a record that the worker already has is not used.
+    The `inputs` are in the store with the label `store`. With `replace`, a record that the worker already has is not used.
     """
 
     protocol: int

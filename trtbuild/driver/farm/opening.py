@@ -9,10 +9,10 @@ from pathlib import Path
 from trtbuild.driver.configuration import Configuration
 from trtbuild.driver.farm import addresses
 from trtbuild.driver.farm.addresses import LocalWorkers
-from trtbuild.driver.farm.census import Census
 from trtbuild.driver.farm.connecting import connected
 from trtbuild.driver.farm.exchange import exchanges, remote_labels
 from trtbuild.driver.farm.farm import Farm
+from trtbuild.driver.farm.known_workers import KnownWorkers
 from trtbuild.errors import EnvironmentFault
 from trtbuild.store.layers.layered import LayeredStore
 
@@ -27,13 +27,13 @@ def opened(
     """
     with connected(text, configuration.workers, project) as client:
         shared = exchanges(store, configuration)
-        census = Census(client, tuple(shared), configuration.workers.wait_s, report)
+        workers = KnownWorkers(client, tuple(shared), configuration.workers.wait_s, report)
         may_lack_a_store = not isinstance(addresses.parse(text), LocalWorkers) and not remote_labels(configuration)
         # Before the first worker has joined, the stores of the workers are unknown. The steps then wait for a worker.
-        if may_lack_a_store and (overview := census.overview()).workers and not overview.shares_a_store:
+        if may_lack_a_store and (overview := workers.overview()).workers and not overview.shares_a_store:
             raise EnvironmentFault(
                 "the engines have to be exchanged through a store that this machine and the workers reach, and no remote "
                 "cache is configured for reading and writing",
                 hint='configure one here and on the workers: TRTBUILD_REMOTES="team=rw:https://cache.example/trtbuild"',
             )
-        yield Farm(client, census, store, shared)
+        yield Farm(client, workers, store, shared)

@@ -38,7 +38,7 @@ class Overview:
     def of(
         cls, identity: Mapping[str, Any], processing: Mapping[str, Iterable[Any]], release: str, stores: Sequence[str]
     ) -> Overview:
-        """The overview in the answers of a scheduler."""
+        """The overview that follows from two answers of a scheduler: `identity` and `processing`."""
         workers = tuple(
             FarmWorker(
                 str(entry["name"]),
@@ -59,10 +59,10 @@ class Overview:
         return [worker for worker in self._fitting(label, unfit) if store in worker.resources]
 
     def store_for(self, label: str, unfit: Collection[str] = ()) -> str | None:
-        """The store for jobs with a label: the store that the most slots reach. If several stores have the same number, it
-        is the first of them in `stores`.
+        """The label of the store for jobs with the label `label`; None if no worker can do such a job.
 
-        None if no worker can do such a job."""
+        It is the store that the workers with the most slots can reach. Of several such stores, it is the first in `stores`.
+        """
         slots = dict.fromkeys(self.stores, 0.0)
         for worker in self._fitting(label, unfit):
             for store in slots.keys() & worker.resources.keys():
@@ -117,10 +117,10 @@ class Overview:
         return reasons
 
     def describe(self, unfit: Mapping[str, str], *, gpus: bool = False) -> str:
-        """One sentence about the workers: the engines that they compile, and the workers that are left out.
+        """A text about the workers: the engines that they compile, and the workers that are left out.
 
-        `unfit` has more workers that are left out, and the reason for each. With `gpus`, the sentence has the GPUs on which
-        the workers compare engines instead."""
+        `unfit` has further workers that are left out, and the reason for each. With `gpus`, the text lists the GPUs on
+        which the workers compare engines, and no engines."""
         abilities_of, verb = (labels.gpus_of, "have") if gpus else (labels.engines_of, "compile for")
         left_out = {**unfit, **self.left_out()}
         counts: dict[str, int] = {}

@@ -4,7 +4,7 @@ Rules
 1. The worker checks everything that it can check itself: the version of the message, the key, the installed toolchain, and
    the GPU. A job that does not fit this machine is answered with ``unfit``, and another worker gets it.
 2. The engine is compiled in an engine worker (`trtbuild.driver.workers`), in the environment that is part of its key. So
-   this process never loads TensorRT, and a crash of the compiler is an answer.
+   this process never loads TensorRT. If the compiler crashes, this process still sends an answer.
 3. The store is opened for each job, with this machine's configuration: its remotes, its trusted keys, its signing key. A
    remote that was down during one job is used again for the next.
 4. A record of an engine that this machine already has is used if this machine trusts it. The worker holds no lock of the
@@ -84,7 +84,7 @@ def _answer(text: str, name: str) -> Answer:
         job = FarmJob.from_text(text)
         key = job.key
         _check(job)
-        return _performed(job, name)
+        return _do_job(job, name)
     except Exception as error:
         return _answer_of_error(key, name, error)
 
@@ -118,7 +118,7 @@ def _check(job: FarmJob) -> None:
     table.check_target(target, job.job.settings, installed, devices=device_sms())
 
 
-def _performed(job: FarmJob, name: str) -> Answer:
+def _do_job(job: FarmJob, name: str) -> Answer:
     """Do the job with the stores of this machine, and return the answer."""
     project = directory()
     configuration = wiring.load_configuration(project)
@@ -131,21 +131,23 @@ def _performed(job: FarmJob, name: str) -> Answer:
             if isinstance(job.job, ComparisonJob):
                 return comparing.compare_and_sign(job, job.job, store.local, exchange, name, partial(call, pool()))
             recipe = keys.engine(job.job, ENGINE_ENVIRONMENT)
-            answer = None if job.replace else _known(job, recipe, store.local, exchange, name)
-            return answer or _built(job, job.job, recipe, store.local, exchange, name)
+            answer = None if job.replace else _find_answer(job, recipe, store.local, exchange, name)
+            return answer or _compile(job, job.job, recipe, store.local, exchange, name)
     finally:
         store.close()
 
 
-def _known(job: FarmJob, recipe: Recipe, local: LocalStore, exchange: Exchange, name: str) -> Answer | None:
+def _find_answer(job: FarmJob, recipe: Recipe, local: LocalStore, exchange: Exchange, name: str) -> Answer | None:
     """The answer from a record that this machine has and trusts, or None."""
     found = complete_record(local, job.key)
     if found is None or not found.record.recipe.same_as(recipe):
         return None
-    return _published(job, local, exchange, Answer(PROTOCOL, job.key, name, "done"))
+    return _with_record(job, local, exchange, Answer(PROTOCOL, job.key, name, "done"))
 
 
-def _built(job: FarmJob, engine: EngineJob, recipe: Recipe, local: LocalStore, exchange: Exchange, name: str) -> Answer:
+def _compile(
+    job: FarmJob, engine: EngineJob, recipe: Recipe, local: LocalStore, exchange: Exchange, name: str
+) -> Answer:
     """Compile the engine, store its record, and return the answer."""
     exchange.receive(local, job.inputs)
     _refuse_missing_inputs(engine, (blob.sha256 for blob in job.inputs))
@@ -160,17 +162,18 @@ def _built(job: FarmJob, engine: EngineJob, recipe: Recipe, local: LocalStore, e
         duration_s=reply.duration_s,
         peak_rss_bytes=reply.peak_rss_bytes,
     )
-    return _published(job, local, exchange, done)
+    return _with_record(job, local, exchange, done)
 
 
 def _refuse_missing_inputs(job: EngineJob, sent: Iterable[str]) -> None:
+    """Raise EnvironmentFault if the blobs with the digests `sent` lack an input of the job."""
     needed = {job.onnx, *(weight.sha256 for weight in job.weights), *filter(None, [job.plugin_library])}
     if missing := needed - set(sent):
         raise EnvironmentFault(f"the job does not list its input {min(missing)}")
 
 
-def _published(job: FarmJob, local: LocalStore, exchange: Exchange, answer: Answer) -> Answer:
-    """The answer with the signed record, after its blobs are where the driver can read them."""
+def _with_record(job: FarmJob, local: LocalStore, exchange: Exchange, answer: Answer) -> Answer:
+    """Send the blobs of the job's record to the driver. Returns `answer` with the signed record."""
     found = complete_record(local, job.key)
     if found is None:
         raise RecordUntrusted(

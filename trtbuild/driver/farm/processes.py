@@ -1,4 +1,4 @@
-"""The worker processes of one machine: one for each GPU, and one or more for engines that need no GPU to be compiled."""
+"""The worker processes of one machine: one for each GPU, and others for engines that need no GPU to be compiled."""
 
 from __future__ import annotations
 

@@ -26,12 +26,12 @@ _ENGINE_OUTPUTS, _COMPARISON_OUTPUTS = frozenset({"plan", "layers"}), frozenset(
 
 
 class WrongAnswer(Exception):
-    """The answer of a worker is not what was asked for."""
+    """The answer of a worker cannot be read, is not signed by a trusted key, or belongs to another job."""
 
 
 @dataclass(frozen=True)
 class VerifiedReport:
-    """The report of a comparison, and the record of it with its bytes and signatures. The record is not stored.
+    """The report of a comparison, and its record with bytes and signatures. The record is not stored.
 
     `worst` are the bytes of the file of the worst inputs; None if there is no such file.
     """
@@ -43,19 +43,19 @@ class VerifiedReport:
     worst: bytes | None
 
     def publish(self, store: LayeredStore) -> Record:
-        """Store the record, in the place of an earlier one. Returns it. Raises StoreError."""
+        """Store the record, which replaces an earlier one. Returns it. Raises StoreError."""
         return store.put_record_copy(self.record, self.document, self.signatures, replace=True)
 
 
 def verified_record(
     answer: Answer, recipe: Recipe, store: LayeredStore, exchange: Exchange, *, replace: bool
 ) -> Record:
-    """The published record of an answer. Its blobs are in the local store then.
+    """Publish the record of an answer, and return it. Its blobs are in the local store then.
 
     Raises WrongAnswer if the record is for another step, or if no trusted key has signed it. Raises StoreError if a blob is
     missing or has other bytes.
     """
-    record, signatures = _received(answer, recipe, _ENGINE_OUTPUTS, store.local, exchange)
+    record, signatures = _receive_record(answer, recipe, _ENGINE_OUTPUTS, store.local, exchange)
     return store.put_record_copy(record, answer.document.encode(), signatures, replace=replace)
 
 
@@ -67,7 +67,7 @@ def verified_report(
     Raises WrongAnswer if the record is for another verification, if no trusted key has signed it, or if the report is not
     about the points and partitions of `job`. Raises StoreError if a blob is missing or has other bytes.
     """
-    record, signatures = _received(answer, recipe, _COMPARISON_OUTPUTS, local, exchange)
+    record, signatures = _receive_record(answer, recipe, _COMPARISON_OUTPUTS, local, exchange)
     try:
         report = decode(Report, json.loads(local.get_bytes(record.outputs[REPORT].sha256)))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -87,7 +87,7 @@ def verified_report(
     return VerifiedReport(report, record, answer.document.encode(), signatures, worst)
 
 
-def _received(
+def _receive_record(
     answer: Answer, recipe: Recipe, outputs: Collection[str], local: LocalStore, exchange: Exchange
 ) -> tuple[Record, Sequence[Signature]]:
     """The record of an answer, and its signatures. Its blobs are in the local store then. Raises WrongAnswer,

@@ -2,9 +2,9 @@
 
 Rules
 1. The job names the engines by their digests. They are compared with those in the package's index, which is a blob of the
-   job, before an engine is loaded. So the package that runs is the package of the key.
-2. Only a package without code of its author is run: a model with operators from outside PyTorch or with a library of
-   plugins is refused. Its code is in the project, which this machine does not have.
+   job, before an engine is loaded. So the engines that run are those in the key of the verification.
+2. A model with operators from outside PyTorch or with a library of plugins is refused. This code is in the project, which
+   this machine does not have.
 3. The files of the package are copied from the store to a temporary folder in ``.trtbuild`` of the worker's directory. The
    engines then run as in `trtbuild.load`.
 """
@@ -33,20 +33,20 @@ from trtbuild.store.local.local import LocalStore
 #: The names of the outputs of a comparison.
 REPORT, WORST_INPUTS = "report", "worst inputs"
 
-#: The number of the GPU in a worker process, which sees only one GPU.
+#: The number of the GPU. A worker process sees only one GPU.
 ORDINAL = 0
 
 
 @dataclass(frozen=True)
 class Compared:
-    """The report of a comparison, and the file of its worst inputs; None if there is no such file. Both are in the
-    store."""
+    """The report of a comparison, and the file of its worst inputs as a blob of the store; None if there is no such
+    file."""
 
     report: Report
     worst: Output | None
 
 
-def reason_against(index: PackageIndex | None, operators: Sequence[object]) -> str | None:
+def why_project_is_needed(index: PackageIndex | None, operators: Sequence[object]) -> str | None:
     """The reason why the engines of a model cannot be compared without its project; None if they can.
 
     `operators` are the operators from outside PyTorch that the model calls.
@@ -78,7 +78,7 @@ def compare(job: ComparisonJob, store: LocalStore, project: Path) -> Compared:
         raise EnvironmentFault(f"engines cannot be compared here: {reason}", hint="install PyTorch for CUDA")
     data = store.get_bytes(job.index)
     index = read_index(data, f"the package of {job.target!r}")
-    if (reason := reason_against(index, job.job.operators)) is not None:
+    if (reason := why_project_is_needed(index, job.job.operators)) is not None:
         raise NotCompared(reason)
     _require_engines(index, job)
     choose_target(index, this_machine(job.gpu.sm, ORDINAL), job.target)
@@ -115,7 +115,7 @@ def _require_engines(index: PackageIndex, job: ComparisonJob) -> None:
 
 
 def _write_package(folder: Path, index: PackageIndex, data: bytes, target: str, store: LocalStore) -> None:
-    """Write the files of a package that running a target's engines needs."""
+    """Write the index of a package, and the engines of one target. No other file is needed to run them."""
     for path in index.targets[target].engines.values():
         file = folder / path
         file.parent.mkdir(parents=True, exist_ok=True)

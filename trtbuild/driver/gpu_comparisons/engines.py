@@ -1,8 +1,8 @@
 """Run the engines of a package on a GPU of this machine, and compare them with PyTorch on the CPU.
 
 Rules
-1. Engines run as in `trtbuild.load`: they are loaded from the package in the output directory, their files are verified,
-   and the same runtime calls them.
+1. Engines run as in `trtbuild.load`: they are loaded from a directory with the package, their files are verified, and the
+   same runtime calls them.
 2. PyTorch computes on the CPU, in the precision of the partition's program. So the comparison includes the engine's
    rounding on the GPU (TF32), but no property of PyTorch on GPUs.
 3. The engines of a target run on the first GPU with the target's SM. If there is no such GPU, they run on a GPU
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class EngineParts(Protocol):
-    """The members of `trtbuild.driver.packages.engines.Engines` that a runner needs."""
+    """The members of `trtbuild.driver.packages.engines.Engines` that `EngineRunner` uses."""
 
     memory: Any
 
@@ -131,7 +131,7 @@ def _gpu_for_target(package: Package, target: str, gpus: Sequence[tuple[int, int
 
 
 def order_of_sm(sm: int, target_sm: int) -> tuple[bool, int]:
-    """The sort key of rule 3: the SM of the target is first, then the lowest SM."""
+    """The sort key of a GPU's SM in rule 3: first the SM of the target, then the other SMs in ascending order."""
     return sm != target_sm, sm
 
 

@@ -4,7 +4,7 @@ Rules
 1. A kind has the facts about a worker's machine that are in the key of a verification: platform, GPU, GPU driver, and the
    version of PyTorch or onnxruntime. It also has the facts that decide whether engines run: the SM, and the libraries that
    run engines.
-2. Nothing here imports torch or TensorRT, and no CUDA context is created. So a process that only announces its GPU needs no
+2. Nothing here imports torch or TensorRT, and no CUDA context is created. So a process that only announces its GPU uses no
    memory of the GPU.
 """
 

@@ -14,11 +14,11 @@ from trtbuild.stages.verify.job import VerifyJob
 
 @dataclass(frozen=True)
 class ComparisonJob:
-    """Compare the engines of `target` in the package with the index `index` (a SHA-256), on a GPU of the kind `gpu`.
+    """The job to compare the engines of `target` in a package, on a GPU of the kind `gpu`.
 
-    `job` has no paths: `replay` is the SHA-256 of the file of inputs. `program_graph` is the SHA-256 of the traced
-    program's text, and `quantized` is whether the model calls quantizers. `plans` are the SHA-256 of the engines by
-    partition. `toolchain` and `version` are those of the target. Blobs are named by their SHA-256.
+    All blobs are named by their SHA-256: `index` is the index of the package, `plans` are its engines by partition, and
+    `replay` is the file of inputs. `job` has no paths. `program_graph` is the SHA-256 of the traced program's text, and
+    `quantized` is whether the model calls quantizers. `toolchain` and `version` are those of the target.
     """
 
     job: VerifyJob

@@ -164,7 +164,7 @@ def _store_trace(traced: Any, put: Callable[[bytes | memoryview], Output]) -> di
 def _run_build(workspace: ProgramWorkspace) -> dict[str, Any]:
     """Build, and return the document of the report. Raises the first error of the build."""
     from trtbuild.driver.building.build import build
-    from trtbuild.driver.building.events import Watcher
+    from trtbuild.driver.building.progress.events import Watcher
     from trtbuild.driver.in_program.kept_servers import KEPT
 
     frozen_objects, collector_enabled = gc.get_freeze_count(), gc.isenabled()

@@ -14,18 +14,15 @@ from trtbuild.core.engines.engine_job import Weight
 from trtbuild.core.model.spec import Model, Target
 from trtbuild.core.planning.graph import USER_CODE_STAGES, Reason, Step
 from trtbuild.core.planning.model_plan import ModelPlan
-from trtbuild.core.planning.priorities import size_bytes
 from trtbuild.core.recipes import chain, keys
 from trtbuild.core.recipes.chain import link_bytes, parse_link
 from trtbuild.core.recipes.dependency import Dependency, Observation
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Output, Record
 from trtbuild.driver.project.history import History
-from trtbuild.driver.project.plugin_library import read_plugin_library
-from trtbuild.driver.project.shortage import refuse_small_cache_disk
+from trtbuild.driver.project.model_files import ModelFiles
 from trtbuild.driver.project.trail import Trail
-from trtbuild.driver.project.weights_file import WeightsFile
-from trtbuild.errors import BlobMissing, EntryCorrupt, ManifestErrors, Problem, RecordUntrusted, SourceError
+from trtbuild.errors import BlobMissing, EntryCorrupt, RecordUntrusted
 from trtbuild.store.digests.fingerprint import FileDigests
 from trtbuild.store.layers.layered import LayeredStore
 
@@ -51,10 +48,10 @@ class StoreLookups:
         trail: Trail | None = None,
     ) -> None:
         self._store = store
-        self._project = project
         self._history = history
         self._observe = observe
-        self._digests = digests
+        #: The weights files and the libraries of plugins.
+        self.files = ModelFiles(store, project, digests)
         self._force = force
         self._trail = trail
         #: Key of a link → the dependencies that the link names.
@@ -62,16 +59,11 @@ class StoreLookups:
         self._records: dict[str, Record | None] = {}
         self._blobs: dict[str, bytes] = {}
         self._observed: dict[Dependency, str] = {}
-        self._weights_tables: dict[str, Mapping[str, Weight]] = {}
-        #: Name of a model → the library of its plugins.
-        self._plugin_libraries: dict[str, Output | None] = {}
-        #: Weights file → the digest of its content. A command computes each digest once.
-        self.weights_digests: dict[str, str] = {}
         #: The ids and the keys of the steps that this command has run.
         self._run_steps_and_keys: set[str] = set()
-        #: Keys with a damaged record or damaged results. A damaged record is in quarantine now. A record with damaged
         #: Step id → the recipe with which the running step has announced its results.
         self._announced_recipes: dict[str, Recipe] = {}
+        #: Keys with a damaged record or damaged results. A damaged record is in quarantine now. A record with damaged
         #: results is not used.
         self.corrupt_keys: set[str] = set()
         #: Those of `corrupt_keys` whose results are damaged (`mark_damaged`). Their records are not looked up again.
@@ -163,22 +155,10 @@ class StoreLookups:
         return self._history.recipe(step)
 
     def weights_table(self, model: Model) -> Mapping[str, Weight] | None:
-        if model.weights is None:
-            return None
-        if model.weights not in self._weights_tables:
-            file = WeightsFile(model.weights, self._project / model.weights)
-            digest = self.weights_digests[model.weights] = self._weights_digest(model, file)
-            try:
-                self._weights_tables[model.weights] = file.table(digest, self._store)
-            except SourceError as error:
-                raise _weights_problem(model, error.text, error.hint) from error
-        return self._weights_tables[model.weights]
+        return self.files.weights_table(model)
 
     def plugin_library(self, model: Model, versions: Mapping[Target, str]) -> Output | None:
-        if model.name not in self._plugin_libraries:
-            library = read_plugin_library(self._project, model, versions, self._digests)
-            self._plugin_libraries[model.name] = library
-        return self._plugin_libraries[model.name]
+        return self.files.plugin_library(model, versions)
 
     def why_forced_to_run(self, step: str, key: str) -> Reason | None:
         if step in self._run_steps_and_keys or key in self._run_steps_and_keys:
@@ -293,50 +273,3 @@ class StoreLookups:
             self._links.clear()
             self._trail.clear()
         return record
-
-    def keep_file_weights(self, model: Model, digests: Sequence[str]) -> None:
-        """Put the blobs with these digests into the local store: tensors of the weights file, or the library of plugins.
-
-        Raises SourceError if one of the two files has changed, and InsufficientResources.
-        """
-        library = self._plugin_libraries.get(model.name)
-        if library is not None and library.sha256 in digests:
-            self._keep_plugin_library(model, library)
-            digests = [sha256 for sha256 in digests if sha256 != library.sha256]
-        table = self.weights_table(model) if digests else None
-        # Reading the file is faster than fetching from a remote, so it does not matter whether a remote has the tensors.
-        missing = [sha256 for sha256 in digests if not self._store.local.has(sha256)]
-        if model.weights is not None and table is not None and missing:
-            sizes = {weight.sha256: size_bytes(weight) for weight in table.values()}
-            subject = f"weights of {model.weights}"
-            refuse_small_cache_disk(self._store.local.root, subject, sum(sizes[sha256] for sha256 in missing))
-            WeightsFile(model.weights, self._project / model.weights).keep(table, missing, self._store)
-
-    def _keep_plugin_library(self, model: Model, library: Output) -> None:
-        if self._store.local.has(library.sha256) or model.plugins is None or model.plugins.library is None:
-            return
-        stored = self._store.put_file(str(self._project / model.plugins.library))
-        if stored != library:
-            raise SourceError(
-                f"the library {model.plugins.library} of plugins changed while model {model.name!r} was built",
-                code="changed-plugins",
-                hint="run the build again",
-            )
-
-    def _weights_digest(self, model: Model, file: WeightsFile) -> str:
-        try:
-            digest = file.sha256(self._digests)
-        except OSError as error:
-            text = f"it cannot be read: {error.strerror or error}"
-            raise _weights_problem(model, text, "check its permissions, or correct `weights:`") from error
-        if digest is None:
-            raise _weights_problem(
-                model, "it is missing", "create it, or correct `weights:`, a path relative to the manifest"
-            )
-        return digest
-
-
-def _weights_problem(model: Model, problem: str, hint: str | None) -> ManifestErrors:
-    place = model.places.get("weights", model.origin)
-    text = f"the weights file {model.weights!r} of model {model.name!r}: {problem}"
-    return ManifestErrors([Problem(place.file, place.line, place.column, text, hint)])

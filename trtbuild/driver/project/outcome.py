@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from trtbuild.core.planning.graph import STAGES, ModelPlan, Reason
 from trtbuild.core.recipes.dependency import Observation
@@ -77,6 +77,19 @@ class Outcome:
                 elif self.failed and step.verdict == "run" and step.id not in self.ran and step.stage in self.stages:
                     count += 1
         return count
+
+    def note_conversions(self, plan: ModelPlan, partition_run: StepRun) -> None:
+        """Add the convert steps whose work the partition step has done to the steps that ran.
+
+        `plan` is the model's first plan after the run of the partition step.
+        """
+        durations_s = dict(partition_run.conversions)
+        reason = Reason("new", "the partition step converted it to ask the parser")
+        for step in plan.steps.values():
+            if step.stage == "convert" and step.key in durations_s and step.record is not None:
+                duration_s = durations_s.pop(step.key)
+                ran = replace(partition_run, record=step.record, duration_s=duration_s, conversions={})
+                self.ran[step.id] = (reason, ran)
 
 
 def is_done(plan: ModelPlan, stages: Collection[str] = STAGES) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trtbuild.core.packages.package_index import PackageIndex
-from trtbuild.driver.building.events import Watcher
+from trtbuild.driver.building.progress.events import Watcher
 from trtbuild.driver.packages.custom_operators import import_from
 from trtbuild.driver.packages.lookup import package_of
 from trtbuild.driver.project.workspace import Request, Workspace

@@ -17,7 +17,7 @@ from trtbuild.core.planning.graph import ModelPlan
 from trtbuild.driver.answers import report
 from trtbuild.driver.answers.documents import Build, Plan
 from trtbuild.driver.answers.report import BuildResult
-from trtbuild.driver.building.executor import Outcome
+from trtbuild.driver.project.outcome import Outcome
 from trtbuild.driver.project.workspace import Workspace
 from trtbuild.driver.up_to_date.settled import Unsettled
 from trtbuild.driver.up_to_date.snapshot_rows import SnapshotRows

@@ -155,7 +155,7 @@ class SnapshotRows:
             self._add_observation(observation.dependency, observation.state)
         weights = plan.model.weights
         if weights is not None:
-            self._add_file(weights, self._workspace.lookups.weights_digests[weights])
+            self._add_file(weights, self._workspace.lookups.files.weights_digests[weights])
         if plan.plugin_library is not None and plan.model.plugins is not None:
             self._add_file(str(plan.model.plugins.library), plan.plugin_library.sha256)
         package = plan.package

@@ -19,8 +19,8 @@ from trtbuild.core.planning.graph import ModelPlan, step_id
 from trtbuild.core.planning.model_plan import plan_model
 from trtbuild.core.planning.verdicts import EVICTED
 from trtbuild.core.recipes.record import Record
-from trtbuild.driver.building.steps import run_step
-from trtbuild.driver.building.unchecked import UncheckedSteps
+from trtbuild.driver.building.steps.run_step import run_step
+from trtbuild.driver.building.steps.unchecked import UncheckedSteps
 from trtbuild.driver.project.workspace import Workspace
 from trtbuild.driver.workers.pool import WorkerPool
 from trtbuild.errors import TrtbuildError

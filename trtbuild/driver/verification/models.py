@@ -26,8 +26,8 @@ from trtbuild.core.model.comparisons import Report, Status
 from trtbuild.core.model.verified import CutEntry, ModelEntry, NotRun
 from trtbuild.driver.answers import report
 from trtbuild.driver.answers.documents import ErrorEntry, Verification
-from trtbuild.driver.building.events import Watcher
 from trtbuild.driver.building.operator_warnings import operator_warnings
+from trtbuild.driver.building.progress.events import Watcher
 from trtbuild.driver.gpu_comparisons import engines as engines_here
 from trtbuild.driver.gpu_comparisons.versions import installed_versions
 from trtbuild.driver.packages import provenance_file

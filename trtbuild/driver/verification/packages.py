@@ -26,7 +26,7 @@ from trtbuild.core.model.verified import CutEntry, NotRun, PackageEntry
 from trtbuild.core.packages.package_index import PackedTarget
 from trtbuild.driver.answers import report
 from trtbuild.driver.answers.documents import Verification
-from trtbuild.driver.building.events import Watcher
+from trtbuild.driver.building.progress.events import Watcher
 from trtbuild.driver.gpu_comparisons import engines as engines_here
 from trtbuild.driver.packages import provenance_file
 from trtbuild.driver.packages.custom_operators import require_operators

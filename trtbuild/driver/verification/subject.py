@@ -134,7 +134,7 @@ class Subject:
         """Fetch all blobs of a job into the local store. Raises StoreError."""
         blobs = list(dict.fromkeys(partitioning.job.blobs()))
         file_weights = [sha256 for sha256 in blobs if sha256 in self.plan.file_weights]
-        self.workspace.lookups.keep_file_weights(self.plan.model, file_weights)
+        self.workspace.lookups.files.put_blobs(self.plan.model, file_weights)
         self.workspace.store.fetch(blobs)
 
     def find(self, partitioning: PartitioningJob, recipe: Recipe, machine: Mapping[str, str]) -> Compared | None:

@@ -9,7 +9,7 @@ from trtbuild.core.model.verification_messages import advice_lines, error_text
 from trtbuild.core.model.verified import CutEntry, ModelEntry, PackageEntry
 from trtbuild.core.packages import provenance
 from trtbuild.driver.answers.report import BuildResult
-from trtbuild.driver.building.events import Watcher
+from trtbuild.driver.building.progress.events import Watcher
 from trtbuild.driver.project.workspace import Workspace
 from trtbuild.driver.verification.document import Options
 from trtbuild.driver.verification.models import verify

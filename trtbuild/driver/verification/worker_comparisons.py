@@ -20,8 +20,8 @@ from functools import partial
 from pathlib import Path
 
 from trtbuild.atomic import replace_file
-from trtbuild.driver.building.events import Watcher
 from trtbuild.driver.building.farm_of_build import connected_farm
+from trtbuild.driver.building.progress.events import Watcher
 from trtbuild.driver.farm.farm import Farm
 from trtbuild.driver.gpu_comparisons import comparing
 from trtbuild.driver.gpu_comparisons.engines import order_of_sm
@@ -82,7 +82,7 @@ class OnWorkers:
         package = provenance_file.package_in_place(subject.workspace.project, subject.plan)
         reason = NO_PACKAGE
         if package is not None:
-            reason = comparing.reason_against(package.index, partitioning.job.operators) or ""
+            reason = comparing.why_project_is_needed(package.index, partitioning.job.operators) or ""
         for name in partitioning.targets:
             if package is None or reason:
                 yield NotRunHere(name, reason)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trtbuild import null_build
-from trtbuild.driver.building.memory import MIB, free_bytes
+from trtbuild.driver.building.execution.memory import MIB, free_bytes
 from trtbuild.driver.up_to_date.snapshot_rows import source_files
 
 #: A watcher ends if fewer bytes of memory are free.

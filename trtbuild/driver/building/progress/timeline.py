@@ -24,8 +24,8 @@ from typing import Any
 from trtbuild.atomic import replace_file
 from trtbuild.core.planning.graph import ModelPlan, Step
 from trtbuild.core.values.codec import encode
-from trtbuild.driver.building.events import LastDuration, Watcher
-from trtbuild.driver.building.lanes import Lanes
+from trtbuild.driver.building.progress.events import LastDuration, Watcher
+from trtbuild.driver.building.progress.lanes import Lanes
 from trtbuild.driver.project.outcome import StepRun
 from trtbuild.errors import TrtbuildError, UsageError
 

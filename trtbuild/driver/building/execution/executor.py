@@ -26,20 +26,18 @@ from __future__ import annotations
 import queue
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from queue import SimpleQueue
 
-from trtbuild.core.planning.graph import Reason, Step
+from trtbuild.core.planning.graph import Step
 from trtbuild.core.planning.model_plan import ModelPlan
 from trtbuild.core.planning.priorities import ranks
-from trtbuild.core.planning.resource_limit import ResourceLimit
-from trtbuild.driver.building.events import Watcher
-from trtbuild.driver.building.schedule import Schedule
-from trtbuild.driver.building.thread_pool import FinishedTask, ThreadPool
+from trtbuild.core.planning.resource_limit import NoLimit, ResourceLimit
+from trtbuild.driver.building.execution.schedule import Schedule
+from trtbuild.driver.building.execution.thread_pool import FinishedTask, ThreadPool
+from trtbuild.driver.building.progress.events import Watcher
 from trtbuild.driver.project.outcome import Outcome, StepRun, WrittenOutput, is_done
 from trtbuild.errors import BlobMissing, EntryCorrupt, StoreError, TrtbuildError
-
-__all__ = ["MAX_RETRIES", "Callbacks", "Outcome", "execute"]
 
 #: The largest number of retries after a blob could not be read: for each step, and for writing each model's outputs.
 MAX_RETRIES = 8
@@ -51,19 +49,6 @@ LIMIT_POLL_S = 1.0
 SHUTDOWN_TIMEOUT_S = 5.0
 
 
-class NoLimit:
-    """A limit that allows every step."""
-
-    def allows(self, step: Step) -> bool:
-        return True
-
-    def acquire(self, step: Step) -> None:
-        return
-
-    def release(self, step: Step) -> None:
-        return
-
-
 @dataclass(frozen=True)
 class Callbacks:
     """The functions that an executor calls.
@@ -71,7 +56,8 @@ class Callbacks:
     `replan` plans a model again, `run` runs one step, and `write` writes the outputs of a finished model. `abort` ends the
     running steps when the build is interrupted. `last_duration_s` returns the seconds that a step took last time, by id.
 
-    `run` may call its last argument once, when `replan` can use the results of the step (rule 8).
+    The last argument of `run` is a function that announces the results of the step (rule 8). `run` may call it once, when
+    `replan` can already use these results.
     """
 
     replan: Callable[[str], ModelPlan]
@@ -150,6 +136,7 @@ class _Execution:
         self._errors_of_outputs: dict[str, TrtbuildError] = {}
         #: Step id → how often the step has run in this build.
         self._run_counts: Counter[str] = Counter()
+        #: Whether a step waits for the limit. Then the limit is asked again after `LIMIT_POLL_S`.
         self._limit_refused = False
         #: The keys of the running steps that have announced their results.
         self._announced_keys: set[str] = set()
@@ -308,7 +295,7 @@ class _Execution:
             return
         self.outcome.plans[name] = plan
         if name in self._conversions:
-            _note_conversions(self.outcome, plan, self._conversions.pop(name))
+            self.outcome.note_conversions(plan, self._conversions.pop(name))
         self._put_plan(plan)
 
     def _put_plan(self, plan: ModelPlan) -> None:
@@ -332,16 +319,3 @@ def _as_error(result: object) -> TrtbuildError:
     if isinstance(result, BaseException):
         raise result
     raise StoreError(f"a step returned {type(result).__name__}")
-
-
-def _note_conversions(outcome: Outcome, plan: ModelPlan, ran: StepRun) -> None:
-    """Add convert steps to the steps that ran, if the partition step has made their conversions.
-
-    `plan` was made after the partition step.
-    """
-    durations_s = dict(ran.conversions)
-    for step in plan.steps.values():
-        if step.stage == "convert" and step.key in durations_s and step.record is not None:
-            duration_s = durations_s.pop(step.key)
-            reason = Reason("new", "the partition step converted it to ask the parser")
-            outcome.ran[step.id] = (reason, replace(ran, record=step.record, duration_s=duration_s, conversions={}))

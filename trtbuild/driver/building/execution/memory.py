@@ -23,8 +23,8 @@ from trtbuild.core.planning.graph import Stage, Step
 
 MIB = 1 << 20
 
-#: Bytes that a worker needs without weights (the interpreter and its libraries), by stage. Measured from trace to engine,
-#: with torch 2.13 and TensorRT-RTX 1.7.1 on a model of two layers: 345, 380, 495, 495 and 216 MiB.
+#: Bytes that a worker needs without weights (the interpreter and its libraries), by stage. Measured for the five stages
+#: from trace to engine with torch 2.13 and TensorRT-RTX 1.7.1, on a model of two layers: 345, 380, 495, 495 and 216 MiB.
 BASE_BYTES: dict[Stage, int] = {
     "calibrate": 900 * MIB,
     "trace": 450 * MIB,

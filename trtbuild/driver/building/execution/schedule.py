@@ -60,7 +60,7 @@ class Schedule:
         self._arrivals = itertools.count()
         self._plan_numbers = itertools.count()
         self._running_keys: set[str] = set()
-        #: The ids of the running steps. A plan may give such a step another key, while its trace writes its dependencies.
+        #: The ids of the running steps. A trace that runs writes its dependencies, so a new plan may give it another key.
         self._running_ids: set[str] = set()
         self._failed_keys: set[str] = set()
         #: Key of a running step → the entries of other steps with that key, which could otherwise start.

@@ -15,9 +15,9 @@ from trtbuild.core.planning.model_plan import ModelPlan
 from trtbuild.core.planning.resource_limit import ResourceLimit
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
-from trtbuild.driver.building.events import Watcher
-from trtbuild.driver.building.executor import MAX_RETRIES, Callbacks, execute
-from trtbuild.driver.building.memory import MemoryLimit
+from trtbuild.driver.building.execution.executor import MAX_RETRIES, Callbacks, execute
+from trtbuild.driver.building.execution.memory import MemoryLimit
+from trtbuild.driver.building.progress.events import Watcher
 from trtbuild.driver.project.outcome import Outcome, StepRun, WrittenOutput
 from trtbuild.errors import BlobMissing, EntryCorrupt, SourceError, ToolchainError
 
@@ -321,7 +321,7 @@ def test_a_model_is_planned_again_once_for_all_its_engines() -> None:
 def test_an_interrupted_build_aborts_and_does_not_wait_for_a_thread_that_hangs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("trtbuild.driver.building.executor.SHUTDOWN_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("trtbuild.driver.building.execution.executor.SHUTDOWN_TIMEOUT_S", 0.1)
     project = FakeProject(*chain("m"), *chain("n"))
     stuck, aborted = threading.Event(), []
 

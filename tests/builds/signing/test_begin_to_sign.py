@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.builds.test_signed_builds import CI
+from tests.builds.signing.test_signed_builds import CI
 from tests.conftest import CommandLine
 from tests.projects import copy_project
 

@@ -1,8 +1,8 @@
 """The workers of a scheduler during one build: which exist, which are unfit, and which kind is missing.
 
 Rules
-1. An overview is made again when it is older than `OVERVIEW_AGE_S`. So late workers are used, and the scheduler gets few
-   questions.
+1. An overview is made again when it is older than `OVERVIEW_AGE_S`. So workers that join later are used, and the scheduler
+   gets few requests.
 2. Each message for the user is reported once.
 3. A label that no worker has is reported at once, and given up after `wait_s` seconds. Later jobs with this label then fail
    at once, until a worker has it. The same is true for a GPU that fits a target.
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 #: The age in seconds at which an overview is made again.
 OVERVIEW_AGE_S = 0.5
 
-#: The seconds in which a scheduler has to answer a question.
-ANSWER_S = 30.0
+#: The seconds in which a scheduler has to answer a request.
+ANSWER_TIMEOUT_S = 30.0
 
 
-class Census:
+class KnownWorkers:
     """The workers that a build knows. Thread-safe. `stores` are the labels of the stores that the build can use."""
 
     def __init__(self, client: Client, stores: Sequence[str], wait_s: float, report: Callable[[str], None]) -> None:
@@ -39,9 +39,10 @@ class Census:
         self.wait_s = wait_s
         self.release = labels.release_label()
         self._lock = threading.Lock()
-        self._asking = threading.Lock()
+        self._request_lock = threading.Lock()
         self._overview = Overview((), self.release, tuple(stores))
         self._overview_time_s = float("-inf")
+        #: Name of a worker → the reason why it is not used again.
         self._unfit: dict[str, str] = {}
         self._reported: set[str] = set()
         #: Label, or text about a GPU → the time since which no worker has it, or -inf if it was given up.
@@ -51,23 +52,23 @@ class Census:
     def overview(self, age_s: float = OVERVIEW_AGE_S) -> Overview:
         """The workers, as they were at most `age_s` seconds ago. Raises SchedulerLost."""
         if self._lost is not None:
-            raise self.lost(self._lost)
-        with self._asking:
+            raise self.note_lost(self._lost)
+        with self._request_lock:
             if time.monotonic() - self._overview_time_s < age_s:
                 return self._overview
-            ask, scheduler = self._client.sync, self._client.scheduler
+            request, scheduler = self._client.sync, self._client.scheduler
             try:
-                identity = ask(scheduler.identity, callback_timeout=ANSWER_S)
-                processing = ask(scheduler.processing, workers=None, callback_timeout=ANSWER_S)
+                identity = request(scheduler.identity, callback_timeout=ANSWER_TIMEOUT_S)
+                processing = request(scheduler.processing, workers=None, callback_timeout=ANSWER_TIMEOUT_S)
             except Exception as error:  # Dask raises many types when a connection is lost
-                raise self.lost(f"{type(error).__name__}: {error}") from error
+                raise self.note_lost(f"{type(error).__name__}: {error}") from error
             self._overview = Overview.of(identity, processing, self.release, self._overview.stores)
             self._overview_time_s = time.monotonic()
         for name, reason in self._overview.left_out().items():
-            self._say(f"worker {name} is left out: {reason}")
+            self._report_once(f"worker {name} is left out: {reason}")
         return self._overview
 
-    def lost(self, reason: str) -> SchedulerLost:
+    def note_lost(self, reason: str) -> SchedulerLost:
         """Note that the scheduler is lost. Returns the error to raise."""
         with self._lock:
             self._lost = self._lost or reason
@@ -83,10 +84,11 @@ class Census:
     def wait_for_worker(self, label: str, poll_s: float, problems: Sequence[str] = ()) -> str:
         """Wait until a worker has the label. Returns the label of the store to use. Raises NoWorker, SchedulerLost.
 
-        `problems` are the reasons why earlier attempts at the job failed. With them, it does not wait (`note_absent`).
+        `problems` are the reasons why earlier attempts at the job failed. If there are any, it does not wait: `note_absent`
+        raises NoWorker.
         """
         while True:
-            for age_s in (OVERVIEW_AGE_S, 0.0):  # a worker may have joined just now
+            for age_s in (OVERVIEW_AGE_S, 0.0):  # the last overview first, then a new one: a worker may have joined
                 store = self.overview(age_s).store_for(label, self.unfit())
                 if store is not None:
                     self.note_present(label)
@@ -102,7 +104,7 @@ class Census:
         `wanted` continues the text "no worker". Raises NoWorker, SchedulerLost.
         """
         while True:
-            for age_s in (OVERVIEW_AGE_S, 0.0):  # a worker may have joined just now
+            for age_s in (OVERVIEW_AGE_S, 0.0):  # as in `wait_for_worker`
                 if chosen := choose(self.overview(age_s).gpu_labels(self.unfit())):
                     self.note_present(wanted)
                     return chosen
@@ -134,20 +136,20 @@ class Census:
                 + ("build without --workers" if compiles else "verify without --workers"),
             )
         subject = "the build" if compiles else "the verification"
-        self._say(f"no worker {ability}: {subject} waits {self.wait_s:g} s for one; {seen}")
+        self._report_once(f"no worker {ability}: {subject} waits {self.wait_s:g} s for one; {seen}")
 
     def leave_out(self, worker: str, reason: str) -> None:
-        """Do not use a worker again in this build."""
+        """Note that this build does not use a worker again, and report the reason."""
         with self._lock:
             self._unfit[worker] = reason
-        self._say(f"worker {worker} is left out: {reason}")
+        self._report_once(f"worker {worker} is left out: {reason}")
 
     def unfit(self) -> dict[str, str]:
         """The workers that are not used again, and the reason for each."""
         with self._lock:
             return dict(self._unfit)
 
-    def _say(self, text: str) -> None:
+    def _report_once(self, text: str) -> None:
         with self._lock:
             if text in self._reported:
                 return

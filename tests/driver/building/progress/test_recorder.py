@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.cli.fake_steps import a_plan, a_result, a_step
-from trtbuild.driver.building.recorder import Recorder
+from trtbuild.driver.building.progress.recorder import Recorder
 from trtbuild.driver.event_log import events
 from trtbuild.driver.event_log.events import Event
 from trtbuild.errors import ManifestErrors, Problem, ToolchainError

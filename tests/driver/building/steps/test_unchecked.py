@@ -7,13 +7,13 @@ from typing import cast
 
 import pytest
 
-from tests.driver.building.test_executor import a_step
+from tests.driver.building.execution.test_executor import a_step
 from trtbuild.core.model.shapes import ShapePlan
 from trtbuild.core.model.spec import Input, Model, Origin, Source
 from trtbuild.core.planning.graph import Step
 from trtbuild.core.planning.model_plan import ModelPlan
 from trtbuild.core.recipes.record import Output, Record
-from trtbuild.driver.building.unchecked import Publication, UncheckedSteps
+from trtbuild.driver.building.steps.unchecked import Publication, UncheckedSteps
 from trtbuild.driver.project.lookups import StoreLookups
 from trtbuild.errors import InternalError, SourceError, StoreError
 

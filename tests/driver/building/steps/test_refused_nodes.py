@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.core.conftest import FakeWorld, a_model
-from trtbuild.driver.building.refused_nodes import name_operators
+from trtbuild.driver.building.steps.refused_nodes import name_operators
 from trtbuild.errors import ToolchainError
 
 

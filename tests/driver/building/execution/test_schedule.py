@@ -10,7 +10,7 @@ from trtbuild.core.model.spec import Input, Model, Origin, Source
 from trtbuild.core.planning.graph import Reason, Stage, Step, Verdict
 from trtbuild.core.planning.model_plan import ModelPlan
 from trtbuild.core.recipes.recipe import Recipe
-from trtbuild.driver.building.schedule import MAX_OFFERED_STEPS, Schedule
+from trtbuild.driver.building.execution.schedule import MAX_OFFERED_STEPS, Schedule
 
 NEW = Reason("new", "")
 

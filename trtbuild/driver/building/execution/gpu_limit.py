@@ -31,10 +31,10 @@ GPU_BYTES_PER_WEIGHT_BYTE = 3
 
 
 class GpuLimit:
-    """Allows a step if the limit `inner_limit` allows it and, if the step needs a GPU, one is idle. Not thread-safe, except
-    `gpu_of`.
+    """Allows a step if `inner_limit` allows it. A step that needs a GPU also needs an idle one (rules 1 to 4).
 
-    `sms` returns the SM of each GPU by number, and `free_bytes` the free memory of a GPU (None: unknown).
+    `sms` returns the SMs of all GPUs, in the order of their numbers. `free_bytes` returns the free memory of a GPU; None if
+    it is not known. Not thread-safe, except `gpu_of`.
     """
 
     def __init__(

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 
 from trtbuild.core.engines.engine_job import EngineJob
-from trtbuild.core.engines.engine_layers import quantized_types
-from trtbuild.core.model.quantized_types import QUANTIZED_TYPES
 from trtbuild.core.model.shapes import pairs_not_to_tie
-from trtbuild.core.packages.contents import PackageContents
-from trtbuild.core.packages.names import name_table
-from trtbuild.core.packages.package_indexing import package_index
-from trtbuild.core.packages.package_writing import index_to_bytes
 from trtbuild.core.planning.demand import blobs_read_by
 from trtbuild.core.planning.graph import USER_CODE_STAGES, Step
 from trtbuild.core.planning.jobs import PartitionJob, TraceStep
 from trtbuild.core.planning.model_plan import Facts, ModelPlan
 from trtbuild.core.recipes import chain, keys
 from trtbuild.core.recipes.dependency import Dependency, Observation
-from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
-from trtbuild.driver.building.unchecked import Publication
+from trtbuild.driver.building.steps.package_record import create_package_record
+from trtbuild.driver.building.steps.unchecked import Publication
 from trtbuild.driver.farm.farm import Farm
 from trtbuild.driver.project.lookups import StoreLookups
 from trtbuild.driver.project.outcome import StepRun
@@ -58,8 +50,8 @@ def run_step(
 ) -> StepRun:
     """Run one step whose inputs are in the store. `publication` publishes its record.
 
-    `gpu` is the only GPU that the step's worker process can use. None means no such limit. With `farm`, the workers of
-    its scheduler compile engines.
+    `gpu` is the number of the only GPU that the step's worker process can use; None if all GPUs can be used. With `farm`,
+    the workers of its scheduler compile engines.
 
     Raises TrtbuildError, OSError, or any error of the step.
     """
@@ -74,12 +66,12 @@ def run_step(
         return _run_user_code(step, plan, lookups, store, pool, publication)
     if step.stage in ("lower", "engine"):
         inputs = (sha256 for _, sha256 in blobs_read_by(step))
-        lookups.keep_file_weights(plan.model, [sha256 for sha256 in inputs if sha256 in plan.file_weights])
+        lookups.files.put_blobs(plan.model, [sha256 for sha256 in inputs if sha256 in plan.file_weights])
     store.fetch(sha256 for _, sha256 in blobs_read_by(step))
     job = step.job
     if isinstance(job, PartitionJob):
         job = replace(job, trust=store.local.trust.to_json())
-        if farm is None and not FLAVOURS[job.toolchain].needs_gpu:  # otherwise a worker is started for one GPU
+        if farm is None and not FLAVOURS[job.toolchain].needs_gpu:  # a worker for a GPU starts when its GPU is known
             pool.prepare("engine")
     if farm is not None and isinstance(job, EngineJob):
         return _compile_on_worker(step, job, farm, start_s)
@@ -90,9 +82,8 @@ def run_step(
 
     def put() -> Record:
         for conversion in conversions:
-            store.put_record(
-                conversion, replace=True
-            )  # the partition step could not use a record that is already stored
+            # the partition step made it because it could not use a record that is already stored
+            store.put_record(conversion, replace=True)
         record = store.put_record(made, replace=step.reason.code in _REPLACING_REASONS)
         if step.stage == "partition":
             _publish_partitions_for_any_parser(plan, facts, record, store)
@@ -122,7 +113,7 @@ def _compile_on_worker(step: Step, job: EngineJob, farm: Farm, start_s: float) -
     )
 
 
-def trace_job(plan: ModelPlan, planned: TraceStep) -> TraceJob:
+def _trace_job(plan: ModelPlan, planned: TraceStep) -> TraceJob:
     """The job of a trace step. `planned` is the part of the job that the plan has computed."""
     model = plan.model
     places = {path: f"{origin.file}:{origin.line}" for path, origin in model.places.items()}
@@ -143,11 +134,12 @@ def trace_job(plan: ModelPlan, planned: TraceStep) -> TraceJob:
 
 
 def _user_code_job(step: Step, plan: ModelPlan) -> TraceJob | CalibrateJob:
+    """The job of a calibrate or a trace step."""
     if isinstance(step.job, TraceStep):
-        return trace_job(plan, step.job)
+        return _trace_job(plan, step.job)
     if plan.model.quantization is None:
         raise AssertionError("only a model with `quantize:` has a calibrate step")
-    return CalibrateJob(trace_job(plan, TraceStep()), plan.model.quantization)
+    return CalibrateJob(_trace_job(plan, TraceStep()), plan.model.quantization)
 
 
 def _run_user_code(
@@ -211,9 +203,9 @@ def _publish_for_any_versions(
     lookups: StoreLookups,
     store: LayeredStore,
 ) -> None:
-    """Publish a pointer record under a recipe without versions (keys.with_any_versions). It contains `record`.
+    """Publish a pointer record under a recipe without versions (`keys.with_any_versions`). Its output is `record`.
 
-    A machine without torch finds the trace or the calibration by the pointer record.
+    So a machine without torch finds the trace or the calibration.
     """
     declared = declared.without_versions()
     unversioned = [entry for entry in observations if entry.dependency.kind != "distribution"]
@@ -224,61 +216,12 @@ def _publish_for_any_versions(
 
 
 def _publish_partitions_for_any_parser(plan: ModelPlan, facts: Facts, record: Record, store: LayeredStore) -> None:
-    """If machines use different parsers for the toolchain, publish a pointer record (keys.partition_with_any_parser).
+    """If machines use different parsers for the toolchain, publish a pointer record (`keys.partition_with_any_parser`).
 
-    It contains `record`. A machine without this parser finds the partitions by the pointer record.
+    Its output is `record`. So a machine without this parser finds the partitions.
     """
     pointer_recipe = keys.partition_with_any_parser(record.recipe)
     toolchain = str(dict(pointer_recipe.parts)["parser"][0])  # type: ignore[index]
     if any(facts.toolchains[target].parsers_differ for target in plan.model.targets if target.toolchain == toolchain):
         output = store.put_bytes(record.to_bytes())
         store.put_record(Record(pointer_recipe, {"record": output}), replace=True)
-
-
-def publish_package(recipe: Recipe, plan: ModelPlan, store: LayeredStore, lookups: StoreLookups) -> Record:
-    """Create a package from blobs in the store, and publish its record. Raises BlobMissing."""
-    return store.put_record(create_package_record(recipe, plan, store, lookups), replace=True)
-
-
-def create_package_record(recipe: Recipe, plan: ModelPlan, store: LayeredStore, lookups: StoreLookups) -> Record:
-    """Create a package from blobs in the store. Returns its record, which is not published. Raises BlobMissing."""
-    contents = plan.contents
-    if contents is None:
-        raise AssertionError("a package is made after its contents are known")
-    # the engines may all be in a remote cache
-    store.fetch(blob.sha256 for engine in contents.engines for blob in (engine.plan, engine.layers) if blob is not None)
-    if contents.packed_library is not None:
-        lookups.keep_file_weights(plan.model, [contents.packed_library.sha256])
-    names = store.put_bytes(json.dumps(_names_of_targets(contents, lookups), indent=1, sort_keys=True).encode())
-    index = index_to_bytes(package_index(contents, names, _quantized_types(contents, lookups)))
-    plans = {
-        f"{engine.partition}@{engine.target}": engine.plan.sha256
-        for engine in contents.engines
-        if engine.plan is not None
-    }
-    outputs = {"index": store.put_bytes(index), "names": names}
-    for engine in contents.engines:
-        if engine.plan is not None and engine.layers is not None:
-            outputs[f"plan:{engine.partition}@{engine.target}"] = engine.plan
-            outputs[f"layers:{engine.partition}@{engine.target}"] = engine.layers
-    if contents.packed_library is not None:
-        outputs["plugin library"] = contents.packed_library
-    return Record(recipe, outputs, {"plans": plans})
-
-
-def _quantized_types(contents: PackageContents, lookups: StoreLookups) -> list[str]:
-    """The quantized types in the layers of all engines of a package. A file of layers that cannot be read adds no type."""
-    found: set[str] = set()
-    for sha256 in {engine.layers.sha256 for engine in contents.engines if engine.layers is not None}:
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            found.update(quantized_types(json.loads(lookups.blob(sha256))))
-    return [type_ for type_ in QUANTIZED_TYPES if type_ in found]
-
-
-def _names_of_targets(contents: PackageContents, lookups: StoreLookups) -> dict[str, object]:
-    """The content of ``names.json``: target → TensorRT partition → ONNX node → module path and operator."""
-    modules = json.loads(lookups.blob(contents.modules.sha256))
-    origins = {graph: json.loads(lookups.blob(sha256)) for graph, sha256 in contents.origins.items()}
-    return {
-        target: name_table(partitions, modules, origins) for target, partitions in contents.partitions_by_target.items()
-    }

@@ -11,8 +11,8 @@ from tests.conftest import CommandLine
 from tests.projects import copy_project
 from trtbuild.driver.building import build as build_module
 from trtbuild.driver.building.build import Request, Workspace, build
-from trtbuild.driver.building.events import Watcher
-from trtbuild.driver.building.gpu_limit import GpuLimit
+from trtbuild.driver.building.execution.gpu_limit import GpuLimit
+from trtbuild.driver.building.progress.events import Watcher
 from trtbuild.driver.project import environment
 from trtbuild.driver.workers import worker_process
 from trtbuild.toolchain.libraries import distributions

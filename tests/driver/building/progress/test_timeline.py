@@ -13,7 +13,7 @@ import pytest
 from trtbuild.core.planning.graph import Reason, Stage, Step
 from trtbuild.core.recipes.recipe import Change, Recipe
 from trtbuild.core.recipes.record import Record
-from trtbuild.driver.building.timeline import BUILD_PROCESS, WORKER_PROCESS, Timeline
+from trtbuild.driver.building.progress.timeline import BUILD_PROCESS, WORKER_PROCESS, Timeline
 from trtbuild.driver.project.outcome import StepRun
 from trtbuild.errors import ToolchainError, UsageError
 

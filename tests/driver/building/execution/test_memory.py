@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from trtbuild.core.planning.graph import Reason, Step
-from trtbuild.driver.building import memory
-from trtbuild.driver.building.memory import (
+from trtbuild.driver.building.execution import memory
+from trtbuild.driver.building.execution.memory import (
     BASE_BYTES,
     BYTES_PER_WEIGHT_BYTE,
     MemoryLimit,

@@ -7,7 +7,7 @@ import sys
 import threading
 from queue import SimpleQueue
 
-from trtbuild.driver.building.thread_pool import FinishedTask, ThreadPool
+from trtbuild.driver.building.execution.thread_pool import FinishedTask, ThreadPool
 
 
 def test_an_idle_thread_takes_the_next_task() -> None:
@@ -43,7 +43,7 @@ def test_neither_shut_down_nor_the_process_waits_for_a_thread_that_hangs() -> No
     program = """
 import threading
 from queue import SimpleQueue
-from trtbuild.driver.building.thread_pool import ThreadPool
+from trtbuild.driver.building.execution.thread_pool import ThreadPool
 pool = ThreadPool(1, SimpleQueue())
 pool.submit("stuck", lambda: threading.Event().wait(600))
 print(pool.shut_down(0.1))

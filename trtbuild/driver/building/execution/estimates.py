@@ -12,12 +12,12 @@ from pathlib import Path
 from trtbuild.core.model.spec import Model
 from trtbuild.core.planning.graph import Step
 from trtbuild.core.planning.priorities import weights_bytes
-from trtbuild.driver.building import memory
+from trtbuild.driver.building.execution import memory
 from trtbuild.driver.project.history import History
 
 
 class Estimates:
-    """Returns the last duration and the last memory peak of a step, and estimates of memory for the steps of `models`."""
+    """The last duration and memory peak of each step, and the expected memory peaks of the steps of `models`."""
 
     def __init__(self, history: History, project: Path, models: Mapping[str, Model]) -> None:
         self._history = history
@@ -34,7 +34,7 @@ class Estimates:
         return last.peak_rss_bytes or None if last is not None else None
 
     def estimate_bytes(self, step: Step) -> int:
-        """The expected memory peak of a step in bytes (driver/building/memory.py, rule 3)."""
+        """The expected memory peak of a step in bytes (driver/building/execution/memory.py, rule 3)."""
         weights = weights_bytes(step) if step.stage == "engine" else self._weights_bytes.get(step.model, 0)
         return memory.estimate_bytes(step.stage, weights, self.last_peak_bytes(step.id))
 

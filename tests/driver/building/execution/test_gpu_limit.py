@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from tests.core.conftest import HOPPER, FakeWorld, a_model
-from tests.driver.building.test_executor import FakeProject, a_step
+from tests.driver.building.execution.test_executor import FakeProject, a_step
 from trtbuild.core.engines.engine_job import EngineJob
 from trtbuild.core.model.builder_settings import BuilderSettings
 from trtbuild.core.model.spec import Target
 from trtbuild.core.planning.graph import Step
 from trtbuild.core.planning.model_plan import ModelPlan
+from trtbuild.core.planning.resource_limit import NoLimit
 from trtbuild.core.recipes.record import Record
-from trtbuild.driver.building.executor import NoLimit
-from trtbuild.driver.building.gpu_limit import GPU_BASE_BYTES, GpuLimit, least_gpu_bytes
+from trtbuild.driver.building.execution.gpu_limit import GPU_BASE_BYTES, GpuLimit, least_gpu_bytes
 from trtbuild.driver.project.outcome import StepRun
 from trtbuild.driver.workers import worker_process
 from trtbuild.driver.workers.pool import WorkerPool

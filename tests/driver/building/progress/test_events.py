@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trtbuild.driver.building.events import Watcher, Watchers
+from trtbuild.driver.building.progress.events import Watcher, Watchers
 
 
 class FakeWatcher(Watcher):

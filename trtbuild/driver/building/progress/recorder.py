@@ -10,8 +10,8 @@ from trtbuild.core.planning.graph import ModelPlan, Step
 from trtbuild.core.recipes.record import Record
 from trtbuild.driver.answers import report
 from trtbuild.driver.answers.documents import Build
-from trtbuild.driver.building.events import LastDuration, Watcher
-from trtbuild.driver.building.lanes import Lanes
+from trtbuild.driver.building.progress.events import LastDuration, Watcher
+from trtbuild.driver.building.progress.lanes import Lanes
 from trtbuild.driver.configuration.builder import builder_name
 from trtbuild.driver.event_log import events
 from trtbuild.driver.event_log.lines import Sink
@@ -32,6 +32,7 @@ class Recorder(Watcher):
         self._lanes_by_step: dict[str, int] = {}
         #: Model → the steps of its last plan, by id.
         self._planned: dict[str, dict[str, Step]] = {}
+        #: Whether the last event is written. Later events are ignored.
         self._ended = False
         started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         self._write(
@@ -146,7 +147,7 @@ class Recorder(Watcher):
                 sink.close()
 
     def _free_worker(self, step: Step) -> str:
-        """Free the lane of a step that has ended, and return its name; empty for a step that could not be planned."""
+        """Free the lane of a step that has ended, and return the lane's name; empty for a step that was not started."""
         lane = self._lanes_by_step.pop(step.id, None)
         if lane is None:
             return ""

@@ -1,0 +1,8 @@
+"""Run one step of a build: its job in a worker, and the records of its results.
+
+Input: a step whose inputs are in the store. Output: a `StepRun`, and records in the store. Begin with `run_step`.
+`package_record` has the work of the package step. `unchecked` keeps the records of steps that start before the check of an
+earlier step has ended. `refused_nodes` adds operators to an error of TensorRT. `exported_files` makes ``.pt2`` files, which
+are outputs without a step of their own.
+This package imports no other package of `building`.
+"""

@@ -1,8 +1,8 @@
 """Load and run the examples' packages with a Python that has no torch.
 
 This process writes inputs and eager's outputs to files. The other Python runs
-``python -m benchmarks.gpu.without_torch FOLDER``: it loads each package, uploads, runs, downloads and compares. It must
-reject a package with a Torch partition, with a message that names torch.
+``python -m benchmarks.gpu.subjects.without_torch FOLDER``: it loads each package, uploads, runs, downloads and compares.
+It must reject a package with a Torch partition, with a message that names torch.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def rows(host: Any) -> Iterator[Row]:
             )
     (folder / "jobs.json").write_text(json.dumps(jobs))
     torch.cuda.empty_cache()
-    done = host.python(folder, ["-m", "benchmarks.gpu.without_torch", str(folder)], bare=True)
+    done = host.python(folder, ["-m", "benchmarks.gpu.subjects.without_torch", str(folder)], bare=True)
     if done.returncode:
         raise RuntimeError(done.stderr[-3000:])
     for entry in json.loads(done.stdout):

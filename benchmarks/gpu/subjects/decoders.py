@@ -1,8 +1,8 @@
 """Generate 64 tokens by decoders with state, compared with PyTorch: tokens of greedy decoding, and tokens per second.
 
 `static_decoder` and `growing_decoder` are a Llama of transformers: with a cache of a fixed size as state, and with a cache
-that the caller passes. `token_decoder` (`benchmarks.gpu.token_decoder`) is one engine also in TensorRT 8.6, which computes
-no int64. All engines were converted on a machine without a GPU, and are built here.
+that the caller passes. `token_decoder` (`benchmarks.gpu.models.token_decoder`) is one engine in TensorRT 8.6, too, which
+computes no int64. All engines were converted on a machine without a GPU, and are built here.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 
 from benchmarks.figure import Check, Limit, Ratio, Row, Value
 from benchmarks.gpu.host import Host
-from benchmarks.gpu.numerics import verify_rows
+from benchmarks.gpu.subjects.numerics import verify_rows
 
-#: Tokens of the prompt, and tokens that are generated.
+#: The number of tokens in the prompt, and the number of tokens that are generated.
 _PROMPT, _NEW = 16, 64
-#: Times that a text is generated for one number.
+#: A speed is the median of this many generated texts.
 _TEXTS = 5
 
-#: Generates a text from the prompt: the numbers of its tokens.
+#: Returns the tokens that a decoder generates after the prompt.
 Generate = Callable[[], list[int]]
 
 

@@ -16,9 +16,9 @@ from typing import Any
 from benchmarks.figure import Check, Limit, Row, Value
 from benchmarks.gpu.cases import Case, cases
 from benchmarks.gpu.host import Host, tolerance
-from benchmarks.gpu.shapes import error_of
+from benchmarks.gpu.subjects.shapes import error_of
+from benchmarks.gpu.subjects.ways import compile_with_ranges, settings
 from benchmarks.gpu.timing import latencies
-from benchmarks.gpu.ways import compile_with_ranges, settings
 
 #: The model that is run in every form. CUDA graphs are measured with two more models.
 _MODEL = "class_token"

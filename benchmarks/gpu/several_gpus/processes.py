@@ -15,7 +15,7 @@ from typing import IO, Any
 
 #: Seconds in which a scheduler must have started, and in which a command must end.
 _START_S, _COMMAND_S = 60, 400
-_ROOT = Path(__file__).parents[2]
+_ROOT = Path(__file__).parents[3]
 
 
 @dataclass(frozen=True)

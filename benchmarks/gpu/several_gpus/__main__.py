@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figure import Check, Limit, Ratio, Row, Value, line, table, to_json
-from benchmarks.gpu import verify_on_workers
-from benchmarks.gpu.processes import Machine
+from benchmarks.gpu.several_gpus import verify_on_workers
+from benchmarks.gpu.several_gpus.processes import Machine
 from trtbuild.toolchain.libraries.table import installed_version
 
 #: The parts of the measurement. ``workers`` and ``verify`` use the same copy of the project.

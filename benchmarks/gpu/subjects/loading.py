@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import statistics
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,7 +66,3 @@ def _read_and_hash(paths: list[Path]) -> float:
     for path in paths:
         hashlib.sha256(path.read_bytes()).hexdigest()
     return time.perf_counter() - started
-
-
-if __name__ == "__main__":
-    sys.exit("run python -m benchmarks.gpu")

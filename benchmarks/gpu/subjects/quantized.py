@@ -1,7 +1,8 @@
 """Compare int8 with float16 and float32: ResNet-50 and BERT-base, each as one engine.
 
 The projects were calibrated and converted on a machine without a GPU. The engines are built here. Each model has the
-weights of one seed, in all precisions. The inputs are samples that the calibration has not seen (`benchmarks.gpu.samples`).
+weights of one seed, in all precisions. The inputs are samples that the calibration has not seen
+(`benchmarks.gpu.models.samples`).
 
 Errors
 1. *total*: the engine compared with the float32 model in PyTorch on the CPU.
@@ -20,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figure import Check, Limit, Ratio, Row, Value
-from benchmarks.gpu import samples
 from benchmarks.gpu.cases import Case, cases
 from benchmarks.gpu.host import Host
-from benchmarks.gpu.numerics import verify_rows
+from benchmarks.gpu.models import samples
+from benchmarks.gpu.subjects.numerics import verify_rows
 from benchmarks.gpu.timing import latencies
 
 #: The name of a model → its samples. A precision's model is ``<name>_<precision>``.

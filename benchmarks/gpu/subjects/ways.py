@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.figure import Check, Limit, Row, Value
 from benchmarks.gpu.cases import Case, cases
 from benchmarks.gpu.host import Host, tolerance
-from benchmarks.gpu.shapes import error_of
+from benchmarks.gpu.subjects.shapes import error_of
 from benchmarks.gpu.timing import latencies
 from trtbuild.core.model.builder_settings import BuilderSettings
 

@@ -12,8 +12,8 @@ from functools import partial
 from benchmarks.figure import Check, Limit, Ratio, Row, Value
 from benchmarks.gpu.cases import cases
 from benchmarks.gpu.host import Host, tolerance
-from benchmarks.gpu.latency import compare_latency
-from benchmarks.gpu.shapes import error_of
+from benchmarks.gpu.subjects.latency import compare_latency
+from benchmarks.gpu.subjects.shapes import error_of
 from benchmarks.gpu.timing import latencies
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figure import Check, Limit, Ratio, Row, Value
-from benchmarks.gpu.processes import Machine
+from benchmarks.gpu.several_gpus.processes import Machine
 from trtbuild.core.model.verification_messages import worst_error
 from trtbuild.core.model.verified import CutEntry
 from trtbuild.core.values.codec import decode
@@ -92,7 +92,7 @@ def _text(cut: CutEntry) -> str:
 
 
 def without_torch(machine: Machine) -> Machine:
-    """The same machine, with a Python that does not find torch: its folders of packages are links to all others."""
+    """The same machine, with a Python that does not find torch: one folder has links to all other packages."""
     folder = machine.work / "site-packages-without-torch"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

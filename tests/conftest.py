@@ -57,7 +57,7 @@ SLOWEST = (
     "driver/cache/test_rebuilding.py",
     "driver/cache/test_transfer.py",
     "builds/test_value_ranges.py",
-    "docs/test_make.py",
+    "docs/pages/test_make.py",
     "driver/answers/test_differences.py",
     "cli/terminal/test_terminal.py",
     "faults/test_kills.py",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.conftest import CommandLine
 
-PAGE = (Path(__file__).parents[2] / "docs" / "quantization.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "quantization.md").read_text("utf-8")
 
 
 def blocks(language: str) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trtbuild.core.recipes import key_fields, keys
 
-PAGE = (Path(__file__).parents[2] / "docs" / "keys.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "keys.md").read_text()
 
 
 def table(name: str) -> list[list[str]]:

@@ -23,7 +23,7 @@ import yaml
 
 from tests.warm.servers import servers
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text("utf-8"))
 THIS_ACTION = "YOURS/trtbuild@COMMIT"
 

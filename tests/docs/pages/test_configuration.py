@@ -13,7 +13,7 @@ from trtbuild.driver.configuration.file import ConfigFile
 from trtbuild.driver.configuration.sources import FIELDS
 from trtbuild.store.transports.settings import RemoteSettings
 
-PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text("utf-8")
 (TOML,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
 (SHELL,) = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
 ROWS = re.findall(

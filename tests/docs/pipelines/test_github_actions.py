@@ -23,7 +23,7 @@ from tests.store.transports.nginx import Nginx
 from trtbuild.store.trust.signing import Signer
 from trtbuild.toolchain.libraries import table
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 RECIPE = yaml.safe_load((ROOT / "docs" / "github-actions" / "build.yml").read_text("utf-8"))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.conftest import CommandLine
 
-PAGE = (Path(__file__).parents[2] / "docs" / "state.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "state.md").read_text("utf-8")
 
 
 def block(title: str) -> str:

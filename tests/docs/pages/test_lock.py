@@ -11,7 +11,7 @@ from trtbuild.cli.main import cli
 from trtbuild.core.planning import lockfile
 from trtbuild.core.planning.locks import LOCKED_OUTPUTS, LockedModel
 
-PAGE = (Path(__file__).parents[2] / "docs" / "lock.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "lock.md").read_text()
 
 
 def test_every_field_of_the_file_is_documented() -> None:

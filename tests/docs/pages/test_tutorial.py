@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-PAGE = (Path(__file__).parents[2] / "docs" / "tutorial.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "tutorial.md").read_text("utf-8")
 END = "end-of-command"
 
 
@@ -77,6 +77,6 @@ def test_every_command_of_the_tutorial_prints_the_shown_lines(tmp_path: Path) ->
 
 
 def test_the_extras_in_the_installation_exist() -> None:
-    project = (Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8")
+    project = (Path(__file__).parents[3] / "pyproject.toml").read_text("utf-8")
     (extras,) = re.findall(r"pip install '\.\[([\w,]+)\]'", PAGE)
     assert all(re.search(rf"^{name} = \[", project, re.MULTILINE) for name in extras.split(","))

@@ -17,7 +17,7 @@ import pytest
 
 from tests.warm.servers import servers
 
-PAGE = (Path(__file__).parents[2] / "docs" / "make.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "make.md").read_text()
 
 MANIFEST = """\
 version: 1

@@ -13,7 +13,7 @@ from tests.conftest import CommandLine
 
 pytestmark = pytest.mark.cold_workers  # commands run as users run them
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 README = (ROOT / "README.md").read_text()
 
 CLASSIFIER = """\

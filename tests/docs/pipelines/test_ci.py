@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.docs.pipelines import ACTION, ROOT, THIS_ACTION, Pipeline
-from tests.docs.test_github_actions import path_without_torch
+from tests.docs.pipelines.pipeline import ACTION, ROOT, THIS_ACTION, Pipeline
+from tests.docs.pipelines.test_github_actions import path_without_torch
 from tests.projects import copy_project
 from trtbuild.toolchain.libraries import table
 

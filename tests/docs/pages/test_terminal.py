@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 SCREENS: dict[str, str] = dict(
     re.findall(r"<!-- screen ([\w-]+) -->\n```console\n(.*?)\n```\n", (DOCS / "terminal.md").read_text(), re.DOTALL)
 )

@@ -9,7 +9,7 @@ from tests.core.packages.test_package_reading import document
 from trtbuild import errors
 from trtbuild.runtime.calls.loaded import Loaded
 
-PAGE = (Path(__file__).parents[2] / "docs" / "runtime.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "runtime.md").read_text()
 
 
 def section(title: str) -> str:

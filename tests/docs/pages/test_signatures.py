@@ -17,7 +17,7 @@ from trtbuild.store.local.local import LocalStore
 from trtbuild.store.trust.keyring import Keyring
 from trtbuild.store.trust.signing import Signer
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def eight_bytes(number: int) -> bytes:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.conftest import CommandLine
 
-PAGE = (Path(__file__).parents[2] / "docs" / "operators.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "operators.md").read_text("utf-8")
 
 CHECK = """
 import runpy, torch

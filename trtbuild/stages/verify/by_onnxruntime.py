@@ -22,14 +22,14 @@ import torch
 
 from trtbuild.core.model.verification import Point, Runner
 from trtbuild.core.partition.partitions import Partition
+from trtbuild.stages.half_types import HALF_TYPES
 from trtbuild.stages.verify.four_bits import convert_to_int8, external_types, unpacked
 from trtbuild.stages.verify.narrow import UnknownElementType, convert_to_float32, has_narrow_types
 from trtbuild.stages.verify.running import NotRunnable, PartFailed, Weights
 
 _MAX_CACHED_BYTES = 1 << 30
 
-#: The types that are run in float32 (`narrow`).
-NARROW_DTYPES = (torch.float16, torch.bfloat16)
+#: The types of `HALF_TYPES`, which are run in float32 (`narrow`), by their numbers in ONNX.
 _NARROW_DTYPE_OF_ONNX = {onnx.TensorProto.FLOAT16: torch.float16, onnx.TensorProto.BFLOAT16: torch.bfloat16}
 
 
@@ -135,7 +135,7 @@ class _Session:
         if tensor.dtype is torch.bfloat16 and not self._runs_in_float32:
             raise NotRunnable("onnxruntime has no bfloat16")
         try:
-            converted = tensor.float() if tensor.dtype in NARROW_DTYPES and self._runs_in_float32 else tensor
+            converted = tensor.float() if tensor.dtype in HALF_TYPES and self._runs_in_float32 else tensor
             array: np.ndarray = converted.numpy()
             return array
         except TypeError as error:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TypeVar
 
-from trtbuild.core.recipes.keys import POINTER_STAGES
+from trtbuild.core.recipes.lookup_recipes import POINTER_STAGES
 from trtbuild.core.recipes.ports import FileStamp
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Output, Record

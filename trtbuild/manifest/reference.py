@@ -8,6 +8,8 @@ from typing import Any
 from trtbuild.core.model.builder_settings import SETTINGS, BuilderSettings, Setting
 from trtbuild.manifest.files import MINIMAL_MANIFEST
 from trtbuild.manifest.format import fields
+from trtbuild.manifest.format.input_fields import DimFields, InputFields, ShapeFields
+from trtbuild.manifest.format.source_fields import SourceFields
 from trtbuild.manifest.format.wording import ExpectedType, allowed_text
 from trtbuild.manifest.yaml_text.tree import MAX_BYTES, MAX_DEPTH, MAX_NODES
 
@@ -123,12 +125,12 @@ _PLUGINS = """\
 _SECTIONS: tuple[tuple[str, type[fields.Fields], str], ...] = (
     ("Top level", fields.ManifestFields, "`version` is the only required field of a manifest.\n"),
     ("`targets.<name>`", fields.TargetFields, _TARGETS),
-    ("`profiles.<name>.<input>`", fields.ShapeFields, _PROFILES),
+    ("`profiles.<name>.<input>`", ShapeFields, _PROFILES),
     ("`models.<name>`", fields.ModelFields, _MODELS),
     ("`defaults`", fields.DefaultsFields, _DEFAULTS),
-    ("`source`", fields.SourceFields, ""),
-    ("`inputs.<name>`", fields.InputFields, "`image:` without fields is an input with all defaults.\n"),
-    ("`dims.<name>`", fields.DimFields, ""),
+    ("`source`", SourceFields, ""),
+    ("`inputs.<name>`", InputFields, "`image:` without fields is an input with all defaults.\n"),
+    ("`dims.<name>`", DimFields, ""),
     ("`precision`", fields.PrecisionFields, _PRECISION),
     ("`partition`", fields.PartitionFields, ""),
     ("`quantize`", fields.QuantizeFields, _QUANTIZE),

@@ -20,7 +20,7 @@ from trtbuild.stages.program.unquantized import is_quantizer, quantizer_type, wi
 from trtbuild.stages.trace.quantization.fake_quantize import define_fake_kernels
 from trtbuild.stages.verify.float_errors import FloatErrors, FloatModel
 from trtbuild.stages.verify.job import FloatProgram
-from trtbuild.stages.verify.onnx_precisions import onnx_precisions
+from trtbuild.stages.verify.onnx_models.onnx_precisions import onnx_precisions
 from trtbuild.stages.verify.run import verify
 from trtbuild.stages.verify.running import TorchReference
 

@@ -12,7 +12,7 @@ from tests.stages.verify.conftest import Calls, Cut, cut_of
 from trtbuild.core.model.spec import Precision
 from trtbuild.core.partition.partitions import Partition, Partitions, TensorType
 from trtbuild.stages.verify import precisions
-from trtbuild.stages.verify.onnx_precisions import onnx_precisions
+from trtbuild.stages.verify.onnx_models.onnx_precisions import onnx_precisions
 
 H, B = torch.float16, torch.bfloat16
 

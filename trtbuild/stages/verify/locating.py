@@ -25,8 +25,8 @@ from trtbuild.core.partition.partitions import Partition
 from trtbuild.stages.half_types import HALF_TYPES
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.text import target_name
-from trtbuild.stages.verify.by_onnxruntime import OnnxRuntime
 from trtbuild.stages.verify.comparing import deviation
+from trtbuild.stages.verify.onnx_models.by_onnxruntime import OnnxRuntime
 from trtbuild.stages.verify.precisions import node_precisions
 from trtbuild.stages.verify.running import placeholder_values
 

@@ -23,8 +23,8 @@ import torch
 from trtbuild.core.model.verification import Point, Runner
 from trtbuild.core.partition.partitions import Partition
 from trtbuild.stages.half_types import HALF_TYPES
-from trtbuild.stages.verify.four_bits import convert_to_int8, external_types, unpacked
-from trtbuild.stages.verify.narrow import UnknownElementType, convert_to_float32, has_narrow_types
+from trtbuild.stages.verify.onnx_models.four_bits import convert_to_int8, external_types, unpacked
+from trtbuild.stages.verify.onnx_models.narrow import UnknownElementType, convert_to_float32, has_narrow_types
 from trtbuild.stages.verify.running import NotRunnable, PartFailed, Weights
 
 _MAX_CACHED_BYTES = 1 << 30

@@ -9,7 +9,7 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from trtbuild.stages.verify.narrow import UnknownElementType, convert_to_float32, has_narrow_types
+from trtbuild.stages.verify.onnx_models.narrow import UnknownElementType, convert_to_float32, has_narrow_types
 
 NARROW = {TensorProto.FLOAT16: torch.float16, TensorProto.BFLOAT16: torch.bfloat16}
 

@@ -8,7 +8,7 @@ import pytest
 from onnx import helper as h
 
 from trtbuild.errors import SourceError
-from trtbuild.stages.verify.onnx_inputs import onnx_integer_ends
+from trtbuild.stages.verify.onnx_models.onnx_inputs import onnx_integer_ends
 
 
 def model(nodes: list[onnx.NodeProto], *tables: tuple[str, tuple[int, ...]]) -> bytes:

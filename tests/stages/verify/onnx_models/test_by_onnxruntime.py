@@ -9,8 +9,8 @@ from torch import nn
 
 from tests.stages.verify.conftest import Calls, Cut, cut_of
 from trtbuild.core.model.verification import Point
-from trtbuild.stages.verify import by_onnxruntime
-from trtbuild.stages.verify.by_onnxruntime import OnnxRuntime
+from trtbuild.stages.verify.onnx_models import by_onnxruntime
+from trtbuild.stages.verify.onnx_models.by_onnxruntime import OnnxRuntime
 from trtbuild.stages.verify.running import NotRunnable, PartFailed, Weights
 
 POINT = Point(0, "min", (2,), 0)

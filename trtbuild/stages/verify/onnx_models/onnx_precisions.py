@@ -1,4 +1,4 @@
-"""Find the precision of each output of an ONNX model, by the rules of `precisions`.
+"""Find the precision of each output of an ONNX model, by the rules of `verify.precisions`.
 
 The model is canonical: its inputs are called ``i0…``, and its outputs ``o0…``.
 """

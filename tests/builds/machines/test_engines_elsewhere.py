@@ -51,7 +51,7 @@ def python_without(folder: Path, *names: str) -> str:
     for entry in packages.iterdir():
         if not entry.name.lower().startswith(names) and entry.name != "__pycache__":
             (site / entry.name).symlink_to(entry)
-    (site / "trtbuild-here.pth").write_text(f"{Path(__file__).parents[2]}\n")
+    (site / "trtbuild-here.pth").write_text(f"{Path(__file__).parents[3]}\n")
     return str(folder / "bin" / "python")
 
 

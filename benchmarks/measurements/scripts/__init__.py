@@ -1,0 +1,1 @@
+"""The scripts without trtbuild with which `benchmarks.measurements` compares it. Each runs in its own process."""

@@ -1,4 +1,6 @@
-"""Shared fixtures of the core's tests: a small model, and a world that runs its steps without torch or TensorRT."""
+"""Shared fixtures of the core's tests: a small model, and a fake of all that the planner reads.
+
+The fake also runs the steps of the model, without torch or TensorRT."""
 
 from __future__ import annotations
 
@@ -85,7 +87,7 @@ def with_opt(model: Model, opt: int) -> Model:
 
 
 class FakeWorld:
-    """Implements `core.planning.lookups.Lookups` with dictionaries, and builds models by running simulated steps.
+    """Implements `core.planning.lookups.Lookups` with dictionaries, and builds models by steps that only compute texts.
 
     A model's source is a file of lines: ``read FILE``, ``layer PATH OPERATOR``, ``torch PATH OPERATOR``, or a comment.
     Each layer has one weight. Steps read their blobs from `blobs`. So a test fails if a plan runs a step

@@ -40,6 +40,7 @@ from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.values.encoding import Shared, Value
 from trtbuild.core.values.value_ranges import ValueRange
 
+#: The name of a stage → the version of its step (rule 6).
 STEP_VERSIONS: Mapping[str, int] = {
     "calibrate": 1,
     "trace": 6,

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.stages.verify.conftest import Calls, Cut, cut_of
+from tests.stages.verify.conftest import Cut, FunctionModule, cut_of
 from trtbuild.core.model.verification import Point
 from trtbuild.stages.verify.onnx_models import by_onnxruntime
 from trtbuild.stages.verify.onnx_models.by_onnxruntime import OnnxRuntime
@@ -29,7 +29,9 @@ def test_inputs_need_not_be_contiguous(mlp: Cut) -> None:
 
 
 def test_runs_scalars_and_empty_tensors() -> None:
-    cut = cut_of(Calls(lambda _, x, y: (x.sum(), x[:, :0] * 2, y + x[0, 0])), [(("b", 4), "float32"), ((), "float32")])
+    cut = cut_of(
+        FunctionModule(lambda _, x, y: (x.sum(), x[:, :0] * 2, y + x[0, 0])), [(("b", 4), "float32"), ((), "float32")]
+    )
     (part,) = cut.partitions.partitions
     total, empty, scalar = runtime(cut)(part, [torch.ones(2, 4), torch.tensor(3.0)], POINT)
     assert (total.shape, float(total), empty.shape, scalar.shape) == ((), 8.0, (2, 0), ())

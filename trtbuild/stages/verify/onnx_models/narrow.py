@@ -1,5 +1,6 @@
-"""Rewrite an ONNX model with float16 or bfloat16 for a runner without these types. The rewritten model computes in float32,
-and rounds to the narrow type after each node.
+"""Rewrite an ONNX model with float16 or bfloat16 for a runner without these types.
+
+The rewritten model computes in float32, and rounds to the narrow type after each node.
 
 onnxruntime's CPU provider has few kernels for bfloat16 (1.31: no MatMul). It computes float16 in float32 without
 rounding in between (InsertCastTransformer), so an overflow of float16 would not show. float32 holds every number of

@@ -14,7 +14,7 @@ from trtbuild.core.model.verification import RoundedType, coarsest_precision
 from trtbuild.stages.verify.precisions import precision_of_dtype
 
 _DTYPE_NAMES = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
-#: Operators that round to the type of their zero point or of ``output_dtype``, by default uint8 (rule 6 of `precisions`).
+#: Operators that round to the type of their zero point or of ``output_dtype``, by default uint8 (`verify.precisions`, rule 6).
 _QUANTIZERS = ("QuantizeLinear", "DynamicQuantizeLinear")
 #: The types of quantizers. uint8 has as many steps as int8.
 _QUANTIZER_TYPES: Mapping[int, RoundedType] = {
@@ -64,7 +64,7 @@ def _add_precisions(graph: GraphProto, precisions: dict[str, RoundedType]) -> Ro
 
 
 def _quantizer_type(node: onnx.NodeProto, graph: GraphProto) -> RoundedType:
-    """The type that a quantizer rounds to. A quantizer of a weight counts as int8 (rule 7 of `precisions`)."""
+    """The type that a quantizer rounds to. A quantizer of a weight counts as int8 (`verify.precisions`, rule 7)."""
     if any(tensor.name == node.input[0] for tensor in graph.initializer):
         return "int8"
     zero_points = node.input[2:]

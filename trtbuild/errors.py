@@ -290,7 +290,7 @@ class StoreUnavailable(StoreError):
 
 
 class RecordUntrusted(StoreError):
-    """A record is not used: no trusted key has signed it, or the lock file names another record. The text has the reason."""
+    """A record is not used, because no trusted key has signed it, or because the lock file names another record."""
 
 
 class BundleRefused(StoreError):

@@ -14,7 +14,8 @@ from trtbuild.core.model.verification import RoundedType, coarsest_precision
 from trtbuild.stages.verify.precisions import precision_of_dtype
 
 _DTYPE_NAMES = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
-#: Operators that round to the type of their zero point or of ``output_dtype``, by default uint8 (`verify.precisions`, rule 6).
+#: Operators that round to the type of their zero point or of ``output_dtype``, by default uint8 (rule 6 of
+#: `verify.precisions`).
 _QUANTIZERS = ("QuantizeLinear", "DynamicQuantizeLinear")
 #: The types of quantizers. uint8 has as many steps as int8.
 _QUANTIZER_TYPES: Mapping[int, RoundedType] = {

@@ -1,7 +1,7 @@
 """Check that the fields of one model do not contradict each other.
 
-A field may have no effect on the graph of the source, an output may be unable to keep the model's state or to load its
-plugins, and the compiler may not support a precision on a target.
+A field may have no effect on the graph of the source. An output may be unable to keep the model's state, or to load its
+plugins. The compiler may not support the precision on a target.
 """
 
 from __future__ import annotations

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from benchmarks import projects
 from trtbuild.core.planning.graph import ModelPlan, Step
-from trtbuild.core.recipes import chain, keys
+from trtbuild.core.recipes import chain
+from trtbuild.core.recipes.declared import Declared
 from trtbuild.core.recipes.dependency import Dependency, Observation
 from trtbuild.core.recipes.record import Output, Record
 from trtbuild.driver.project.workspace import Request, Workspace
@@ -69,7 +70,7 @@ def _extend_chain(workspace: Workspace, original: ModelPlan, plan: ModelPlan) ->
         for observation in original.user_code["trace"].observations
     ]
     observations = [Observation(dependency, lookups.observe(dependency)) for dependency in dependencies]
-    declared: keys.Declared = plan.user_code["trace"].declared
+    declared: Declared = plan.user_code["trace"].declared
     chain.extend(declared, observations, lookups.read_link, lookups.write_link, lookups.observe)
 
 

@@ -129,10 +129,11 @@ class Session:
         return self.run_script("straight_vit.py", project, [sizes.layers, sizes.hidden, sizes.image], output)
 
     def run_script(self, name: str, project: Path, arguments: Sequence[str | int], output: Path | None = None) -> Run:
-        """Run the script `name` of `measurements` once. Its first argument is a folder for its files, which is deleted."""
+        """Run the script `name` of `measurements/scripts` once. Its first argument is a folder for its files, which is
+        deleted."""
         output = self.work / "straight" if output is None else output
         shutil.rmtree(output, ignore_errors=True)
-        script = Path(__file__).parent / "measurements" / name
+        script = Path(__file__).parent / "measurements" / "scripts" / name
         command: list[str | Path] = [sys.executable, script, output, *map(str, arguments)]
         done = run(command, project, environment=self.environment(), memory=True)
         self.say(f"  the script: {done}")

@@ -30,14 +30,14 @@
     * EngineError: TensorRT or CUDA refuses to load or run an engine; the text has the library's message
   * InsufficientResources, exit 1: the disk or the memory is too small for the weights of a model
   * WorkersError, exit 1: the workers of a scheduler could not do a step
-    * NoWorker: no worker has the toolchain and the GPU of the step or comparison
+    * NoWorker: no worker has the toolchain, the GPU and the store of the step or comparison
     * SchedulerLost: the connection to the scheduler was lost during the build
   * InternalError, exit 1: a bug of trtbuild
     * InconsistentShapes: the output of a step has other sizes or types than the traced program; it is not kept
   * StoreError, exit 1; some of these errors are handled as a miss
     * BlobMissing: a record names a blob that is not in the store
     * EntryCorrupt: the content of an entry does not match its name
-    * RecordUntrusted: a record without a signature of a trusted key
+    * RecordUntrusted: a record that no trusted key has signed, or that the lock file refuses
     * BundleRefused: a file for import is truncated, altered, or not a bundle
     * StoreUnavailable: the store cannot be used (permissions, full disk, newer format)
     * RemoteFault: a request to a remote failed; such an error never ends a build
@@ -290,7 +290,7 @@ class StoreUnavailable(StoreError):
 
 
 class RecordUntrusted(StoreError):
-    """A record has no trusted signature. The text has the reason."""
+    """A record is not used, because no trusted key has signed it, or because the lock file names another record."""
 
 
 class BundleRefused(StoreError):
@@ -333,7 +333,7 @@ class WorkersError(TrtbuildError):
 
 
 class NoWorker(WorkersError):
-    """No worker has the toolchain, the GPU and the store of the step."""
+    """No worker has the toolchain, the GPU and the store of the step or comparison."""
 
 
 class SchedulerLost(WorkersError):

@@ -89,7 +89,7 @@ def _measure(host: Host, names: list[str], file: Path | None) -> int:
         started = time.monotonic()
         print(f"{name}:", flush=True)
         try:
-            for row in importlib.import_module(f"benchmarks.gpu.{SUBJECTS[name]}").rows(host):
+            for row in importlib.import_module(f"benchmarks.gpu.subjects.{SUBJECTS[name]}").rows(host):
                 measured.append((name, row))
                 print(line(row), flush=True)
         except Exception:  # the other measurements still run

@@ -18,7 +18,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.gpu.cases import Case, NoEagerModel, cases
-from benchmarks.gpu.shapes import error_of
+from benchmarks.gpu.subjects.shapes import error_of
 
 #: Operator → the indices of the arguments that are factors.
 _FACTORS = {"addmm": (1, 2), "baddbmm": (1, 2), "mm": (0, 1), "bmm": (0, 1), "convolution": (0, 1), "linear": (0, 1)}

@@ -30,7 +30,7 @@ from benchmarks.session import Session, run_counts
 
 _WIDTH = 8192
 _LAYER_BYTES = 4 * _WIDTH * _WIDTH
-_SCRIPT = Path(__file__).with_name("straight_large.py")
+_SCRIPT = Path(__file__).parent / "scripts" / "straight_large.py"
 
 #: Prints the memory peak after loading and calling a package on the CPU. The results go to a file.
 _LOAD = """\

@@ -81,7 +81,7 @@ def _floor(session: Session, project: Path) -> Median:
     sizes = session.sizes
     arguments = map(str, (sizes.layers, sizes.hidden, sizes.image))
     done = subprocess.run(
-        [sys.executable, Path(__file__).with_name("warm_export.py"), *arguments],
+        [sys.executable, Path(__file__).parent / "scripts" / "warm_export.py", *arguments],
         cwd=project,
         env=session.environment(),
         input="\n" * sizes.cold_repeats,

@@ -1,4 +1,6 @@
-"""Shared fixtures of the core's tests: a small model, and a world that runs its steps without torch or TensorRT."""
+"""Shared fixtures of the core's tests: a small model, and a fake of all that the planner reads.
+
+The fake also runs the steps of the model, without torch or TensorRT."""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ from trtbuild.core.partition.partitions import Partition, Partitions, TensorType
 from trtbuild.core.planning.graph import Reason, Step
 from trtbuild.core.planning.model_plan import Facts, ModelPlan, ToolchainFacts, plan_model
 from trtbuild.core.recipes import chain, keys
+from trtbuild.core.recipes.declared import trace_declared
 from trtbuild.core.recipes.dependency import ABSENT, Dependency, Observation
+from trtbuild.core.recipes.lookup_recipes import with_any_versions
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Output, Record
 from trtbuild.errors import BlobMissing, EntryCorrupt
@@ -83,7 +87,7 @@ def with_opt(model: Model, opt: int) -> Model:
 
 
 class FakeWorld:
-    """Implements `core.planning.lookups.Lookups` with dictionaries, and builds models by running simulated steps.
+    """Implements `core.planning.lookups.Lookups` with dictionaries, and builds models by steps that only compute texts.
 
     A model's source is a file of lines: ``read FILE``, ``layer PATH OPERATOR``, ``torch PATH OPERATOR``, or a comment.
     Each layer has one weight. Steps read their blobs from `blobs`. So a test fails if a plan runs a step
@@ -290,12 +294,12 @@ class FakeWorld:
             },
         )
         # the pointer, through which machines without torch find the record
-        unversioned = keys.trace_declared(model, plan.shapes, weight_types(table), "linux-x86_64", None)
+        unversioned = trace_declared(model, plan.shapes, weight_types(table), "linux-x86_64", None)
         files = [o for o in observations if o.dependency.kind != "distribution"]
         pointer = keys.user_code(
             unversioned, chain.extend(unversioned, files, self.read_link, self.write_link, self.observe)
         )
-        self.keep(keys.with_any_versions(pointer), {"record": self.put(record.to_bytes())})
+        self.keep(with_any_versions(pointer), {"record": self.put(record.to_bytes())})
         return record
 
     def write_link(self, recipe: Recipe, named: Sequence[Dependency], ahead: Sequence[Dependency] = ()) -> None:

@@ -29,6 +29,7 @@ from trtbuild.core.packages.package_recipe import package_recipe
 from trtbuild.core.partition.partitions import Partition, Partitions, TensorType
 from trtbuild.core.planning.expand import engine_job
 from trtbuild.core.recipes import keys
+from trtbuild.core.recipes.declared import calibrate_declared, trace_declared
 from trtbuild.core.recipes.dependency import Dependency, Observation
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Output
@@ -144,11 +145,11 @@ class Build:
             Observation(Dependency("file", "models/old.py"), "absent"),
             Observation(Dependency("distribution", "timm"), "1.0.20"),
         ]
-        return keys.user_code(keys.trace_declared(self.model, self.plan(), weights, PLATFORM, versions), observations)
+        return keys.user_code(trace_declared(self.model, self.plan(), weights, PLATFORM, versions), observations)
 
     def calibrate(self) -> Recipe:
         observations = [Observation(Dependency("file", "data.py"), A)]
-        return keys.user_code(keys.calibrate_declared(self.model, PLATFORM, VERSIONS), observations)
+        return keys.user_code(calibrate_declared(self.model, PLATFORM, VERSIONS), observations)
 
     def engine_job(self) -> EngineJob:
         model, target = self.model, self.model.targets[0]

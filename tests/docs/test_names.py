@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import SLOWEST
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "trtbuild"
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md")), ROOT / "cache" / "README.md"]
@@ -123,3 +125,7 @@ def test_names_that_do_not_exist_are_recognized() -> None:
     assert exists("driver/building/execution/executor.py")
     assert not resolves("trtbuild.core.planning.nothing")
     assert resolves("trtbuild.core.recipes.keys.STEP_VERSIONS")
+
+
+def test_the_files_that_the_tests_begin_with_exist() -> None:
+    assert [name for name in SLOWEST if not (ROOT / "tests" / name).is_file()] == []

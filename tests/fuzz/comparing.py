@@ -31,9 +31,9 @@ from trtbuild.core.model.verification import Point, coarsest_precision, points, 
 from trtbuild.core.partition.partitions import Partition
 from trtbuild.core.planning.expand import sizes_in_units
 from trtbuild.runtime.calls.output_tree import Fields, restorer
-from trtbuild.stages.verify.by_onnxruntime import OnnxRuntime
 from trtbuild.stages.verify.comparing import Deviation, deviation
 from trtbuild.stages.verify.inputs import integer_ends, random_inputs
+from trtbuild.stages.verify.onnx_models.by_onnxruntime import OnnxRuntime
 from trtbuild.stages.verify.precisions import output_precisions
 from trtbuild.stages.verify.running import NotRunnable, PartFailed, TorchReference, Values, Weights
 

@@ -36,6 +36,7 @@ from trtbuild.core.planning.comparison import make_comparison
 from trtbuild.core.planning.expand import engine_job, sizes_in_units
 from trtbuild.core.planning.jobs import LowerJob, PartitionJob
 from trtbuild.core.recipes import keys
+from trtbuild.core.recipes.declared import proof_points
 from trtbuild.core.recipes.record import Output, Record
 from trtbuild.driver.project.environment import toolchain_facts, torch_versions
 from trtbuild.driver.workers import handlers
@@ -143,7 +144,7 @@ def build(case: Case, *, engines: bool = True) -> Built:
 
 
 def _traced(module: torch.nn.Module, model: Model, shapes: ShapePlan) -> TraceResult:
-    job = TraceJob(model.source, model.inputs, shapes, keys.proof_points(model, shapes))
+    job = TraceJob(model.source, model.inputs, shapes, proof_points(model, shapes))
     with torch.no_grad():
         return trace_module(module, job, Frames(Places(), Path.cwd()))
 

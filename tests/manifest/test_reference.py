@@ -6,6 +6,7 @@ from pathlib import Path
 
 from trtbuild.manifest import reference
 from trtbuild.manifest.format import fields
+from trtbuild.manifest.format.base import Fields
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "manifest.md"
 
@@ -18,7 +19,7 @@ def test_the_document_is_current() -> None:
 
 def test_every_field_is_in_the_document() -> None:
     text = reference()
-    kinds = [kind for kind in vars(fields).values() if isinstance(kind, type) and issubclass(kind, fields.Fields)]
+    kinds = [kind for kind in vars(fields).values() if isinstance(kind, type) and issubclass(kind, Fields)]
     names = {name for kind in kinds for name in kind.model_fields}
     assert len(names) > 50
     assert [name for name in names if f"| `{name}` |" not in text] == []

@@ -10,11 +10,12 @@
 ``weights_file``
     An MLP with a weights file. Its engines are large enough for several chunks in the cache.
 ``torch_partition``
-    A layer between two linear layers stays in PyTorch.
+    One model, in which a layer between two linear layers stays in PyTorch.
 ``ranker``
-    A keyword argument, several outputs, two profiles, two targets, and comparisons with PyTorch.
+    One model with a keyword argument, several outputs, two profiles, two targets, and comparisons with PyTorch.
 ``image_model``
-    Two engines with a sort in PyTorch between them, nested outputs, relations between dims. One model has no engine.
+    A model with two engines and a sort in PyTorch between them, nested outputs, and relations between dims. Another model
+    has no engine.
 ``comparisons``
     Models for comparisons with PyTorch. The tests write ``words.onnx``, the file of one model.
 """

@@ -19,14 +19,14 @@ from trtbuild.toolchain.libraries.table import installed_version
 
 
 @dataclass(frozen=True)
-class Made:
+class JobAndBlobs:
     """A job, and the blobs whose digests it contains."""
 
     job: EngineJob
     blobs: Mapping[str, bytes]
 
-    def but(self, **changes: Any) -> Made:
-        return Made(replace(self.job, **changes), self.blobs)
+    def with_changes(self, **changes: Any) -> JobAndBlobs:
+        return JobAndBlobs(replace(self.job, **changes), self.blobs)
 
     def read(self, sha256: str) -> bytes:
         return self.blobs[sha256]
@@ -67,7 +67,7 @@ def model(
     return proto.SerializeToString(deterministic=True)
 
 
-def made(onnx_model: bytes, weights: Sequence[np.ndarray], *profiles: Sequence[ShapeRange]) -> Made:
+def job_and_blobs(onnx_model: bytes, weights: Sequence[np.ndarray], *profiles: Sequence[ShapeRange]) -> JobAndBlobs:
     """A job that compiles `onnx_model` for SM 89, with these weights and profiles."""
     blobs = {"onnx": onnx_model}
     entries = []
@@ -78,7 +78,7 @@ def made(onnx_model: bytes, weights: Sequence[np.ndarray], *profiles: Sequence[S
     version = installed_version("tensorrt-rtx")
     assert version is not None
     settings, target = BuilderSettings(), Target("ada", 89)
-    return Made(EngineJob("onnx", tuple(entries), tuple(map(tuple, profiles)), settings, target, version), blobs)
+    return JobAndBlobs(EngineJob("onnx", tuple(entries), tuple(map(tuple, profiles)), settings, target, version), blobs)
 
 
 def mlp(seed: int = 0, dtype: str = "float32") -> tuple[bytes, list[np.ndarray]]:
@@ -101,9 +101,9 @@ ROWS = ShapeRange((1, 8), (4, 8), (16, 8))
 
 
 @pytest.fixture(scope="session")
-def mlp_job() -> Made:
+def mlp_job() -> JobAndBlobs:
     """A job for a small network with a dynamic axis, for SM 89."""
-    return made(*mlp(), (ROWS,))
+    return job_and_blobs(*mlp(), (ROWS,))
 
 
 @pytest.fixture(scope="session")
@@ -112,8 +112,8 @@ def make_model() -> Callable[..., bytes]:
 
 
 @pytest.fixture(scope="session")
-def make_job() -> Callable[..., Made]:
-    return made
+def make_job() -> Callable[..., JobAndBlobs]:
+    return job_and_blobs
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ from trtbuild.core.model.spec import Origin
 from trtbuild.core.values.nearest import nearest, suggestion
 from trtbuild.manifest.files import ManifestFile
 from trtbuild.manifest.format import fields, kinds
+from trtbuild.manifest.format.input_fields import ShapeFields
 from trtbuild.manifest.format.wording import check, check_fields
 from trtbuild.manifest.yaml_text.problems import Problems
 from trtbuild.manifest.yaml_text.tree import Node, kind_of
@@ -19,7 +20,7 @@ from trtbuild.manifest.yaml_text.tree import Node, kind_of
 T = TypeVar("T")
 
 _NAME_TABLE = dict[kinds.Name, Any]
-_PROFILE_TABLE = dict[kinds.Identifier, fields.ShapeFields]
+_PROFILE_TABLE = dict[kinds.Identifier, ShapeFields]
 #: Groups of fields in a model or in the defaults. The fields of a group are merged one by one.
 MERGED_GROUPS = ("partition", "builder")
 
@@ -66,7 +67,7 @@ class DeclaredEntries:
     file: ManifestFile
     defaults: dict[str, LocatedValue] = field(default_factory=dict)
     targets: list[NamedEntry[fields.TargetFields]] = field(default_factory=list)
-    profiles: list[NamedEntry[dict[str, fields.ShapeFields]]] = field(default_factory=list)
+    profiles: list[NamedEntry[dict[str, ShapeFields]]] = field(default_factory=list)
     models: list[DeclaredModel] = field(default_factory=list)
     #: Sections that could not be read completely. A name that is not found in them may still be correct.
     incomplete_sections: set[str] = field(default_factory=set)

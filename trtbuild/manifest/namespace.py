@@ -15,9 +15,10 @@ from typing import TypeVar
 from trtbuild.manifest.declared import MERGED_GROUPS, DeclaredEntries, DeclaredModel, LocatedValue, NamedEntry
 from trtbuild.manifest.files import ManifestFile
 from trtbuild.manifest.format import fields
+from trtbuild.manifest.format.input_fields import ShapeFields
 from trtbuild.manifest.yaml_text.problems import Problems, place_text
 
-N = TypeVar("N", "NamedEntry[fields.TargetFields]", "NamedEntry[dict[str, fields.ShapeFields]]", DeclaredModel)
+N = TypeVar("N", "NamedEntry[fields.TargetFields]", "NamedEntry[dict[str, ShapeFields]]", DeclaredModel)
 
 
 @dataclass(eq=False)
@@ -27,7 +28,7 @@ class Namespace:
     file: ManifestFile
     defaults: dict[str, LocatedValue] = field(default_factory=dict)
     targets: dict[str, NamedEntry[fields.TargetFields]] = field(default_factory=dict)
-    profiles: dict[str, NamedEntry[dict[str, fields.ShapeFields]]] = field(default_factory=dict)
+    profiles: dict[str, NamedEntry[dict[str, ShapeFields]]] = field(default_factory=dict)
     models: dict[str, DeclaredModel] = field(default_factory=dict)
     incomplete_sections: set[str] = field(default_factory=set)
 

@@ -8,6 +8,9 @@ from typing import Any
 from trtbuild.core.model.builder_settings import SETTINGS, BuilderSettings, Setting
 from trtbuild.manifest.files import MINIMAL_MANIFEST
 from trtbuild.manifest.format import fields
+from trtbuild.manifest.format.base import Fields
+from trtbuild.manifest.format.input_fields import DimFields, InputFields, ShapeFields
+from trtbuild.manifest.format.source_fields import SourceFields
 from trtbuild.manifest.format.wording import ExpectedType, allowed_text
 from trtbuild.manifest.yaml_text.tree import MAX_BYTES, MAX_DEPTH, MAX_NODES
 
@@ -120,15 +123,15 @@ _PLUGINS = """\
 """
 
 #: heading, fields, prose above the table
-_SECTIONS: tuple[tuple[str, type[fields.Fields], str], ...] = (
+_SECTIONS: tuple[tuple[str, type[Fields], str], ...] = (
     ("Top level", fields.ManifestFields, "`version` is the only required field of a manifest.\n"),
     ("`targets.<name>`", fields.TargetFields, _TARGETS),
-    ("`profiles.<name>.<input>`", fields.ShapeFields, _PROFILES),
+    ("`profiles.<name>.<input>`", ShapeFields, _PROFILES),
     ("`models.<name>`", fields.ModelFields, _MODELS),
     ("`defaults`", fields.DefaultsFields, _DEFAULTS),
-    ("`source`", fields.SourceFields, ""),
-    ("`inputs.<name>`", fields.InputFields, "`image:` without fields is an input with all defaults.\n"),
-    ("`dims.<name>`", fields.DimFields, ""),
+    ("`source`", SourceFields, ""),
+    ("`inputs.<name>`", InputFields, "`image:` without fields is an input with all defaults.\n"),
+    ("`dims.<name>`", DimFields, ""),
     ("`precision`", fields.PrecisionFields, _PRECISION),
     ("`partition`", fields.PartitionFields, ""),
     ("`quantize`", fields.QuantizeFields, _QUANTIZE),
@@ -153,7 +156,7 @@ def manifest_reference() -> str:
     return "\n".join(parts)
 
 
-def _table(kind: type[fields.Fields]) -> str:
+def _table(kind: type[Fields]) -> str:
     lines = ["| field | must be | default | |", "|---|---|---|---|"]
     # `source` first: it is the only field that `ModelFields` adds to those of the defaults.
     for name, info in sorted(kind.model_fields.items(), key=lambda item: item[0] != "source"):
@@ -179,7 +182,7 @@ def _allowed(expected: ExpectedType) -> str:
     kind = expected.bare_type
     if kind is fields.PrecisionFields:
         return f"{_allowed(expected.type_inside('default') or expected)}, or a mapping, see below"
-    if isinstance(kind, type) and issubclass(kind, fields.Fields):
+    if isinstance(kind, type) and issubclass(kind, Fields):
         return "a mapping, see below"
     if getattr(kind, "__origin__", None) is dict:
         return "a mapping of names"
@@ -187,7 +190,7 @@ def _allowed(expected: ExpectedType) -> str:
     return ", ".join(f"`{choice}`" for choice in words[7:].split(", ")) if words.startswith("one of ") else words
 
 
-def _default(kind: type[fields.Fields], name: str, info: Any) -> str:
+def _default(kind: type[Fields], name: str, info: Any) -> str:
     extra = info.json_schema_extra
     if isinstance(extra, dict) and "default" in extra:
         return f"`{extra['default']}`"

@@ -6,7 +6,6 @@ value is recorded. An invalid field (`INVALID`) has a problem already, and check
 
 from __future__ import annotations
 
-import json
 import platform
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,15 +17,16 @@ from trtbuild.core.model.precisions import Precisions, module_precisions
 from trtbuild.core.model.quantization import Quantization
 from trtbuild.core.model.spec import Model, Origin, PartitionSettings, Profile, Source, Target
 from trtbuild.core.values.nearest import suggestion
+from trtbuild.manifest.contradictions import check_graph, check_plugins, check_state, check_turing
 from trtbuild.manifest.declared import INVALID, DeclaredModel, LocatedValue, NamedEntry
-from trtbuild.manifest.format.fields import ModelFields, PrecisionFields, TargetFields
+from trtbuild.manifest.format.fields import ModelFields, TargetFields
 from trtbuild.manifest.namespace import Namespace
 from trtbuild.manifest.outputs import OutputPath, resolve_outputs
 from trtbuild.manifest.paths import ProjectPaths, check_readable, folder_of
 from trtbuild.manifest.plugins import resolve_plugins
 from trtbuild.manifest.quantization import check_targets, resolve_quantization
 from trtbuild.manifest.shapes import Shapes, check_shapes, resolve_dims, resolve_inputs, resolve_profile
-from trtbuild.manifest.source import kinds_of_source, resolve_source
+from trtbuild.manifest.source import resolve_source
 from trtbuild.manifest.yaml_text.problems import Problems
 
 #: The operating system's name of a processor → trtbuild's name.
@@ -38,34 +38,6 @@ _REQUIRED = {
     "profiles": "name at least one profile, such as `profiles: [photo]`",
     "targets": "name at least one target, in the model or in `defaults`, such as `targets: [ada]`",
 }
-#: Fields that have an effect on lowered graphs only (`GraphKind.is_lowered`). Each row has the field, the only value that
-#: is allowed for other graphs, the effect on a lowered graph, and the reason or advice for other graphs.
-_ONLY_FOR_LOWERED_GRAPHS: tuple[tuple[str, object, str, str], ...] = (
-    ("precision", "float32", "`precision` rewrites a PyTorch model", "create the model with that type"),
-    ("weights", None, "`weights` are bound to a PyTorch model", "the model has its weights with it"),
-    ("state", [], "`state` names buffers of a PyTorch model", "pass the state as an input, and return it"),
-    ("partition.granularity", ["model"], "`granularity` cuts a PyTorch model", "the model is one engine"),
-    (
-        "partition.truncate_double",
-        False,
-        "`truncate_double` rewrites a PyTorch model",
-        "make the model in float32 instead",
-    ),
-    ("partition.torch_executed_ops", [], "`torch_executed_ops` stay in PyTorch", "the model is one engine"),
-)
-#: The same facts for fields that only a graph with a reference library can use (`GraphKind.reference`).
-_ONLY_FOR_GRAPHS_WITH_A_REFERENCE: tuple[tuple[str, object, str, str], ...] = (
-    ("reference", False, "a package's `reference` runs on a CPU", "only TensorRT runs a network"),
-)
-
-#: Outputs that cannot have a model's state, and the reason.
-_STATELESS_OUTPUTS = {
-    "pt2": "a program of torch.export that calls engines keeps nothing between calls",
-    "triton": "a Triton server may run calls of different clients in one instance",
-}
-
-#: A model without `precision`.
-_FLOAT32 = PrecisionFields.model_validate("float32")
 
 
 def this_platform() -> str:
@@ -105,12 +77,15 @@ class _Resolver:
             check_targets(quantization, targets, self._name, place, self._problems)
         plugins = self._plugins(source)
         if source is not None:
-            self._check_graph(source)
+            check_graph(self._fields, self._name, source, self._problems)
         model_outputs = resolve_outputs(self._declared, self._fields.get("outputs"), self._problems)
         outputs += model_outputs
         self._places.update({f"outputs.{output.kind}": output.origin for output in model_outputs})
-        self._check_state(model_outputs)
-        self._check_plugins(plugins, model_outputs)
+        if (state := self._fields.get("state")) is not None and state.value is not INVALID and state.value:
+            self._places["state"] = state.name_origin
+            check_state(self._name, model_outputs, self._problems)
+        if plugins is not None:
+            check_plugins(self._name, model_outputs, self._problems)
         precision = self._precision()
         has_invalid_field = any(located.value is INVALID for located in self._fields.values())
         if has_invalid_field or source is None or shapes is None or targets is None or precision is None:
@@ -188,21 +163,6 @@ class _Resolver:
         self._places.update({f"source.{name}": key for name, key in located.node.keys.items()})
         return resolve_source(located, self._name, self._paths, self._problems)
 
-    def _check_graph(self, source: Source) -> None:
-        """Add a problem for each field that has no effect on a graph of this kind."""
-        kind = f"model {self._name!r} comes from `{source.kind}`"
-        restrictions = () if source.graph.is_lowered else _ONLY_FOR_LOWERED_GRAPHS
-        if source.graph.reference is None:
-            restrictions += _ONLY_FOR_GRAPHS_WITH_A_REFERENCE
-        for field, allowed, text, reason in restrictions:
-            located = self._fields.get(field)
-            if located is not None and located.value is not INVALID and located.value not in (allowed, _FLOAT32):
-                name = field.rpartition(".")[2]
-                write = "model" if name == "granularity" else json.dumps(allowed).strip('"')
-                self._problems.add(
-                    located.name_origin, f"{text}, and {kind}", f"{reason}: write `{name}: {write}` in it"
-                )
-
     def _weights(self) -> str | None:
         located = self._fields.get("weights")
         if located is None or located.value is INVALID or located.value is None:
@@ -237,16 +197,6 @@ class _Resolver:
             self._places.update({f"plugins.operators.{name}": key for name, key in operators.keys.items()})
         return resolve_plugins(located, self._name, source, self._paths, self._problems)
 
-    def _check_plugins(self, plugins: Plugins | None, outputs: Sequence[OutputPath]) -> None:
-        """Add a problem for a ``.pt2`` file: the program in it cannot load plugins."""
-        for output in outputs if plugins is not None else ():
-            if output.kind == "pt2":
-                self._problems.add(
-                    output.origin,
-                    f"model {self._name!r} has `plugins`, and a program of torch.export loads no library of plugins",
-                    "write a package",
-                )
-
     def _shapes(self) -> Shapes | None:
         located = self._required("inputs")
         entries = self._named_entries("profiles", self._namespace.profiles)
@@ -270,20 +220,6 @@ class _Resolver:
         node = dims_field.node if dims_field else None
         check_shapes(inputs, dims, profiles, self._namespace.profiles, node, self._problems)
         return Shapes(inputs, dims, tuple(profiles))
-
-    def _check_state(self, outputs: Sequence[OutputPath]) -> None:
-        """Add a problem for each output that cannot keep the model's state between calls."""
-        located = self._fields.get("state")
-        if located is None or located.value is INVALID or not located.value:
-            return
-        self._places["state"] = located.name_origin
-        for output in outputs:
-            if output.kind in _STATELESS_OUTPUTS:
-                self._problems.add(
-                    output.origin,
-                    f"model {self._name!r} has `state`, and {_STATELESS_OUTPUTS[output.kind]}",
-                    "write a package, or pass the state as an input and return it",
-                )
 
     def _precision(self) -> Precisions | None:
         located = self._fields.get("precision")
@@ -317,21 +253,5 @@ class _Resolver:
                 chosen = target.toolchain or toolchain
                 runs_on = target.platform or this_platform()
                 targets.append(Target(entry.name, target.sm, chosen, target.version, target.compatibility, runs_on))
-                self._check_turing(targets[-1], use_origin)
+                check_turing(self._fields, self._name, targets[-1], use_origin, self._problems)
         return tuple(targets)
-
-    def _check_turing(self, target: Target, use_origin: Origin) -> None:
-        """Add a problem for a float32 model on a Turing GPU. `use_origin` is the place where the model names the target."""
-        # TensorRT-RTX 1.7 also rejects float32 matrix products on Turing, but only after the trace and the conversion.
-        source = self._fields.get("source")
-        declared = [] if source is None or source.value is INVALID else kinds_of_source(source.value)
-        if not all(kind.graph.is_lowered for kind in declared):  # `precision` sets the types of lowered graphs only
-            return
-        if self._value("precision") == _FLOAT32 and target.toolchain == "tensorrt-rtx" and target.sm == 75:
-            located = self._fields.get("precision")
-            self._problems.add(
-                located.node.origin if located else use_origin,
-                f"model {self._name!r} has precision float32, and TensorRT-RTX has no float32 matrix products on Turing "
-                f"(target {target.name!r}, SM 75: FP32 GEMM is not supported)",
-                "write `precision: float16`, or leave the target out",
-            )

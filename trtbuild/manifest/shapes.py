@@ -10,7 +10,7 @@ from trtbuild.core.model.spec import Input, NamedDim, Origin, Profile, ShapeRang
 from trtbuild.core.values.nearest import suggestion
 from trtbuild.core.values.value_ranges import InvalidRange, ValueRange, value_range
 from trtbuild.manifest.declared import LocatedValue, NamedEntry
-from trtbuild.manifest.format.fields import DimFields, InputFields, ShapeFields
+from trtbuild.manifest.format.input_fields import DimFields, InputFields, ShapeFields
 from trtbuild.manifest.yaml_text.problems import Problems
 from trtbuild.manifest.yaml_text.tree import Node
 

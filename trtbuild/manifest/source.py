@@ -7,8 +7,8 @@ from typing import Any
 from trtbuild.core.model.source_kinds import CALLABLE_KINDS, SOURCE_KINDS, SourceKind
 from trtbuild.core.model.spec import Origin, Source
 from trtbuild.manifest.declared import LocatedValue
-from trtbuild.manifest.format.fields import SourceFields
 from trtbuild.manifest.format.kinds import join_names
+from trtbuild.manifest.format.source_fields import SourceFields
 from trtbuild.manifest.paths import ProjectPaths, check_readable, folder_of, import_roots
 from trtbuild.manifest.yaml_text.problems import Problems
 from trtbuild.manifest.yaml_text.tree import Node

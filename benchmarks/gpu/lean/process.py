@@ -87,7 +87,7 @@ def _error_at(module: Any, results: Path, point: tuple[int, int, int]) -> float:
     """The largest max|a-b| / max|b| of all outputs."""
     import numpy as np
 
-    from benchmarks.gpu.without_torch import relative_error
+    from benchmarks.gpu.subjects.without_torch import relative_error
 
     stored = np.load(_file(results, point))
     outputs = _outputs(module, point)

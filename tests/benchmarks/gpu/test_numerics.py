@@ -6,7 +6,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from benchmarks.gpu.numerics import _WRONG_PARTITION, _replace_engine
+from benchmarks.gpu.subjects.numerics import _WRONG_PARTITION, _replace_engine
 
 
 def _package(folder: Path, plan: bytes) -> Path:

@@ -15,7 +15,7 @@ import torch
 
 @pytest.fixture(scope="module")
 def regions() -> Any:
-    return importlib.import_module("benchmarks.gpu.regions")
+    return importlib.import_module("benchmarks.gpu.models.regions")
 
 
 def test_the_operator_computes_onnx_roi_align(regions: Any) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks.gpu import bert, samples
-from benchmarks.gpu.quantized import FAMILIES, errors_of
+from benchmarks.gpu.models import bert, samples
+from benchmarks.gpu.subjects.quantized import FAMILIES, errors_of
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -11,7 +11,7 @@ from trtbuild.core.model.spec import Model, PartitionSettings
 from trtbuild.core.model.stand_in import StandIn
 from trtbuild.core.planning.graph import Step
 from trtbuild.core.planning.lookups import Facts, LockedTrace, ToolchainFacts
-from trtbuild.core.recipes import keys
+from trtbuild.core.recipes.lookup_recipes import partition_with_any_parser, stand_in_of
 from trtbuild.core.recipes.recipe import Recipe
 
 RTX = StandIn("tensorrt-rtx", "1.7.1", ("float32", "float16"), True, ())
@@ -42,7 +42,7 @@ class Machines(FakeWorld):
     def write_pointer(self) -> None:
         step = self.partition()
         assert step.record is not None
-        pointer = keys.partition_with_any_parser(step.record.recipe)
+        pointer = partition_with_any_parser(step.record.recipe)
         self.keep(pointer, {"record": self.put(step.record.to_bytes())})
 
 
@@ -135,9 +135,7 @@ def test_a_new_partition_uses_the_parser_of_its_recipe(world: Machines) -> None:
     step = world.partition()
     assert step.verdict == "run" and step.recipe is not None
     assert (
-        step.job.stand_in
-        == keys.stand_in_of(step.recipe)
-        == {**vars(RTX), "dtypes": ["float32", "float16"], "refuses": []}
+        step.job.stand_in == stand_in_of(step.recipe) == {**vars(RTX), "dtypes": ["float32", "float16"], "refuses": []}
     )
 
 
@@ -155,6 +153,6 @@ def test_without_another_parser_no_pointer_is_followed() -> None:
     world.build(a_model())
     step = world.plan(a_model()).steps["net/partition"]
     assert step.recipe is not None
-    world.keep(keys.partition_with_any_parser(step.recipe), {"record": world.put(b"nothing")})
+    world.keep(partition_with_any_parser(step.recipe), {"record": world.put(b"nothing")})
     world.versions = None
     assert world.plan(a_model()).steps["net/partition"].verdict == "hit"

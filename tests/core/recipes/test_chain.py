@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from trtbuild.core.recipes import keys
 from trtbuild.core.recipes.chain import SINGLE_LINKS, extend, follow, link_bytes, link_recipe, parse_link
+from trtbuild.core.recipes.declared import Declared
 from trtbuild.core.recipes.dependency import ABSENT, Dependency, Observation
 from trtbuild.core.recipes.recipe import Recipe
 
-DECLARED = keys.Declared("trace", (("source", "net:build"),))
+DECLARED = Declared("trace", (("source", "net:build"),))
 
 
 class FakeTraces:
@@ -129,7 +130,7 @@ def test_an_absent_file_that_was_looked_for_is_a_dependency() -> None:
 def test_declared_parts_have_separate_chains() -> None:
     world = FakeTraces({"main": "a"})
     world.build()
-    assert follow(keys.Declared("trace", (("source", "other:build"),)), world.read_link, world.observe) == ()
+    assert follow(Declared("trace", (("source", "other:build"),)), world.read_link, world.observe) == ()
 
 
 def test_a_link_and_a_trace_have_different_keys() -> None:

@@ -27,7 +27,9 @@ from trtbuild.core.model.builder_settings import SETTINGS_IN_EVERY_KEY, BuilderS
 from trtbuild.core.model.precisions import Precisions, module_precisions
 from trtbuild.core.model.spec import Input, PartitionSettings, Profile, ShapeRange
 from trtbuild.core.recipes import key_fields, keys
+from trtbuild.core.recipes.declared import trace_declared
 from trtbuild.core.recipes.dependency import Dependency, Observation
+from trtbuild.core.recipes.lookup_recipes import matches_without_versions, partition_with_any_parser, with_any_versions
 from trtbuild.core.values.encoding import encode
 from trtbuild.toolchain.libraries.releases import release
 
@@ -83,7 +85,7 @@ def test_opt_of_the_first_profile_is_the_example_of_the_trace() -> None:
 
 def test_a_trace_depends_on_names_dtypes_and_shapes_of_a_weights_file_not_on_its_values() -> None:
     def key(table: Any) -> str:
-        return keys.user_code(keys.trace_declared(MODEL, shapes_of(MODEL), table, "linux-x86_64", VERSIONS), []).key
+        return keys.user_code(trace_declared(MODEL, shapes_of(MODEL), table, "linux-x86_64", VERSIONS), []).key
 
     tables = [
         None,
@@ -101,7 +103,7 @@ def test_every_observation_is_in_the_trace() -> None:
     first, second = Observation(kinds[0], A), Observation(Dependency("file", "b.py"), A)
     variants = [(), (first, second), (Observation(kinds[0], B),), (Observation(kinds[0], "absent"),)]
     variants += [(Observation(dependency, A),) for dependency in kinds]
-    declared_parts = keys.trace_declared(MODEL, shapes_of(MODEL), None, "linux-x86_64", VERSIONS)
+    declared_parts = trace_declared(MODEL, shapes_of(MODEL), None, "linux-x86_64", VERSIONS)
     assert len({keys.user_code(declared_parts, observations).key for observations in variants}) == len(variants)
 
 
@@ -147,7 +149,7 @@ def test_rules_for_int64_are_in_the_key_if_int64_is_narrowed() -> None:
     assert parts(narrows_int64=True) == {**parts(), "narrowed": keys.INT64_RULES_VERSION} and "narrowed" not in parts(
         narrows_int64=False
     )
-    pointer = keys.partition_with_any_parser(
+    pointer = partition_with_any_parser(
         keys.partition(A, B, PartitionSettings(), "tensorrt", "8.6.0", 17, VERSIONS, narrows_int64=True)
     )
     # a partition that was made with other rules is not accepted
@@ -307,28 +309,28 @@ def test_rule_4_10_the_version_of_trtbuild_is_in_no_key() -> None:
 
 def test_rule_4_8_the_recipe_with_any_versions_leaves_out_the_versions_only() -> None:
     recipe = Build().trace()
-    unversioned = keys.with_any_versions(recipe)
+    unversioned = with_any_versions(recipe)
     assert unversioned.parts == tuple(part for part in recipe.parts if part[0] != "versions")
-    assert unversioned.key == keys.with_any_versions(Build().trace(versions=None)).key
+    assert unversioned.key == with_any_versions(Build().trace(versions=None)).key
     assert unversioned.key != recipe.key
 
 
 def test_rule_4_8_matching_a_trace_without_versions() -> None:
     recipe, unversioned = Build().trace(), Build().trace(versions=None)
-    assert keys.matches_without_versions(recipe, unversioned)
+    assert matches_without_versions(recipe, unversioned)
     # a file that only one trace observed is not a difference
-    assert keys.matches_without_versions(replace(recipe, parts=(*recipe.parts, ("file:more.py", A))), unversioned)
-    assert keys.matches_without_versions(recipe, replace(unversioned, parts=(*unversioned.parts, ("file:more.py", A))))
+    assert matches_without_versions(replace(recipe, parts=(*recipe.parts, ("file:more.py", A))), unversioned)
+    assert matches_without_versions(recipe, replace(unversioned, parts=(*unversioned.parts, ("file:more.py", A))))
     # another state of a dependency that both observed is a difference, and so is another declared part
-    assert not keys.matches_without_versions(
+    assert not matches_without_versions(
         recipe, replace(unversioned, parts=(*unversioned.parts[:-1], ("distribution:timm", "9")))
     )
-    assert not keys.matches_without_versions(replace(recipe, parts=recipe.parts[1:]), unversioned)
-    assert not keys.matches_without_versions(
+    assert not matches_without_versions(replace(recipe, parts=recipe.parts[1:]), unversioned)
+    assert not matches_without_versions(
         Build(replace(MODEL, source=replace(MODEL.source, target="x:y"))).trace(), unversioned
     )
-    assert not keys.matches_without_versions(replace(recipe, version=recipe.version + 1), unversioned)
-    assert not keys.matches_without_versions(replace(recipe, stage="lower"), unversioned)
+    assert not matches_without_versions(replace(recipe, version=recipe.version + 1), unversioned)
+    assert not matches_without_versions(replace(recipe, stage="lower"), unversioned)
 
 
 # -- invariance

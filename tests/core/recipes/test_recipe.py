@@ -16,6 +16,7 @@ from tests.core import recipe_values
 from tests.core.values.test_encoding import JSON_VALUES
 from trtbuild.core.model.spec import PartitionSettings
 from trtbuild.core.recipes import keys
+from trtbuild.core.recipes.lookup_recipes import with_any_versions
 from trtbuild.core.recipes.recipe import SCHEMA, Recipe, changes
 from trtbuild.core.values.encoding import Value, digest, encode
 
@@ -49,7 +50,7 @@ def test_rule_4_13_golden_keys_without_weights_file_modules_and_torch() -> None:
     assert build.trace().key == "61f198764a3ffcabe3731462cef0108fae7743dd5eeed1c2042acb21f093abc9"
     assert build.recipes()["partition"].key == "ff470f7bf2e0331f7ef66cc6cea42ea150049cea0376c8074f32369eadf8a5b2"
     assert (
-        keys.with_any_versions(build.trace(versions=None)).key
+        with_any_versions(build.trace(versions=None)).key
         == "e183ddbec0b574da2ed5a92859f50c1c4e93d385a3a3676e949fb3c1955ccff2"
     )
 

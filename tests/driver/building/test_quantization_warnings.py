@@ -11,6 +11,7 @@ from tests.core.conftest import FakeWorld, a_model
 from trtbuild.core.planning.graph import ModelPlan, Step
 from trtbuild.core.planning.verdicts import RECORDED
 from trtbuild.core.recipes import keys
+from trtbuild.core.recipes.declared import Declared
 from trtbuild.core.recipes.record import Record
 from trtbuild.driver.building.quantization_warnings import float_engines, uncalibrated_layers
 
@@ -63,7 +64,7 @@ def test_records_without_statistics_say_nothing() -> None:
 
 def test_layers_that_no_sample_reaches_are_named() -> None:
     result = FakeWorld().plan(a_model())
-    recipe = keys.user_code(keys.Declared("calibrate", ()), ())
+    recipe = keys.user_code(Declared("calibrate", ()), ())
     statistics: dict[str, Any] = {"uncalibrated": ["head", "tail"]}
     record = Record(recipe, {}, {"statistics": statistics})
     result.steps["m/calibrate"] = Step("m/calibrate", "m", "calibrate", "hit", RECORDED, recipe=recipe, record=record)

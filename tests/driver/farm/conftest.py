@@ -23,10 +23,10 @@ def scheduler() -> Iterator[Site]:
 @pytest.fixture
 def site(scheduler: Site, project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     """The scheduler, without workers."""
-    honest = performing._answer
+    real_answer = performing._answer
 
     def answer(text: str, name: str) -> performing.Answer:
-        return scheduler.behaviours.get(name, honest)(text, name)
+        return scheduler.behaviours.get(name, real_answer)(text, name)
 
     monkeypatch.setattr(performing, "_answer", answer)
     monkeypatch.setattr(performing, "call", pretend)

@@ -48,7 +48,7 @@ def engine_job(onnx: bytes, target: Target = ADA, version: str = VERSION) -> tup
 
 
 def pretend(pool: Any, task: str, job: EngineJob) -> Reply:
-    """Takes the place of the compiler."""
+    """Store texts instead of a compiled engine, as `performing.call` would store the engine."""
     local = wiring.open_local(performing.directory())
     local.get_bytes(job.onnx)  # a compiler reads its input
     outputs = {"plan": local.put_bytes(f"plan of {job.onnx}".encode()), "layers": local.put_bytes(b"[]")}

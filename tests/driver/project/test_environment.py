@@ -15,7 +15,7 @@ from tests.core.planning.test_parsers_elsewhere import GPU, NET, NO_GPU, RTX, Ma
 from trtbuild.core.model.spec import Model, Origin
 from trtbuild.core.planning.locks import Lock, LockedTarget
 from trtbuild.core.planning.lookups import Facts, LockedTrace
-from trtbuild.core.recipes import keys
+from trtbuild.core.recipes.lookup_recipes import stand_in_of
 from trtbuild.driver.project import environment
 from trtbuild.errors import EnvironmentFault, LockFileError, ToolchainMissing
 from trtbuild.toolchain.libraries import table
@@ -122,7 +122,7 @@ def test_each_release_of_a_toolchain_is_compared_with_its_own_parser() -> None:
     built = [step.record for step in world.plan(model).steps.values() if step.stage == "partition"]
     world.evict(*{record.outputs["partitions"] for record in built if record is not None})
     partitions = [step for step in world.plan(model).steps.values() if step.stage == "partition"]
-    parsers = [keys.stand_in_of(step.recipe) for step in partitions if step.recipe is not None]
+    parsers = [stand_in_of(step.recipe) for step in partitions if step.recipe is not None]
     assert [step.verdict for step in partitions] == ["run", "run"] and parsers[0] != parsers[1]
     environment.check_locked_parsers(world.facts(model), partitions)
 

@@ -10,6 +10,7 @@ import pytest
 
 from trtbuild.core.planning.graph import Reason, Step, UserCode
 from trtbuild.core.recipes import chain, keys
+from trtbuild.core.recipes.declared import Declared
 from trtbuild.core.recipes.dependency import ABSENT, Dependency, Observation
 from trtbuild.core.recipes.record import Record
 from trtbuild.driver.project import trail as trails
@@ -20,7 +21,7 @@ from trtbuild.store.digests.fingerprint import FileDigests
 from trtbuild.store.layers.layered import LayeredStore
 from trtbuild.store.local.local import LocalStore
 
-DECLARED = keys.Declared("trace", (("source", "net:build"),))
+DECLARED = Declared("trace", (("source", "net:build"),))
 FILES = [Dependency("file", f"{number}.py") for number in range(60)]
 
 

@@ -1,4 +1,4 @@
-"""`--depfile`: the dependencies of a real build. tests/docs/test_make.py tests its use by make."""
+"""`--depfile`: the dependencies of a real build. tests/docs/pages/test_make.py tests its use by make."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from trtbuild.driver.verification import packages
 from trtbuild.driver.verification.document import Options
 from trtbuild.driver.verification.models import verify
 from trtbuild.runtime.packages.package import Package
-from trtbuild.stages.verify.by_onnxruntime import OnnxRuntime
+from trtbuild.stages.verify.onnx_models.by_onnxruntime import OnnxRuntime
 from trtbuild.stages.verify.running import TorchReference, Weights
 from trtbuild.store.local.local import LocalStore
 

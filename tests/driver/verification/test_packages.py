@@ -25,7 +25,7 @@ from trtbuild.driver.gpu_comparisons import engines as engine_verification
 from trtbuild.driver.verification import packages
 from trtbuild.driver.verification.document import Options
 from trtbuild.errors import ToolchainMissing
-from trtbuild.stages.verify.by_onnxruntime import OnnxRuntime
+from trtbuild.stages.verify.onnx_models.by_onnxruntime import OnnxRuntime
 from trtbuild.stages.verify.running import NotRunnable
 
 

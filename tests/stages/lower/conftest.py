@@ -22,8 +22,8 @@ from trtbuild.stages.program.translations import decomposition_table
 
 
 @dataclass
-class TraceResult:
-    """An exported module, and inputs for comparisons. The models in MODELS were exported with inputs of other sizes."""
+class ExportedModel:
+    """An exported module, and the inputs for comparisons. The models in MODELS are exported with inputs of other sizes."""
 
     module: nn.Module
     program: Program
@@ -193,7 +193,9 @@ def table() -> Mapping[Any, Callable[..., Any]]:
     return decomposition_table()
 
 
-def trace(module: nn.Module, inputs: tuple[torch.Tensor, ...], shapes: Any = None, example: Any = None) -> TraceResult:
+def trace(
+    module: nn.Module, inputs: tuple[torch.Tensor, ...], shapes: Any = None, example: Any = None
+) -> ExportedModel:
     exported = export(module.eval(), example or inputs, dynamic_shapes=shapes)
     if any("_." in str(node.target) for node in exported.graph.nodes):
         exported = exported.run_decompositions({})  # the trace step does this with all programs
@@ -201,15 +203,15 @@ def trace(module: nn.Module, inputs: tuple[torch.Tensor, ...], shapes: Any = Non
     lifted = {spec.target for spec in program.exported.graph_signature.input_specs if spec.target is not None}
     for name in set(program.exported.constants) - lifted:
         del program.exported.constants[name]  # here, buffers that are not persistent are weights
-    return TraceResult(module, program, slots, inputs)
+    return ExportedModel(module, program, slots, inputs)
 
 
 @pytest.fixture(scope="session")
-def traced() -> Callable[[str], TraceResult]:
+def traced() -> Callable[[str], ExportedModel]:
     """A function that returns a model of MODELS by its name."""
-    cached: dict[str, TraceResult] = {}
+    cached: dict[str, ExportedModel] = {}
 
-    def traced_model(name: str) -> TraceResult:
+    def traced_model(name: str) -> ExportedModel:
         if name not in cached:
             torch.manual_seed(7)
             module, inputs, shapes = MODELS[name]
@@ -220,7 +222,7 @@ def traced() -> Callable[[str], TraceResult]:
 
 
 @pytest.fixture(scope="session")
-def lowered(traced: Callable[[str], TraceResult], table: Any) -> Callable[[str, Any], Program]:
+def lowered(traced: Callable[[str], ExportedModel], table: Any) -> Callable[[str, Any], Program]:
     """A function that lowers a model of MODELS, by name and precision. Tests do not change the result.
 
     The first pass may retrace the program, which takes nearly all the time. So it runs once for each model.
@@ -242,12 +244,12 @@ def lowered(traced: Callable[[str], TraceResult], table: Any) -> Callable[[str, 
 
 
 @pytest.fixture(scope="session")
-def lower_module(table: Any) -> Callable[..., tuple[TraceResult, Program]]:
+def lower_module(table: Any) -> Callable[..., tuple[ExportedModel, Program]]:
     """A function that traces and lowers any module: (module, inputs, precision, dynamic shapes)."""
 
     def trace_and_lower(
         module: nn.Module, inputs: Any, precision: Any = "float32", shapes: Any = None
-    ) -> tuple[TraceResult, Program]:
+    ) -> tuple[ExportedModel, Program]:
         traced = trace(module, tuple(inputs), shapes)
         return traced, lower(traced.program, precision, table)
 

@@ -1,4 +1,4 @@
-"""Lowered models, their partitioning with a fake validator that refuses chosen operators, and runs of the partitions."""
+"""Lowered models, a fake validator that refuses chosen operators, and functions that partition models and run them."""
 
 from __future__ import annotations
 

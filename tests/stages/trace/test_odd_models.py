@@ -154,8 +154,8 @@ def test_large_points_are_proven_with_their_numbers(traced, job_of, monkeypatch)
 
     monkeypatch.setattr(proof, "FLOWS_WORTHWHILE_S", 0.0)
     compared = []
-    prove_at = proof._prove_point
-    monkeypatch.setattr(proof, "_prove_point", lambda *given: (compared.append(given[0].sizes), prove_at(*given)))
+    prove_at = proof.prove_point
+    monkeypatch.setattr(proof, "prove_point", lambda *given: (compared.append(given[0].sizes), prove_at(*given)))
     traced(lambda x: (x + 1, x.shape[0] * 2, x.shape[0] / 3, x.shape[0] > 3), job_of(BATCH))
     assert len(compared) == 1  # at the other points the flows are equal
     with pytest.raises(SourceError, match="output 1 has other values"):

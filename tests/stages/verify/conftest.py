@@ -28,7 +28,7 @@ from trtbuild.stages.verify.job import VerifyJob
 SIZES = (1, 3, 6)
 
 
-class Calls(nn.Module):
+class FunctionModule(nn.Module):
     """A module that calls a function with itself and its inputs."""
 
     def __init__(self, function: Callable[..., Any], **members: Any) -> None:
@@ -87,7 +87,7 @@ def cut_of(
     )
     dim = Dim("b", min=1, max=8)
     dynamic = tuple({axis: dim for axis, size in enumerate(shape) if size == "b"} for shape, _ in inputs)
-    nested = (dynamic,) if isinstance(module, Calls) else dynamic
+    nested = (dynamic,) if isinstance(module, FunctionModule) else dynamic
     exported = export(module, example, dynamic_shapes=nested).run_decompositions({})
     program, slots = functional(exported)
     lowered = lower(program, precision, decomposition_table())

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.stages.verify.conftest import Calls, Cut, cut_of, replace_job
+from tests.stages.verify.conftest import Cut, FunctionModule, cut_of, replace_job
 from trtbuild.core.engines.engine_job import Weight
 from trtbuild.core.model.comparisons import FloatError, OutputError
 from trtbuild.core.model.quantized_types import is_rounded_weight
@@ -20,7 +20,7 @@ from trtbuild.stages.program.unquantized import is_quantizer, quantizer_type, wi
 from trtbuild.stages.trace.quantization.fake_quantize import define_fake_kernels
 from trtbuild.stages.verify.float_errors import FloatErrors, FloatModel
 from trtbuild.stages.verify.job import FloatProgram
-from trtbuild.stages.verify.onnx_precisions import onnx_precisions
+from trtbuild.stages.verify.onnx_models.onnx_precisions import onnx_precisions
 from trtbuild.stages.verify.run import verify
 from trtbuild.stages.verify.running import TorchReference
 
@@ -61,7 +61,7 @@ def model(inputs: Function, weights: Function, linear: nn.Linear | None = None) 
     def run(m: Any, x: torch.Tensor) -> torch.Tensor:
         return nn.functional.linear(inputs(x), weights(m.linear.weight), m.linear.bias)
 
-    return cut_of(Calls(run, linear=linear or nn.Linear(32, 8)), [(("b", 32), "float32")])
+    return cut_of(FunctionModule(run, linear=linear or nn.Linear(32, 8)), [(("b", 32), "float32")])
 
 
 def with_wrong_scale(cut: Cut, factor: float) -> Cut:
@@ -148,7 +148,7 @@ def _stored(m: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 def _with_stored_weights(function: Any) -> Cut:
-    module = Calls(function)
+    module = FunctionModule(function)
     module.register_buffer("numbers", torch.randint(0, 256, (8, 16), dtype=torch.uint8))
     module.register_buffer("scales", torch.full((8, 2), 0.03))
     return cut_of(module, [(("b", 32), "float32")])
@@ -166,7 +166,7 @@ def test_the_error_of_stored_weights_is_unknown() -> None:
 def test_the_trace_of_the_float_model_gives_the_error_of_stored_weights() -> None:
     cut = _with_stored_weights(_stored)
     linear = nn.Linear(32, 8, bias=False).requires_grad_(requires_grad=False)
-    source = cut_of(Calls(lambda m, x: m.linear(x), linear=linear), [(("b", 32), "float32")])
+    source = cut_of(FunctionModule(lambda m, x: m.linear(x), linear=linear), [(("b", 32), "float32")])
     cut.blobs.update(source.blobs)
     float_program = FloatProgram(source.job.program, "", source.job.weights)
     error = error_of(replace_job(cut, float_program=float_program))
@@ -267,7 +267,7 @@ def _decomposed(x: torch.Tensor, between: Function = identity, dtype: torch.dtyp
     "between", [identity, lambda q: q.reshape(-1, 4, 8).transpose(1, 2), lambda q: q.unsqueeze(0).expand(2, -1, -1)]
 )
 def test_a_quantizer_is_removed_with_its_dequantizers(between: Function) -> None:
-    cut = cut_of(Calls(lambda m, x: _decomposed(x, between) * 2), [(("b", 32), "float32")])
+    cut = cut_of(FunctionModule(lambda m, x: _decomposed(x, between) * 2), [(("b", 32), "float32")])
     found = without_quantizers(cut.program)
     assert (found.removed, found.stored, found.left) == (1, (), ())
     x = torch.randn(3, 32)
@@ -282,7 +282,7 @@ def test_a_quantizer_whose_numbers_are_returned_is_left() -> None:
             numbers, STEP, 0, -128, 127, torch.int8
         )
 
-    found = without_quantizers(cut_of(Calls(run), [(("b", 32), "float32")]).program)
+    found = without_quantizers(cut_of(FunctionModule(run), [(("b", 32), "float32")]).program)
     assert found.removed == 0 and found.left == ("quantized_decomposed.quantize_per_tensor.default",)
 
 
@@ -299,6 +299,6 @@ def test_a_quantizer_whose_numbers_are_returned_is_left() -> None:
     ],
 )
 def test_each_quantizer_has_a_type(function: Function, expected: str) -> None:
-    exported = torch.export.export(Calls(lambda m, x: function(x)), ((torch.zeros(8, 32),),)[0])
+    exported = torch.export.export(FunctionModule(lambda m, x: function(x)), ((torch.zeros(8, 32),),)[0])
     (node,) = (node for node in exported.graph.nodes if is_quantizer(node))
     assert quantizer_type(node) == expected

@@ -9,7 +9,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from tests.stages.verify.conftest import Calls, cut_of
+from tests.stages.verify.conftest import FunctionModule, cut_of
 from trtbuild.core.model.verification import Point
 from trtbuild.errors import UsageError
 from trtbuild.stages.verify import inputs
@@ -31,7 +31,7 @@ from trtbuild.stages.verify.run import verify
     ],
 )
 def test_ids_cover_all_rows_of_the_smallest_table(function: object, end: int) -> None:
-    module = Calls(function, table=nn.Embedding(7, 5), small=nn.Embedding(3, 5))  # type: ignore[arg-type]
+    module = FunctionModule(function, table=nn.Embedding(7, 5), small=nn.Embedding(3, 5))  # type: ignore[arg-type]
     cut = cut_of(module, [((4,), "int64")])
     assert inputs.integer_ends(cut.program) == [end]
     assert verify(cut.job, cut.read).whole.status == "right"

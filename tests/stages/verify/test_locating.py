@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.stages.verify.conftest import Calls, Cut, cut_of
+from tests.stages.verify.conftest import Cut, FunctionModule, cut_of
 from trtbuild.core.model.comparisons import Place
 from trtbuild.stages.verify import locating
 from trtbuild.stages.verify.run import verify
@@ -67,7 +67,7 @@ def test_the_wrong_branch_of_two_is_located() -> None:
     def two(_: object, x: torch.Tensor) -> torch.Tensor:
         return torch.tanh(x) + torch.sigmoid(x * 2) * torch.cos(x)
 
-    cut = cut_of(Calls(two), [(("b", 8), "float32")])
+    cut = cut_of(FunctionModule(two), [(("b", 8), "float32")])
     located = place(cut.altered(rename("Cos", "Sin")))
     assert located.first.operator == "aten.cos.default"
 
@@ -78,7 +78,7 @@ def test_a_different_inner_value_without_effect_is_not_located() -> None:
     def turned(_: object, x: torch.Tensor) -> torch.Tensor:
         return torch.tanh(x.transpose(0, 1)).sum(0) + torch.cos(x).sum(1)
 
-    cut = cut_of(Calls(turned), [((8, 8), "float32")])
+    cut = cut_of(FunctionModule(turned), [((8, 8), "float32")])
 
     def swap(graph: onnx.GraphProto) -> None:  # tanh before the transpose; and a fault: Sin instead of Cos
         (transpose,) = [node for node in graph.node if node.op_type == "Transpose"]
@@ -114,6 +114,6 @@ def test_an_operator_with_several_outputs_is_located() -> None:
         a, b = torch.split(torch.tanh(x), [3, 5], dim=-1)
         return [a * 2, torch.sigmoid(b)]
 
-    cut = cut_of(Calls(split), [(("b", 8), "float32")])
+    cut = cut_of(FunctionModule(split), [(("b", 8), "float32")])
     assert place(cut.altered(rename("Sigmoid", "Tanh"))).first.operator == "aten.sigmoid.default"
     assert place(cut.altered(rename("Tanh", "Erf"))).first.operator == "aten.tanh.default"

@@ -8,17 +8,17 @@ import pytest
 import torch
 from torch import nn
 
-from tests.stages.verify.conftest import Calls, Cut, cut_of
+from tests.stages.verify.conftest import Cut, FunctionModule, cut_of
 from trtbuild.core.model.spec import Precision
 from trtbuild.core.partition.partitions import Partition, Partitions, TensorType
 from trtbuild.stages.verify import precisions
-from trtbuild.stages.verify.onnx_precisions import onnx_precisions
+from trtbuild.stages.verify.onnx_models.onnx_precisions import onnx_precisions
 
 H, B = torch.float16, torch.bfloat16
 
 
 def model_of(function: Any, *dtypes: str, **members: Any) -> Cut:
-    return cut_of(Calls(function, **members), [((2, 4), dtype) for dtype in dtypes or ("float32",)])
+    return cut_of(FunctionModule(function, **members), [((2, 4), dtype) for dtype in dtypes or ("float32",)])
 
 
 def output_precisions(model: Cut) -> list[Precision]:
@@ -61,7 +61,7 @@ def test_the_types_of_weights_count() -> None:
 
 def test_an_input_that_is_used_for_its_size_does_not_count() -> None:
     model = cut_of(
-        Calls(lambda m, x, y: (x + 1, y.new_ones(x.shape[0], dtype=torch.float32) * x.shape[0])),
+        FunctionModule(lambda m, x, y: (x + 1, y.new_ones(x.shape[0], dtype=torch.float32) * x.shape[0])),
         [(("b", 4), "float16"), ((2, 4), "float32")],
     )
     assert precisions.output_precisions(model.lowered) == ["float16", "float32"]

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.stages.verify.conftest import Calls, Cut, cut_of, replace_job
+from tests.stages.verify.conftest import Cut, FunctionModule, cut_of, replace_job
 from trtbuild.core.model.spec import Precision
 from trtbuild.core.model.verification import TOLERANCES, Point, Runner, tolerances
 from trtbuild.core.partition.partitions import Partition, Partitions
@@ -53,7 +53,7 @@ def test_sixteen_bits_are_rounded_after_each_node() -> None:
     """Inner values beyond float16 are infinite in PyTorch, and also in onnxruntime, although it computes in float32."""
     linear = nn.Linear(64, 8)
     torch.nn.init.constant_(linear.weight, 3e4)
-    cut = cut_of(Calls(lambda m, x: m.linear(x) * 1e-5, linear=linear), [((16, 64), "float32")], "float16")
+    cut = cut_of(FunctionModule(lambda m, x: m.linear(x) * 1e-5, linear=linear), [((16, 64), "float32")], "float16")
     report = verify(cut.job, cut.read)
     assert report.partitions[0].status == "right"
     assert report.whole.status == report.lowered.status == "wrong"
@@ -78,7 +78,8 @@ def _one_half_output() -> Cut:
     torch.manual_seed(0)
     members = {"exact": nn.Linear(64, 8), "coarse": nn.Linear(64, 8).half()}
     return cut_of(
-        Calls(lambda m, x: (m.exact(x) + 1, m.coarse(x.half()).float() * 2), **members), [(("b", 64), "float32")]
+        FunctionModule(lambda m, x: (m.exact(x) + 1, m.coarse(x.half()).float() * 2), **members),
+        [(("b", 64), "float32")],
     )
 
 
@@ -117,7 +118,7 @@ def test_a_number_that_is_computed_from_sizes_is_compared_exactly() -> None:
     def third(_: Any, x: torch.Tensor) -> Any:
         return x * 2, torch.scalar_tensor(x.shape[0] / 3, dtype=torch.float64)
 
-    model = cut_of(Calls(third), [(("b", 8), "float32")])
+    model = cut_of(FunctionModule(third), [(("b", 8), "float32")])
     assert verify(model.job, model.read, lambda *_: FromTorch(model, lambda value: value)).whole.status == "right"
     report = verify(model.job, model.read, lambda *_: FromTorch(model, lambda value: value * (1 + 1e-9)))
     assert (report.whole.status, report.whole.output) == ("wrong", 1) and "instead of" in report.whole.text
@@ -127,7 +128,7 @@ def test_outputs_of_all_dtypes_and_empty_outputs_are_compared() -> None:
     def several(_: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
         return x > 0, y + 1, x.argmax(-1), x[:, :0], torch.log(x)
 
-    cut = cut_of(Calls(several), [(("b", 8), "float32"), (("b", 3), "int32")])
+    cut = cut_of(FunctionModule(several), [(("b", 8), "float32"), (("b", 3), "int32")])
     report = verify(cut.job, cut.read)
     assert report.whole.status == "right" and report.partitions[0].status == "right"
 
@@ -145,7 +146,7 @@ def test_the_worst_inputs_are_stored_and_can_be_replayed(mlp: Cut, tmp_path: Pat
 
 
 def test_a_model_that_fails_in_pytorch_is_the_models_error() -> None:
-    cut = cut_of(Calls(lambda m, x: m.table(x + 4), table=nn.Embedding(5, 3)), [((4,), "int64")])
+    cut = cut_of(FunctionModule(lambda m, x: m.table(x + 4), table=nn.Embedding(5, 3)), [((4,), "int64")])
     with pytest.raises(SourceError, match=r"traced program itself fails at x0 \[4\].*IndexError"):
         verify(cut.job, cut.read)
 
@@ -211,7 +212,7 @@ def test_an_output_with_only_nan_is_unchecked() -> None:
     def several(_: Any, x: torch.Tensor) -> Any:
         return x + 1, torch.log(-1 - x.abs())
 
-    cut = cut_of(Calls(several), [(("b", 8), "float32")])
+    cut = cut_of(FunctionModule(several), [(("b", 8), "float32")])
     report = verify(cut.job, cut.read)
     for entry in (*report.partitions, report.whole):
         assert entry.status == "unchecked"
@@ -241,7 +242,9 @@ def test_without_points_everything_is_unchecked(mlp: Cut) -> None:
 
 def test_an_input_with_unsupported_values_is_an_error(tmp_path: Path) -> None:
     members = {"table": nn.Embedding(7, 3), "small": nn.Embedding(5, 3)}
-    cut = cut_of(Calls(lambda m, x, y: m.table(x) + m.small(y + 9), **members), [((4,), "int64"), ((4,), "int64")])
+    cut = cut_of(
+        FunctionModule(lambda m, x, y: m.table(x) + m.small(y + 9), **members), [((4,), "int64"), ((4,), "int64")]
+    )
     with pytest.raises(SourceError, match=r"IndexError: .* \(x1 has values from 0 to 1\)") as caught:
         verify(cut.job, cut.read)
     assert "`x1: {dtype: int64, range: [LOWEST, HIGHEST]}`" in str(caught.value.hint)
@@ -260,7 +263,7 @@ def test_an_input_with_unsupported_values_is_an_error(tmp_path: Path) -> None:
 
 def test_an_input_with_unsupported_values_is_an_error_without_the_traced_program() -> None:
     """A machine may have only a package, without the traced program."""
-    cut = cut_of(Calls(lambda m, x: m.table(x + 4), table=nn.Embedding(5, 3)), [((4,), "int64")])
+    cut = cut_of(FunctionModule(lambda m, x: m.table(x + 4), table=nn.Embedding(5, 3)), [((4,), "int64")])
     with pytest.raises(SourceError, match=r"the model itself fails at x0 \[4\].*x0 has values from 0 to 1"):
         verify(replace_job(cut, program="").job, cut.read)
 
@@ -273,8 +276,8 @@ def test_another_failure_does_not_blame_an_input(mlp: Cut) -> None:
 
 
 def test_a_wrong_index_that_fails_in_the_next_partition_makes_the_whole_wrong() -> None:
-    first = cut_of(Calls(lambda m, x: x.argmax(-1)), [((4, 5), "float32")])
-    second = cut_of(Calls(lambda m, x: m.table(x), table=nn.Embedding(5, 3)), [((4,), "int64")])
+    first = cut_of(FunctionModule(lambda m, x: x.argmax(-1)), [((4, 5), "float32")])
+    second = cut_of(FunctionModule(lambda m, x: m.table(x), table=nn.Embedding(5, 3)), [((4,), "int64")])
     (first_part,), (second_part,) = first.partitions.partitions, second.partitions.partitions
     second_part = replace(second_part, name="rows", kind="torch", inputs=(("model:0", second_part.inputs[0][1]),))
     blobs = {**first.blobs, **second.blobs}

@@ -16,7 +16,8 @@ from tests.store.transports.memory_transport import MemoryTransport
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Output, Record
 from trtbuild.errors import BlobMissing, RemoteDown, StoreUnavailable
-from trtbuild.store.layers.layered import SMALL_BLOB_SIZE, LayeredStore
+from trtbuild.store.layers.layered import LayeredStore
+from trtbuild.store.layers.remote_blobs import SMALL_BLOB_SIZE
 from trtbuild.store.local.layout import Kind
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote import files

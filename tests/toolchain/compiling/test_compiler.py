@@ -140,7 +140,7 @@ def test_the_plan_depends_on_the_profiles_and_their_order(mlp_job: Any) -> None:
 def test_largest_sizes_are_those_of_all_profiles(mlp_job: Any) -> None:
     small, large = ShapeRange((1, 4), (2, 4), (3, 4)), ShapeRange((1, 4), (2, 4), (30, 4))
     scalar = ShapeRange((), (), ())
-    job = mlp_job.but(profiles=((large, scalar), (small, scalar))).job
+    job = mlp_job.with_changes(profiles=((large, scalar), (small, scalar))).job
     assert largest_sizes(job) == {"i0": 30, "i1": 0}
 
 

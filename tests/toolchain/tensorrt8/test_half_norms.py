@@ -15,7 +15,7 @@ from onnx import helper as h
 
 from trtbuild.core.engines.engine_job import EngineJob
 from trtbuild.core.model.spec import ShapeRange
-from trtbuild.stages.verify.narrow import convert_to_float32
+from trtbuild.stages.verify.onnx_models.narrow import convert_to_float32
 from trtbuild.toolchain.compiling.compiler import compile_engine
 from trtbuild.toolchain.compiling.preparing import prepare_model
 from trtbuild.toolchain.libraries.releases import release

@@ -11,12 +11,12 @@ Rules
    or observed must be the same on this machine now.
 2. A lock file names its trace by key. Each dependency of that trace is observed again. The chain of links is not needed.
 3. If no lock file names an acceptable trace, a pointer record is used. It names the last trace that was made from
-   the same declared parts and files (`keys.with_any_versions`). With a lock file, that trace must have been made
+   the same declared parts and files (`with_any_versions`). With a lock file, that trace must have been made
    with the versions in the lock file.
 4. If a parser needs a GPU, another machine may have used another parser. The result of a partition step is accepted with
    any parser, if the rest of its recipe is the same. The result that a lock file names comes first. Without such
    a result, a machine that cannot partition the model accepts the last result of any machine
-   (`keys.partition_with_any_parser`). If that parser was wrong, the engine step fails, so no wrong engine is built.
+   (`partition_with_any_parser`). If that parser was wrong, the engine step fails, so no wrong engine is built.
 """
 
 from __future__ import annotations
@@ -27,7 +27,14 @@ from dataclasses import dataclass
 from trtbuild.core.planning.graph import Reason
 from trtbuild.core.planning.lookups import LockedTrace, Lookups
 from trtbuild.core.recipes import keys
+from trtbuild.core.recipes.declared import Declared
 from trtbuild.core.recipes.dependency import Dependency, Observation
+from trtbuild.core.recipes.lookup_recipes import (
+    matches_without_versions,
+    partition_with_any_parser,
+    stand_in_of,
+    with_any_versions,
+)
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
 from trtbuild.core.values.encoding import encode
@@ -46,7 +53,7 @@ class Accepted:
     reason: Reason
 
 
-def locked(lookups: Lookups, declared: keys.Declared, lock: LockedTrace | None) -> Accepted | None:
+def locked(lookups: Lookups, declared: Declared, lock: LockedTrace | None) -> Accepted | None:
     """The trace or calibration that a lock file names (rule 2).
 
     None if its `declared` parts or its dependencies differ here. `declared` has no versions."""
@@ -73,13 +80,13 @@ def locked(lookups: Lookups, declared: keys.Declared, lock: LockedTrace | None) 
 
 
 def made_from_same_files(
-    lookups: Lookups, declared: keys.Declared, observations: tuple[Observation, ...], lock: LockedTrace | None
+    lookups: Lookups, declared: Declared, observations: tuple[Observation, ...], lock: LockedTrace | None
 ) -> Accepted | None:
     """The trace or calibration that a pointer record names, or None (rule 3)."""
     unversioned = keys.user_code(declared, observations)
-    wanted_pointer = keys.with_any_versions(unversioned)
+    wanted_pointer = with_any_versions(unversioned)
     recipe = _recipe_behind(lookups, wanted_pointer)
-    if recipe is None or not keys.matches_without_versions(recipe, unversioned):
+    if recipe is None or not matches_without_versions(recipe, unversioned):
         return None
     if lock is None:
         return _accepted(recipe, observations, "torch is not installed here")
@@ -94,13 +101,13 @@ def accepted_partition(
 
     None if the lock file names `wanted` itself. If the lock file names no usable record, the result is also None if this
     machine can partition the model (`can_partition`), or if `wanted` has a record."""
-    any_parser = keys.partition_with_any_parser(wanted)
+    any_parser = partition_with_any_parser(wanted)
     for key in lock.partitions if lock is not None else ():
         record = lookups.record(key)
         if (
             record is not None
             and record.recipe.key == key
-            and keys.partition_with_any_parser(record.recipe).same_as(any_parser)
+            and partition_with_any_parser(record.recipe).same_as(any_parser)
         ):
             if key == wanted.key:
                 return None
@@ -108,7 +115,7 @@ def accepted_partition(
     if can_partition or lookups.record_of(wanted) is not None:
         return None
     recipe = _recipe_behind(lookups, any_parser)
-    if recipe is None or recipe.stage != wanted.stage or not keys.partition_with_any_parser(recipe).same_as(any_parser):
+    if recipe is None or recipe.stage != wanted.stage or not partition_with_any_parser(recipe).same_as(any_parser):
         return None
     return recipe, _parser_reason(recipe, "this machine cannot partition the model itself")
 
@@ -127,7 +134,7 @@ def _recipe_behind(lookups: Lookups, pointer_recipe: Recipe) -> Recipe | None:
 
 
 def _parser_reason(recipe: Recipe, because: str) -> Reason:
-    stand_in = keys.stand_in_of(recipe)
+    stand_in = stand_in_of(recipe)
     parser = "the toolchain's own parser"
     if stand_in is not None:
         parser = f"the parser of {stand_in['toolchain']!s} {stand_in['version']!s}"

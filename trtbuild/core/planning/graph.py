@@ -11,8 +11,8 @@ from trtbuild.core.model.shapes import ShapePlan, Ties
 from trtbuild.core.model.spec import Model
 from trtbuild.core.packages.contents import PackageContents
 from trtbuild.core.planning.jobs import StepJob
+from trtbuild.core.recipes.declared import Declared, UserCodeStage
 from trtbuild.core.recipes.dependency import Observation
-from trtbuild.core.recipes.keys import Declared, UserCodeStage
 from trtbuild.core.recipes.recipe import Change, Recipe
 from trtbuild.core.recipes.record import Output, Record
 

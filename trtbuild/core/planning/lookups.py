@@ -10,8 +10,8 @@ from trtbuild.core.engines.engine_job import Weight
 from trtbuild.core.model.spec import Model, Target
 from trtbuild.core.model.stand_in import StandIn
 from trtbuild.core.planning.graph import Reason
+from trtbuild.core.recipes.declared import UserCodeStage
 from trtbuild.core.recipes.dependency import Dependency
-from trtbuild.core.recipes.keys import UserCodeStage
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Output, Record
 

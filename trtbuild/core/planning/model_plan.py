@@ -39,6 +39,7 @@ from trtbuild.core.planning.planned_package import InterfaceAndWeights, Partitio
 from trtbuild.core.planning.planned_user_code import UserCodePlanner
 from trtbuild.core.planning.verdicts import RECORDED, Verdicts
 from trtbuild.core.recipes import keys
+from trtbuild.core.recipes.lookup_recipes import stand_in_of
 from trtbuild.core.recipes.record import Output, Record
 
 __all__ = ["Facts", "Lookups", "ModelPlan", "ToolchainFacts", "plan_model"]
@@ -221,7 +222,7 @@ class _ForwardPass:
             opset=facts.opset,
             versions=dict(self._versions),
             points=self._points,
-            stand_in=keys.stand_in_of(recipe),  # an accepted recipe may name another parser than `facts`
+            stand_in=stand_in_of(recipe),  # an accepted recipe may name another parser than `facts`
             plugins=self._plugins,
         )
         suffix = "" if first else f"{toolchain}-{facts.version}"

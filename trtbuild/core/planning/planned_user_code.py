@@ -13,6 +13,7 @@ from trtbuild.core.planning.jobs import CalibrateStep, TraceStep
 from trtbuild.core.planning.lookups import Facts, Lookups
 from trtbuild.core.planning.verdicts import RECORDED, Verdicts
 from trtbuild.core.recipes import chain, keys
+from trtbuild.core.recipes.declared import Declared, UserCodeStage, calibrate_declared, trace_declared
 from trtbuild.core.recipes.dependency import Observation
 from trtbuild.core.recipes.recipe import Recipe
 
@@ -31,7 +32,7 @@ class UserCodePlanner:
 
     def calibrate(self) -> Step:
         """Add the calibrate step."""
-        declared_for = partial(keys.calibrate_declared, self._plan.model, self._facts.platform)
+        declared_for = partial(calibrate_declared, self._plan.model, self._facts.platform)
         recipe, hit_reason, _ = self._look_up("calibrate", declared_for)
         return self._verdicts.add_step("calibrate", recipe, CalibrateStep(), hit_reason=hit_reason)
 
@@ -43,9 +44,9 @@ class UserCodePlanner:
         record = None if calibration is None else calibration.record
         quantizers = None if record is None else record.outputs["quantizers"].sha256
 
-        def declared_for(versions: Versions | None) -> keys.Declared:
+        def declared_for(versions: Versions | None) -> Declared:
             plan, platform = self._plan, self._facts.platform
-            return keys.trace_declared(plan.model, plan.declared_shapes, types, platform, versions, quantizers)
+            return trace_declared(plan.model, plan.declared_shapes, types, platform, versions, quantizers)
 
         recipe, hit_reason, versions = self._look_up("trace", declared_for)
         weights = None if types is None else tuple((name, dtype, tuple(shape)) for name, dtype, shape in types)
@@ -54,7 +55,7 @@ class UserCodePlanner:
         return self._verdicts.add_step("trace", recipe, job, producers=producers, hit_reason=hit_reason), versions
 
     def _look_up(
-        self, stage: keys.UserCodeStage, declared_for: Callable[[Versions | None], keys.Declared]
+        self, stage: UserCodeStage, declared_for: Callable[[Versions | None], Declared]
     ) -> tuple[Recipe, Reason, Versions]:
         """The recipe of a step, the reason if it is a hit, and the versions that the step was made with.
 

@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from trtbuild.core.recipes import keys
+from trtbuild.core.recipes.declared import Declared
 from trtbuild.core.recipes.dependency import Dependency, Observation
 from trtbuild.core.recipes.recipe import Recipe
 
@@ -48,7 +49,7 @@ ReadLaterDependencies = Callable[[Recipe], "Sequence[Dependency]"]
 ExpectLinks = Callable[["Callable[[], Iterable[Recipe]]"], None]
 
 
-def link_recipe(declared: keys.Declared, observations: Sequence[Observation]) -> Recipe:
+def link_recipe(declared: Declared, observations: Sequence[Observation]) -> Recipe:
     """The recipe of the link that follows these observations."""
     return link_of(keys.user_code(declared, observations))
 
@@ -59,7 +60,7 @@ def link_of(recipe: Recipe) -> Recipe:
 
 
 def follow(
-    declared: keys.Declared,
+    declared: Declared,
     read_link: ReadLink,
     observe: Observe,
     read_later: ReadLaterDependencies = lambda link: (),
@@ -98,7 +99,7 @@ def _link_size(link_count: int) -> int:
 
 
 def extend(
-    declared: keys.Declared,
+    declared: Declared,
     observations: Sequence[Observation],
     read_link: ReadLink,
     write_link: WriteLink,

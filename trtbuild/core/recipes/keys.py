@@ -1,5 +1,8 @@
 """The recipe of every step, from which its key is made. A wrong hit is the worst bug that trtbuild can have.
 
+`declared` has the parts of calibrate and trace that are known before user code runs. `lookup_recipes` has the recipes with
+which a machine without PyTorch or a parser looks up results.
+
 Rules (for users: docs/keys.md)
 1. A recipe has named parts in a fixed order. `core.recipes.recipe` makes the key from them.
 2. Fields are in the key by default: `core.recipes.key_fields` takes every field of a dataclass except those that it lists.
@@ -22,23 +25,22 @@ Rules (for users: docs/keys.md)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
 
 from trtbuild.core.engines.engine_job import EngineJob, Weight
 from trtbuild.core.model.plugins import Plugin
 from trtbuild.core.model.precisions import Precisions
-from trtbuild.core.model.shapes import ShapePlan, pairs_not_to_tie, symbol_values
-from trtbuild.core.model.spec import Model, PartitionSettings, ShapeRange
+from trtbuild.core.model.spec import PartitionSettings, ShapeRange
 from trtbuild.core.model.stand_in import StandIn
 from trtbuild.core.model.verification import QUANTIZER_TYPES, Point, RoundedType
+from trtbuild.core.recipes.declared import Declared
 from trtbuild.core.recipes.dependency import Observation
 from trtbuild.core.recipes.key_fields import fields_of, settings_of
 from trtbuild.core.recipes.recipe import Recipe
-from trtbuild.core.values.encoding import Shared, Value, encode
+from trtbuild.core.values.encoding import Shared, Value
 from trtbuild.core.values.value_ranges import ValueRange
 
+#: The name of a stage → the version of its step (rule 6).
 STEP_VERSIONS: Mapping[str, int] = {
     "calibrate": 1,
     "trace": 6,
@@ -69,89 +71,6 @@ STRONGLY_TYPED_SINCE = 9
 #: The version of the rules that set the type of each layer of such a network (`trtbuild.toolchain.tensorrt8.precision`,
 #: `half_weights`). Only engines of such releases have it in their keys.
 LAYER_TYPES_VERSION = 2
-
-
-#: The stages that run user code. Their dependencies are known only after they have run.
-UserCodeStage = Literal["calibrate", "trace"]
-
-
-@dataclass(frozen=True)
-class Declared:
-    """The declared parts of the recipe of a step that runs user code: everything that is known before the code runs."""
-
-    stage: UserCodeStage
-    parts: tuple[tuple[str, Value], ...]
-
-    @classmethod
-    def of(cls, recipe: Recipe) -> Declared:
-        """The declared parts of a recipe. The other parts are observations of dependencies."""
-        stage: UserCodeStage = "calibrate" if recipe.stage == "calibrate" else "trace"
-        return cls(stage, tuple(part for part in recipe.parts if ":" not in part[0]))
-
-    def without_versions(self) -> Declared:
-        """The parts that a machine without torch declares."""
-        return Declared(self.stage, tuple(part for part in self.parts if part[0] != "versions"))
-
-
-def trace_declared(
-    model: Model,
-    shapes: ShapePlan,
-    weights: Sequence[tuple[str, str, Sequence[int]]] | None,
-    platform: str,
-    versions: Mapping[str, str] | None,
-    quantizers: str | None = None,
-) -> Declared:
-    """The declared parts of a trace.
-
-    `weights` are names, dtypes and shapes of the weights file. `versions` is None on a machine without torch. Such a
-    machine uses parts without versions to look up traces that other machines made. `quantizers` is the digest of a
-    calibration's result; None without a calibration.
-    """
-    inputs: list[Value] = []
-    for entry, axes in zip(model.inputs, shapes.shapes, strict=True):
-        # The name is a part, because keyword inputs are passed by name, and outputs must have other names.
-        input_fields = fields_of(entry)
-        input_fields["shape"] = [axis if isinstance(axis, int) else {"symbol": axis.symbol} for axis in axes]
-        inputs.append(input_fields)
-    parts: list[tuple[str, Value]] = [
-        ("source", fields_of(model.source)),
-        ("inputs", inputs),
-        ("dims", [fields_of(symbol) for symbol in shapes.symbols]),
-        ("proven at", [list(point) for point in proof_points(model, shapes)]),
-        ("weights", None if weights is None else [[name, dtype, list(shape)] for name, dtype, shape in weights]),
-        ("platform", platform),
-    ]
-    if untied_pairs := pairs_not_to_tie(shapes, model.profiles):
-        parts.append(("opts differ", [list(pair) for pair in untied_pairs]))
-    if quantizers is not None:
-        parts.append(("quantizers", quantizers))
-    if model.state:
-        parts.append(("state", list(model.state)))
-    if versions is not None:
-        parts.append(("versions", dict(versions)))
-    return Declared("trace", tuple(parts))
-
-
-def calibrate_declared(model: Model, platform: str, versions: Mapping[str, str] | None) -> Declared:
-    """The declared parts of a calibration. `versions` is None on a machine without torch, as for `trace_declared`.
-
-    The version of the calibrator is among the dependencies that the step discovers. The profiles are not a part, because
-    calibration data may have any size."""
-    parts: list[tuple[str, Value]] = [
-        ("source", fields_of(model.source)),
-        ("inputs", [fields_of(entry) for entry in model.inputs]),
-        ("quantization", fields_of(model.quantization)),
-        ("platform", platform),
-    ]
-    if versions is not None:
-        parts.append(("versions", dict(versions)))
-    return Declared("calibrate", tuple(parts))
-
-
-def proof_points(model: Model, shapes: ShapePlan) -> tuple[tuple[int, ...], ...]:
-    """The sizes at which a trace is compared with eager PyTorch: min and max of every profile, without duplicates."""
-    points = [symbol_values(shapes, profile, which) for profile in model.profiles for which in ("min", "max")]
-    return tuple(dict.fromkeys(points))
 
 
 def _step(stage: str, *parts: tuple[str, Value]) -> Recipe:
@@ -340,45 +259,3 @@ def exported_file(index: str, torch: str | None) -> Recipe:
     `index` is the digest of the package's index, which has the digests of all contents of the files. `torch` is the version
     that writes the files."""
     return _step("pt2", ("index", index), ("torch", torch))
-
-
-def exported_file_with_any_torch(recipe: Recipe) -> Recipe:
-    """The recipe for looking up the ``.pt2`` files of the same package on a machine without that version of torch."""
-    return Recipe("pt2-any", recipe.version, tuple(part for part in recipe.parts if part[0] != "torch"))
-
-
-def with_any_versions(recipe: Recipe) -> Recipe:
-    """The recipe for looking up a trace or a calibration on a machine without torch: the same parts, without versions."""
-    return Recipe(f"{recipe.stage}-any", recipe.version, tuple(part for part in recipe.parts if part[0] != "versions"))
-
-
-def partition_with_any_parser(recipe: Recipe) -> Recipe:
-    """The recipe for looking up a partition step on a machine without a parser: the same parts, with any parser."""
-    parts = tuple((name, _toolchain_of(value) if name == "parser" else value) for name, value in recipe.parts)
-    return Recipe("partition-any", recipe.version, parts)
-
-
-#: Stages of records that only point to another record, and are uploaded after it.
-POINTER_STAGES = frozenset(("calibrate-any", "trace-any", "partition-any"))
-
-
-def stand_in_of(partition: Recipe) -> Mapping[str, Value] | None:
-    """The fields of the stand-in parser in a partition's recipe; None if the recipe has the toolchain's own parser."""
-    parser = dict(partition.parts).get("parser")
-    stand_in = parser[2] if isinstance(parser, list | tuple) and len(parser) > 2 else None
-    return stand_in if isinstance(stand_in, Mapping) else None
-
-
-def _toolchain_of(parser: Value) -> Value:
-    return parser[:2] if isinstance(parser, list | tuple) else parser
-
-
-def matches_without_versions(recorded: Recipe, unversioned: Recipe) -> bool:
-    """Whether a recorded recipe fits `unversioned`, the recipe of the same user code without versions.
-
-    Each declared part of `unversioned` must be equal in `recorded`. A dependency must be equal if both recipes have it.
-    Other dependencies are ignored, because a lookup may observe more files than the trace depends on."""
-    parts = dict(recorded.parts)
-    return (recorded.stage, recorded.version) == (unversioned.stage, unversioned.version) and all(
-        encode(parts[name]) == encode(value) if name in parts else ":" in name for name, value in unversioned.parts
-    )

@@ -29,7 +29,8 @@ from trtbuild.core.planning.locks import (
     LockedTarget,
     differences,
 )
-from trtbuild.core.recipes import chain, keys
+from trtbuild.core.recipes import chain
+from trtbuild.core.recipes.declared import Declared
 from trtbuild.core.recipes.dependency import Dependency
 from trtbuild.core.recipes.keys import STEP_VERSIONS
 from trtbuild.core.recipes.ports import Store
@@ -196,13 +197,13 @@ def _link_keys(model: LockedModel, store: Store) -> Iterator[str]:
             continue
         if record is None:
             continue
-        declared = keys.Declared.of(record.recipe)
+        declared = Declared.of(record.recipe)
         seen = {name: value for name, value in record.recipe.parts if ":" in name}
         yield from _link_keys_of_chain(declared, seen, store)
         yield from _link_keys_of_chain(declared.without_versions(), seen, store)
 
 
-def _link_keys_of_chain(declared: keys.Declared, seen: Mapping[str, Any], store: Store) -> list[str]:
+def _link_keys_of_chain(declared: Declared, seen: Mapping[str, Any], store: Store) -> list[str]:
     """The keys of the links of one chain. `seen` maps the name of each dependency to its observed state."""
     link_keys: list[str] = []
 

@@ -24,7 +24,9 @@ from functools import partial
 from trtbuild.core.planning.graph import USER_CODE_STAGES, ModelPlan, Step, stages_until
 from trtbuild.core.planning.jobs import PartitionJob
 from trtbuild.core.recipes import chain, keys
+from trtbuild.core.recipes.declared import Declared
 from trtbuild.core.recipes.dependency import Dependency
+from trtbuild.core.recipes.lookup_recipes import partition_with_any_parser, with_any_versions
 from trtbuild.core.values.encoding import Value
 from trtbuild.driver.building.steps.package_record import publish_package
 from trtbuild.driver.outputs import pt2
@@ -108,7 +110,7 @@ def _look_up_partitions_without_parser(workspace: Workspace, plan: ModelPlan) ->
     toolchains = {target.toolchain for target, toolchain in facts.toolchains.items() if toolchain.parsers_differ}
     for step in plan.steps.values():
         if step.recipe is not None and isinstance(step.job, PartitionJob) and step.job.toolchain in toolchains:
-            workspace.lookups.record(keys.partition_with_any_parser(step.recipe).key)
+            workspace.lookups.record(partition_with_any_parser(step.recipe).key)
 
 
 def _look_up_exported_files(workspace: Workspace, plan: ModelPlan) -> None:
@@ -130,11 +132,11 @@ def _look_up_user_code_as_other_machine(workspace: Workspace, plan: ModelPlan) -
     for step in plan.steps.values():
         if step.stage not in USER_CODE_STAGES or step.recipe is None:
             continue
-        declared, parts = keys.Declared.of(step.recipe), dict(step.recipe.parts)
+        declared, parts = Declared.of(step.recipe), dict(step.recipe.parts)
         if facts.versions is not None:
             unversioned = declared.without_versions()
             recipe = keys.user_code(unversioned, chain.follow(unversioned, lookups.read_link, lookups.observe))
-            lookups.record(keys.with_any_versions(recipe).key)
+            lookups.record(with_any_versions(recipe).key)
         elif isinstance(parts.get("versions"), Mapping):
             # The result is not needed: the step is already selected. The call selects the links that a machine with torch
             # follows.

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import replace
 
-from trtbuild.core.recipes.keys import POINTER_STAGES
+from trtbuild.core.recipes.lookup_recipes import POINTER_STAGES
 from trtbuild.core.recipes.record import Output
 from trtbuild.core.values.nearest import suggestion
 from trtbuild.driver.cache.documents import CachePull, CachePush, MissingRecord, PulledFrom, SentTo, UnsentRecord

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from trtbuild.core.packages.package_files import PackageFiles
 from trtbuild.core.recipes import keys
+from trtbuild.core.recipes.lookup_recipes import exported_file_with_any_torch
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
 from trtbuild.driver.outputs.files import OutputFile
@@ -30,7 +31,7 @@ def recipe(package: Record, versions: Mapping[str, str] | None) -> Recipe:
     exact_recipe = keys.exported_file(
         package.outputs["index"].sha256, None if versions is None else versions.get("torch")
     )
-    return keys.exported_file_with_any_torch(exact_recipe) if versions is None else exact_recipe
+    return exported_file_with_any_torch(exact_recipe) if versions is None else exact_recipe
 
 
 def files(root: str, package: PackageFiles, record: Record) -> list[OutputFile]:

@@ -20,7 +20,8 @@ from trtbuild.core.planning.jobs import PartitionJob
 from trtbuild.core.planning.locks import LOCK_FILE, Lock, LockedModel, stage_of
 from trtbuild.core.planning.lookups import LockedTrace
 from trtbuild.core.planning.model_plan import Facts, ToolchainFacts
-from trtbuild.core.recipes import key_fields, keys
+from trtbuild.core.recipes import key_fields
+from trtbuild.core.recipes.lookup_recipes import stand_in_of
 from trtbuild.driver.project.blame import place_of_target
 from trtbuild.errors import EnvironmentFault, LockFileError, ToolchainMissing
 from trtbuild.toolchain.libraries import table
@@ -199,7 +200,7 @@ def check_locked_parsers(facts: Facts, steps: Iterable[Step]) -> None:
         toolchain = by_release.get((job.toolchain, job.toolchain_version))
         if toolchain is None:
             continue
-        locked_parser = keys.stand_in_of(step.recipe)
+        locked_parser = stand_in_of(step.recipe)
         available_parser = None if toolchain.stand_in is None else key_fields.fields_of(toolchain.stand_in)
         if (None if locked_parser is None else dict(locked_parser)) == available_parser:
             continue

@@ -1,44 +1,27 @@
 """The fields of a manifest as pydantic models: kinds, ranges and defaults.
 
-Other modules check rules that need more than one entry or the file system: `declared`, `resolve`, `shapes`, `source`,
-`quantization`, `plugins` and `outputs`. Editors and docs/manifest.md show the docstrings and descriptions of this module.
+`input_fields`, `source_fields` and `builder_fields` have the fields of three groups.
+
+Other modules check rules that need more than one entry or the file system: `declared`, `resolve`, `contradictions`,
+`shapes`, `source`, `quantization`, `plugins` and `outputs`. Editors and docs/manifest.md show the docstrings and
+descriptions of the fields.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+from pydantic import ConfigDict, Field, create_model, model_validator
 
-from trtbuild.core.model.source_kinds import CALLABLE_KINDS, SOURCE_KINDS, SourceKind
 from trtbuild.core.model.spec import PartitionSettings
 from trtbuild.manifest.format import kinds, precision_forms
+from trtbuild.manifest.format.base import Fields, shorthand
 from trtbuild.manifest.format.builder_fields import builder_fields
+from trtbuild.manifest.format.input_fields import DimFields, InputFields, ShapeFields
 from trtbuild.manifest.format.kinds import Allowed, Identifier, Name, PathText, invalid_value
-from trtbuild.manifest.format.value_ranges import RangeEnds
+from trtbuild.manifest.format.source_fields import SourceFields
 
 _PARTITION = PartitionSettings()
-
-
-class Fields(BaseModel):
-    """The base class: an unknown field or a value of another type is an error."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
-
-def _shorthand(field: str) -> Callable[[dict[str, Any]], None]:
-    """The function that adds a shorthand to the schema of a mapping: the value of `field` alone."""
-
-    def add(schema: dict[str, Any]) -> None:
-        mapping = dict(schema)
-        schema.clear()
-        alone = {
-            key: part for key, part in mapping["properties"][field].items() if key not in ("description", "default")
-        }
-        schema["anyOf"] = [alone, mapping]
-
-    return add
 
 
 class TargetFields(Fields):
@@ -60,70 +43,11 @@ class TargetFields(Fields):
     )
 
 
-class ShapeFields(Fields):
-    """One input's shapes in a profile: `min`, `opt` and `max`, or `shape` if all three are equal."""
-
-    model_config = ConfigDict(
-        json_schema_extra={"oneOf": [{"required": ["shape"], "maxProperties": 1}, {"required": ["min", "opt", "max"]}]}
-    )
-
-    min: kinds.Shape | None = Field(None, description="The smallest shape.", examples=[[1, 3, 224, 224]])
-    opt: kinds.Shape | None = Field(None, description="The shape to optimize for.", examples=[[8, 3, 224, 224]])
-    max: kinds.Shape | None = Field(None, description="The largest shape.", examples=[[32, 3, 224, 224]])
-    shape: kinds.Shape | None = Field(None, description="A static shape: min = opt = max.", examples=[[1, 3, 224, 224]])
-
-    @model_validator(mode="after")
-    def _check_one_form(self) -> ShapeFields:
-        written_fields = self.model_fields_set
-        range_fields = [name for name in ("min", "opt", "max") if name in written_fields]
-        missing = [name for name in ("min", "opt", "max") if name not in written_fields]
-        if "shape" in written_fields and range_fields:
-            raise invalid_value(
-                f"`shape` and `{range_fields[0]}` cannot be used together", "write shape alone, or min, opt and max"
-            )
-        if "shape" not in written_fields and missing:
-            names = " and ".join(f"`{name}`" for name in missing)
-            raise invalid_value(
-                f"{names} {'is' if len(missing) == 1 else 'are'} missing",
-                "write min, opt and max, or shape alone for a static shape",
-            )
-        if any(getattr(self, name) is None for name in written_fields):
-            raise invalid_value("a shape is a list of sizes, not null", "write [] for a scalar")
-        return self
-
-
-class InputFields(Fields):
-    """A tensor that the model takes."""
-
-    dtype: kinds.Dtype = Field("float32", description="Its element type.")
-    keyword: bool = Field(False, description="Whether the input is passed by name instead of by position.")
-    range: RangeEnds | None = Field(
-        None,
-        description="The smallest and the largest value of random inputs. `verify`, `run`, `bench` and the check of the "
-        "trace use such inputs. Without a range, floats are normally distributed, and integers are 0 or 1. In `verify`, "
-        "integers that index a table have the range of its rows. Engines do not depend on this field.",
-    )
-
-
-class DimFields(Fields):
-    """A named dimension. Its range comes from the profiles. `batch: image.0` is short for `batch: {at: [image.0]}`."""
-
-    model_config = ConfigDict(json_schema_extra=_shorthand("at"))
-
-    at: kinds.Places = Field(description="The axes that have this size: one or several.")
-    multiple_of: kinds.Count = Field(1, description="Every size of this dim is a multiple of this number.")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _expand_shorthand(cls, value: Any) -> Any:
-        return {"at": value} if isinstance(value, str | list) else value
-
-
 class PrecisionFields(Fields):
     """The floating-point type of a model, and other types for some of its modules. `precision: float16` is short for
     `precision: {default: float16}`. [Precision](precision.md) has the rules."""
 
-    model_config = ConfigDict(json_schema_extra=_shorthand("default"))
+    model_config = ConfigDict(json_schema_extra=shorthand("default"))
 
     default: kinds.Precision = Field("float32", description="The type of all modules that no list contains.")
     float32: kinds.ModulePatterns = Field([], description="Modules that compute in float32.")
@@ -132,7 +56,7 @@ class PrecisionFields(Fields):
 
     @model_validator(mode="before")
     @classmethod
-    def _expand_shorthand(cls, value: Any) -> Any:
+    def _expandshorthand(cls, value: Any) -> Any:
         return precision_forms.expand(value)
 
     @model_validator(mode="after")
@@ -144,47 +68,6 @@ class PrecisionFields(Fields):
     def patterns(self) -> dict[kinds.Precision, list[str]]:
         """The patterns of modules by precision."""
         return {"float32": self.float32, "float16": self.float16, "bfloat16": self.bfloat16}
-
-
-def _source_field(kind: SourceKind) -> Any:
-    """The type and the `Field` of the field for one kind of source."""
-    if hasattr(BaseModel, kind.name):
-        raise TypeError(f"{kind.name!r} cannot be a kind of source: pydantic's models have an attribute of this name")
-    value = kinds.CallableName if kind.file is None else PathText
-    examples = None if kind.example is None else [kind.example]
-    return value | None, Field(None, description=kind.description, examples=examples)
-
-
-_NamedSource: Any = create_model(
-    "_NamedSource", __base__=Fields, **{name: _source_field(kind) for name, kind in SOURCE_KINDS.items()}
-)
-
-
-class SourceFields(_NamedSource):  # type: ignore[misc]  # one field for each of SOURCE_KINDS
-    __doc__ = f"Where the model comes from: exactly one of {kinds.join_names(list(SOURCE_KINDS), 'and')}."
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "oneOf": [{"required": [kind]} for kind in SOURCE_KINDS],
-            "dependentSchemas": {"kwargs": {"anyOf": [{"required": [kind]} for kind in CALLABLE_KINDS]}},
-        }
-    )
-
-    kwargs: dict[str, Any] | None = Field(
-        None,
-        description=f"Keyword arguments of the {kinds.join_names(CALLABLE_KINDS, 'or')} callable.",
-        examples=[{"depth": 12}],
-    )
-    deps: list[PathText] | None = Field(
-        None, description="Other files that the source depends on: paths or globs, relative to this file."
-    )
-    env: list[kinds.EnvironmentName] | None = Field(
-        None, description="Environment variables that the source depends on."
-    )
-    cacheable: bool = Field(
-        True,
-        description="Use false if the result depends on other inputs, such as a download or the clock.",
-    )
 
 
 class PartitionFields(Fields):

@@ -17,8 +17,9 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from trtbuild.core.model.spec import Origin
 from trtbuild.core.values.nearest import nearest, suggestion
-from trtbuild.manifest.format.fields import InputFields, SourceFields
+from trtbuild.manifest.format.input_fields import InputFields
 from trtbuild.manifest.format.kinds import SYNONYMS, Allowed
+from trtbuild.manifest.format.source_fields import SourceFields
 from trtbuild.manifest.yaml_text.problems import Problems
 from trtbuild.manifest.yaml_text.tree import Node, kind_of
 

@@ -29,6 +29,7 @@ from typing import Any
 
 import torch
 
+from trtbuild.stages.half_types import HALF_TYPES
 from trtbuild.stages.lower.modules import path_of, set_stack, stack_of
 from trtbuild.stages.lower.propagate import propagate, refresh
 from trtbuild.stages.lower.request import Request
@@ -36,7 +37,6 @@ from trtbuild.stages.program.functional import Program
 
 _aten = torch.ops.aten
 _LOWEST = torch.finfo(torch.float32).min
-_HALF_TYPES = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class _Writer:
         query = self._call(_aten.mul.Tensor, attention.query, -root if attention.has_negative_scale else root)
         transposed = self._call(_aten.mul.Tensor, self._call(_aten.transpose.int, key, -2, -1), root)
         dtype = attention.query.meta["val"].dtype
-        wide_dtype = torch.float32 if dtype in _HALF_TYPES else dtype
+        wide_dtype = torch.float32 if dtype in HALF_TYPES else dtype
         scores = self._cast(self._call(_aten.matmul.default, query, transposed), wide_dtype)
         masked_rows = None
         if attention.is_causal:

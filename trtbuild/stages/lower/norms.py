@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import torch
 
+from trtbuild.stages.half_types import HALF_TYPES
 from trtbuild.stages.lower.modules import set_stack, stack_of
 from trtbuild.stages.lower.propagate import propagate
 from trtbuild.stages.lower.request import Request
 from trtbuild.stages.program.functional import Program
 
 _aten = torch.ops.aten
-_HALF_TYPES = (torch.float16, torch.bfloat16)
 #: The orders of norms that select or count elements, and compute no powers.
 _ORDERS_WITHOUT_POWERS = (0, float("inf"), float("-inf"))
 
@@ -25,7 +25,7 @@ def sum_norms_in_float32(program: Program, request: Request) -> Program:
         if isinstance(module, torch.fx.GraphModule):
             for node in module.graph.find_nodes(op="call_function", target=_aten.linalg_vector_norm.default):
                 order = node.args[1] if len(node.args) > 1 else node.kwargs.get("ord", 2)
-                is_half = node.args[0].meta["val"].dtype in _HALF_TYPES and node.meta["val"].dtype in _HALF_TYPES
+                is_half = node.args[0].meta["val"].dtype in HALF_TYPES and node.meta["val"].dtype in HALF_TYPES
                 if is_half and node.kwargs.get("dtype") is None and order not in _ORDERS_WITHOUT_POWERS:
                     _compute_in_float32(node)
             module.recompile()

@@ -22,10 +22,11 @@ import torch
 from trtbuild.core.model.comparisons import Operator, Place
 from trtbuild.core.model.verification import RoundedType
 from trtbuild.core.partition.partitions import Partition
+from trtbuild.stages.half_types import HALF_TYPES
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.text import target_name
-from trtbuild.stages.verify.by_onnxruntime import NARROW_DTYPES, OnnxRuntime
 from trtbuild.stages.verify.comparing import deviation
+from trtbuild.stages.verify.onnx_models.by_onnxruntime import OnnxRuntime
 from trtbuild.stages.verify.precisions import node_precisions
 from trtbuild.stages.verify.running import placeholder_values
 
@@ -103,7 +104,7 @@ class FaultSearch:
         for a, b in zip(ours, expected, strict=True):
             if not isinstance(b, torch.Tensor) or a.shape != b.shape:
                 return "unknown"
-            converted = a.to(b.dtype) if b.dtype in NARROW_DTYPES and a.dtype is torch.float32 else a
+            converted = a.to(b.dtype) if b.dtype in HALF_TYPES and a.dtype is torch.float32 else a
             if converted.dtype != b.dtype:
                 return "unknown"
             difference = deviation(converted, b)

@@ -27,6 +27,7 @@ import torch.utils._pytree as pytree
 from trtbuild.core.model.precisions import Precisions
 from trtbuild.core.model.verification import coarsest_precision, tolerances
 from trtbuild.errors import InconsistentShapes, SourceError
+from trtbuild.stages.half_types import HALF_TYPES
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.sizes import Point, PointEvaluator, types_text
 from trtbuild.stages.program.text import target_name
@@ -43,7 +44,6 @@ _PRODUCTS = frozenset(
 #: One library runs the quantizers of both programs. So their results differ less than those of two libraries.
 #: `MAX_TOLERANCES` times this number is half of the largest value.
 _LARGEST_TOLERANCE = 5e-2
-_HALF_DTYPES = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
@@ -142,9 +142,7 @@ def _run(program: Program, weights: Sequence[torch.Tensor], comparison: Comparis
     class Checking(torch.fx.Interpreter):
         def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
             operands = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
-            if target not in _PRODUCTS or not all(
-                value.dtype == operands[0].dtype in _HALF_DTYPES for value in operands
-            ):
+            if target not in _PRODUCTS or not all(value.dtype == operands[0].dtype in HALF_TYPES for value in operands):
                 return super().call_function(target, args, kwargs)
             args, kwargs = pytree.tree_map_only(torch.Tensor, torch.Tensor.float, (args, kwargs))
             return super().call_function(target, args, kwargs).to(operands[0].dtype)

@@ -176,7 +176,7 @@ class Reference:
         ends = [0] * len(self._job.inputs)
         for part in self._partitions.partitions:
             if self._onnx is not None:
-                from trtbuild.stages.verify.onnx_inputs import onnx_integer_ends  # it loads onnx
+                from trtbuild.stages.verify.onnx_models.onnx_inputs import onnx_integer_ends  # it loads onnx
 
                 part_ends = onnx_integer_ends(self._read(self._job.onnx[part.graph]), len(part.inputs))
             else:
@@ -208,7 +208,7 @@ class Reference:
     def _compute_part_precisions(self, part: Partition, inputs: Sequence[RoundedType]) -> Sequence[RoundedType]:
         if self._onnx is None:
             return precisions.output_precisions(self.torch.program(part), inputs)
-        from trtbuild.stages.verify.onnx_precisions import onnx_precisions  # it loads onnx
+        from trtbuild.stages.verify.onnx_models.onnx_precisions import onnx_precisions  # it loads onnx
 
         return onnx_precisions(self._read(self._job.onnx[part.graph]), inputs, len(part.outputs))
 

@@ -47,7 +47,7 @@ def verify(job: VerifyJob, read: ReadBlob, runner: Callable[[VerifyJob, Weights]
 
 
 def _make_onnxruntime(read: ReadBlob) -> Callable[[VerifyJob, Weights], PartRunner]:
-    from trtbuild.stages.verify.by_onnxruntime import OnnxRuntime
+    from trtbuild.stages.verify.onnx_models.by_onnxruntime import OnnxRuntime
 
     return lambda job, weights: OnnxRuntime(lambda graph: read(job.onnx[graph]), weights)
 
@@ -232,8 +232,8 @@ class _Verification:
         """The place of the partition's fault; None if it cannot be located."""
         if not self._reference.has_programs or part.graph not in self._job.onnx or find_spec("onnxruntime") is None:
             return None
-        from trtbuild.stages.verify.by_onnxruntime import OnnxRuntime
         from trtbuild.stages.verify.locating import FaultSearch
+        from trtbuild.stages.verify.onnx_models.by_onnxruntime import OnnxRuntime
 
         inputs = self._inputs(number)
         values = Values(self._partitions, self._weights, inputs)

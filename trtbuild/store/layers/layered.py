@@ -18,12 +18,11 @@ Rules
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TypeVar
 
-from trtbuild.core.recipes.keys import POINTER_STAGES
+from trtbuild.core.recipes.lookup_recipes import POINTER_STAGES
 from trtbuild.core.recipes.ports import FileStamp
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Output, Record
@@ -32,18 +31,14 @@ from trtbuild.errors import (
     BlobMissing,
     EntryCorrupt,
     RecordUntrusted,
-    RemoteFault,
     StoreError,
-    StoreUnavailable,
 )
 from trtbuild.store.layers import remote_statistics
+from trtbuild.store.layers.remote_blobs import RemoteBlobs
 from trtbuild.store.layers.remote_records import FoundRecords, RefusalRule
 from trtbuild.store.layers.uploads import Uploads
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.store import Found, RemoteStore
-
-#: Blobs of at most this many bytes are fetched together with the first blob of their record (rule 2).
-SMALL_BLOB_SIZE = 256 << 10
 
 T = TypeVar("T")
 
@@ -57,11 +52,10 @@ class LayeredStore:
     ) -> None:
         self.local = local
         self._found_records = FoundRecords(tuple(readers))
+        self._remote_blobs = RemoteBlobs(local, self._found_records)
         self.uploads = Uploads(local, tuple(writers), self._fetch_winner)
         self._is_read_only = False
         self._sends_records = True
-        self._lock = threading.Lock()
-        self._blob_locks: dict[str, threading.Lock] = {}
         self._blobs_in_memory: dict[str, bytes] = {}
         #: Packages that are sent last, and the keys of their engines.
         self._packages: dict[str, frozenset[object]] = {}
@@ -207,9 +201,9 @@ class LayeredStore:
         except (BlobMissing, EntryCorrupt):
             if not self.readers:
                 raise
-        if not self._is_read_only and self._try_fetch(sha256):
+        if not self._is_read_only and self._remote_blobs.try_fetch(sha256):
             return self.local.get_bytes(sha256)
-        data = self._fetch_with(sha256, lambda remote, files: remote.fetch_bytes(sha256, files))
+        data = self._remote_blobs.fetch_with(sha256, lambda remote, files: remote.fetch_bytes(sha256, files))
         self._blobs_in_memory[sha256] = data
         return data
 
@@ -223,71 +217,15 @@ class LayeredStore:
         except (BlobMissing, EntryCorrupt):
             if not self.readers:
                 raise
-        if self._try_fetch(sha256):
+        if self._remote_blobs.try_fetch(sha256):
             return self.local.copy_to(sha256, path)
-        return self._fetch_with(sha256, lambda remote, files: remote.copy_files(sha256, files, path))
+        return self._remote_blobs.fetch_with(sha256, lambda remote, files: remote.copy_files(sha256, files, path))
 
     def fetch(self, blobs: Iterable[str]) -> None:
         """Fetch blobs into the local store, for other processes. Raises BlobMissing, StoreUnavailable."""
         for sha256 in blobs:
             if self.readers and not self.local.has(sha256):
-                self._fetch_blob(sha256)
-
-    def _try_fetch(self, sha256: str) -> bool:
-        """Fetch a blob into the local store. Returns False if the local store cannot be written. Raises BlobMissing."""
-        try:
-            self._fetch_blob(sha256)
-        except StoreUnavailable:
-            return False
-        return True
-
-    def _fetch_blob(self, sha256: str) -> None:
-        with self._lock:
-            lock = self._blob_locks.setdefault(sha256, threading.Lock())
-        with lock:
-            if self.local.has(sha256):
-                return  # another thread was faster
-            self._fetch_with(sha256, lambda remote, files: remote.fetch(sha256, files, self.local))
-        for key in self._found_records.keys_naming(sha256):
-            self._complete_record(key)
-
-    def _fetch_with(self, sha256: str, fetch: Callable[[RemoteStore, tuple[Output, ...]], T]) -> T:
-        """The result of `fetch` for the first remote that has the blob. Raises BlobMissing."""
-        for remote, files in self._found_records.places_of_blob(sha256):
-            try:
-                return fetch(remote, files)
-            except (BlobMissing, RemoteFault):
-                self._found_records.note_missing_blob(remote, sha256)
-        raise BlobMissing(f"blob {sha256} is neither here nor in a remote")
-
-    def _complete_record(self, key: str) -> None:
-        """Fetch a record's small blobs, up to the first missing large one. If no blob is missing then, write the record
-        (rule 2)."""
-        place = self._found_records.first_place(key)
-        if place is None:
-            return
-        remote, found = place
-        try:
-            for output in found.record.outputs.values():
-                if not self.local.has(output.sha256):
-                    if output.size > SMALL_BLOB_SIZE:
-                        return
-                    remote.fetch(output.sha256, found.files_by_blob[output.sha256], self.local)
-            self.local.put_record_copy(
-                found.record, found.document, found.signatures, replace=self._refuses_local_record(key)
-            )
-        except StoreError:
-            return  # the record stays in the remote
-
-    def _refuses_local_record(self, key: str) -> bool:
-        """Whether there is a trusted local record that the lock file refuses."""
-        if key not in self.local.has_records([key]):
-            return False
-        try:
-            local_record = self.local.get_record(key)
-        except (EntryCorrupt, RecordUntrusted):
-            return False
-        return local_record is not None and self.refusal_of(key, local_record, False) is not None
+                self._remote_blobs.fetch(sha256)
 
     # -- sessions, uploads, reports
 
@@ -299,15 +237,16 @@ class LayeredStore:
     @contextmanager
     def without_uploads(self, readers: Sequence[RemoteStore] | None = None) -> Iterator[None]:
         """Send nothing within the block. If `readers` is not None, read only these remotes."""
-        before = self._found_records, self._sends_records
+        before = self._found_records, self._remote_blobs, self._sends_records
         self._sends_records = False
         if readers is not None:
             self._found_records = FoundRecords(tuple(readers))
             self._found_records.refusal_of = before[0].refusal_of
+            self._remote_blobs = RemoteBlobs(self.local, self._found_records)
         try:
             yield
         finally:
-            self._found_records, self._sends_records = before
+            self._found_records, self._remote_blobs, self._sends_records = before
 
     def session(self) -> AbstractContextManager[None]:
         """Protect all that is read or written within the block from collection. Raises StoreUnavailable."""

@@ -19,7 +19,7 @@ from trtbuild.core.engines.engine_job import Weight
 from trtbuild.core.model.verification import Point
 from trtbuild.core.partition.partitions import Partition
 from trtbuild.runtime.packages.package import Package
-from trtbuild.stages.verify.by_onnxruntime import OnnxRuntime
+from trtbuild.stages.verify.onnx_models.by_onnxruntime import OnnxRuntime
 from trtbuild.stages.verify.running import TorchReference, Weights
 from trtbuild.store.local.local import LocalStore
 

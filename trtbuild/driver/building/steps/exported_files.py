@@ -6,7 +6,7 @@ import time
 
 from trtbuild.core.packages.package_files import read_files
 from trtbuild.core.planning.model_plan import ModelPlan
-from trtbuild.core.recipes import keys
+from trtbuild.core.recipes.lookup_recipes import exported_file_with_any_torch
 from trtbuild.core.recipes.record import Record
 from trtbuild.driver.configuration.builder import builder_name
 from trtbuild.driver.outputs import pt2
@@ -47,7 +47,7 @@ def create_files(workspace: Workspace, plan: ModelPlan, pool: WorkerPool) -> Non
         provenance = {"duration_s": round(reply.duration_s, 3), "finished": _utc_time(), "builder": builder_name()}
         record = Record(recipe, outputs, provenance)
         workspace.lookups.note_run(f"{plan.model.name}/pt2", workspace.store.put_record(record, replace=True))
-        workspace.store.put_record(Record(keys.exported_file_with_any_torch(recipe), outputs, provenance), replace=True)
+        workspace.store.put_record(Record(exported_file_with_any_torch(recipe), outputs, provenance), replace=True)
 
 
 def _utc_time() -> str:

@@ -13,7 +13,9 @@ from trtbuild.core.planning.graph import USER_CODE_STAGES, Step
 from trtbuild.core.planning.jobs import PartitionJob, TraceStep
 from trtbuild.core.planning.model_plan import Facts, ModelPlan
 from trtbuild.core.recipes import chain, keys
+from trtbuild.core.recipes.declared import Declared, proof_points
 from trtbuild.core.recipes.dependency import Dependency, Observation
+from trtbuild.core.recipes.lookup_recipes import partition_with_any_parser, with_any_versions
 from trtbuild.core.recipes.record import Record
 from trtbuild.driver.building.steps.package_record import create_package_record
 from trtbuild.driver.building.steps.unchecked import Publication
@@ -119,7 +121,7 @@ def _trace_job(plan: ModelPlan, planned: TraceStep) -> TraceJob:
     places = {path: f"{origin.file}:{origin.line}" for path, origin in model.places.items()}
     places.setdefault("model", f"{model.origin.file}:{model.origin.line}")
     shapes = plan.declared_shapes
-    points, untied_pairs = keys.proof_points(model, shapes), pairs_not_to_tie(shapes, model.profiles)
+    points, untied_pairs = proof_points(model, shapes), pairs_not_to_tie(shapes, model.profiles)
     return TraceJob(
         model.source,
         model.inputs,
@@ -197,30 +199,30 @@ def _run_user_code(
 
 
 def _publish_for_any_versions(
-    declared: keys.Declared,
+    declared: Declared,
     observations: Sequence[Observation],
     record: Record,
     lookups: StoreLookups,
     store: LayeredStore,
 ) -> None:
-    """Publish a pointer record under a recipe without versions (`keys.with_any_versions`). Its output is `record`.
+    """Publish a pointer record under a recipe without versions (`with_any_versions`). Its output is `record`.
 
     So a machine without torch finds the trace or the calibration.
     """
     declared = declared.without_versions()
     unversioned = [entry for entry in observations if entry.dependency.kind != "distribution"]
     chained = chain.extend(declared, unversioned, lookups.read_link, lookups.write_link, lookups.observe)
-    pointer_recipe = keys.with_any_versions(keys.user_code(declared, chained))
+    pointer_recipe = with_any_versions(keys.user_code(declared, chained))
     output = store.put_bytes(record.to_bytes())
     store.put_record(Record(pointer_recipe, {"record": output}), replace=True)
 
 
 def _publish_partitions_for_any_parser(plan: ModelPlan, facts: Facts, record: Record, store: LayeredStore) -> None:
-    """If machines use different parsers for the toolchain, publish a pointer record (`keys.partition_with_any_parser`).
+    """If machines use different parsers for the toolchain, publish a pointer record (`partition_with_any_parser`).
 
     Its output is `record`. So a machine without this parser finds the partitions.
     """
-    pointer_recipe = keys.partition_with_any_parser(record.recipe)
+    pointer_recipe = partition_with_any_parser(record.recipe)
     toolchain = str(dict(pointer_recipe.parts)["parser"][0])  # type: ignore[index]
     if any(facts.toolchains[target].parsers_differ for target in plan.model.targets if target.toolchain == toolchain):
         output = store.put_bytes(record.to_bytes())

@@ -21,6 +21,8 @@ from typing import Any
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from trtbuild.stages.half_types import HALF_TYPES
+
 _aten = torch.ops.aten
 
 #: With more rows than this, `torch.cdist` computes Euclidean distances by a matrix product.
@@ -32,7 +34,7 @@ def _pool(x: torch.Tensor, cell_counts: Sequence[Any]) -> torch.Tensor:
 
     `cell_counts` has the number of cells on each of these axes."""
     dtype = x.dtype
-    wide = x.float() if dtype in (torch.float16, torch.bfloat16) else x
+    wide = x.float() if dtype in HALF_TYPES else x
     for axis, cell_count in enumerate(cell_counts, x.dim() - len(cell_counts)):
         wide = _pool_axis(wide, axis, cell_count)
     return wide.to(dtype)

@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
+from trtbuild.stages.half_types import HALF_TYPES
 from trtbuild.stages.lower.operators.calls import change_calls, insert_call, replace
 from trtbuild.stages.lower.request import Request
 from trtbuild.stages.program.functional import Program
 
 _aten = torch.ops.aten
 _TARGETS = frozenset((_aten.log_softmax.int, _aten._log_softmax.default, _aten.special_log_softmax.default))
-_HALF_TYPES = (torch.float16, torch.bfloat16)
 
 
 def write_out_log_softmax(program: Program, request: Request) -> Program:
@@ -31,7 +31,7 @@ def _write(node: torch.fx.Node) -> None:
 
     source, axis = node.args[:2]
     dtype, source_dtype = node.meta["val"].dtype, source.meta["val"].dtype
-    wide = torch.float32 if dtype in _HALF_TYPES else dtype
+    wide = torch.float32 if dtype in HALF_TYPES else dtype
     x = source if source_dtype is wide else call(_aten._to_copy.default, source, dtype=wide)
     if not node.meta["val"].dim():
         result = call(_aten.sub.Tensor, x, x)  # the largest number is the number itself, and the logarithm of 1 is 0

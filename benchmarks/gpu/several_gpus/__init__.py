@@ -1,0 +1,1 @@
+"""Builds and verifications on all GPUs of one host."""

@@ -1,0 +1,119 @@
+"""A copy of a project on a GPU host, commands in it, and processes in the background."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+#: Seconds in which a scheduler must have started, and in which a command must end.
+_START_S, _COMMAND_S = 60, 400
+_ROOT = Path(__file__).parents[3]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The converted project, and the folder for copies and logs. `python` is the command of the interpreter.
+
+    `variables` are for all of its processes.
+    """
+
+    examples: Path
+    work: Path
+    python: Sequence[str] = (sys.executable,)
+    variables: Mapping[str, str] | None = None
+
+    def copy_project(self, name: str) -> Path:
+        """A copy of the project and its cache, without outputs."""
+        folder = self.work / name
+        shutil.rmtree(folder, ignore_errors=True)
+        ignored = shutil.ignore_patterns("dist", ".trtbuild", "__pycache__")
+        return Path(shutil.copytree(self.examples, folder, ignore=ignored))
+
+    def environment(self, project: Path, variables: Mapping[str, str]) -> dict[str, str]:
+        """The variables of a process that works in `project`."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("TRTBUILD_")}
+        inherited |= self.variables or {}
+        path = os.pathsep.join(filter(None, [str(_ROOT), inherited.get("PYTHONPATH", "")]))
+        return {**inherited, "PYTHONPATH": path, "TRTBUILD_CACHE_DIR": str(project / "cache"), **variables}
+
+    def trtbuild(self, project: Path, name: str, *arguments: str, variables: Mapping[str, str] | None = None) -> Any:
+        """The document of a command in `project`. Its output is kept as ``<name>.json`` and ``<name>.stderr``.
+
+        Raises RuntimeError if the command printed no document.
+        """
+        done = subprocess.run(
+            [*self.python, "-m", "trtbuild", *arguments, "--json"],
+            cwd=project,
+            env=self.environment(project, variables or {}),
+            capture_output=True,
+            text=True,
+            timeout=_COMMAND_S,
+            check=False,
+        )
+        (self.work / f"{name}.json").write_text(done.stdout)
+        (self.work / f"{name}.stderr").write_text(done.stderr)
+        try:
+            return json.loads(done.stdout)
+        except ValueError:
+            raise RuntimeError(f"trtbuild {' '.join(arguments)} printed no document: {done.stderr[-800:]}") from None
+
+    def scheduler(self, project: Path, name: str) -> Process:
+        """A Dask scheduler on a port of 127.0.0.1."""
+        command = ["-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard"]
+        return Process(self, project, name, [*command, "--dashboard-address", "127.0.0.1:0"])
+
+    def worker(self, project: Path, name: str, address: str) -> Process:
+        """``trtbuild worker`` for the scheduler at `address`."""
+        return Process(self, project, name, ["-m", "trtbuild", "worker", address])
+
+
+class Process:
+    """A process in the background, which ends with the context."""
+
+    def __init__(self, machine: Machine, project: Path, name: str, arguments: Sequence[str]) -> None:
+        self._path = machine.work / f"{name}.log"
+        self._log: IO[str] = self._path.open("w")
+        self._process = subprocess.Popen(
+            [*machine.python, *arguments],
+            cwd=project,
+            env=machine.environment(project, {}),
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+        )
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._log.close()
+
+    def wait_for_scheduler(self) -> str:
+        """Return the address of a scheduler that has started. Raises RuntimeError."""
+        return self.wait_for(r"Scheduler at:\s+(tcp://127\.0\.0\.1:\d+)")
+
+    def wait_for(self, pattern: str) -> str:
+        """Return the first group of `pattern` in the process's output. Raises RuntimeError if it does not come."""
+        for _ in range(10 * _START_S):
+            found = re.search(pattern, self._path.read_text())
+            if found is not None:
+                return found[1]
+            try:
+                self._process.wait(0.1)
+            except subprocess.TimeoutExpired:
+                continue
+            break
+        raise RuntimeError(f"the output has no {pattern}: {self._path.read_text()[-500:]}")

@@ -1,0 +1,63 @@
+"""Compare ViT-B as one engine with ViT-B as twelve engines, one for each layer.
+
+With twelve engines, a changed layer is rebuilt alone. The benchmark measures what these engines cost at run time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import partial
+
+from benchmarks.figure import Check, Limit, Ratio, Row, Value
+from benchmarks.gpu.cases import cases
+from benchmarks.gpu.host import Host, tolerance
+from benchmarks.gpu.subjects.latency import compare_latency
+from benchmarks.gpu.subjects.shapes import error_of
+from benchmarks.gpu.timing import latencies
+
+
+def rows(host: Host) -> Iterator[Row]:
+    """Build ViT-B on this machine, in float32 and float16; then measure latency at min, opt and max."""
+    import torch
+
+    import trtbuild
+
+    done = host.trtbuild(host.vit, "build", "--json", "--keep-going")
+    (host.work / "build-vit.json").write_text(done.stdout)
+    (host.work / "build-vit.stderr").write_text(done.stderr)
+    document = json.loads(done.stdout)
+    ran = {stage: count["run"] for stage, count in document["totals"].items() if count["run"]}
+    yield Check("ViT-B is built here, both ways and in both precisions", done.returncode == 0, f"ran {ran}")
+    yield Limit("the build of ViT-B", Value("wall time", document["duration_s"]))
+    built = {case.name: case for case in cases(host.vit) if case.package.exists()}
+    for suffix in ("", "_half"):
+        whole, parts = built.get(f"whole{suffix}"), built.get(f"by_layer{suffix}")
+        if whole is None or parts is None:
+            continue
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+        one, many = (
+            trtbuild.load(whole.package, device=host.device).module(),
+            trtbuild.load(parts.package, device=host.device).module(),
+        )
+        eager = whole.eager(host.device)
+        for point in whole.points(0):
+            args, kwargs = whole.inputs(point, host.device)
+            with torch.inference_mode():
+                expected = eager(*args, **kwargs)
+                worst = max(error_of(one(*args, **kwargs), expected), error_of(many(*args, **kwargs), expected))
+                yield Check(
+                    f"ViT-B{suffix} {whole.describe(point)}: equal to eager",
+                    worst <= tolerance(whole.model.precision),
+                    f"worst {worst:.1e}",
+                )
+                candidates = {"one": partial(one, *args, **kwargs), "many": partial(many, *args, **kwargs)}
+                timed = latencies(candidates, host.synchronize, host.repeats)
+            yield Ratio(
+                f"ViT-B{suffix} {whole.describe(point)}: 12 engines against one",
+                Value("by layer", round(timed["many"].p50_us), "µs"),
+                Value("one engine", round(timed["one"].p50_us), "µs"),
+            )
+        del eager
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+        yield from compare_latency(whole, host)

@@ -1,0 +1,141 @@
+"""Compare int8 with float16 and float32: ResNet-50 and BERT-base, each as one engine.
+
+The projects were calibrated and converted on a machine without a GPU. The engines are built here. Each model has the
+weights of one seed, in all precisions. The inputs are samples that the calibration has not seen
+(`benchmarks.gpu.models.samples`).
+
+Errors
+1. *total*: the engine compared with the float32 model in PyTorch on the CPU.
+2. *rounding*: the model with its quantizers compared with the float32 model, both in PyTorch. No engine is involved.
+3. *engine*: the engine compared with the model with its quantizers in PyTorch.
+A float16 model has only the first one, because a CPU has no fast float16. `verify` compares it with PyTorch on the GPU.
+Each has two numbers. The largest error is max|a-b| / max|b|, as in `verify`. The mean error is ‖a-b‖ / ‖b‖.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figure import Check, Limit, Ratio, Row, Value
+from benchmarks.gpu.cases import Case, cases
+from benchmarks.gpu.host import Host
+from benchmarks.gpu.models import samples
+from benchmarks.gpu.subjects.numerics import verify_rows
+from benchmarks.gpu.timing import latencies
+
+#: The name of a model → its samples. A precision's model is ``<name>_<precision>``.
+FAMILIES: Mapping[str, Callable[..., Iterator[tuple[Any, ...]]]] = {"resnet": samples.images, "bert": samples.texts}
+#: The precision with which errors and times are compared.
+_FLOAT = "float32"
+#: Batches of the comparison with PyTorch, and their size. Calibration has the seed 0.
+_BATCHES, _BATCH, _SEED = 4, 4, 1
+#: The batch sizes that are timed: min and opt of the profile.
+_TIMED_BATCHES = (1, 16)
+
+
+def rows(host: Host) -> Iterator[Row]:
+    """Build all models, then verify, compare and time those that were built."""
+    yield from _build(host)
+    built = [case for case in cases(host.quantized) if (case.package / "index.json").exists()]
+    packages = [str(case.package) for case in built]
+    yield from _guarded("verify", verify_rows(host, host.quantized, "its engines", packages))
+    for family in FAMILIES:
+        members = {case.name.removeprefix(f"{family}_"): case for case in built if case.name.startswith(f"{family}_")}
+        for precision, case in members.items():
+            yield Limit(f"{case.name}: plan", Value(precision, sum(plan.stat().st_size for plan in _plans(case)), "B"))
+        if _FLOAT in members:
+            yield from _guarded(f"{family}: errors", _errors(family, members, host))
+            yield from _guarded(f"{family}: times", _times(family, members, host))
+
+
+def _guarded(what: str, found: Iterator[Row]) -> Iterator[Row]:
+    """Yield rows. If an error ends them, yield it as a row, so that the other measurements still run."""
+    try:
+        yield from found
+    except Exception as error:
+        yield Check(f"{what}: measured", False, f"{type(error).__name__}: {error}"[:600])
+
+
+def _build(host: Host) -> Iterator[Row]:
+    done = host.trtbuild(host.quantized, "build", "--json", "--keep-going", bare=host.bare_python is not None)
+    (host.work / "build-quantized.json").write_text(done.stdout)
+    (host.work / "build-quantized.stderr").write_text(done.stderr)
+    document = json.loads(done.stdout)
+    ran = {stage: count["run"] for stage, count in document["totals"].items() if count["run"]}
+    hits = {stage: count["hit"] for stage, count in document["totals"].items() if count["hit"]}
+    unexpected = set(ran) - {"engine", "package"}
+    yield Check("quantized: only engine and package steps ran", not unexpected, f"ran {ran}, found {hits}")
+    yield Limit("quantized: the build", Value("wall time", document["duration_s"]))
+    for step in document["steps"]:
+        if step["verdict"] == "failed":
+            yield Check(f"{step['id']}: built", False, step["error"]["text"])
+
+
+def _errors(family: str, members: Mapping[str, Case], host: Host) -> Iterator[Row]:
+    """The errors of each precision, over all batches."""
+    import torch
+
+    import trtbuild
+
+    inputs = list(FAMILIES[family](_BATCHES, _BATCH, seed=_SEED))
+    with torch.inference_mode():
+        without_quantizers = _results(trtbuild.load(members[_FLOAT].package, device="cpu").module(), inputs, "cpu")
+        for case in members.values():
+            engine = _results(trtbuild.load(case.package, device=host.device).module(), inputs, host.device)
+            comparisons = {"total": (engine, without_quantizers)}
+            if case.model.quantization is not None and case.model.precision == _FLOAT:
+                program = _results(trtbuild.load(case.package, device="cpu").module(), inputs, "cpu")
+                comparisons |= {"rounding": (program, without_quantizers), "engine": (engine, program)}
+            for name, (got, expected) in comparisons.items():
+                largest, mean = errors_of(got, expected)
+                yield Limit(f"{case.name}: {name}, largest error", Value("error", float(f"{largest:.2e}"), ""))
+                yield Limit(f"{case.name}: {name}, mean error", Value("error", float(f"{mean:.2e}"), ""))
+
+
+def _results(module: Any, inputs: list[tuple[Any, ...]], device: str) -> Any:
+    """The outputs for all batches, one after the other, as one float64 tensor on the CPU."""
+    import torch
+
+    return torch.cat([module(*(value.to(device) for value in values)).cpu().double() for values in inputs])
+
+
+def errors_of(got: Any, expected: Any) -> tuple[float, float]:
+    """Return max|a-b| / max|b| and ‖a-b‖ / ‖b‖ of two float64 tensors of one shape."""
+    difference = got - expected
+    return (
+        float(difference.abs().max() / expected.abs().max()),
+        float(difference.square().sum().sqrt() / expected.square().sum().sqrt()),
+    )
+
+
+def _times(family: str, members: Mapping[str, Case], host: Host) -> Iterator[Row]:
+    """Each precision compared with float32, at each batch size."""
+    import torch
+
+    import trtbuild
+
+    modules = {name: trtbuild.load(case.package, device=host.device).module() for name, case in members.items()}
+    for batch in _TIMED_BATCHES:
+        (values,) = FAMILIES[family](1, batch, seed=_SEED)
+        inputs = [value.to(host.device) for value in values]
+        candidates = {name: partial(module, *inputs) for name, module in modules.items()}
+        with torch.inference_mode():
+            times = latencies(candidates, host.synchronize, host.repeats)
+        reference = times[_FLOAT]
+        for name, time in times.items():
+            yield Ratio(
+                f"{family} batch {batch}: {name} compared with {_FLOAT}",
+                Value(name, round(time.p50_us, 1), "µs"),
+                Value(_FLOAT, round(reference.p50_us, 1), "µs"),
+                note=f"p95 {time.p95_us:.0f} and {reference.p95_us:.0f} µs",
+            )
+
+
+def _plans(case: Case) -> list[Path]:
+    """The plans of a package for its only target."""
+    (target,) = json.loads((case.package / "index.json").read_text())["targets"].values()
+    return [case.package / path for path in target["engines"].values()]

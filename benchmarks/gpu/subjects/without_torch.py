@@ -1,0 +1,141 @@
+"""Load and run the examples' packages with a Python that has no torch.
+
+This process writes inputs and eager's outputs to files. The other Python runs
+``python -m benchmarks.gpu.subjects.without_torch FOLDER``: it loads each package, uploads, runs, downloads and compares.
+It must reject a package with a Torch partition, with a message that names torch.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figure import Check, Row
+
+
+def rows(host: Any) -> Iterator[Row]:
+    """One row for each model of the examples."""
+    import numpy as np
+    import torch
+
+    from benchmarks.gpu.cases import NoEagerModel, cases, output_tensors
+    from benchmarks.gpu.host import tolerance
+
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    folder = host.work / "without-torch"
+    folder.mkdir(parents=True, exist_ok=True)
+    jobs: list[dict[str, Any]] = []
+    for case in cases(host.examples):
+        try:
+            eager = case.eager()
+        except NoEagerModel:
+            continue
+        for number, point in enumerate(case.points(host.points)):
+            args, kwargs = case.inputs(point)
+            with torch.no_grad():
+                expected = output_tensors(eager(*args, **kwargs))
+            arrays = {f"arg{k}": value.cpu().numpy() for k, value in enumerate(args)}
+            arrays |= {f"kwarg.{name}": value.cpu().numpy() for name, value in kwargs.items()}
+            arrays |= {f"out{k}": value.cpu().numpy() for k, value in enumerate(expected)}
+            np.savez(folder / f"{case.name}.{number}.npz", **arrays)
+            jobs.append(
+                {
+                    "model": case.name,
+                    "package": str(case.package.absolute()),
+                    "file": f"{case.name}.{number}.npz",
+                    "where": case.describe(point),
+                    "tolerance": tolerance(case.model.precision),
+                }
+            )
+    (folder / "jobs.json").write_text(json.dumps(jobs))
+    torch.cuda.empty_cache()
+    done = host.python(folder, ["-m", "benchmarks.gpu.subjects.without_torch", str(folder)], bare=True)
+    if done.returncode:
+        raise RuntimeError(done.stderr[-3000:])
+    for entry in json.loads(done.stdout):
+        yield Check(f"{entry['model']}: without torch", entry["ok"], entry["said"])
+
+
+def _run(folder: Path) -> list[dict[str, Any]]:
+    """Run all jobs in the Python without torch."""
+    import trtbuild
+
+    jobs = json.loads((folder / "jobs.json").read_text())
+    results = []
+    for model in dict.fromkeys(job["model"] for job in jobs):
+        model_jobs = [job for job in jobs if job["model"] == model]
+        try:
+            loaded = trtbuild.load(model_jobs[0]["package"])
+            errors = [(_error_of_job(loaded.module(), folder / job["file"]), job["where"]) for job in model_jobs]
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+            names_torch = type(error).__module__ == "trtbuild.errors" and "torch" in text.lower()
+            results.append(
+                {"model": model, "ok": names_torch and _has_torch_part(model_jobs[0]["package"]), "said": text[:400]}
+            )
+            continue
+        worst, where = max(errors)
+        text = f"worst {worst:.1e} at {where}; {len(errors)} points"
+        results.append({"model": model, "ok": worst <= model_jobs[0]["tolerance"], "said": text})
+    if "torch" in sys.modules:
+        raise AssertionError("torch was imported")
+    return results
+
+
+def _error_of_job(module: Any, file: Path) -> float:
+    import numpy as np
+
+    from trtbuild.runtime.memory.choosing import choose_memory
+
+    memory = choose_memory(0)
+    stored = np.load(file)
+    stream = memory.stream()
+
+    def upload(name: str) -> Any:
+        array = np.ascontiguousarray(stored[name])
+        return memory.upload(array, str(array.dtype), stream)
+
+    args = [upload(f"arg{k}") for k in range(sum(name.startswith("arg") for name in stored.files))]
+    kwargs = {name[6:]: upload(name) for name in stored.files if name.startswith("kwarg.")}
+    outputs = list(_leaves(module(*args, **kwargs)))
+    expected = [stored[f"out{k}"] for k in range(sum(name.startswith("out") for name in stored.files))]
+    if len(outputs) != len(expected):
+        return float("inf")
+    return max(relative_error(ours.numpy(), theirs) for ours, theirs in zip(outputs, expected, strict=True))
+
+
+def relative_error(ours: Any, theirs: Any) -> float:
+    """max|a-b| / max|b|; infinite if shapes or dtypes differ, or if `ours` has NaN or infinite values."""
+    import numpy as np
+
+    if ours.shape != theirs.shape or ours.dtype != theirs.dtype or not np.isfinite(ours).all():
+        return float("inf")
+    largest = float(abs(theirs.astype("float64")).max())
+    difference = float(abs(ours.astype("float64") - theirs.astype("float64")).max())
+    return difference / largest if largest else (0.0 if not difference else float("inf"))
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """The arrays of an output structure, in the order of its mappings and sequences, as torch orders them."""
+    if hasattr(value, "__dlpack__"):
+        yield value
+    elif isinstance(value, dict):
+        for member in value.values():
+            yield from _leaves(member)
+    elif hasattr(value, "__iter__"):
+        for member in value:
+            yield from _leaves(member)
+
+
+def _has_torch_part(package: str) -> bool:
+    index = json.loads((Path(package) / "index.json").read_text())
+    parts = [part for target in index["targets"].values() for part in target["partitions"]["partitions"]]
+    return any(part["kind"] == "torch" for part in parts)
+
+
+if __name__ == "__main__":
+    print(json.dumps(_run(Path(sys.argv[1]))))

@@ -1,0 +1,252 @@
+"""The makefile and the ninja file of docs/make.md, with real make and ninja: they rebuild only what is necessary."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.warm.servers import servers
+
+PAGE = (Path(__file__).parents[3] / "docs" / "make.md").read_text()
+
+MANIFEST = """\
+version: 1
+targets: {ada: {sm: 89}}
+profiles: {rows: {x: {min: [1, 8], opt: [4, 8], max: [8, 8]}}}
+defaults: {targets: [ada], profiles: [rows]}
+models:
+  detector:
+    source: {python: "models.detector:build"}
+    weights: weights/detector.safetensors
+    inputs: {x: {}}
+  classifier:
+    source: {python: "models.classifier:build"}
+    inputs: {x: {}}
+  embedder:
+    source: {python: "models.embedder:build", kwargs: {width: 8}}
+    inputs: {x: {}}
+"""
+
+MODEL = """\
+import torch
+from torch import nn
+
+def build(width: int = 8) -> nn.Module:
+    torch.manual_seed({seed})
+    return nn.Sequential(nn.Linear(8, width), nn.{activation}()).eval()
+"""
+
+SHARED = """\
+import torch
+from torch import nn
+from models.shared import head
+
+def build() -> nn.Module:
+    torch.manual_seed({seed})
+    return nn.Sequential(nn.Linear(8, 8), head()).eval()
+"""
+
+HEAD = "from torch import nn\n\ndef head() -> nn.Module:\n    return nn.ReLU()\n"
+
+pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs GNU make")
+
+
+@dataclass
+class Project:
+    """A project with three models, the makefile of the page, and a `trtbuild` program in PATH."""
+
+    folder: Path
+
+    def make(self, *arguments: str, program: str = "make", expect: int = 0) -> str:
+        """Run make and return its output, standard error included."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+        environment["PATH"] = f"{self.folder.parent / 'bin'}:{environment['PATH']}"
+        environment["TRTBUILD_CACHE_DIR"] = str(self.folder.parent / "cache")
+        process = subprocess.run(
+            [program, *arguments],
+            cwd=self.folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert process.returncode == expect, process.stdout
+        return process.stdout
+
+    def runs(self, *arguments: str, expect: int = 0) -> tuple[list[str], list[str]]:
+        """Run make. Return the models for which it calls trtbuild, and the archives that it makes."""
+        output = self.make(*arguments, expect=expect)
+        built = re.findall(r"^trtbuild build (\w+)", output, re.MULTILINE)
+        return sorted(built), sorted(re.findall(r"^tar .*build/(\w+)\.tar", output, re.MULTILINE))
+
+    def edit(self, name: str, old: str, new: str) -> None:
+        path = self.folder / name
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new))
+
+    def weights(self, seed: int) -> None:
+        import torch
+        from safetensors.torch import save_file
+
+        torch.manual_seed(seed)
+        (self.folder / "weights").mkdir(exist_ok=True)
+        save_file(
+            {"0.weight": torch.randn(8, 8), "0.bias": torch.randn(8)}, self.folder / "weights/detector.safetensors"
+        )
+
+
+def block(language: str) -> str:
+    (code,) = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+    return str(code)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    base = tmp_path_factory.mktemp("make")
+    project = Project(base / "project")
+    (base / "bin").mkdir()
+    script = base / "bin" / "trtbuild"
+    start = shlex.join([sys.executable, *servers.command("trtbuild.__main__", os.environ)])
+    script.write_text(f'#!/bin/sh\nexec {start} "$@"\n')
+    script.chmod(0o755)
+    (project.folder / "models").mkdir(parents=True)
+    (project.folder / "Makefile").write_text(block("make"))
+    (project.folder / "trtbuild.yaml").write_text(MANIFEST)
+    (project.folder / "models/detector.py").write_text(MODEL.format(seed=1, activation="Tanh"))
+    (project.folder / "models/classifier.py").write_text(SHARED.format(seed=2))
+    (project.folder / "models/embedder.py").write_text(SHARED.format(seed=3).replace("build()", "build(width)"))
+    (project.folder / "models/shared.py").write_text(HEAD)
+    project.weights(0)
+    built = project.runs("-j2")  # the three builds share one cache and one state directory
+    assert built == (["classifier", "detector", "embedder"], ["classifier", "detector", "embedder"])
+    return project
+
+
+@pytest.fixture
+def project(built: Project) -> Iterator[Project]:
+    """The project with nothing to do. Files that a test edits are restored after it."""
+    before = _sources(built)
+    assert built.runs() == ([], [])
+    yield built
+    after = _sources(built)
+    for path, content in before.items():
+        if after.get(path) != content:
+            path.write_bytes(content)
+    built.make()
+
+
+def _sources(project: Project) -> dict[Path, bytes]:
+    paths = [*project.folder.glob("models/*.py"), *project.folder.glob("weights/*"), project.folder / "trtbuild.yaml"]
+    return {path: path.read_bytes() for path in paths if path.is_file()}
+
+
+def test_without_changes_make_runs_nothing(project: Project) -> None:
+    assert project.make() == "make: Nothing to be done for 'all'.\n"
+    assert project.make("-q") == ""
+
+
+def test_editing_one_source_builds_its_model(project: Project) -> None:
+    project.edit("models/detector.py", "Tanh", "GELU")
+    assert project.runs() == (["detector"], ["detector"])
+    assert project.runs() == ([], [])
+
+
+def test_a_comment_calls_trtbuild_once_and_makes_no_archive(project: Project) -> None:
+    index = project.folder / "dist/detector/index.json"
+    before = index.stat().st_mtime_ns
+    project.edit("models/detector.py", "import torch\n", "# which activation?\nimport torch\n")
+    assert project.runs() == (["detector"], [])
+    assert index.stat().st_mtime_ns == before
+    assert project.make() == "make: Nothing to be done for 'all'.\n"
+
+
+def test_editing_a_shared_module_builds_the_models_that_import_it(project: Project) -> None:
+    project.edit("models/shared.py", "ReLU", "SiLU")
+    assert project.runs("-j2") == (["classifier", "embedder"], ["classifier", "embedder"])
+    assert project.runs() == ([], [])
+
+
+def test_replacing_weights_builds_their_model(project: Project) -> None:
+    project.weights(1)
+    assert project.runs() == (["detector"], ["detector"])
+    assert project.runs() == ([], [])
+
+
+def test_editing_one_model_in_the_manifest_makes_only_its_archive(project: Project) -> None:
+    project.edit("trtbuild.yaml", 'models.classifier:build"}', 'models.classifier:build"}\n    precision: float16')
+    assert project.runs() == (["classifier", "detector", "embedder"], ["classifier"])
+    assert project.runs() == ([], [])
+
+
+def test_a_deleted_source_is_an_error_of_trtbuild_not_of_make(project: Project) -> None:
+    (project.folder / "models/shared.py").unlink()
+    output = project.make("-k", expect=2)
+    assert "No rule to make target" not in output
+    assert "No module named 'models.shared'" in output
+    assert "models/classifier.py:3" in output
+    assert project.runs("-k", expect=2) == (["classifier", "embedder"], [])  # until the source exists again
+    (project.folder / "models/shared.py").write_text(HEAD)
+    assert project.runs() == (["classifier", "embedder"], [])
+
+
+def test_deleted_weights_and_manifests_are_errors_of_trtbuild_not_of_make(project: Project) -> None:
+    (project.folder / "weights/detector.safetensors").unlink()
+    output = project.make(expect=2)
+    assert "No rule to make target" not in output
+    assert "weights/detector.safetensors" in output
+    (project.folder / "trtbuild.yaml").unlink()
+    output = project.make(expect=2)
+    assert "No rule to make target" not in output
+    assert "no manifest" in output
+
+
+def test_a_deleted_package_is_written_from_the_cache(project: Project) -> None:
+    shutil.rmtree(project.folder / "dist/embedder")
+    assert project.runs()[0] == ["embedder"]
+    assert (project.folder / "dist/embedder/index.json").exists()
+    assert project.runs() == ([], [])
+
+
+def test_a_failed_build_is_tried_again(project: Project) -> None:
+    project.edit("models/detector.py", "torch.manual_seed", "raise ValueError('not today')\n    torch.manual_seed")
+    for _ in range(2):
+        output = project.make(expect=2)
+        assert "models/detector.py:5" in output
+        assert "not today" in output
+
+
+def test_an_archive_has_the_package(project: Project) -> None:
+    with tarfile.open(project.folder / "build/detector.tar") as archive:
+        assert "detector/index.json" in archive.getnames()
+
+
+@pytest.mark.skipif(shutil.which("ninja") is None, reason="needs ninja")
+def test_the_ninja_file_rebuilds_only_what_is_necessary(project: Project) -> None:
+    rules = block("ninja")
+    archive = "rule tar\n  command = tar -C dist -cf $out detector\nbuild n.tar: tar dist/detector/index.json\n"
+    (project.folder / "build.ninja").write_text(f"{rules}\n{archive}")
+    shutil.rmtree(project.folder / "dist/detector")
+    output = project.make("-v", program="ninja")
+    assert "trtbuild build detector" in output
+    assert "tar -C" in output
+    assert "no work to do" in project.make(program="ninja")
+    project.edit("models/detector.py", "import torch\n", "# a comment for ninja\nimport torch\n")
+    output = project.make("-v", program="ninja")
+    assert "trtbuild build detector" in output
+    assert "tar -C" not in output
+    assert "no work to do" in project.make(program="ninja")
+    project.edit("models/detector.py", "Tanh", "Sigmoid")
+    assert "tar -C" in project.make("-v", program="ninja")

@@ -1,0 +1,82 @@
+"""The commands of the tutorial, in one shell and in their order, with the outputs that the page shows."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+PAGE = (Path(__file__).parents[3] / "docs" / "tutorial.md").read_text("utf-8")
+END = "end-of-command"
+
+
+def blocks(page: str) -> list[tuple[str, str, str]]:
+    """Return (language, title, text) of the blocks of code, in order."""
+    return re.findall(r"^```(\w+)(?: title=\"(.*?)\")?\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+
+
+def steps(page: str) -> list[tuple[str, str, list[str]]]:
+    """Return ("file", path, lines) and ("command", command, output lines), in order. Blocks of `sh` are not run."""
+    result: list[tuple[str, str, list[str]]] = []
+    for language, title, text in blocks(page):
+        if title:
+            result.append(("file", title, text.splitlines()))
+        elif language == "console":
+            for line in text.splitlines():
+                if line.startswith("$ "):
+                    result.append(("command", line[2:], []))
+                else:
+                    result[-1][2].append(line)
+    return result
+
+
+def without_numbers(line: str) -> str:
+    """Return `line` without digests, numbers, versions and widths of columns, which differ between runs."""
+    return " ".join(re.sub(r"\b[0-9a-f]{12}\b|\d+(\.\d+)*(e-\d+)?", "#", line).split())
+
+
+def test_every_command_of_the_tutorial_prints_the_shown_lines(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TRTBUILD_")}
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, module in (("trtbuild", "-m trtbuild"), ("python", "")):
+        (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {module} "$@"\n')
+        (programs / name).chmod(0o755)
+    environment |= {"PATH": f"{programs}:{environment['PATH']}", "CUDA_VISIBLE_DEVICES": ""}
+    shell = subprocess.Popen(
+        ["bash"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=environment
+    )
+    assert shell.stdin is not None and shell.stdout is not None
+    commands_run, directory = 0, tmp_path
+    with shell:
+        for kind, content, lines in steps(PAGE):
+            if kind == "file":
+                (directory / content).write_text("\n".join(lines) + "\n")
+                continue
+            commands_run += 1
+            command = content.replace("/tmp/", f"{tmp_path}/")
+            shell.stdin.write(f"{command}\nstatus=$?; echo; echo {END} $status $PWD\n")
+            shell.stdin.flush()
+            printed = []
+            for line in shell.stdout:
+                if line.startswith(END):
+                    _, status, folder = line.split()
+                    break
+                printed.append(line)
+            directory = Path(folder)
+            assert status == "0", (content, printed)
+            printed_lines = {without_numbers(line) for line in printed}
+            assert [line for line in lines if without_numbers(line) not in printed_lines] == [], (
+                content,
+                "".join(printed),
+            )
+        shell.stdin.close()
+    assert commands_run > 15
+
+
+def test_the_extras_in_the_installation_exist() -> None:
+    project = (Path(__file__).parents[3] / "pyproject.toml").read_text("utf-8")
+    (extras,) = re.findall(r"pip install '\.\[([\w,]+)\]'", PAGE)
+    assert all(re.search(rf"^{name} = \[", project, re.MULTILINE) for name in extras.split(","))

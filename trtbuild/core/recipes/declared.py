@@ -1,0 +1,98 @@
+"""The declared parts of the recipe of a step that runs user code (calibrate, trace): what is known before the code runs.
+
+The other parts are the observations of the dependencies, which the step discovers (`core.recipes.keys.user_code`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from trtbuild.core.model.shapes import ShapePlan, pairs_not_to_tie, symbol_values
+from trtbuild.core.model.spec import Model
+from trtbuild.core.recipes.key_fields import fields_of
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.values.encoding import Value
+
+#: The stages that run user code. Their dependencies are known only after they have run.
+UserCodeStage = Literal["calibrate", "trace"]
+
+
+@dataclass(frozen=True)
+class Declared:
+    """The declared parts of the recipe of a step that runs user code: everything that is known before the code runs."""
+
+    stage: UserCodeStage
+    parts: tuple[tuple[str, Value], ...]
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> Declared:
+        """The declared parts of a recipe. The other parts are observations of dependencies."""
+        stage: UserCodeStage = "calibrate" if recipe.stage == "calibrate" else "trace"
+        return cls(stage, tuple(part for part in recipe.parts if ":" not in part[0]))
+
+    def without_versions(self) -> Declared:
+        """The parts that a machine without torch declares."""
+        return Declared(self.stage, tuple(part for part in self.parts if part[0] != "versions"))
+
+
+def trace_declared(
+    model: Model,
+    shapes: ShapePlan,
+    weights: Sequence[tuple[str, str, Sequence[int]]] | None,
+    platform: str,
+    versions: Mapping[str, str] | None,
+    quantizers: str | None = None,
+) -> Declared:
+    """The declared parts of a trace.
+
+    `weights` are names, dtypes and shapes of the weights file. `versions` is None on a machine without torch. Such a
+    machine uses parts without versions to look up traces that other machines made. `quantizers` is the digest of a
+    calibration's result; None without a calibration.
+    """
+    inputs: list[Value] = []
+    for entry, axes in zip(model.inputs, shapes.shapes, strict=True):
+        # The name is a part, because keyword inputs are passed by name, and outputs must have other names.
+        input_fields = fields_of(entry)
+        input_fields["shape"] = [axis if isinstance(axis, int) else {"symbol": axis.symbol} for axis in axes]
+        inputs.append(input_fields)
+    parts: list[tuple[str, Value]] = [
+        ("source", fields_of(model.source)),
+        ("inputs", inputs),
+        ("dims", [fields_of(symbol) for symbol in shapes.symbols]),
+        ("proven at", [list(point) for point in proof_points(model, shapes)]),
+        ("weights", None if weights is None else [[name, dtype, list(shape)] for name, dtype, shape in weights]),
+        ("platform", platform),
+    ]
+    if untied_pairs := pairs_not_to_tie(shapes, model.profiles):
+        parts.append(("opts differ", [list(pair) for pair in untied_pairs]))
+    if quantizers is not None:
+        parts.append(("quantizers", quantizers))
+    if model.state:
+        parts.append(("state", list(model.state)))
+    if versions is not None:
+        parts.append(("versions", dict(versions)))
+    return Declared("trace", tuple(parts))
+
+
+def calibrate_declared(model: Model, platform: str, versions: Mapping[str, str] | None) -> Declared:
+    """The declared parts of a calibration. `versions` is None on a machine without torch, as for `trace_declared`.
+
+    The version of the calibrator is among the dependencies that the step discovers. The profiles are not a part, because
+    calibration data may have any size."""
+    parts: list[tuple[str, Value]] = [
+        ("source", fields_of(model.source)),
+        ("inputs", [fields_of(entry) for entry in model.inputs]),
+        ("quantization", fields_of(model.quantization)),
+        ("platform", platform),
+    ]
+    if versions is not None:
+        parts.append(("versions", dict(versions)))
+    return Declared("calibrate", tuple(parts))
+
+
+def proof_points(model: Model, shapes: ShapePlan) -> tuple[tuple[int, ...], ...]:
+    """The sizes at which a trace is compared with eager PyTorch: min and max of every profile, without duplicates."""
+    points = [symbol_values(shapes, profile, which) for profile in model.profiles for which in ("min", "max")]
+    return tuple(dict.fromkeys(points))

@@ -1,0 +1,52 @@
+"""The recipes with which a machine without PyTorch, or without a parser, looks up results of other machines.
+
+Most records under such recipes only point to the record under the step's own recipe (`POINTER_STAGES`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.values.encoding import Value, encode
+
+#: Stages of records that only point to another record, and are uploaded after it.
+POINTER_STAGES = frozenset(("calibrate-any", "trace-any", "partition-any"))
+
+
+def exported_file_with_any_torch(recipe: Recipe) -> Recipe:
+    """The recipe for looking up the ``.pt2`` files of the same package on a machine without that version of torch."""
+    return Recipe("pt2-any", recipe.version, tuple(part for part in recipe.parts if part[0] != "torch"))
+
+
+def with_any_versions(recipe: Recipe) -> Recipe:
+    """The recipe for looking up a trace or a calibration on a machine without torch: the same parts, without versions."""
+    return Recipe(f"{recipe.stage}-any", recipe.version, tuple(part for part in recipe.parts if part[0] != "versions"))
+
+
+def partition_with_any_parser(recipe: Recipe) -> Recipe:
+    """The recipe for looking up a partition step on a machine without a parser: the same parts, with any parser."""
+    parts = tuple((name, _toolchain_of(value) if name == "parser" else value) for name, value in recipe.parts)
+    return Recipe("partition-any", recipe.version, parts)
+
+
+def stand_in_of(partition: Recipe) -> Mapping[str, Value] | None:
+    """The fields of the stand-in parser in a partition's recipe; None if the recipe has the toolchain's own parser."""
+    parser = dict(partition.parts).get("parser")
+    stand_in = parser[2] if isinstance(parser, list | tuple) and len(parser) > 2 else None
+    return stand_in if isinstance(stand_in, Mapping) else None
+
+
+def matches_without_versions(recorded: Recipe, unversioned: Recipe) -> bool:
+    """Whether a recorded recipe fits `unversioned`, the recipe of the same user code without versions.
+
+    Each declared part of `unversioned` must be equal in `recorded`. A dependency must be equal if both recipes have it.
+    Other dependencies are ignored, because a lookup may observe more files than the trace depends on."""
+    parts = dict(recorded.parts)
+    return (recorded.stage, recorded.version) == (unversioned.stage, unversioned.version) and all(
+        encode(parts[name]) == encode(value) if name in parts else ":" in name for name, value in unversioned.parts
+    )
+
+
+def _toolchain_of(parser: Value) -> Value:
+    return parser[:2] if isinstance(parser, list | tuple) else parser

@@ -1,0 +1,102 @@
+"""Check that the fields of one model do not contradict each other.
+
+A field may have no effect on the graph of the source. An output may be unable to keep the model's state, or to load its
+plugins. The compiler may not support the precision on a target.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from trtbuild.core.model.spec import Origin, Source, Target
+from trtbuild.manifest.declared import INVALID, LocatedValue
+from trtbuild.manifest.format.fields import PrecisionFields
+from trtbuild.manifest.outputs import OutputPath
+from trtbuild.manifest.source import kinds_of_source
+from trtbuild.manifest.yaml_text.problems import Problems
+
+#: Fields that have an effect on lowered graphs only (`GraphKind.is_lowered`). Each row has the field, the only value that
+#: is allowed for other graphs, the effect on a lowered graph, and the reason or advice for other graphs.
+_ONLY_FOR_LOWERED_GRAPHS: tuple[tuple[str, object, str, str], ...] = (
+    ("precision", "float32", "`precision` rewrites a PyTorch model", "create the model with that type"),
+    ("weights", None, "`weights` are bound to a PyTorch model", "the model has its weights with it"),
+    ("state", [], "`state` names buffers of a PyTorch model", "pass the state as an input, and return it"),
+    ("partition.granularity", ["model"], "`granularity` cuts a PyTorch model", "the model is one engine"),
+    (
+        "partition.truncate_double",
+        False,
+        "`truncate_double` rewrites a PyTorch model",
+        "make the model in float32 instead",
+    ),
+    ("partition.torch_executed_ops", [], "`torch_executed_ops` stay in PyTorch", "the model is one engine"),
+)
+#: The same facts for fields that only a graph with a reference library can use (`GraphKind.reference`).
+_ONLY_FOR_GRAPHS_WITH_A_REFERENCE: tuple[tuple[str, object, str, str], ...] = (
+    ("reference", False, "a package's `reference` runs on a CPU", "only TensorRT runs a network"),
+)
+
+#: Outputs that cannot have a model's state, and the reason.
+_STATELESS_OUTPUTS = {
+    "pt2": "a program of torch.export that calls engines keeps nothing between calls",
+    "triton": "a Triton server may run calls of different clients in one instance",
+}
+
+#: The precision of a model without the field `precision`.
+_FLOAT32 = PrecisionFields.model_validate("float32")
+
+
+def check_graph(fields: Mapping[str, LocatedValue], model: str, source: Source, problems: Problems) -> None:
+    """Add a problem for each field that has no effect on a graph of the source's kind. `model` is the name of the model."""
+    kind = f"model {model!r} comes from `{source.kind}`"
+    restrictions = () if source.graph.is_lowered else _ONLY_FOR_LOWERED_GRAPHS
+    if source.graph.reference is None:
+        restrictions += _ONLY_FOR_GRAPHS_WITH_A_REFERENCE
+    for field, allowed, text, reason in restrictions:
+        located = fields.get(field)
+        if located is not None and located.value is not INVALID and located.value not in (allowed, _FLOAT32):
+            name = field.rpartition(".")[2]
+            write = "model" if name == "granularity" else json.dumps(allowed).strip('"')
+            problems.add(located.name_origin, f"{text}, and {kind}", f"{reason}: write `{name}: {write}` in it")
+
+
+def check_state(model: str, outputs: Sequence[OutputPath], problems: Problems) -> None:
+    """Add a problem for each output of a model with state that cannot keep the state between calls."""
+    for output in outputs:
+        if output.kind in _STATELESS_OUTPUTS:
+            problems.add(
+                output.origin,
+                f"model {model!r} has `state`, and {_STATELESS_OUTPUTS[output.kind]}",
+                "write a package, or pass the state as an input and return it",
+            )
+
+
+def check_plugins(model: str, outputs: Sequence[OutputPath], problems: Problems) -> None:
+    """Add a problem for the ``.pt2`` file of a model with plugins: the program in it cannot load them."""
+    for output in outputs:
+        if output.kind == "pt2":
+            problems.add(
+                output.origin,
+                f"model {model!r} has `plugins`, and a program of torch.export loads no library of plugins",
+                "write a package",
+            )
+
+
+def check_turing(
+    fields: Mapping[str, LocatedValue], model: str, target: Target, use_origin: Origin, problems: Problems
+) -> None:
+    """Add a problem for a float32 model on a Turing GPU. `use_origin` is the place where the model names the target."""
+    # TensorRT-RTX 1.7 also rejects float32 matrix products on Turing, but only after the trace and the conversion.
+    source = fields.get("source")
+    declared = [] if source is None or source.value is INVALID else kinds_of_source(source.value)
+    if not all(kind.graph.is_lowered for kind in declared):  # `precision` sets the types of lowered graphs only
+        return
+    located = fields.get("precision")
+    is_float32 = located is None or located.value == _FLOAT32
+    if is_float32 and target.toolchain == "tensorrt-rtx" and target.sm == 75:
+        problems.add(
+            located.node.origin if located else use_origin,
+            f"model {model!r} has precision float32, and TensorRT-RTX has no float32 matrix products on Turing "
+            f"(target {target.name!r}, SM 75: FP32 GEMM is not supported)",
+            "write `precision: float16`, or leave the target out",
+        )

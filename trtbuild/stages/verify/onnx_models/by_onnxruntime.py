@@ -1,0 +1,149 @@
+"""Run converted partitions with onnxruntime on the CPU.
+
+Rules
+1. Graph optimization is off. The converted model runs node by node, and values of 16-bit types are rounded after each
+   node (`narrow`). So every value inside can be compared with PyTorch's value.
+2. Weights do not pass through protobuf, and are in memory once: onnxruntime gets pointers to them.
+3. Sessions are cached while their weights have at most `_MAX_CACHED_BYTES` in total. The oldest session is deleted first.
+4. Weights of 4 bits become int8 (`four_bits`).
+5. If onnxruntime has no kernel for a partition, or if its engine calls plugins, the partition is not checked
+   (`NotRunnable`). If the partition fails (`PartFailed`), its conversion counts as wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import onnx
+import onnxruntime
+import torch
+
+from trtbuild.core.model.verification import Point, Runner
+from trtbuild.core.partition.partitions import Partition
+from trtbuild.stages.half_types import HALF_TYPES
+from trtbuild.stages.verify.onnx_models.four_bits import convert_to_int8, external_types, unpacked
+from trtbuild.stages.verify.onnx_models.narrow import UnknownElementType, convert_to_float32, has_narrow_types
+from trtbuild.stages.verify.running import NotRunnable, PartFailed, Weights
+
+_MAX_CACHED_BYTES = 1 << 30
+
+#: The types of `HALF_TYPES`, which are run in float32 (`narrow`), by their numbers in ONNX.
+_NARROW_DTYPE_OF_ONNX = {onnx.TensorProto.FLOAT16: torch.float16, onnx.TensorProto.BFLOAT16: torch.bfloat16}
+
+
+class OnnxRuntime:
+    """Runs the partitions of a model. `models` returns the ONNX model for a graph digest."""
+
+    name: Runner = "onnxruntime"
+
+    def __init__(self, models: Callable[[str], bytes], weights: Weights) -> None:
+        self._models = models
+        self._weights = weights
+        self._sessions: dict[tuple[str, tuple[int, ...]], _Session] = {}
+
+    def __call__(self, part: Partition, inputs: Sequence[torch.Tensor], point: Point) -> list[torch.Tensor]:
+        """The results of `part`. Raises NotRunnable, PartFailed."""
+        if part.plugins:
+            raise NotRunnable(f"onnxruntime has no plugins ({', '.join(part.plugins)}); compare its engine on a GPU")
+        return self._session(part).run(inputs, [f"o{k}" for k in range(len(part.outputs))])
+
+    def values(self, part: Partition, inputs: Sequence[torch.Tensor], names: Sequence[str]) -> list[torch.Tensor]:
+        """Values inside `part`, by their names in the ONNX model. Values of a narrow type are float32."""
+        return _Session(self._models(part.graph), part, self._weights, names).run(inputs, names)
+
+    def _session(self, part: Partition) -> _Session:
+        key = (part.graph, part.weights)
+        if key not in self._sessions:
+            self._sessions[key] = _Session(self._models(part.graph), part, self._weights)
+            while (
+                len(self._sessions) > 1
+                and sum(session.size_bytes for session in self._sessions.values()) > _MAX_CACHED_BYTES
+            ):
+                del self._sessions[next(iter(self._sessions))]
+        return self._sessions[key]
+
+
+class _Session:
+    """A session of onnxruntime, and the weights that it points to. `inner_outputs` are the names of inner values that it
+    returns in addition to the outputs."""
+
+    def __init__(self, data: bytes, part: Partition, weights: Weights, inner_outputs: Sequence[str] = ()) -> None:
+        model = onnx.ModelProto.FromString(data)
+        types = {value.name: value.type.tensor_type.elem_type for value in model.graph.output}
+        self._narrow_outputs = {
+            name: _NARROW_DTYPE_OF_ONNX[type_] for name, type_ in types.items() if type_ in _NARROW_DTYPE_OF_ONNX
+        }
+        small_types = external_types(model)
+        if small_types:
+            model = convert_to_int8(model)
+        self._runs_in_float32 = has_narrow_types(model)
+        if self._runs_in_float32:
+            try:
+                model = convert_to_float32(model)
+            except UnknownElementType:
+                # The model stays as it is: onnxruntime runs float16 in its own way, and rejects other models.
+                self._runs_in_float32 = False
+        model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in inner_outputs if name not in types)
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.log_severity_level = 4
+        names, values, self._weight_arrays = [], [], []
+        for tensor in model.graph.initializer:
+            if tensor.data_location == onnx.TensorProto.EXTERNAL:
+                array = self._array(weights[part.weights[int(tensor.name[1:])]])
+                if tensor.name in small_types:
+                    array = unpacked(array, small_types[tensor.name], tuple(tensor.dims))
+                self._weight_arrays.append(array)
+                names.append(tensor.name)
+                try:
+                    values.append(onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array, tensor.data_type))
+                except Exception as error:  # its error types have no common base
+                    raise PartFailed(
+                        f"the weight {tensor.name} is {array.dtype}, which is not its type in the model"
+                    ) from error
+        options.add_external_initializers(names, values)
+        self._values = values
+        self.size_bytes = sum(array.nbytes for array in self._weight_arrays)
+        try:
+            self._session = onnxruntime.InferenceSession(
+                model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # its error types have no common base
+            text = _first_line(error)
+            raise (NotRunnable if "NOT_IMPLEMENTED" in str(error) else PartFailed)(
+                f"onnxruntime rejects the model: {text}"
+            ) from error
+
+    def run(self, inputs: Sequence[torch.Tensor], names: Sequence[str]) -> list[torch.Tensor]:
+        feeds = {entry.name: self._array(inputs[int(entry.name[1:])]) for entry in self._session.get_inputs()}
+        try:
+            results = self._session.run(list(names), feeds)
+        except Exception as error:
+            raise PartFailed(f"onnxruntime fails while it runs: {_first_line(error)}") from error
+        tensors = [torch.from_numpy(np.ascontiguousarray(value).reshape(np.shape(value))) for value in results]
+        if not self._runs_in_float32:
+            return tensors
+        return [
+            value.to(self._narrow_outputs.get(name, value.dtype)) for name, value in zip(names, tensors, strict=True)
+        ]
+
+    def _array(self, value: torch.Tensor) -> np.ndarray:
+        """The values of a tensor as a row-major array. If the model was rewritten, narrow types become float32."""
+        tensor = value.detach().contiguous()
+        if tensor.dtype is torch.bfloat16 and not self._runs_in_float32:
+            raise NotRunnable("onnxruntime has no bfloat16")
+        try:
+            converted = tensor.float() if tensor.dtype in HALF_TYPES and self._runs_in_float32 else tensor
+            array: np.ndarray = converted.numpy()
+            return array
+        except TypeError as error:
+            raise NotRunnable(f"onnxruntime has no type for {str(tensor.dtype).removeprefix('torch.')}") from error
+
+
+def _first_line(error: Exception) -> str:
+    """The first line of an onnxruntime error, without its prefix and source paths."""
+    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(error).strip())
+    text = re.sub(r"/\S+/(\w+\.\w+:\d+) \S+ ?", "", text)
+    return (text.splitlines() or [type(error).__name__])[0][:300]

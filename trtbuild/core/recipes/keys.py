@@ -40,7 +40,7 @@ from trtbuild.core.values.encoding import Shared, Value, encode
 from trtbuild.core.values.value_ranges import ValueRange
 
 STEP_VERSIONS: Mapping[str, int] = {
-    "calibrate": 1,
+    "calibrate": 2,
     "trace": 6,
     "lower": 7,
     "partition": 5,

@@ -119,7 +119,7 @@ class Symbols:
         return None
 
     def interval(self, size: Any) -> tuple[int, int]:
-        """The smallest and the largest value of a size; the largest is `UNBOUNDED` if it has no bound. Raises SourceError as
+        """The smallest and the largest value of a size. The largest is `UNBOUNDED` if it has no bound. Raises the errors of
         `expression`."""
         ranges = [(low, UNBOUNDED if high is None else high) for low, high in self.ranges]
         return interval(self.expression(size), ranges)

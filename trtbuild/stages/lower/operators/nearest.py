@@ -9,10 +9,10 @@ Rules
    output elements.
 2. A call with the mode ``nearest`` keeps its translation if all ways to compute the elements and the sizes agree on every
    axis. They agree for whole numbers up to 40, for 0.5 and for 1.5.
-3. ``nearest-exact`` adds 0.5 to the index. It has no translation, so its calls are written out or stay in PyTorch. On a CPU,
-   PyTorch rounds the place differently from a GPU (it subtracts 0.5 and adds it again), which matters for one of a thousand
-   pairs of sizes. A call stays in PyTorch if its sizes may be such a pair. If both sizes of an axis are dynamic, the call
-   is written as the GPU computes it.
+3. ``nearest-exact`` adds 0.5 to the index. It has no translation, so its calls are written out or stay in PyTorch. On a
+   CPU, PyTorch rounds the place differently from a GPU (it subtracts 0.5 and adds it again), which matters for one of a
+   thousand pairs of sizes. A call stays in PyTorch if its sizes may be such a pair. If both sizes of an axis are dynamic,
+   the call is written as the GPU computes it.
 4. A call whose sizes depend on data does not change.
 """
 
@@ -171,17 +171,17 @@ def _exact_places_agree(factor: float, count: int) -> bool:
     product = places * narrow
     fused = (places.double() * narrow.double() - 0.5).float()  # a CPU may round once after the multiplication
     expected = product.floor()
-    return torch.equal(expected, (product - 0.5 + 0.5).floor()) and torch.equal(expected, (fused + 0.5).floor())
+    ways = (product - 0.5 + 0.5, fused + 0.5)
+    return all(bool(torch.equal(expected, way.floor())) for way in ways)
 
 
 @functools.lru_cache(maxsize=256)
 def _scale_agrees(scale: float, count: int) -> bool:
     places = torch.arange(count, dtype=torch.float32)
     narrow = torch.tensor(scale, dtype=torch.float32)
+    ways = (places * (1.0 / scale), places / narrow)
     exact = (places.double() / scale).floor()
-    return torch.equal((places * (1.0 / scale)).floor(), (places / narrow).floor()) and torch.equal(
-        exact, (places / narrow).double().floor()
-    )
+    return all(bool(torch.equal(way.floor().double(), exact)) for way in ways)
 
 
 @functools.lru_cache(maxsize=256)
@@ -189,7 +189,7 @@ def _sizes_agree(scale: float) -> bool:
     """Whether the size that Resize computes with float32 is PyTorch's size, for every size of a dynamic axis."""
     sizes = torch.arange(1, _LARGEST_SIZE)
     narrow = sizes.float() * torch.tensor(scale, dtype=torch.float32)
-    return torch.equal(narrow.floor().double(), (sizes.double() * scale).floor())
+    return bool(torch.equal(narrow.floor().double(), (sizes.double() * scale).floor()))
 
 
 @functools.lru_cache(maxsize=256)
@@ -198,4 +198,4 @@ def _quotient_agrees(size: int, count: int) -> bool:
     scale = torch.tensor(count, dtype=torch.float32) / torch.tensor(size, dtype=torch.float32)
     exact = torch.arange(count) * size // count
     ways = (places * (size / count), places / scale, places * (1 / scale))
-    return all(torch.equal(way.floor().long(), exact) for way in ways)
+    return all(bool(torch.equal(way.floor().long(), exact)) for way in ways)

@@ -22,7 +22,6 @@ from trtbuild.stages.lower.request import Request
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.symbols import Symbols
 
-
 #: Functions that round a float to a whole number. All of them stay in PyTorch if rule 1 cannot replace them.
 _ROUNDING_FUNCTIONS = frozenset((math.trunc, math.floor, math.ceil))
 #: TensorRT 8.6 computes sizes in 32 bits.

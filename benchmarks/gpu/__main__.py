@@ -17,6 +17,7 @@ from pathlib import Path
 from benchmarks.figure import Row, line, table, to_json
 from benchmarks.gpu.host import Host
 from benchmarks.gpu.lean.project import write_lean
+from benchmarks.gpu.operators import write_operators
 from benchmarks.gpu.project import (
     Hardware,
     write_decoders,
@@ -42,6 +43,7 @@ SUBJECTS = {
     "quantized": "quantized",
     "decoders": "decoders",
     "plugins": "plugins",
+    "operators": "operators",
 }
 
 
@@ -59,9 +61,10 @@ def main(arguments: list[str] | None = None) -> int:
         write_quantized(quantized, hardware)
         write_decoders(decoders, hardware)
         plugins = write_plugins(options.folder / "plugins", hardware)
+        operators = write_operators(options.folder / "operators", hardware)
         lean = write_lean(options.folder / "lean", hardware)
         print(
-            f"wrote {examples}, {vit}, {resnet}, {quantized}, {decoders}, {plugins} and {lean}; "
+            f"wrote {examples}, {vit}, {resnet}, {quantized}, {decoders}, {plugins}, {operators} and {lean}; "
             "next: (cd DIR && trtbuild build --until convert)"
         )
         return 0

@@ -38,6 +38,11 @@ class Host:
         """The project of a model with a plugin, beside the other projects."""
         return self.decoders.with_name("plugins")
 
+    @property
+    def operators(self) -> Path:
+        """The project of calls with unusual arguments, beside the other projects."""
+        return self.decoders.with_name("operators")
+
     def synchronize(self) -> None:
         """Wait until the device has finished all work."""
         if self.device == "cuda":

@@ -286,6 +286,15 @@ POOLS: tuple[Row, ...] = tuple(
         ("aten.upsample_nearest1d.vec", "op(x0, None, [2.0])", LINE),
         ("aten.upsample_nearest2d.vec", "op(x0, None, [2.0, 2.0])", IMAGE),
         ("aten.upsample_nearest3d.vec", "op(x0, None, [2.0, 2.0, 2.0])", VOLUME),
+        ("aten.upsample_nearest1d.vec", "op(x0, None, [1.2])", ("float32", (2, 3, (15, 20, 40))), "a scale of 1.2"),
+        (
+            "aten._upsample_nearest_exact1d.vec",
+            "op(x0, None, [1.7])",
+            ("float32", (2, 3, (4, 9, 40))),
+            "a scale of 1.7",
+        ),
+        ("aten._upsample_nearest_exact1d.vec", "op(x0, [82], None)", ("float32", (2, 3, 4)), "from 4 to 82 elements"),
+        ("aten._upsample_nearest_exact2d.vec", "op(x0, [9, 20], None)", IMAGE),
         ("aten.upsample_linear1d.vec", "op(x0, None, False, [2.0])", LINE),
         ("aten.upsample_bilinear2d.vec", "op(x0, None, False, [2.0, 2.0])", IMAGE),
         (

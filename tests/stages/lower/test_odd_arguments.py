@@ -151,14 +151,75 @@ def test_interpolation_of_a_dynamic_axis_whose_size_float32_would_round_differen
     lower_module: Any, scale: str, is_refused: bool
 ) -> None:
     shapes = ({2: 2 * Dim("height", min=2, max=8)},)
-    for mode in ("nearest", "bilinear"):
-        text = f"F.interpolate(x0, scale_factor={scale}, mode='{mode}')"
-        if is_refused:
-            with pytest.raises(ConversionRefused, match=r"has no ONNX translation for aten\.upsample"):
-                _results(lower_module, text, (torch.randn(1, 2, 10, 4),), shapes)
-        else:
-            for ours, expected in _results(lower_module, text, (torch.randn(1, 2, 10, 4),), shapes):
-                torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
+    text = f"F.interpolate(x0, scale_factor={scale}, mode='bilinear')"
+    if is_refused:
+        with pytest.raises(ConversionRefused, match=r"has no ONNX translation for aten\.upsample"):
+            _results(lower_module, text, (torch.randn(1, 2, 10, 4),), shapes)
+    else:
+        for ours, expected in _results(lower_module, text, (torch.randn(1, 2, 10, 4),), shapes):
+            torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
+@pytest.mark.parametrize(
+    ("size", "range_"),
+    [
+        ("scale_factor=1.2", (4, 100)),
+        ("scale_factor=1.3", (80, 120)),
+        ("scale_factor=1.7", (4, 100)),
+        ("scale_factor=2.0", (4, 100)),
+        ("scale_factor=1.3, recompute_scale_factor=True", (80, 120)),
+        ("size=54", (5, 60)),
+        ("size=x0.shape[2] * 3", (4, 60)),
+    ],
+)
+def test_interpolation_selects_the_elements_of_eager_at_every_size(
+    lower_module: Any, mode: str, size: str, range_: tuple[int, int]
+) -> None:
+    """Some products of an index and a scale are whole numbers, or 116.99999 in one type and 117 in another."""
+    low, high = range_
+    shapes = ({2: Dim("width", min=low, max=high)},)
+    module = module_from_text([], f"F.interpolate(x0, {size}, mode='{mode}')", 1)
+    _, program = lower_module(module, (torch.zeros(1, 1, low + 6),), "float32", shapes)
+    session = onnxruntime.InferenceSession(with_inline_weights(convert(program, 20).model, {}))
+    for width in range(low, high + 1):
+        places = torch.arange(float(width)).reshape(1, 1, width)
+        (ours,) = session.run(None, {"i0": places.numpy()})
+        assert torch.equal(torch.from_numpy(ours), module(places)), width
+
+
+@pytest.mark.parametrize("scales", ["1.2, 0.7", "1.7, 1.0", "None, None", "-1.0, 1.2"])
+@pytest.mark.parametrize("operator", ["upsample_nearest2d", "_upsample_nearest_exact2d"])
+def test_interpolation_to_given_sizes_by_other_scales(lower_module: Any, operator: str, scales: str) -> None:
+    text = f"torch.ops.aten.{operator}(x0, [24, 13], {scales}), torch.ops.aten.{operator}(x0.half(), [9, 50], {scales})"
+    for ours, expected in _results(lower_module, text, (torch.arange(360.0).reshape(1, 1, 20, 18),), None):
+        assert torch.equal(ours, expected)
+
+
+def test_places_of_elements_are_float32_in_a_model_of_float16(lower_module: Any) -> None:
+    """float16 has 11 bits: the places of 3000 elements would be rounded."""
+    module = module_from_text([], "F.interpolate(x0 * 1.0, scale_factor=1.7, mode='nearest-exact')", 1)
+    example = torch.zeros(1, 1, 40)
+    _, program = lower_module(module, (example,), "float16", ({2: Dim("width", min=4, max=2000)},))
+    session = onnxruntime.InferenceSession(with_inline_weights(convert(program, 20).model, {}))
+    places = (torch.arange(1999.0) % 2048).reshape(1, 1, 1999)
+    (ours,) = session.run(None, {"i0": places.numpy()})
+    assert torch.equal(torch.from_numpy(ours), module(places))
+
+
+def test_interpolation_that_a_cpu_and_a_gpu_round_differently_stays_in_pytorch(lower_module: Any) -> None:
+    shapes = ({2: Dim("width", min=2, max=8)},)
+    for sizes in (None, shapes):
+        text = "F.interpolate(x0, size=82, mode='nearest-exact')"
+        with pytest.raises(ConversionRefused, match="upsample_nearest_exact1d"):
+            _results(lower_module, text, (torch.zeros(1, 1, 4),), sizes)
+
+
+def test_interpolation_by_a_whole_number_stays_one_call(lower_module: Any, calls: Any) -> None:
+    text = "F.interpolate(x0, scale_factor=2.0), F.interpolate(x0, size=x0.shape[2] * 4), F.interpolate(x0, size=20)"
+    module = module_from_text([], text, 1)
+    _, program = lower_module(module, (torch.randn(1, 2, 10),), "float32", ({2: Dim("width", min=4, max=8) * 2},))
+    assert [name for name in calls(program) if "." in name and "sym" not in name][:2] == ["upsample_nearest1d.vec"] * 2
 
 
 def test_log_softmax_is_not_the_logarithm_of_a_softmax(lower_module: Any, calls: Any) -> None:

@@ -42,7 +42,7 @@ from trtbuild.core.values.value_ranges import ValueRange
 
 #: The name of a stage → the version of its step (rule 6).
 STEP_VERSIONS: Mapping[str, int] = {
-    "calibrate": 1,
+    "calibrate": 2,
     "trace": 6,
     "lower": 7,
     "partition": 5,

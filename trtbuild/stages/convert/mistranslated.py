@@ -15,7 +15,9 @@
 11. Interpolation by a scale that is not the quotient of the sizes: the translation uses the quotient.
 12. Interpolation of a dynamic axis by a scale like 0.7: ONNX has scales of float32, and 10 times the nearest float32 is
     less than 7. So ONNX gives another size than PyTorch at some sizes.
-13. Interpolation with `antialias` and `align_corners`, and cross entropy with `label_smoothing`: the results differ.
+13. A size that is rounded from a float: the translation computes with float32, and Python with float64. The lower step
+    rewrites the products that whole numbers can express.
+14. Interpolation with `antialias` and `align_corners`, and cross entropy with `label_smoothing`: the results differ.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ _ALWAYS_WRONG = frozenset((
     "atan2", "logcumsumexp", "erfc", "special_erfc", "special_erfcx", "diagonal", "diagonal_copy",
 ))  # fmt: skip
 
+_ROUNDING_FUNCTIONS = frozenset((math.trunc, math.floor, math.ceil))
 #: Sizes up to this one are compared.
 _LARGEST_SIZE = 4096
 #: Operators whose translation ignores the scales.
@@ -43,6 +46,8 @@ _INTERPOLATIONS = frozenset((
 
 def is_mistranslated(node: torch.fx.Node) -> bool:
     """Whether the translation of a call_function node gives other results than the call."""
+    if node.target in _ROUNDING_FUNCTIONS:
+        return True
     if not isinstance(node.target, torch._ops.OpOverload):
         return False
     name, arguments = node.target._opname, _arguments(node)

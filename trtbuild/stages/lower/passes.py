@@ -20,12 +20,13 @@ from trtbuild.stages.lower.operators.indices import adapt_indices
 from trtbuild.stages.lower.operators.integer_division import divide_integers_exactly
 from trtbuild.stages.lower.operators.integer_rounding import drop_integer_rounding
 from trtbuild.stages.lower.operators.log_softmax import write_out_log_softmax
+from trtbuild.stages.lower.operators.nearest import select_nearest
 from trtbuild.stages.lower.operators.products import drop_zero_terms
 from trtbuild.stages.lower.operators.ranges import count_in_int64
 from trtbuild.stages.lower.operators.result_types import cast_before_reductions
 from trtbuild.stages.lower.operators.searches import search_vectors_as_matrices
 from trtbuild.stages.lower.operators.series import write_series
-from trtbuild.stages.lower.operators.size_arithmetic import divide_sizes_as_python
+from trtbuild.stages.lower.operators.size_arithmetic import divide_sizes_as_python, round_sizes_as_python
 from trtbuild.stages.lower.operators.strides import read_owners
 from trtbuild.stages.lower.request import Request
 from trtbuild.stages.lower.squeezes import name_squeezed_axes
@@ -55,6 +56,12 @@ PASSES: tuple[Pass, ...] = (
     Pass("drop-integer-rounding", drop_integer_rounding, "ONNX rounds floats only"),
     Pass("divide-integers-exactly", divide_integers_exactly, "the translation of a rounding division uses float32"),
     Pass("drop-zero-terms", drop_zero_terms, "0 times NaN is NaN, and PyTorch does not read a term with the factor 0"),
+    Pass(
+        "select-nearest",
+        select_nearest,
+        "Resize and PyTorch round the place of a nearest element in different ways",
+    ),
+    Pass("round-sizes-as-python", round_sizes_as_python, "the translation multiplies a size and a float with float32"),
     Pass("divide-sizes-as-python", divide_sizes_as_python, "the translation of // rounds towards zero"),
     Pass("read-owners", read_owners, "ONNX has no strides: as_strided reads a contiguous tensor instead of a view"),
     Pass("count-in-int64", count_in_int64, "the translation of a range of int32 uses float32"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from typing import Any
@@ -17,6 +18,24 @@ from trtbuild.core.engines.engine_job import DeclaredType
 from trtbuild.core.values.expressions import UNBOUNDED, Expression, interval
 from trtbuild.errors import SourceError
 from trtbuild.stages.program.functional import Program
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """A product of a size and a fraction, rounded up or down. `operand` is the size as a sympy expression. It is not
+    negative."""
+
+    operand: Any
+    fraction: Fraction
+    rounds_up: bool
+
+    def apply(self, operand: Expression) -> Expression:
+        """The rounded product of `operand`."""
+        numerator, denominator = self.fraction.as_integer_ratio()
+        scaled: Expression = operand if numerator == 1 else ["mul", numerator, operand]
+        if denominator == 1:
+            return scaled
+        return ["ceildiv" if self.rounds_up else "floordiv", scaled, denominator]
 
 
 class Symbols:
@@ -51,10 +70,9 @@ class Symbols:
             if symbol_is_type(expr, (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT)):
                 return ["data", self._data.setdefault(expr, len(self._data))]
             return ["sym", self._numbers.setdefault(expr, len(self._numbers))]
-        if type(expr).__name__ in _ROUNDING_FUNCTIONS:
-            rounded = self._convert_rounding(expr)
-            if rounded is not None:
-                return rounded
+        rounding = self.rounding(expr)
+        if rounding is not None:
+            return rounding.apply(self._convert(rounding.operand))
         name = _OPERATORS.get(type(expr).__name__)
         if name is None:
             raise SourceError(
@@ -67,14 +85,16 @@ class Symbols:
             operands.sort(key=lambda operand: json.dumps(operand))
         return [name, *operands]
 
-    def _convert_rounding(self, expr: Any) -> Expression | None:
+    def rounding(self, expr: Any) -> Rounding | None:
         """Write a rounded product or quotient (``trunc(0.5 * s)``, ``trunc(s / 2)``) with whole numbers.
 
         PyTorch computes the product with float64. So a fraction replaces it only if both are rounded to the same number at
         every value of the operand. Returns None if there is no such fraction, or if the operand may be negative, is
         unbounded or has too many values.
         """
-        operator = "ceildiv" if type(expr).__name__ == "CeilToInt" else "floordiv"
+        if type(expr).__name__ not in _ROUNDING_FUNCTIONS:
+            return None
+        rounds_up = type(expr).__name__ == "CeilToInt"
         (product,) = expr.args
         if type(product).__name__ == "IntTrueDiv":
             dividend, divisor = product.args
@@ -89,16 +109,20 @@ class Symbols:
                 return None
             operand, factor = sizes[0], Fraction(float(numbers[0]))
             compute = partial(_multiply, factor=float(numbers[0]))
-        expression = self._convert(operand)
-        low, high = interval(expression, [(low, UNBOUNDED if high is None else high) for low, high in self.ranges])
+        low, high = self.interval(operand)
         if low < 0 or high - low > _MAX_COMPARED_SIZES:
             return None
-        rounding = math.ceil if operator == "ceildiv" else math.floor
+        round_exactly = math.ceil if rounds_up else math.floor
         for fraction in dict.fromkeys((factor.limit_denominator(_LARGEST_DENOMINATOR), factor)):
-            if all(rounding(compute(n)) == rounding(fraction * n) for n in range(low, high + 1)):
-                scaled: Expression = expression if fraction.numerator == 1 else ["mul", fraction.numerator, expression]
-                return scaled if fraction.denominator == 1 else [operator, scaled, fraction.denominator]
+            if all(round_exactly(compute(n)) == round_exactly(fraction * n) for n in range(low, high + 1)):
+                return Rounding(operand, fraction, rounds_up)
         return None
+
+    def interval(self, size: Any) -> tuple[int, int]:
+        """The smallest and the largest value of a size. The largest is `UNBOUNDED` if it has no bound. Raises the errors of
+        `expression`."""
+        ranges = [(low, UNBOUNDED if high is None else high) for low, high in self.ranges]
+        return interval(self.expression(size), ranges)
 
     def text(self, expr: Any) -> str:
         """The text of an expression in canonical symbols. The expression is computed from sizes, but is not a size itself

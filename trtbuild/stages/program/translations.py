@@ -159,12 +159,16 @@ def _is_dead_scalar(node: torch.fx.Node) -> bool:
 
 _aten = torch.ops.aten
 #: Operators that are not decomposed, although they have no translation (torch 2.13). The decompositions of signbit and
-#: copysign declare a wrong type: the sign bit is a bool, and is declared a float. The decompositions of the other
-#: operators check for a singular matrix by an operator with a side effect, which a functional program cannot have.
+#: copysign declare a wrong type: the sign bit is a bool, and is declared a float. The lower step writes the interpolations
+#: itself. The decompositions of the other operators check for a singular matrix by an operator with a side effect, which a
+#: functional program cannot have.
 _NEVER_DECOMPOSED = frozenset(
     {
         *(_aten.signbit.default, _aten.signbit.out),
         *(_aten.copysign.Tensor, _aten.copysign.Scalar, _aten.copysign.out),
+        *(_aten._upsample_nearest_exact1d.default, _aten._upsample_nearest_exact1d.vec),
+        *(_aten._upsample_nearest_exact2d.default, _aten._upsample_nearest_exact2d.vec),
+        *(_aten._upsample_nearest_exact3d.default, _aten._upsample_nearest_exact3d.vec),
         *(_aten.linalg_inv.default, _aten.inverse.default, _aten.linalg_cholesky.default),
         *(_aten.linalg_solve.default, _aten.linalg_lu_factor.default, _aten.linalg_ldl_factor.default),
         *(_aten.linalg_tensorinv.default, _aten.linalg_tensorsolve.default),

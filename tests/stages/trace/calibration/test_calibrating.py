@@ -18,7 +18,7 @@ from trtbuild.errors import SourceError
 from trtbuild.stages.trace.calibration import run
 from trtbuild.stages.trace.calibration.changed_weights import ChangedWeights
 from trtbuild.stages.trace.calibration.job import CalibrateJob
-from trtbuild.stages.trace.calibration.layers import chosen_layers
+from trtbuild.stages.trace.calibration.layers import chosen_layers, configuration
 from trtbuild.stages.trace.quantization.attaching import attach_quantizers
 from trtbuild.stages.trace.quantization.stored import StoredQuantizers
 from trtbuild.stages.trace.user_code.frames import Frames
@@ -185,3 +185,12 @@ def test_rejects_a_model_without_the_calibrated_layers() -> None:
     quantizer: Any = {"body.0": {}}
     with pytest.raises(SourceError, match=r"the model has no 'body\.0'"):
         attach_quantizers(Other(), StoredQuantizers(quantizer).to_bytes(), job("int8").model)
+
+
+@pytest.mark.parametrize(("name", "axes"), [("int8", [0, 0, 1]), ("fp8", [None] * 3), ("int8_weight_only", [0, 0, 1])])
+def test_weights_have_a_scale_for_each_output_channel_or_one_scale(name: str, axes: list[int | None]) -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Conv2d(4, 2, 1), nn.ConvTranspose2d(2, 4, 1))
+    wanted = job(name)
+    entries = configuration(module, chosen_layers(module, wanted), wanted)["quant_cfg"]
+    weights = [entry["cfg"] for entry in entries if entry["quantizer_name"].endswith(".weight_quantizer")]
+    assert [settings["axis"] for settings in weights] == axes

@@ -1,20 +1,71 @@
-"""Divide sizes as Python does.
+"""Round and divide sizes as Python does.
 
-The ONNX translation of ``//`` rounds towards zero. Python rounds down, so ``-(-size // 2)`` rounds up. So this pass
-subtracts the remainder from a dividend that may be negative.
+Rules
+1. Python multiplies a size and a float with 53 bits, and ONNX with 24. So ``math.floor(size * 1.3)`` may be another number.
+   It is written with whole numbers, if a fraction gives the same number for every size (`Symbols.rounding`). Otherwise it
+   does not change, and stays in PyTorch.
+2. The ONNX translation of ``//`` rounds towards zero. Python rounds down, so ``-(-size // 2)`` rounds up. So this pass
+   subtracts the remainder from a dividend that may be negative.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any
 
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from trtbuild.stages.lower.operators.calls import change_calls, insert_call
+from trtbuild.stages.lower.operators.calls import change_calls, insert_call, replace
 from trtbuild.stages.lower.request import Request
 from trtbuild.stages.program.functional import Program
+from trtbuild.stages.program.symbols import Symbols
+
+#: Functions that round a float to a whole number. All of them stay in PyTorch if rule 1 cannot replace them.
+_ROUNDING_FUNCTIONS = frozenset((math.trunc, math.floor, math.ceil))
+#: TensorRT 8.6 computes sizes in 32 bits.
+_LARGEST_NUMBER = 2**31 - 1
+
+
+def round_sizes_as_python(program: Program, request: Request) -> Program:
+    """Return `program`, in which rounded products of a size and a float are written with whole numbers."""
+    symbols = Symbols(program)
+    return change_calls(program, _ROUNDING_FUNCTIONS, lambda node: _write_with_integers(node, symbols))
+
+
+def _write_with_integers(node: torch.fx.Node, symbols: Symbols) -> None:
+    value = node.meta.get("val")
+    rounding = symbols.rounding(value.node.expr) if isinstance(value, torch.SymInt) else None
+    operand = None if rounding is None else _find_size(node, rounding.operand)
+    if rounding is None or operand is None:
+        return
+    numerator, denominator = rounding.fraction.as_integer_ratio()
+    if numerator * symbols.interval(rounding.operand)[1] + denominator > _LARGEST_NUMBER:
+        return
+    result = operand
+    if numerator != 1:
+        result = insert_call(node, operator.mul, result, numerator)
+    if denominator != 1:
+        if rounding.rounds_up:
+            result = insert_call(node, operator.add, result, denominator - 1)
+        result = insert_call(node, operator.floordiv, result, denominator)
+    if result is not operand:
+        result.meta["val"] = value  # the readers of the size are not recomputed
+    replace(node, result)
+
+
+def _find_size(node: torch.fx.Node, expr: Any) -> torch.fx.Node | None:
+    """The node with the size `expr` among the nodes from which `node` is computed."""
+    waiting = list(node.all_input_nodes)
+    while waiting:
+        source = waiting.pop()
+        value = source.meta.get("val")
+        if isinstance(value, torch.SymInt) and value.node.expr == expr:
+            return source
+        if isinstance(value, torch.SymInt | torch.SymFloat):
+            waiting += source.all_input_nodes
+    return None
 
 
 def divide_sizes_as_python(program: Program, request: Request) -> Program:

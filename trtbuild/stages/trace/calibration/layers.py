@@ -7,7 +7,7 @@ Rules
 2. Model Optimizer's presets leave out layers by their names (``lm_head``, ``router``, …). trtbuild leaves out the layers
    that `exclude` names, and no others.
 3. A transposed convolution has its output channels in axis 1. With several groups, no axis has all of them, so it stays in
-   float.
+   float. fp8 has one scale for a whole weight, as ``FP8_DEFAULT_CFG`` of Model Optimizer, also for these layers.
 4. Some methods change weights. If two modules share a weight (a linear layer and an embedding, for example), it must not
    change. So such a layer stays in float with these methods.
 5. nn.MultiheadAttention reads the weight of its `out_proj` and does not call that layer, so it stays in float.
@@ -86,8 +86,9 @@ def configuration(module: nn.Module, layers: Sequence[str], job: CalibrateJob) -
     entries: list[dict[str, Any]] = [{"quantizer_name": "*", "enable": False}]
     for path in layers:
         prefix = f"{path}." if path else ""
-        settings = {**weights, "axis": 1} if isinstance(module.get_submodule(path), _TRANSPOSED) else weights
-        entries.append({"quantizer_name": f"{prefix}weight_quantizer", "cfg": dict(settings)})
+        has_channels_in_axis_1 = isinstance(module.get_submodule(path), _TRANSPOSED) and weights["axis"] is not None
+        settings = {**weights, "axis": 1} if has_channels_in_axis_1 else dict(weights)
+        entries.append({"quantizer_name": f"{prefix}weight_quantizer", "cfg": settings})
         if inputs is not None:
             entries.append({"quantizer_name": f"{prefix}input_quantizer", "cfg": dict(inputs)})
     return {"quant_cfg": entries, "algorithm": _ALGORITHMS[quantization.method]}

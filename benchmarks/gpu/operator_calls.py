@@ -1,0 +1,238 @@
+"""Models of calls whose direct translation into ONNX is wrong, or for which TensorRT may compute other numbers than
+PyTorch.
+
+Each model has one dynamic size. The function `inputs` of a model draws values for which a wrong translation gives other
+results: ties, rows that are masked entirely, numbers near 0, large integers and negative indices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+Tensors = tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Calls:
+    """The calls of a model. `run` computes its outputs. `inputs` draws its inputs for a size.
+
+    `sizes` are the smallest, the usual and the largest size. `shapes` are the shapes of the inputs ``x`` and ``y``, as text
+    for a manifest with the size as ``n``. `integers` maps the inputs that are int32 to their ranges.
+    """
+
+    run: Callable[..., Tensors]
+    inputs: Callable[[int, torch.Generator], Tensors]
+    shapes: Mapping[str, str]
+    sizes: tuple[int, int, int] = (1, 16, 64)
+    integers: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+
+def _normal(*shape: int, generator: torch.Generator) -> torch.Tensor:
+    return torch.randn(shape, generator=generator)
+
+
+def _integers(low: int, high: int, *shape: int, generator: torch.Generator) -> torch.Tensor:
+    return torch.randint(low, high + 1, shape, generator=generator, dtype=torch.int32)
+
+
+def _negative_scale(x: torch.Tensor) -> Tensors:
+    return F.scaled_dot_product_attention(x, x.flip(1), x, scale=-0.3), F.scaled_dot_product_attention(
+        x, x, x, scale=0.0
+    )
+
+
+def _masked_rows(x: torch.Tensor, y: torch.Tensor) -> Tensors:
+    half, mask = x.half(), y[:, None, None] > 0
+    return (
+        F.scaled_dot_product_attention(x, x, x, attn_mask=mask),
+        F.scaled_dot_product_attention(half, half, half, attn_mask=mask),
+    )
+
+
+def _mask(n: int, generator: torch.Generator) -> Tensors:
+    """The first sequence is masked entirely."""
+    mask = _normal(2, n, generator=generator)
+    mask[0] = -mask[0].abs() - 1
+    return _normal(2, 2, n, 16, generator=generator), mask
+
+
+def _log_softmax(x: torch.Tensor) -> Tensors:
+    return F.log_softmax(x, 1), F.log_softmax(x.half(), 1), torch.log_softmax(x, 0), F.logsigmoid(x)
+
+
+def _divisions(x: torch.Tensor, y: torch.Tensor) -> Tensors:
+    return (
+        torch.div(x, -3, rounding_mode="floor"),
+        torch.div(x, 3, rounding_mode="trunc"),
+        torch.div(x, y, rounding_mode="floor"),
+        torch.div(x, -y, rounding_mode="trunc"),
+        torch.remainder(x, -7),
+        torch.fmod(x, y),
+    )
+
+
+def _means(x: torch.Tensor) -> Tensors:
+    return torch.mean(x, 1, dtype=torch.float32), x.sum(1), torch.cumsum(x, 0, dtype=torch.int32)
+
+
+def _near_zero(x: torch.Tensor) -> Tensors:
+    """Quotients, because small results would not count beside large ones."""
+    return torch.expm1(x) / x, torch.log1p(x) / x, torch.sinh(x) / x, torch.tanh(x) / x
+
+
+def _small(n: int, generator: torch.Generator) -> Tensors:
+    return (
+        torch.rand(n, 6, generator=generator).add(0.1) * 10.0 ** -torch.randint(0, 10, (n, 6), generator=generator),
+    )
+
+
+def _negative_sizes(x: torch.Tensor) -> Tensors:
+    n = x.shape[0]
+    return x * -(-n // 2), x * ((3 - n) // 4), x + (3 - n) % 4, x[-(-n // 2) :], x + (n - 5) // -3
+
+
+def _average_pools(x: torch.Tensor) -> Tensors:
+    return (
+        F.avg_pool2d(x, 3, 2, 1, ceil_mode=True, count_include_pad=True),
+        F.avg_pool2d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False),
+        F.avg_pool2d(x, (2, 3), (3, 2), (1, 0), ceil_mode=True, count_include_pad=True),
+        F.max_pool2d(x, 3, 2, 1, ceil_mode=True),
+    )
+
+
+def _stable_sorts(x: torch.Tensor) -> Tensors:
+    return (
+        *torch.sort(x, dim=0, stable=True),
+        *torch.sort(x, dim=0, stable=True, descending=True),
+        torch.argsort(x, dim=1, stable=True),
+    )
+
+
+def _ties(n: int, generator: torch.Generator) -> Tensors:
+    return (torch.randint(0, 4, (n, 6), generator=generator).float(),)
+
+
+def _negative_indices(x: torch.Tensor, y: torch.Tensor) -> Tensors:
+    return x[y], x[:, y], x[y, y], x.index_put((y,), x[0] * 2), x[-1], x[:, -2:]
+
+
+def _nearest_exact(x: torch.Tensor) -> Tensors:
+    return (
+        F.interpolate(x, scale_factor=1.7, mode="nearest-exact"),
+        F.interpolate(x, scale_factor=2.0, mode="nearest-exact"),
+        F.interpolate(x, scale_factor=2.5, mode="nearest-exact"),
+        F.interpolate(x, size=13, mode="nearest-exact"),
+    )
+
+
+def _nearest(x: torch.Tensor) -> Tensors:
+    return (
+        F.interpolate(x, scale_factor=1.7, mode="nearest"),
+        F.interpolate(x, scale_factor=2.0, mode="nearest"),
+        F.interpolate(x, scale_factor=2.5, mode="nearest"),
+        F.interpolate(x, size=13, mode="nearest"),
+    )
+
+
+def _linear(x: torch.Tensor) -> Tensors:
+    return (
+        F.interpolate(x, scale_factor=1.7, mode="linear"),
+        F.interpolate(x, size=13, mode="linear"),
+        F.interpolate(x, size=13, mode="linear", align_corners=True),
+    )
+
+
+def _rounding(x: torch.Tensor) -> Tensors:
+    return (
+        torch.round(x),
+        x.int(),
+        torch.floor(x),
+        torch.remainder(x, -1.5),
+        torch.fmod(x, 1.5),
+        torch.remainder(x, 1.5),
+    )
+
+
+def _halves(n: int, generator: torch.Generator) -> Tensors:
+    return (_integers(-40, 40, n, 6, generator=generator).float() / 4,)
+
+
+def _not_a_number(x: torch.Tensor) -> Tensors:
+    return (
+        torch.nan_to_num(x, 1.0, 2.0, -3.0),
+        torch.clamp(x, -1, 1),
+        torch.where(x > 0, x, 0.0),
+        torch.isnan(x),
+        torch.relu(x),
+        torch.maximum(x, x.flip(1)),
+        torch.amax(x, 1),
+    )
+
+
+def _special(n: int, generator: torch.Generator) -> Tensors:
+    x = _normal(n, 6, generator=generator)
+    choice = torch.randint(0, 8, (n, 6), generator=generator)
+    for number, value in enumerate((torch.nan, torch.inf, -torch.inf)):
+        x = x.masked_fill(choice == number, value)
+    return (x,)
+
+
+_ROWS = "[n, 6]"
+_LINE = "[2, 3, n]"
+
+#: The name of a model → its calls.
+CALLS: Mapping[str, Calls] = {
+    "negative_scale": Calls(_negative_scale, lambda n, g: (_normal(2, 3, n, 16, generator=g),), {"x": "[2, 3, n, 16]"}),
+    "masked_rows": Calls(_masked_rows, _mask, {"x": "[2, 2, n, 16]", "y": "[2, n]"}),
+    "log_softmax": Calls(_log_softmax, lambda n, g: (_normal(n, 6, generator=g) * 60,), {"x": _ROWS}),
+    "integer_division": Calls(
+        _divisions,
+        lambda n, g: (_integers(-(2**30), 2**30, n, 6, generator=g), _integers(1, 9, n, 6, generator=g)),
+        {"x": _ROWS, "y": _ROWS},
+        integers={"x": (-(2**30), 2**30), "y": (1, 9)},
+    ),
+    "mean_of_integers": Calls(
+        _means, lambda n, g: (_integers(-9, 9, n, 6, generator=g),), {"x": _ROWS}, integers={"x": (-9, 9)}
+    ),
+    "near_zero": Calls(_near_zero, _small, {"x": _ROWS}),
+    "negative_sizes": Calls(_negative_sizes, lambda n, g: (_normal(n, 6, generator=g),), {"x": _ROWS}, (2, 16, 64)),
+    "average_pools": Calls(_average_pools, lambda n, g: (_normal(n, 3, 9, 8, generator=g) + 1,), {"x": "[n, 3, 9, 8]"}),
+    "stable_sorts": Calls(_stable_sorts, _ties, {"x": _ROWS}, (2, 16, 64)),
+    "negative_indices": Calls(
+        _negative_indices,
+        lambda n, g: (_normal(n, 6, generator=g), torch.tensor([-1, -2, 3, 0, -6], dtype=torch.int32)),
+        {"x": _ROWS, "y": "[5]"},
+        (6, 16, 64),
+        {"y": (-6, 5)},
+    ),
+    "nearest_exact": Calls(_nearest_exact, lambda n, g: (_normal(2, 3, n, generator=g),), {"x": _LINE}, (2, 16, 64)),
+    "nearest": Calls(_nearest, lambda n, g: (_normal(2, 3, n, generator=g),), {"x": _LINE}, (2, 16, 64)),
+    "linear": Calls(_linear, lambda n, g: (_normal(2, 3, n, generator=g),), {"x": _LINE}, (2, 16, 64)),
+    "rounding": Calls(_rounding, _halves, {"x": _ROWS}),
+    "not_a_number": Calls(_not_a_number, _special, {"x": _ROWS}),
+}
+
+
+class _Model(nn.Module):  # type: ignore[misc]
+    def __init__(self, calls: Calls) -> None:
+        super().__init__()
+        self._calls = calls
+
+    def forward(self, x: torch.Tensor) -> Tensors:
+        return self._calls.run(x)
+
+
+class _ModelOfTwoInputs(_Model):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> Tensors:  # type: ignore[override]
+        return self._calls.run(x, y)
+
+
+def build(name: str) -> nn.Module:
+    """The model of `CALLS` with this name."""
+    calls = CALLS[name]
+    return (_Model if len(calls.shapes) == 1 else _ModelOfTwoInputs)(calls).eval()

@@ -1,0 +1,115 @@
+"""The models of `operator_calls` as engines, compared with eager PyTorch: one row for each model.
+
+The reference is eager PyTorch on the CPU, which has no TF32. The row also shows the error of eager on the device. The
+builder does not use TF32. Integers and bools must be equal.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.figure import Check, Row
+from benchmarks.gpu.host import Host, tolerance
+from benchmarks.gpu.project import Hardware
+from benchmarks.gpu.shapes import error_of
+from benchmarks.projects import write
+
+_MANIFEST = """\
+version: 1
+include: [targets.yaml]
+defaults: {{{defaults}, reference: true, partition: {{min_block_size: 1}}}}
+profiles:
+{profiles}models:
+{models}"""
+_MODEL = """\
+  {name}:
+    source: {{python: "models.operator_calls:build", kwargs: {{name: {name}}}}}
+    inputs: {inputs}
+    dims: {{n: {{at: [{places}]}}}}
+    profiles: [{name}]
+"""
+
+
+def write_operators(folder: Path, hardware: Hardware) -> Path:
+    """Write a project with the models of `operator_calls`."""
+    from benchmarks.gpu.operator_calls import CALLS
+
+    profiles = models = ""
+    for name, calls in CALLS.items():
+        profiles += f"  {name}:\n"
+        for entry, shape in calls.shapes.items():
+            low, usual, high = (shape.replace("n", str(size)) for size in calls.sizes)
+            profiles += f"    {entry}: {{min: {low}, opt: {usual}, max: {high}}}\n"
+        inputs = {
+            entry: {"dtype": "int32", "range": list(calls.integers[entry])} if entry in calls.integers else {}
+            for entry in calls.shapes
+        }
+        places = ", ".join(
+            f"{entry}.{axis}"
+            for entry, shape in calls.shapes.items()
+            for axis, size in enumerate(shape.strip("[]").split(", "))
+            if size == "n"
+        )
+        models += _MODEL.format(name=name, inputs=json.dumps(inputs), places=places)
+    write(folder / "targets.yaml", hardware.manifest())
+    write(folder / "models" / "__init__.py", "")
+    source = Path(__file__).with_name("operator_calls.py").read_text()
+    write(folder / "models" / "operator_calls.py", source)
+    defaults = f"targets: [gpu], {hardware.builder('tf32: false')}"
+    write(folder / "trtbuild.yaml", _MANIFEST.format(defaults=defaults, profiles=profiles, models=models))
+    return folder
+
+
+def rows(host: Host) -> Iterator[Row]:
+    """Build the models, and compare each with eager PyTorch."""
+    from benchmarks.gpu.operator_calls import CALLS
+
+    project = host.operators
+    done = host.trtbuild(project, "build", "--json", "--keep-going")
+    (host.work / "build-operators.json").write_text(done.stdout)
+    (host.work / "build-operators.stderr").write_text(done.stderr)
+    for step in json.loads(done.stdout)["steps"]:
+        if step["verdict"] == "failed":
+            yield Check(f"{step['id']}: built", False, step["error"]["text"][:600])
+    for name in CALLS:
+        if (project / "dist" / name / "index.json").exists():
+            try:
+                yield _compare(name, project / "dist" / name, host)
+            except Exception as error:  # the other models are still compared
+                yield Check(f"{name}: runs", False, f"{type(error).__name__}: {error}"[:600])
+
+
+def _compare(name: str, package: Path, host: Host) -> Row:
+    import torch
+
+    import trtbuild
+    from benchmarks.gpu.operator_calls import CALLS, build
+
+    calls, eager = CALLS[name], build(name)
+    loaded = trtbuild.load(package, device=host.device)
+    module = loaded.module()
+    low, _, high = calls.sizes
+    errors: dict[int, tuple[float, int]] = {}  # the worst error of each output, and its size
+    eager_error, output_count = 0.0, 0
+    with torch.no_grad():
+        for size in sorted({*calls.sizes, *range(low, high, max(1, host.points // 2))}):
+            inputs = calls.inputs(size, torch.Generator().manual_seed(size))
+            expected = eager(*inputs)
+            on_device = tuple(value.to(host.device) for value in inputs)
+            actual = tuple(value.cpu() for value in module(*on_device))
+            eager_error = max(eager_error, error_of(tuple(v.cpu() for v in eager(*on_device)), expected))
+            output_count = len(expected)
+            for number, (ours, theirs) in enumerate(zip(actual, expected, strict=True)):
+                errors[number] = max(errors.get(number, (0.0, size)), (error_of(ours, theirs), size))
+    wrong = {
+        number: found
+        for number, found in errors.items()
+        if found[0] > tolerance("float16" if expected[number].dtype is torch.float16 else "float32")
+    }
+    kinds = [part.kind for part in loaded.target.partitions.partitions] if loaded.target else []
+    text = f"worst {max(errors.values())[0]:.1e}, eager on {host.device} {eager_error:.1e}"
+    text += f"; {output_count} outputs; {kinds.count('tensorrt')} engines, {kinds.count('torch')} Torch partitions"
+    text += "".join(f"; output {number}: {error:.1e} at {size}" for number, (error, size) in wrong.items())
+    return Check(f"{name}: equal to eager at every size", not wrong, text)

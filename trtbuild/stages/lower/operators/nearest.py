@@ -1,0 +1,201 @@
+"""Write interpolation with the modes ``nearest`` and ``nearest-exact`` as a selection of elements.
+
+PyTorch (``UpSample.h``, ``nearest_neighbor_compute_source_index``) multiplies the index of an output element by a float32
+number and rounds down. ONNX's Resize divides by another float32 number. If the exact product is a whole number, the two may
+round to different elements: with ``scale_factor=1.2``, output element 18 is input element 15 for one and 14 for the other.
+
+Rules
+1. The factor of an axis is ``1 / scale`` if the call has a scale, and ``size / count`` otherwise. `count` is the number of
+   output elements.
+2. A call with the mode ``nearest`` keeps its translation if all ways to compute the elements and the sizes agree on every
+   axis. They agree for whole numbers up to 40, for 0.5 and for 1.5.
+3. ``nearest-exact`` adds 0.5 to the index. It has no translation, so its calls are written out or stay in PyTorch. On a
+   CPU, PyTorch rounds the place differently from a GPU (it subtracts 0.5 and adds it again), which matters for one of a
+   thousand pairs of sizes. A call stays in PyTorch if its sizes may be such a pair. If both sizes of an axis are dynamic,
+   the call is written as the GPU computes it.
+4. A call whose sizes depend on data does not change.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, statically_known_true
+
+from trtbuild.stages.lower.operators.calls import argument_of, change_calls, insert_call, replace
+from trtbuild.stages.lower.request import Request
+from trtbuild.stages.program.functional import Program
+from trtbuild.stages.program.symbols import Symbols
+
+_aten = torch.ops.aten
+#: Operator → whether the mode is ``nearest-exact``.
+_TARGETS: Mapping[Any, bool] = {
+    overload: is_exact
+    for is_exact, packets in (
+        (False, (_aten.upsample_nearest1d, _aten.upsample_nearest2d, _aten.upsample_nearest3d)),
+        (
+            True,
+            (_aten._upsample_nearest_exact1d, _aten._upsample_nearest_exact2d, _aten._upsample_nearest_exact3d),
+        ),
+    )
+    for packet in packets
+    for overload in (packet.default, packet.vec)
+}
+#: Elements of a dynamic axis for which the ways to compute the element are compared.
+_LARGEST_SIZE = 4096
+#: Whole numbers by which the sizes of an axis may be related.
+_MULTIPLES = range(1, 17)
+
+
+def select_nearest(program: Program, request: Request) -> Program:
+    """Return `program`, in which interpolation by the nearest element selects the elements that PyTorch selects."""
+    symbols = Symbols(program)
+    return change_calls(program, frozenset(_TARGETS), lambda node: _write(node, symbols))
+
+
+def _write(node: torch.fx.Node, symbols: Symbols) -> None:
+    source, is_exact = node.args[0], _TARGETS[node.target]
+    sizes, counts = source.meta["val"].shape[2:], node.meta["val"].shape[2:]
+    if free_unbacked_symbols([*sizes, *counts]):
+        return
+    scales = _scales(node, len(sizes))
+    if is_exact and not all(_devices_agree(*axis, symbols) for axis in zip(sizes, counts, scales, strict=True)):
+        return
+    if not is_exact and all(map(_is_unambiguous, sizes, counts, scales)):
+        return
+    result = source
+    for axis, (count, scale) in enumerate(zip(_counts(node, scales), scales, strict=True), 2):
+        result = insert_call(node, _aten.index_select.default, result, axis, _elements(node, axis, count, scale))
+    result.meta["val"] = node.meta["val"]  # torch may write an equal size in another way
+    replace(node, result)
+
+
+def _elements(node: torch.fx.Node, axis: int, count: Any, scale: float | None) -> torch.fx.Node:
+    """The element of the input for each of `count` elements of the result."""
+
+    def call(target: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
+        return insert_call(node, target, *args, **kwargs)
+
+    device = node.meta["val"].device
+    size = _size(node, axis)
+    factor = 1.0 / scale if scale is not None else _quotient(node, size, count)
+    places = call(_aten.arange.default, count, dtype=torch.float32, device=device, pin_memory=False)
+    if _TARGETS[node.target]:
+        places = call(_aten.add.Tensor, places, 0.5)
+    elements = call(_aten._to_copy.default, call(_aten.mul.Tensor, places, factor), dtype=torch.int64)
+    if scale is None or node.target._overloadname == "vec":
+        return elements
+    last = call(operator.sub, size, 1) if isinstance(size, torch.fx.Node) else size - 1
+    return call(_aten.clamp.default, elements, None, last)  # other sizes than the scale gives
+
+
+def _size(node: torch.fx.Node, axis: int) -> Any:
+    """The size of an axis of the input: a number, or a new node."""
+    size = node.args[0].meta["val"].shape[axis]
+    return size if isinstance(size, int) else insert_call(node, _aten.sym_size.int, node.args[0], axis)
+
+
+def _quotient(node: torch.fx.Node, size: Any, count: Any) -> Any:
+    if isinstance(size, int) and isinstance(count, int):
+        return size / count
+    return insert_call(node, operator.truediv, size, count)
+
+
+def _counts(node: torch.fx.Node, scales: Sequence[float | None]) -> list[Any]:
+    """The number of output elements on each axis: numbers and nodes."""
+    sizes = argument_of(node, 1, "output_size", None)
+    if sizes is not None:
+        return list(sizes)
+    counts: list[Any] = list(node.meta["val"].shape[2:])
+    for number, (count, scale) in enumerate(zip(counts, scales, strict=True)):
+        if not isinstance(count, int):
+            size = insert_call(node, torch.sym_float, _size(node, number + 2))
+            counts[number] = insert_call(node, math.trunc, insert_call(node, operator.mul, size, scale))
+    return counts
+
+
+def _scales(node: torch.fx.Node, axis_count: int) -> list[float | None]:
+    """The scale of each axis. PyTorch ignores scales that are not positive."""
+    if node.target._overloadname == "vec":
+        scales = argument_of(node, 2, "scale_factors", None) or [None] * axis_count
+    else:
+        names = [argument.name for argument in node.target._schema.arguments][2:]
+        scales = [argument_of(node, number, name, None) for number, name in enumerate(names, 2)]
+    return [scale if scale is not None and scale > 0 else None for scale in scales]
+
+
+def _is_unambiguous(size: Any, count: Any, scale: float | None) -> bool:
+    """Whether all ways to compute the elements of an axis agree (rule 2)."""
+    numbers = isinstance(size, int) and isinstance(count, int)
+    if scale is not None:
+        if numbers and count != math.floor(size * scale):
+            return False  # the translation of the overload `default` ignores the scale
+        if numbers:
+            return _scale_agrees(scale, count)
+        return _sizes_agree(scale) and _scale_agrees(scale, math.ceil(_LARGEST_SIZE * scale))
+    if numbers:
+        return _quotient_agrees(size, count)
+    for multiple in _MULTIPLES:
+        if statically_known_true(count == multiple * size):
+            return _scale_agrees(float(multiple), multiple * _LARGEST_SIZE)
+        if statically_known_true(size == multiple * count):
+            return True  # the factor is a whole number
+    return False
+
+
+def _devices_agree(size: Any, count: Any, scale: float | None, symbols: Symbols) -> bool:
+    """Whether a CPU and a GPU select the same elements of an axis in the mode ``nearest-exact`` (rule 3)."""
+    if scale is not None:
+        length = count if isinstance(count, int) else math.ceil(_LARGEST_SIZE * scale)
+        return _exact_places_agree(1.0 / scale, length)
+    if not isinstance(size, int) and not isinstance(count, int):
+        return True
+    (first_size, last_size), (first_count, last_count) = symbols.interval(size), symbols.interval(count)
+    if max(last_size - first_size, last_count - first_count) > _LARGEST_SIZE:
+        return False
+    return all(
+        _exact_places_agree(one_size / one_count, one_count)
+        for one_size in range(first_size, last_size + 1)
+        for one_count in range(first_count, last_count + 1)
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _exact_places_agree(factor: float, count: int) -> bool:
+    places, narrow = torch.arange(count, dtype=torch.float32) + 0.5, torch.tensor(factor, dtype=torch.float32)
+    product = places * narrow
+    fused = (places.double() * narrow.double() - 0.5).float()  # a CPU may round once after the multiplication
+    expected = product.floor()
+    ways = (product - 0.5 + 0.5, fused + 0.5)
+    return all(bool(torch.equal(expected, way.floor())) for way in ways)
+
+
+@functools.lru_cache(maxsize=256)
+def _scale_agrees(scale: float, count: int) -> bool:
+    places = torch.arange(count, dtype=torch.float32)
+    narrow = torch.tensor(scale, dtype=torch.float32)
+    ways = (places * (1.0 / scale), places / narrow)
+    exact = (places.double() / scale).floor()
+    return all(bool(torch.equal(way.floor().double(), exact)) for way in ways)
+
+
+@functools.lru_cache(maxsize=256)
+def _sizes_agree(scale: float) -> bool:
+    """Whether the size that Resize computes with float32 is PyTorch's size, for every size of a dynamic axis."""
+    sizes = torch.arange(1, _LARGEST_SIZE)
+    narrow = sizes.float() * torch.tensor(scale, dtype=torch.float32)
+    return bool(torch.equal(narrow.floor().double(), (sizes.double() * scale).floor()))
+
+
+@functools.lru_cache(maxsize=256)
+def _quotient_agrees(size: int, count: int) -> bool:
+    places = torch.arange(count, dtype=torch.float32)
+    scale = torch.tensor(count, dtype=torch.float32) / torch.tensor(size, dtype=torch.float32)
+    exact = torch.arange(count) * size // count
+    ways = (places * (size / count), places / scale, places * (1 / scale))
+    return all(bool(torch.equal(way.floor().long(), exact)) for way in ways)

@@ -17,7 +17,6 @@ from pathlib import Path
 from benchmarks.figure import Row, line, table, to_json
 from benchmarks.gpu.host import Host
 from benchmarks.gpu.lean.project import write_lean
-from benchmarks.gpu.operators import write_operators
 from benchmarks.gpu.project import (
     Hardware,
     write_decoders,
@@ -27,6 +26,7 @@ from benchmarks.gpu.project import (
     write_resnet,
     write_vit,
 )
+from benchmarks.gpu.subjects.operators import write_operators
 
 #: The name of a measurement → its module, in the order in which they run.
 SUBJECTS = {

@@ -1,1 +1,2 @@
-"""The scripts without trtbuild with which `benchmarks.measurements` compares it. Each runs in its own process."""
+"""The scripts that `benchmarks.measurements` runs, each in its own process: those with which trtbuild is compared, and a
+program that calls `trtbuild.compile`."""

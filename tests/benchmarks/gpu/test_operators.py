@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.gpu.cases import cases
-from benchmarks.gpu.operator_calls import CALLS, Tensors, build
-from benchmarks.gpu.operators import write_operators
+from benchmarks.gpu.models.operator_calls import CALLS, Tensors, build
 from benchmarks.gpu.project import Hardware
-from benchmarks.gpu.shapes import error_of
+from benchmarks.gpu.subjects.operators import write_operators
+from benchmarks.gpu.subjects.shapes import error_of
 
 _HOPPER = Hardware(90, "tensorrt", "8.6.0", tactic_sources=())
 

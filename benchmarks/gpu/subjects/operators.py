@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.figure import Check, Row
 from benchmarks.gpu.host import Host, tolerance
 from benchmarks.gpu.project import Hardware
-from benchmarks.gpu.shapes import error_of
+from benchmarks.gpu.subjects.shapes import error_of
 from benchmarks.projects import write
 
 _MANIFEST = """\
@@ -34,7 +34,7 @@ _MODEL = """\
 
 def write_operators(folder: Path, hardware: Hardware) -> Path:
     """Write a project with the models of `operator_calls`."""
-    from benchmarks.gpu.operator_calls import CALLS
+    from benchmarks.gpu.models.operator_calls import CALLS
 
     profiles = models = ""
     for name, calls in CALLS.items():
@@ -55,7 +55,7 @@ def write_operators(folder: Path, hardware: Hardware) -> Path:
         models += _MODEL.format(name=name, inputs=json.dumps(inputs), places=places)
     write(folder / "targets.yaml", hardware.manifest())
     write(folder / "models" / "__init__.py", "")
-    source = Path(__file__).with_name("operator_calls.py").read_text()
+    source = (Path(__file__).parents[1] / "models" / "operator_calls.py").read_text()
     write(folder / "models" / "operator_calls.py", source)
     defaults = f"targets: [gpu], {hardware.builder('tf32: false')}"
     write(folder / "trtbuild.yaml", _MANIFEST.format(defaults=defaults, profiles=profiles, models=models))
@@ -64,7 +64,7 @@ def write_operators(folder: Path, hardware: Hardware) -> Path:
 
 def rows(host: Host) -> Iterator[Row]:
     """Build the models, and compare each with eager PyTorch."""
-    from benchmarks.gpu.operator_calls import CALLS
+    from benchmarks.gpu.models.operator_calls import CALLS
 
     project = host.operators
     done = host.trtbuild(project, "build", "--json", "--keep-going")
@@ -85,7 +85,7 @@ def _compare(name: str, package: Path, host: Host) -> Row:
     import torch
 
     import trtbuild
-    from benchmarks.gpu.operator_calls import CALLS, build
+    from benchmarks.gpu.models.operator_calls import CALLS, build
 
     calls, eager = CALLS[name], build(name)
     loaded = trtbuild.load(package, device=host.device)

@@ -121,8 +121,8 @@ class Symbols:
     def interval(self, size: Any) -> tuple[int, int]:
         """The smallest and the largest value of a size. The largest is `UNBOUNDED` if it has no bound. Raises the errors of
         `expression`."""
-        ranges = [(low, UNBOUNDED if high is None else high) for low, high in self.ranges]
-        return interval(self.expression(size), ranges)
+        expression = self.expression(size)  # gives numbers to symbols that have none
+        return interval(expression, [(low, UNBOUNDED if high is None else high) for low, high in self.ranges])
 
     def text(self, expr: Any) -> str:
         """The text of an expression in canonical symbols. The expression is computed from sizes, but is not a size itself

@@ -20,8 +20,9 @@ RESULT_TIMEOUT_S = 30.0
 def answer_of(future: Future[str], message: FarmJob) -> Answer:
     """The answer of a finished task.
 
-    Raises WorkersError if every worker that ran the task died, WrongAnswer if the answer cannot be read, ConnectionError if
-    the scheduler has dropped the task, and TimeoutError or another error of Dask if the answer does not arrive.
+    Raises WorkersError if each worker has died that ran the task, WrongAnswer if the answer cannot be read, and
+    ConnectionError if the scheduler has dropped the task. Raises TimeoutError or another error of Dask if the answer does
+    not arrive.
     """
     from distributed import KilledWorker
 

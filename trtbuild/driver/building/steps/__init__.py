@@ -2,7 +2,7 @@
 
 Input: a step whose inputs are in the store. Output: a `StepRun`, and records in the store. Begin with `run_step`.
 `package_record` has the work of the package step. `unchecked` keeps the records of steps that start before the check of an
-earlier step has ended. `refused_nodes` adds operators to an error of TensorRT. `exported_files` makes ``.pt2`` files, which
-are outputs without a step of their own.
+earlier step has ended. `refused_nodes` adds operators to an error of TensorRT. `exported_files` creates ``.pt2``
+files, although no step exists for them.
 This package imports no other package of `building`.
 """

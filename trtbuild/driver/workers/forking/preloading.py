@@ -211,7 +211,8 @@ class TraceServer(ForkServer):
 def _import(request: PreloadRequest, command: list[str], environment: dict[str, str]) -> Callable[[], bool]:
     """Do the imports, as a worker with this command and these variables does.
 
-    Returns `Preloaded.is_current` of these imports. Raises what they raise, and ValueError if this process must not be kept.
+    Returns `Preloaded.is_current` of these imports. Raises what they raise, and ValueError if this process must not be
+    kept.
     """
     worker: Any = sys.modules["__main__"]
     from trtbuild.stages.trace import run

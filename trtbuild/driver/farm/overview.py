@@ -61,7 +61,7 @@ class Overview:
     def store_for(self, label: str, unfit: Collection[str] = ()) -> str | None:
         """The label of the store for jobs with the label `label`; None if no worker can do such a job.
 
-        It is the store that the workers with the most slots can reach. Of several such stores, it is the first in `stores`.
+        It is the store that the workers with the most slots can reach. If there are several, it is the first in `stores`.
         """
         slots = dict.fromkeys(self.stores, 0.0)
         for worker in self._fitting(label, unfit):

@@ -61,7 +61,7 @@ class Overview:
     def store_for(self, label: str, unfit: Collection[str] = ()) -> str | None:
         """The label of the store for jobs with the label `label`; None if no worker can do such a job.
 
-        The workers that reach this store have the most slots. If several have as many, it is the first of `stores`.
+        It is the store that the workers with the most slots can reach. If there are several, it is the first in `stores`.
         """
         slots = dict.fromkeys(self.stores, 0.0)
         for worker in self._fitting(label, unfit):

@@ -121,7 +121,7 @@ class Symbols:
     def interval(self, size: Any) -> tuple[int, int]:
         """The smallest and the largest value of a size. The largest is `UNBOUNDED` if it has no bound. Raises the errors of
         `expression`."""
-        expression = self.expression(size)  # gives numbers to symbols that have none
+        expression = self.expression(size)  # numbers the symbols
         return interval(expression, [(low, UNBOUNDED if high is None else high) for low, high in self.ranges])
 
     def text(self, expr: Any) -> str:

@@ -119,6 +119,12 @@ def test_as_strided_of_an_unknown_order_in_memory_is_refused(lower_module: Any) 
         ("torch.logcumsumexp(x0, 1)", "aten.logcumsumexp"),
         ("torch.special.erfcx(x0)", "aten.special_erfcx"),
         ("torch.erfc(x0)", "aten.erfc"),
+        ("torch.clamp(x0, max=float('nan'))", "aten.clamp"),
+        ("torch.clamp(x0, float('nan'), 2.0)", "aten.clamp"),
+        (
+            "x0.scatter_reduce(1, torch.tensor([[0, 1, 1], [0, 0, 1]]), x0 - torch.inf, 'amax', include_self=False)",
+            "aten.scatter_reduce",
+        ),
         ("torch.ops.aten.elu(x0, 1.5, 1.0, 0.5)", "aten.elu"),
         ("F.cross_entropy(x0, torch.ones(2, dtype=torch.long), label_smoothing=0.1)", "aten.cross_entropy_loss"),
         (

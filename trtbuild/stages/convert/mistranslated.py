@@ -5,7 +5,8 @@
    running statistics.
 3. Average pooling with `divisor_override`: ONNX's AveragePool has no such attribute.
 4. Repeating each element a dynamic number of times: the translation puts the copies on the wrong axis.
-5. Scattering with the reduction mean: ONNX's ScatterElements does not have it.
+5. Scattering with the reduction mean: ONNX's ScatterElements does not have it. Scattering with amax or amin and without
+   the elements of the target: the translation begins with the lowest number instead of -inf.
 6. atan2: the translation divides, so a negative zero in the denominator reverses the sign.
 7. logcumsumexp: the translation subtracts the largest element of the row, so smaller elements before it become -inf.
 8. erfc and erfcx: the translation subtracts from 1, which leaves no digits of a small result.
@@ -17,7 +18,8 @@
     less than 7. So ONNX gives another size than PyTorch at some sizes.
 13. A size that is rounded from a float: the translation computes with float32, and Python with float64. The lower step
     rewrites the products that whole numbers can express.
-14. Interpolation with `antialias` and `align_corners`, and cross entropy with `label_smoothing`: the results differ.
+14. Clamping by a bound that is NaN: the result is NaN everywhere in PyTorch. ONNX ignores the bound.
+15. Interpolation with `antialias` and `align_corners`, and cross entropy with `label_smoothing`: the results differ.
 """
 
 from __future__ import annotations
@@ -70,7 +72,10 @@ def is_mistranslated(node: torch.fx.Node) -> bool:
     if name == "repeat_interleave":
         return isinstance(arguments.get("repeats"), torch.fx.Node)
     if name == "scatter_reduce":
-        return arguments.get("reduce") == "mean"
+        without_target = arguments.get("include_self") is False and arguments.get("reduce") in ("amax", "amin")
+        return arguments.get("reduce") == "mean" or without_target
+    if name.startswith("clamp"):
+        return any(isinstance(bound, float) and math.isnan(bound) for bound in arguments.values())
     if "batch_norm" in name:
         return arguments.get("training") is True and arguments.get("running_mean") is not None
     return False

@@ -120,6 +120,7 @@ def test_as_strided_of_an_unknown_order_in_memory_is_refused(lower_module: Any) 
         ("torch.special.erfcx(x0)", "aten.special_erfcx"),
         ("torch.erfc(x0)", "aten.erfc"),
         ("torch.clamp(x0, max=float('nan'))", "aten.clamp"),
+        ("torch.complex(x0, x0 * 0.0).angle()", "aten.angle"),
         ("torch.clamp(x0, float('nan'), 2.0)", "aten.clamp"),
         (
             "x0.scatter_reduce(1, torch.tensor([[0, 1, 1], [0, 0, 1]]), x0 - torch.inf, 'amax', include_self=False)",

@@ -19,7 +19,8 @@
 13. A size that is rounded from a float: the translation computes with float32, and Python with float64. The lower step
     rewrites the products that whole numbers can express.
 14. Clamping by a bound that is NaN: the result is NaN everywhere in PyTorch. ONNX ignores the bound.
-15. Interpolation with `antialias` and `align_corners`, and cross entropy with `label_smoothing`: the results differ.
+15. The angle of complex numbers: the translation divides, as for atan2.
+16. Interpolation with `antialias` and `align_corners`, and cross entropy with `label_smoothing`: the results differ.
 """
 
 from __future__ import annotations
@@ -59,6 +60,8 @@ def is_mistranslated(node: torch.fx.Node) -> bool:
         return arguments.get("divisor_override") is not None
     if name in _ALWAYS_WRONG:
         return True
+    if name == "angle":
+        return bool(node.args[0].meta["val"].is_complex())
     if name == "elu":
         return bool(arguments.get("input_scale", 1) != 1)
     if name == "cross_entropy_loss":

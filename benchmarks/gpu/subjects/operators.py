@@ -67,7 +67,8 @@ def rows(host: Host) -> Iterator[Row]:
     from benchmarks.gpu.models.operator_calls import CALLS
 
     project = host.operators
-    done = host.trtbuild(project, "build", "--json", "--keep-going")
+    bare = host.bare_python is not None  # torch of another version would trace the models again
+    done = host.trtbuild(project, "build", "--json", "--keep-going", bare=bare)
     (host.work / "build-operators.json").write_text(done.stdout)
     (host.work / "build-operators.stderr").write_text(done.stderr)
     for step in json.loads(done.stdout)["steps"]:

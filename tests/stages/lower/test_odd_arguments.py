@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import torch
@@ -263,3 +264,53 @@ def test_elu_without_an_input_scale_is_converted(lower_module: Any) -> None:
 def test_a_division_of_floats_stays_one_call(lower_module: Any, calls: Any) -> None:
     module = module_from_text([], "torch.div(x0, 0.3, rounding_mode='trunc'), F.softmax(x0, -1)", 1)
     assert calls(lower_module(module, (_SPREAD,), "float32", (_ROWS,))[1]) == ["div.Tensor_mode", "softmax.int"]
+
+
+def _nodes(lower_module: Any, text: str, inputs: tuple[torch.Tensor, ...], shapes: Any) -> list[onnx.NodeProto]:
+    """The ONNX nodes of a call."""
+    _, program = lower_module(module_from_text([], text, len(inputs)), inputs, "float32", shapes)
+    return list(onnx.load_from_string(convert(program, 20).model).graph.node)
+
+
+def _number(node: onnx.NodeProto, attribute: str) -> int:
+    (value,) = (entry.i for entry in node.attribute if entry.name == attribute)
+    return int(value)
+
+
+def test_divisions_of_integers_have_no_mod_that_rounds_down(lower_module: Any) -> None:
+    """TensorRT 8.6 computes such a Mod with floats."""
+    text = "x0 // 3, x0 // -x1, x0 % -7, x0 % x1, torch.fmod(x0, -5), torch.remainder(7, x1), x0.to(torch.uint8) % 3"
+    dividends = torch.tensor([[2**40 + 7, -(2**40) - 7, 2**25 + 1], [-7, 7, -6], [0, 6, -1]])
+    inputs = dividends, torch.tensor([[3, -3, 5], [-7, 7, 3], [1, -2, -1]])
+    for ours, expected in _results(lower_module, text, inputs, (_ROWS, _ROWS)):
+        assert ours.dtype is expected.dtype and torch.equal(ours, expected)
+    divisions = [node for node in _nodes(lower_module, text, inputs, (_ROWS, _ROWS)) if node.op_type == "Mod"]
+    assert divisions and all(_number(node, "fmod") == 1 for node in divisions)
+
+
+@pytest.mark.parametrize(("padding", "height"), [("(1, 0)", 9), ("0", 8), ("1", 9)])
+def test_an_average_whose_windows_may_end_outside_does_not_count_padding(
+    lower_module: Any, padding: str, height: int
+) -> None:
+    """TensorRT 8.6 divides by the size of the window, otherwise."""
+    text = f"F.avg_pool2d(x0, (2, 3), (3, 2), {padding}, ceil_mode=True, count_include_pad=True)"
+    image = torch.randn(3, 2, height, 8) + 1
+    ((ours, expected),) = _results(lower_module, text, (image,), (_ROWS,))
+    torch.testing.assert_close(ours, expected)
+    (pool,) = (node for node in _nodes(lower_module, text, (image,), (_ROWS,)) if node.op_type == "AveragePool")
+    assert _number(pool, "count_include_pad") == 0
+
+
+@pytest.mark.parametrize(
+    ("scale", "operator"), [("2.0", "Resize"), ("0.5", "Resize"), ("1.5", "Gather"), ("1.7", "Gather")]
+)
+def test_resize_is_used_where_the_quotient_of_the_sizes_selects_the_same_elements(
+    lower_module: Any, scale: str, operator: str
+) -> None:
+    """TensorRT 8.6 ignores the scale of a Resize."""
+    text, line = f"F.interpolate(x0, scale_factor={scale}, mode='nearest')", torch.randn(2, 3, 7)
+    shapes = ({2: Dim("length", min=4, max=64)},)
+    for ours, expected in _results(lower_module, text, (line,), shapes):
+        assert torch.equal(ours, expected)
+    operators = {node.op_type for node in _nodes(lower_module, text, (line,), shapes)}
+    assert operator in operators and len(operators & {"Resize", "Gather"}) == 1

@@ -3,7 +3,8 @@
 1. Negative padding in the modes reflect and replicate: ONNX's Pad removes elements in the mode constant only.
 2. Batch normalization by the statistics of the batch in a module that has running statistics: the translation uses the
    running statistics.
-3. Average pooling with `divisor_override`: ONNX's AveragePool has no such attribute.
+3. Average pooling with `divisor_override`: ONNX's AveragePool has no such attribute. Average pooling with `ceil_mode` that
+   counts padding: TensorRT divides by another number. The lower step rewrites most of these calls.
 4. Repeating each element a dynamic number of times: the translation puts the copies on the wrong axis.
 5. Scattering with the reduction mean: ONNX's ScatterElements does not have it. Scattering with amax or amin and without
    the elements of the target: the translation begins with the lowest number instead of -inf.
@@ -57,7 +58,8 @@ def is_mistranslated(node: torch.fx.Node) -> bool:
     if name.startswith(("replication_pad", "reflection_pad")):
         return any(isinstance(amount, int) and amount < 0 for amount in arguments.get("padding") or ())
     if name.startswith("avg_pool"):
-        return arguments.get("divisor_override") is not None
+        counts_padding = arguments.get("count_include_pad", True)
+        return arguments.get("divisor_override") is not None or bool(arguments.get("ceil_mode") and counts_padding)
     if name in _ALWAYS_WRONG:
         return True
     if name == "angle":

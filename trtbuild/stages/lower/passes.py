@@ -21,6 +21,7 @@ from trtbuild.stages.lower.operators.integer_division import divide_integers_exa
 from trtbuild.stages.lower.operators.integer_rounding import drop_integer_rounding
 from trtbuild.stages.lower.operators.log_softmax import write_out_log_softmax
 from trtbuild.stages.lower.operators.nearest import select_nearest
+from trtbuild.stages.lower.operators.pools import write_out_padding
 from trtbuild.stages.lower.operators.products import drop_zero_terms
 from trtbuild.stages.lower.operators.ranges import count_in_int64
 from trtbuild.stages.lower.operators.result_types import cast_before_reductions
@@ -60,6 +61,11 @@ PASSES: tuple[Pass, ...] = (
         "select-nearest",
         select_nearest,
         "Resize and PyTorch round the place of a nearest element in different ways",
+    ),
+    Pass(
+        "write-out-padding",
+        write_out_padding,
+        "TensorRT divides the average of a window that ends after the padding by another number",
     ),
     Pass("round-sizes-as-python", round_sizes_as_python, "the translation multiplies a size and a float with float32"),
     Pass("divide-sizes-as-python", divide_sizes_as_python, "the translation of // rounds towards zero"),

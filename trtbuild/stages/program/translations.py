@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx.experimental._config as fx_config
 
-from trtbuild.stages.program import quantized_onnx
+from trtbuild.stages.program import integer_translations, quantized_onnx
 from trtbuild.stages.program.custom_operators import is_custom
 from trtbuild.stages.program.quantized import register_operators, register_translations
 
@@ -54,6 +54,7 @@ def _registry(opset: int = OPSETS[-1]) -> Any:
     with silence_exporter():
         registry = _registration.ONNXRegistry.from_torchlib(opset_version=opset)
         register_translations(registry)
+        integer_translations.register_translations(registry)
         quantized_onnx.register_translations(registry)
         return registry
 

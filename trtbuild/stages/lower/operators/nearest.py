@@ -3,12 +3,13 @@
 PyTorch (``UpSample.h``, ``nearest_neighbor_compute_source_index``) multiplies the index of an output element by a float32
 number and rounds down. ONNX's Resize divides by another float32 number. If the exact product is a whole number, the two may
 round to different elements: with ``scale_factor=1.2``, output element 18 is input element 15 for one and 14 for the other.
+TensorRT 8.6 ignores the scale, and uses the quotient of the sizes (seen on an H200).
 
 Rules
 1. The factor of an axis is ``1 / scale`` if the call has a scale, and ``size / count`` otherwise. `count` is the number of
    output elements.
 2. A call with the mode ``nearest`` keeps its translation if all ways to compute the elements and the sizes agree on every
-   axis. They agree for whole numbers up to 40, for 0.5 and for 1.5.
+   axis. They agree for whole numbers up to 40 and for 0.5.
 3. ``nearest-exact`` adds 0.5 to the index. It has no translation, so its calls are written out or stay in PyTorch. On a
    CPU, PyTorch rounds the place differently from a GPU (it subtracts 0.5 and adds it again), which matters for one of a
    thousand pairs of sizes. A call stays in PyTorch if its sizes may be such a pair. If both sizes of an axis are dynamic,
@@ -136,8 +137,10 @@ def _is_unambiguous(size: Any, count: Any, scale: float | None) -> bool:
         if numbers and count != math.floor(size * scale):
             return False  # the translation of the overload `default` ignores the scale
         if numbers:
-            return _scale_agrees(scale, count)
-        return _sizes_agree(scale) and _scale_agrees(scale, math.ceil(_LARGEST_SIZE * scale))
+            return _scale_agrees(scale, count) and _quotient_selects(scale, size, count)
+        return (
+            _sizes_agree(scale) and _scale_agrees(scale, math.ceil(_LARGEST_SIZE * scale)) and _quotients_select(scale)
+        )
     if numbers:
         return _quotient_agrees(size, count)
     for multiple in _MULTIPLES:
@@ -182,6 +185,18 @@ def _scale_agrees(scale: float, count: int) -> bool:
     ways = (places * (1.0 / scale), places / narrow)
     exact = (places.double() / scale).floor()
     return all(bool(torch.equal(way.floor().double(), exact)) for way in ways)
+
+
+def _quotients_select(scale: float) -> bool:
+    """Whether the quotient of the sizes is known to select the same elements as the scale, for every size of a dynamic
+    axis. With 0.5, the quotient is 2 for an even size. For an odd size, it adds less than one to each place."""
+    return scale.is_integer() or scale == 0.5
+
+
+def _quotient_selects(scale: float, size: int, count: int) -> bool:
+    """Whether the quotient of the sizes of an axis selects the same elements as the scale."""
+    places = torch.arange(count)
+    return bool(torch.equal(places * size // count, (places.double() / scale).floor().long())) if count else True
 
 
 @functools.lru_cache(maxsize=256)

@@ -1,0 +1,51 @@
+"""Write the padding of an average out, if the windows of the average may end outside of it.
+
+With `ceil_mode`, the last window may end after the padding. PyTorch divides its sum by the number of its elements: those of
+the padding count, and those after the padding do not. TensorRT 8.6 divides by another number (on an H200, averages were
+wrong by up to a third). If only elements of the input count, both divide by the same number. So the padding becomes a part
+of the input.
+
+A window that begins in the padding after the input is none of PyTorch's windows. It is one if the padding is a part of the
+input. A call with such a window, or with dynamic sizes, does not change, and stays in PyTorch.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from trtbuild.stages.lower.operators.calls import argument_of, change_calls, insert_call
+from trtbuild.stages.lower.request import Request
+from trtbuild.stages.program.functional import Program
+
+_aten = torch.ops.aten
+#: Operator → the number of axes of a window.
+_AXES = {_aten.avg_pool1d.default: 1, _aten.avg_pool2d.default: 2, _aten.avg_pool3d.default: 3}
+
+
+def write_out_padding(program: Program, request: Request) -> Program:
+    """Return `program`, in which averages whose windows may end after the padding have a padded input."""
+    return change_calls(program, frozenset(_AXES), _write)
+
+
+def _write(node: torch.fx.Node) -> None:
+    source, kernel = node.args[:2]
+    stride = argument_of(node, 2, "stride", []) or kernel
+    padding = argument_of(node, 3, "padding", []) or [0]
+    ceils = argument_of(node, 4, "ceil_mode", False)
+    counts_padding = argument_of(node, 5, "count_include_pad", True)
+    if not (ceils and counts_padding) or argument_of(node, 6, "divisor_override", None) is not None:
+        return
+    axes = _AXES[node.target]
+    padding, kernel, stride = (list(values) * (axes if len(values) == 1 else 1) for values in (padding, kernel, stride))
+    sizes, counts = source.meta["val"].shape[-axes:], node.meta["val"].shape[-axes:]
+    padded = [size + 2 * amount for size, amount in zip(sizes, padding, strict=True)]
+    if any(
+        not isinstance(size, int) or -((kernel_size - size) // step) + 1 != count
+        for size, kernel_size, step, count in zip(padded, kernel, stride, counts, strict=True)
+    ):
+        return
+    if any(padding):
+        amounts = [amount for axis in reversed(padding) for amount in (axis, axis)]
+        source = insert_call(node, _aten.constant_pad_nd.default, source, amounts, 0.0)
+    node.args = (source, kernel, stride, [0] * axes, True, False)
+    node.kwargs = {}

@@ -23,9 +23,9 @@ def register_translations(registry: Any) -> None:
             return onnx_ir.tensor(divisor, dtype=dtype)
         return divisor if divisor.dtype == dtype else onnx.Cast(divisor, to=dtype)
 
-    def has_other_sign(remainder: Any, divisor: Any) -> Any:
+    def has_other_sign(remainder: Any, divisor: Any, dtype: Any) -> Any:
         """Whether a remainder is not 0 and has not the sign of its divisor."""
-        zero = onnx_ir.tensor(0, dtype=remainder.dtype)
+        zero = onnx_ir.tensor(0, dtype=dtype)
         return onnx.Or(
             onnx.And(onnx.Less(remainder, zero), onnx.Greater(divisor, zero)),
             onnx.And(onnx.Greater(remainder, zero), onnx.Less(divisor, zero)),
@@ -38,7 +38,7 @@ def register_translations(registry: Any) -> None:
             return onnx.Floor(quotient)
         if not self.dtype.is_signed():
             return quotient
-        excess = has_other_sign(onnx.Mod(self, other, fmod=1), other)
+        excess = has_other_sign(onnx.Mod(self, other, fmod=1), other, self.dtype)
         return onnx.Sub(quotient, onnx.Cast(excess, to=self.dtype))
 
     def remainder(self: TTensor, other: TTensor) -> TTensor:
@@ -48,7 +48,7 @@ def register_translations(registry: Any) -> None:
         result = onnx.Mod(self, other, fmod=1)
         if not self.dtype.is_signed():
             return result
-        return onnx.Where(has_other_sign(result, other), onnx.Add(result, other), result)
+        return onnx.Where(has_other_sign(result, other, self.dtype), onnx.Add(result, other), result)
 
     def remainder_of_number(self: float, other: TTensor) -> TTensor:
         return remainder(onnx_ir.tensor(self, dtype=other.dtype), other)

@@ -1,4 +1,4 @@
-"""The case that torch.compile compiles just in time, with `mark_dynamic`, and one model compiled in three ways."""
+"""Just-in-time compilation by torch.compile with `mark_dynamic`, and one model that is compiled in three ways."""
 
 from __future__ import annotations
 

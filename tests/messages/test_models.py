@@ -1,7 +1,7 @@
 """Messages about mistakes in models. A project with one bad model for each mistake is built once, with ``--keep-going``.
 
-The catalogue has the text on the screen, the error of the ``--json`` document and the failed step. Models without a
-mistake are built.
+The catalogue has the text on the screen, the error of the ``--json`` document and the failed step. A few models have no
+mistake: the catalogue says that they are built.
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ def test_messages_match_the_catalogue(file: str, case: Case, built: Built) -> No
         output = f"{error['step']} {error['type']}\n{shown(error)}"
         failed = next(step for step in built.document["steps"] if step["id"] == error["step"])
         assert failed["verdict"] == "failed"
-        assert failed["error"] | error == error, "the step's error differs from the list of errors"
-        lines = iter(built.printed.splitlines())
+        assert failed["error"].items() <= error.items(), "the step's error differs from the list of errors"
+        lines = iter(built.printed.splitlines())  # an iterator, so that the lines must have the same order
         missing = [line for line in shown(error).splitlines() if not any(line.strip() in printed for printed in lines)]
         assert not missing, f"not shown to a person: {missing}"
         assert "trtbuild/stages/" not in error["text"], "the text has frames of trtbuild"

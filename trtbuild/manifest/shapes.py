@@ -79,7 +79,7 @@ def resolve_dims(located: LocatedValue | None, inputs: tuple[Input, ...], proble
 
 
 def place_node(node: Node, index: int) -> Node:
-    """The node of a dim's place number `index`, in any of the forms ``{at: [a.0]}``, ``[a.0]`` and ``a.0``."""
+    """The node of place number `index` in a dim, in any of the forms ``{at: [a.0]}``, ``[a.0]`` and ``a.0``."""
     places = node.items.get("at", node)
     return places.elements[index] if places.elements else places
 
@@ -167,6 +167,11 @@ def add_shape_problem(
 
 
 def _shape_origin(problem: ShapeProblem, entries: dict[str, ProfileEntry], dims_node: Node | None) -> Origin:
+    """Where the manifest has the cause of a problem.
+
+    If the problem names a dim, this is the place of the dim that the problem names, or the dim's name. Otherwise it is the
+    size at the problem's axis, or the list, in the profile.
+    """
     if problem.dim is not None and dims_node is not None:
         node = dims_node.items[problem.dim]
         count = max(1, len(node.items.get("at", node).elements))

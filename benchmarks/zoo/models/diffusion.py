@@ -22,7 +22,7 @@ class Denoiser(nn.Module):  # type: ignore[misc]
 
 
 def unet() -> nn.Module:
-    """The UNet of tiny-sd, a smaller Stable Diffusion of 323 million parameters; small: two blocks, 32 and 64 channels."""
+    """The UNet of tiny-sd (a smaller Stable Diffusion): 323 million parameters; small: two blocks, 32 and 64 channels."""
     torch.manual_seed(0)
     widths = by_size((320, 640, 1280), (32, 64))
     network = UNet2DConditionModel(

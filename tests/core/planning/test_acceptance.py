@@ -106,6 +106,17 @@ def test_rejects_a_locked_record_of_another_recipe(world: LockedWorld) -> None:
         world.locked = locked_trace
 
 
+def test_a_locked_record_with_a_dependency_of_an_unknown_kind_is_not_used(world: LockedWorld) -> None:
+    """A later release of trtbuild may record such dependencies."""
+    assert world.locked is not None and world.locked.key is not None
+    drop(world, "trace-any")
+    record = world.records[world.locked.key]
+    recipe = replace(record.recipe, parts=(*record.recipe.parts, ("kernel:module", "1")))
+    world.keep(recipe, record.outputs)
+    world.locked = replace(world.locked, key=recipe.key)
+    assert trace(world).verdict == "run"
+
+
 def test_with_the_locked_versions_installed_distributions_are_compared(world: LockedWorld) -> None:
     world.versions = VERSIONS
     step = trace(world)  # this machine has torch, so it compares the version of timm itself

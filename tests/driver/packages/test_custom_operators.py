@@ -20,7 +20,7 @@ def operator(name: str, module: str | None, schema: str = SCHEMA) -> CustomOpera
 
 @pytest.fixture
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Modules that define an operator, define nothing, and fail."""
+    """Three modules: the first defines an operator, the second defines nothing, and the import of the third fails."""
     define = "import torch\nlibrary = torch.library.Library('loading', 'FRAGMENT')\n"
     (tmp_path / "loading_defines.py").write_text(f"{define}library.define('defined{SCHEMA}')\n")
     (tmp_path / "loading_nothing.py").write_text("")
@@ -75,7 +75,9 @@ def test_a_package_without_such_operators_needs_no_torch(monkeypatch: pytest.Mon
     require_operators([], "net", import_modules=True)
 
 
-def test_the_folder_of_a_project_is_the_last_one_of_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_of_a_project_is_added_once_at_the_end_of_sys_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
     import_from(tmp_path)
     import_from(tmp_path)

@@ -35,7 +35,7 @@ def test_every_type_of_error_is_read_back(kind: type[errors.TrtbuildError]) -> N
     assert (parsed.text, parsed.hint, parsed.file, parsed.line) == ("what happened", "what to do", "net.py", 3)
 
 
-def test_fields_of_single_types_of_errors_are_read_back() -> None:
+def test_fields_that_only_one_type_of_error_has_are_read_back() -> None:
     source = error_from_json(error_to_json(errors.SourceError("no", code="weights")), "")
     assert isinstance(source, errors.SourceError)
     assert source.code == "weights"
@@ -113,16 +113,16 @@ def handler(job):
     what = job["do"]
     if what == "exit": os._exit(0)
     if what == "signal": os.kill(os.getpid(), 15)
-    if what == "grandchild": return {"read": grandchild()}
+    if what == "fork": return {"read": fork_twice()}
     return {"pid": os.getpid(), "parent": os.getppid()}
 
-def grandchild():
-    # The child opens files, and their numbers are those of descriptors that were closed in the child. The child's child
-    # must keep these files open.
+def fork_twice():
+    # As user code may do: the job forks a process A, which forks a process B. In A, the worker's descriptors are closed.
+    # A opens files, which get the numbers of these descriptors. B must keep these files open.
     answer, writing = os.pipe()
-    if os.fork() == 0:
+    if os.fork() == 0:  # A
         files = [os.open(__file__, os.O_RDONLY) for _ in range(4)]
-        if os.fork() == 0:
+        if os.fork() == 0:  # B
             os.write(writing, b"yes" if all(os.read(file, 1) for file in files) else b"no")
         os._exit(0)
     os.close(writing)
@@ -143,7 +143,7 @@ def _run_jobs(tmp_path: Path, *jobs: str) -> tuple[int, list[dict[str, object]]]
     return process.returncode, [json.loads(line) for line in process.stdout.splitlines()]
 
 
-needs_fork = pytest.mark.skipif(not FORKS, reason="jobs are done in copies where a process can be copied")
+needs_fork = pytest.mark.skipif(not FORKS, reason="trace workers fork only on Linux")
 
 
 @needs_fork
@@ -167,6 +167,6 @@ def test_the_server_ends_with_the_status_of_a_copy_that_ends_without_a_reply(
 
 @needs_fork
 def test_a_process_that_user_code_forks_keeps_its_files(tmp_path: Path) -> None:
-    code, replies = _run_jobs(tmp_path, "grandchild")
+    code, replies = _run_jobs(tmp_path, "fork")
     assert code == 0
     assert [reply["read"] for reply in replies] == ["yes"]

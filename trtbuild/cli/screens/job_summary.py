@@ -33,7 +33,7 @@ MOST_WARNINGS = 30
 LONGEST_TEXT = 400
 MOST_MESSAGE_LINES = 25
 
-#: Smaller times saved are not shown, because `duration` rounds them to 0.0 s.
+#: The first line does not show a smaller saved time, because `duration` rounds it to 0.0 s.
 _LEAST_SAVED_S = 0.05
 
 _VERDICTS = ("hit", "run", "failed", "skipped")

@@ -64,11 +64,14 @@ def locked(lookups: Lookups, declared: Declared, lock: LockedTrace | None) -> Ac
     wanted_parts = dict([*declared.parts, ("versions", dict(lock.versions))])
     observed: list[Observation] = []
     for name, value in record.recipe.parts:
-        if ":" not in name:
+        if ":" not in name:  # a declared part; the names of dependencies have a colon
             if name not in wanted_parts or encode(wanted_parts.pop(name)) != encode(value):
                 return None
             continue
-        dependency = Dependency.from_part(name)
+        try:
+            dependency = Dependency.from_part(name)
+        except ValueError:  # a kind of dependency that a later release records, and that cannot be checked here
+            return None
         if dependency.kind == "distribution":
             continue
         if lookups.observe(dependency) != value:

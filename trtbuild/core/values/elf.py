@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-#: Read `size` bytes of a file from `offset` on. The result is shorter at the end of the file.
+#: ``read(offset, size)`` returns `size` bytes of a file from `offset` on, or fewer at the end of the file.
 Read = Callable[[int, int], bytes]
 
 #: ``e_machine`` → the processor in ``<os>-<cpu>``.

@@ -5,6 +5,7 @@ With ``--json`` a document is printed as it is. Otherwise `trtbuild.cli.screens`
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -101,12 +102,15 @@ def plan_document(
 
 
 def _equal_axes(plan: ModelPlan) -> list[EqualAxes]:
-    """The axes of each dim that the trace has made from several declared symbols, because their sizes are always equal."""
-    first_symbols = kept_symbols(len(plan.declared_shapes.symbols), plan.ties)
-    symbols_with_ties = {first for number, first in enumerate(first_symbols) if number != first}
-    numbers = [number for number, first in enumerate(dict.fromkeys(first_symbols)) if first in symbols_with_ties]
-    axes = [axes_of_symbol(plan.shapes, plan.model.inputs, number) for number in numbers]
-    return [EqualAxes(model=plan.model.name, axes=places) for places in axes]
+    """One entry for each group of declared symbols that the trace has joined to one symbol (`EqualAxes`)."""
+    kept = kept_symbols(len(plan.declared_shapes.symbols), plan.ties)
+    group_sizes = Counter(kept)
+    # a symbol's number in `plan.shapes` is its position among the kept symbols
+    joined_numbers = [number for number, symbol in enumerate(dict.fromkeys(kept)) if group_sizes[symbol] > 1]
+    return [
+        EqualAxes(model=plan.model.name, axes=axes_of_symbol(plan.shapes, plan.model.inputs, number))
+        for number in joined_numbers
+    ]
 
 
 def failure_document(schema: str, error: TrtbuildError) -> Failure:

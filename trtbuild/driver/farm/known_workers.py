@@ -78,7 +78,10 @@ class KnownWorkers:
         )
 
     def free_slots(self, label: str, own_tasks: Collection[str]) -> int:
-        """The slots for jobs with a label that other builds do not use. Raises SchedulerLost."""
+        """The number of slots for jobs with `label` that are not used by other builds. Raises SchedulerLost.
+
+        `own_tasks` are the names of the tasks of this build.
+        """
         return self.overview().free_slots(label, own_tasks, self.unfit())
 
     def wait_for_worker(self, label: str, poll_s: float, problems: Sequence[str] = ()) -> str:
@@ -101,7 +104,7 @@ class KnownWorkers:
     ) -> Sequence[str]:
         """Wait until `choose` chooses GPU labels among those of the workers. Returns its result.
 
-        `wanted` continues the text "no worker". Raises NoWorker, SchedulerLost.
+        `wanted` describes the GPU in messages, after the words "no worker". Raises NoWorker, SchedulerLost.
         """
         while True:
             for age_s in (OVERVIEW_AGE_S, 0.0):  # as in `wait_for_worker`

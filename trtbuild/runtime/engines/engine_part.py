@@ -81,8 +81,11 @@ class EnginePart:
         self._idle_runs: dict[tuple[int, int], deque[Run | GraphRun]] = {}
 
     def __call__(self, values: Sequence[Array], call: Call) -> Sequence[Array]:
-        """Compute the outputs, as new tensors. Raises CallRefused and EngineError. After an error the engine was not
-        enqueued, except if an output whose size depends on data has no size, or a wrong size."""
+        """Compute the outputs, as new tensors. Raises CallRefused and EngineError.
+
+        If it raises an error, the engine was not enqueued, with one exception: the size of an output that depends on data
+        is known only after the run, and it may be missing or wrong.
+        """
         memory = self.memory
         if not memory.is_device_current():
             with memory.on_device():

@@ -34,7 +34,10 @@ class Size:
 
 @dataclass(frozen=True)
 class CollectReport:
-    """The removed and the kept entries. Blobs are CAS files: whole blobs, chunks and record documents."""
+    """The removed and the kept entries.
+
+    `blobs_removed` and `blobs_kept` count all CAS files: blobs that are not split, chunks and record documents.
+    """
 
     records_removed: tuple[str, ...]
     lists_removed: int

@@ -88,7 +88,7 @@ class WindowCutter:
         return self._buffer[self._filled :]
 
     def advance(self, count: int) -> Window | None:
-        """Note that `room` has `count` more bytes. Returns a window if the buffer is full."""
+        """Note that the caller has written `count` bytes to `room`. Returns a window if the buffer is full."""
         self._filled += count
         return self._cut(at_end=False) if self._filled == WINDOW_SIZE else None
 
@@ -116,7 +116,7 @@ def windows_of_file(head: bytes | bytearray, rest: BinaryIO) -> Iterator[Window]
     window. Raises OSError."""
     cutter = WindowCutter()
     cutter.room[: len(head)] = head
-    window = cutter.advance(len(head))
+    cutter.advance(len(head))  # no window, because the buffer is not full
     while count := rest.readinto(cutter.room):  # type: ignore[attr-defined]
         window = cutter.advance(count)
         if window is not None:

@@ -247,8 +247,10 @@ class Keyring:
 
     def _trusted_machine_key(self) -> TrustedKey | None:
         """The public part of the machine key (rule 3), if the key exists and is trusted."""
-        if self._machine_public is not None or self._machine is None or self._signer is not None or not self.enforced:
-            return self._machine_public  # in a worker, `trust_from_json` has set it
+        if self._machine_public is not None:  # found earlier; in a worker, `trust_from_json` has set it
+            return self._machine_public
+        if self._machine is None or self._signer is not None or not self.enforced:
+            return None
         signer = self._machine.find()
         if signer is not None:
             self._machine_public = _machine_only_key(signer.trusted)

@@ -37,13 +37,14 @@ class ProfileUse:
         if not 0 <= profile < self._count:
             count = f"{self._count} optimization profile{'s' * (self._count != 1)}"
             raise EngineError(f"the engine has {count}, but not number {profile}")
-        active = context.active_optimization_profile
+        active = context.active_optimization_profile  # 0, or -1 if another context has profile 0 and does not share it
         if active == -1 and self._shared is None:
             self._shared = False
         if active == profile or self._shared:
             return True
         if all(other.active_optimization_profile != profile for other in self.contexts):
             return True
-        if self._shared is None:  # `context` has profile 0, so the profile of the next context gives the answer
+        # another context has `profile`, so the answer depends on sharing
+        if self._shared is None:  # `context` has profile 0: one more context has it, too, only if profiles are shared
             self._shared = create().active_optimization_profile == active
         return self._shared

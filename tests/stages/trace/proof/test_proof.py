@@ -12,7 +12,7 @@ from trtbuild.stages.trace.proof.differences import difference
 
 BATCH = {"x": ((1, 4), (2, 4), (8, 4))}
 BY_TWO = {"x": ((4, 4), (8, 4), (16, 4))}
-SQUARE = {"x": ((4, 4), (6, 8), (16, 32))}
+TWO_DIMS = {"x": ((4, 4), (6, 8), (16, 32))}
 
 
 def error_of(traced, job_of, module, shapes=BATCH, **more) -> SourceError:
@@ -83,12 +83,12 @@ def test_a_view_that_fits_some_multiples_only_is_an_error_of_the_model(traced, j
 
 
 def test_a_relation_between_two_dims_that_export_does_not_report_is_detected(traced, job_of) -> None:
-    error = error_of(traced, job_of, lambda x: x + 1 if x.shape[0] > x.shape[1] else x + 2, SQUARE)
+    error = error_of(traced, job_of, lambda x: x + 1 if x.shape[0] > x.shape[1] else x + 2, TWO_DIMS)
     assert error.code == "frozen-branch" and "x.0 <= x.1" in error.text
 
 
 def test_a_branch_on_two_equal_dims_is_detected_inside_the_range(traced, job_of) -> None:
-    error = error_of(traced, job_of, lambda x: x + 1 if x.shape[0] == x.shape[1] else x + 2, SQUARE)
+    error = error_of(traced, job_of, lambda x: x + 1 if x.shape[0] == x.shape[1] else x + 2, TWO_DIMS)
     assert error.code == "frozen-branch"
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import helper as h
 
-from tests.toolchain.conftest import made, model
+from tests.toolchain.conftest import job_and_blobs, model
 from trtbuild.core.engines.plan_contents import Kernel, PlanContents, types_of_layers
 from trtbuild.core.model.spec import ShapeRange
 from trtbuild.toolchain.compiling.compiler import compile_engine
@@ -94,7 +94,7 @@ def _plan_of(weight: np.ndarray, *, quantized_inputs: bool) -> PlanContents:
         w = "w"
     nodes.append(h.make_node("MatMul", [x, w], ["o0"]))
     data = model(nodes, [("FLOAT", (8, 64))], ["FLOAT"], weights, {"zero": np.int8(0)})
-    job = made(data, weights, [ShapeRange((8, 64), (8, 64), (8, 64))])
+    job = job_and_blobs(data, weights, [ShapeRange((8, 64), (8, 64), (8, 64))])
     contents = read_plan(compile_engine(job.job, job.read).plan)
     assert contents is not None
     return contents

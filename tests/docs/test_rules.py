@@ -171,7 +171,7 @@ RULES: dict[str, dict[str, list[str]]] = {
         ],
     },
     "5 null build: times do not count for a file that was edited within one tick of the clock": {
-        "driver/up_to_date/test_snapshot.py": [
+        "driver/up_to_date/test_settled.py": [
             "test_a_new_file_is_checked_after_a_tick_of_the_clock",
             "test_a_change_time_is_settled_after_a_tick_of_its_clock",
         ],

@@ -163,15 +163,8 @@ def _halves(n: int, generator: torch.Generator) -> Tensors:
 
 
 def _not_a_number(x: torch.Tensor) -> Tensors:
-    return (
-        torch.nan_to_num(x, 1.0, 2.0, -3.0),
-        torch.clamp(x, -1, 1),
-        torch.where(x > 0, x, 0.0),
-        torch.isnan(x),
-        torch.relu(x),
-        torch.maximum(x, x.flip(1)),
-        torch.amax(x, 1),
-    )
+    """Without relu, clamp and maxima: TensorRT 8.6 ignores NaN there (docs/verify.md)."""
+    return torch.nan_to_num(x, 1.0, 2.0, -3.0), torch.where(x > 0, x, 0.0), torch.isnan(x)
 
 
 def _special(n: int, generator: torch.Generator) -> Tensors:

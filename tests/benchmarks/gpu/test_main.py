@@ -20,7 +20,7 @@ def test_each_measurement_has_a_module_and_each_module_a_name() -> None:
 def test_write_writes_projects_whose_models_have_their_source_files(tmp_path: Path) -> None:
     assert main(["write", str(tmp_path), "--sm", "90", "--version", "8.6.0"]) == 0
     projects = {path.name: {case.name for case in cases(path)} for path in tmp_path.iterdir()}
-    assert set(projects) == {"examples", "vit", "resnet", "quantized", "decoders", "plugins", "lean"}
+    assert set(projects) == {"examples", "vit", "resnet", "quantized", "decoders", "plugins", "operators", "lean"}
     assert all(projects.values())
     for case in (case for path in tmp_path.iterdir() for case in cases(path)):
         if case.model.source.kind in ("python", "network"):

@@ -5,8 +5,8 @@ the padding count, and those after the padding do not. TensorRT 8.6 divides by a
 wrong by up to a third). If only elements of the input count, both divide by the same number. So the padding becomes a part
 of the input.
 
-PyTorch has no window that begins in the padding after the input. With the padding as a part of the input, it would have one.
-A call that could have such a window, or that has dynamic sizes, does not change, and stays in PyTorch.
+In PyTorch, no window begins in the padding after the input. If the padding is a part of the input, one may begin there. A
+call that may have such a window, or that has dynamic sizes, does not change, and stays in PyTorch.
 """
 
 from __future__ import annotations

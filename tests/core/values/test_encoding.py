@@ -207,6 +207,7 @@ def test_the_json_form_of_a_mapping_is_sorted() -> None:
         {"$f64": 1},
         {"$f64": "00"},
         {"$f64": "zz" * 8},
+        {"$f64": "00 00 00 00 0000"},  # 16 characters, but 6 bytes
         {"$f64": "00" * 8, "x": 1},
         {"$bytes": 1},
         {"$bytes": "x"},

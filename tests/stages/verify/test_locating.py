@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import onnx
@@ -9,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.stages.verify.conftest import Cut, FunctionModule, cut_of
+from tests.stages.verify.conftest import Cut, FunctionModule, cut_of, replace_job
 from trtbuild.core.model.comparisons import Place
 from trtbuild.stages.verify import locating
 from trtbuild.stages.verify.run import verify
@@ -95,18 +96,32 @@ def test_a_different_inner_value_without_effect_is_not_located() -> None:
 
 def test_a_call_without_a_node_extends_the_located_range(deep: Cut) -> None:
     """If the optimizer has removed all nodes of a call, the fault may be in this call."""
-    import json
-
     origins = [(name, call) for name, call in json.loads(deep.blobs[deep.job.origins[deep.graph]])]
     calls = [node for node in deep.lowered.graph.nodes if node.op == "call_function"]
     tanh = [index for index, node in enumerate(calls) if "tanh" in str(node.target)]
-    from tests.stages.verify.conftest import replace_job
-
     fewer = json.dumps([(name, call) for name, call in origins if call != tanh[1]]).encode()
     altered = deep.altered(rename("Tanh", "Sigmoid", 1))
     altered = replace_job(altered, origins={deep.graph: altered.keep(fewer)})
     located = place(altered)
     assert (located.since.module, located.first.module) == ("1.1", "2.0")
+
+
+def test_many_residual_blocks_without_nodes_are_searched_in_linear_time() -> None:
+    """Each block doubles the number of paths: a search that follows each path would need 2^60 steps."""
+
+    def residual(_: object, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(60):
+            x = x + torch.cos(x)
+        return torch.tanh(x)
+
+    cut = cut_of(FunctionModule(residual), [(("b", 8), "float32")])
+    origins = json.loads(cut.blobs[cut.job.origins[cut.graph]])
+    last = max(call for _, call in origins)
+    only_tanh = json.dumps([(name, call) for name, call in origins if call == last]).encode()
+    altered = cut.altered(rename("Tanh", "Sigmoid"))
+    located = place(replace_job(altered, origins={cut.graph: altered.keep(only_tanh)}))
+    assert located.first.operator == "aten.tanh.default"
+    assert located.since.operator == "aten.cos.default"
 
 
 def test_an_operator_with_several_outputs_is_located() -> None:

@@ -44,7 +44,8 @@ class Recipe:
         return encode_list(3, encode(self.stage) + encode(self.version) + parts)
 
     def _encoded_parts(self) -> bytes:
-        # Only `followed_by` stores these bytes: a plan of 10,000 engines keeps tens of thousands of recipes.
+        # Only `followed_by` stores these bytes. If every recipe did, a plan would need much more memory: a plan of 10,000
+        # engines has tens of thousands of recipes.
         stored: bytes | None = self.__dict__.get("_stored_parts")
         return b"".join(map(encode, self.parts)) if stored is None else stored
 
@@ -71,7 +72,7 @@ class Recipe:
 
     @classmethod
     def from_json(cls, data: object) -> Recipe:
-        """The inverse of `to_json`. Raises ValueError for any other `data`."""
+        """The inverse of `to_json`. Raises ValueError for `data` of another form. Other members of the object are ignored."""
         if not isinstance(data, dict):
             raise ValueError("a recipe is an object")
         stage, version, parts = data.get("stage"), data.get("version"), data.get("parts")

@@ -183,9 +183,11 @@ def from_json(data: object) -> Value:
 
 
 def _decode_marked(mark: str, body: object) -> Value:
-    if mark == "$f64" and isinstance(body, str) and len(body) == 16:
-        number: float = struct.unpack(">d", bytes.fromhex(body))[0]
-        return number
+    if mark == "$f64" and isinstance(body, str):
+        bits = bytes.fromhex(body)  # ignores spaces, so the length of `body` is not enough
+        if len(body) == 16 and len(bits) == 8:
+            number: float = struct.unpack(">d", bits)[0]
+            return number
     if mark == "$bytes" and isinstance(body, str):
         return bytes.fromhex(body)
     if mark == "$map" and isinstance(body, list):

@@ -13,7 +13,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, Literal
 
 import onnx
@@ -57,6 +57,7 @@ class FaultSearch:
         graph = onnx.ModelProto.FromString(model).graph
         nodes_by_name = {node.name: node for node in graph.node}
         order = {node.name: index for index, node in enumerate(graph.node)}
+        #: Call → the ONNX nodes that came from it, in the order of the model.
         self._nodes: dict[int, list[onnx.NodeProto]] = {}
         for name, call in sorted(origins, key=lambda pair: order.get(pair[0], -1)):
             if name in nodes_by_name and 0 <= call < len(self._calls):
@@ -72,11 +73,11 @@ class FaultSearch:
         states: dict[int, State] = {}
         for group in self._groups(values):
             names = [name for call in group for name in self._outputs(call)]
-            theirs = _record_values(self._program, values, [self._calls[call] for call in group])
-            results = dict(zip(names, runtime.values(self._part, inputs, names), strict=True))
+            expected = _record_values(self._program, values, [self._calls[call] for call in group])
+            onnx_values = dict(zip(names, runtime.values(self._part, inputs, names), strict=True))
             for call in group:
-                ours = [results[name] for name in self._outputs(call)]
-                states[call] = self._compare_call(call, ours, theirs[self._calls[call]])
+                results = [onnx_values[name] for name in self._outputs(call)]
+                states[call] = self._compare_call(call, results, expected[self._calls[call]])
         return self._find_first_fault(states)
 
     def _outputs(self, call: int) -> list[str]:
@@ -96,12 +97,13 @@ class FaultSearch:
         if group:
             yield group
 
-    def _compare_call(self, call: int, ours: Sequence[torch.Tensor], theirs: Any) -> State:
-        expected = [theirs] if isinstance(theirs, torch.Tensor) else theirs
-        if not isinstance(expected, list | tuple) or len(expected) != len(ours):
+    def _compare_call(self, call: int, results: Sequence[torch.Tensor], expected: Any) -> State:
+        """Compare the outputs of the call's ONNX node with the value that PyTorch computes (rule 1)."""
+        expected_outputs = [expected] if isinstance(expected, torch.Tensor) else expected
+        if not isinstance(expected_outputs, list | tuple) or len(expected_outputs) != len(results):
             return "unknown"
         worst = (0.0, "")
-        for a, b in zip(ours, expected, strict=True):
+        for a, b in zip(results, expected_outputs, strict=True):
             if not isinstance(b, torch.Tensor) or a.shape != b.shape:
                 return "unknown"
             converted = a.to(b.dtype) if b.dtype in HALF_TYPES and a.dtype is torch.float32 else a
@@ -114,27 +116,28 @@ class FaultSearch:
 
     def _find_first_fault(self, states: Mapping[int, State]) -> Place | None:
         """Apply rules 2 and 3."""
-        call_numbers = {node: index for index, node in enumerate(self._calls)}
-        reaching_output: set[int] = set()
-        waiting = [node for node in self._program.output_nodes if node in call_numbers]
-        while waiting:
-            call = call_numbers[waiting.pop()]
-            if call in reaching_output or states.get(call, "unknown") == "right":
-                continue
-            reaching_output.add(call)
-            waiting += [node for node in self._calls[call].all_input_nodes if node in call_numbers]
-        wrong = [call for call in sorted(reaching_output) if states.get(call) == "wrong"]
+        wrong_or_unknown = {call for call in range(len(self._calls)) if states.get(call) != "right"}
+        reaching_output = self._backwards_from(self._program.output_nodes, wrong_or_unknown)
+        wrong = {call for call in reaching_output if states.get(call) == "wrong"}
         if not wrong:
             return None
-        first = earliest_unknown = wrong[0]
-        waiting_inputs = [node for node in self._calls[first].all_input_nodes if node in call_numbers]
-        while waiting_inputs:  # the unknown calls that the first wrong call depends on
-            call = call_numbers[waiting_inputs.pop()]
-            if call in reaching_output and states.get(call, "unknown") == "unknown":
-                earliest_unknown = min(earliest_unknown, call)
-                waiting_inputs += [node for node in self._calls[call].all_input_nodes if node in call_numbers]
+        first = min(wrong)
+        unknown_before = self._backwards_from(self._calls[first].all_input_nodes, reaching_output - wrong)
         error, text = self._differences[first]
-        return Place(self._operator(first), self._operator(earliest_unknown), None if text else error, text)
+        since = self._operator(min(unknown_before, default=first))
+        return Place(self._operator(first), since, None if text else error, text)
+
+    def _backwards_from(self, nodes: Sequence[torch.fx.Node], allowed: Set[int]) -> set[int]:
+        """The calls of `allowed` that `nodes` and their inputs lead to through calls of `allowed` only."""
+        call_numbers = {node: index for index, node in enumerate(self._calls)}
+        found: set[int] = set()
+        waiting = list(nodes)
+        while waiting:
+            call = call_numbers.get(waiting.pop(), -1)
+            if call in allowed and call not in found:
+                found.add(call)
+                waiting += self._calls[call].all_input_nodes
+        return found
 
     def _operator(self, call: int) -> Operator:
         number = self._part.calls[call] if call < len(self._part.calls) else -1

@@ -1,13 +1,13 @@
 """Measure `trtbuild plan` on a thousand engines: when nothing changed, and after an edit of one source.
 
-If nothing changed, the bound is 0.4 s, and the time is also compared with that of a Python process that imports json
+If nothing changed, the bound is 0.4 s, and the CPU time is also compared with that of a Python process that imports json
 and os. After an edit, the bound is one second. doit and dvc have similar commands, which show what would run: `doit
 list --all --status` on as many tasks as there are engines, and `dvc status` on a hundred stages. dvc needs seconds for
 a hundred stages; its number is not scaled. Each target of doit and dvc is a copy of one small file (`peers.py`). In the
 second measurement, one source of each is edited, too.
 
-The last rows are about ten times as many engines, whose records are copies (`clones.py`): the time and the memory must grow
-linearly.
+The last rows are about ten times as many engines, whose records are copies (`clones.py`): the CPU time must grow at most
+linearly, and the memory has a limit.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ def rows(session: Session) -> Iterator[Row]:
     session.call(project, "plan")  # writes the snapshot
     unchanged = run_alternately(sizes.cold_repeats, **candidates)
     yield from _report(f"plan, {engines:,} engines, nothing changed", unchanged, engines, sizes.dvc_stages, 0.4)
-    floor = run_alternately(
+    compared = run_alternately(
         sizes.repeats,
-        ours=candidates["trtbuild"],
-        floor=lambda: run([sys.executable, "-c", "import json, os"], project),
+        trtbuild=candidates["trtbuild"],
+        python=lambda: run([sys.executable, "-c", "import json, os"], project),
     )
-    ours, least = Value("trtbuild", floor["ours"].cpu_s), Value("import json, os", floor["floor"].cpu_s)
+    ours, least = Value("trtbuild", compared["trtbuild"].cpu_s), Value("import json, os", compared["python"].cpu_s)
     yield Ratio(f"plan, {engines:,} engines, nothing changed, CPU time", ours, least)
 
     edited = {
@@ -77,7 +77,7 @@ def rows(session: Session) -> Iterator[Row]:
 
 
 def _large(session: Session) -> Iterator[Row]:
-    """The plan of a project with many models after an edit of one source: its time, its memory, and their growth."""
+    """The plan of a project with many models after an edit: its time, its memory, and the growth of its CPU time."""
     sizes = session.sizes
     small, large = build_project(session, sizes.models), session.folder(f"many-{sizes.cloned_models}x{sizes.targets}")
     if not (large / "cache").exists():
@@ -90,7 +90,7 @@ def _large(session: Session) -> Iterator[Row]:
         small=_with_edit(small / "models" / "m000.py", lambda: session.call(small, "plan", memory=True)),
         large=_with_edit(large / "models" / "m000.py", lambda: session.call(large, "plan", memory=True)),
     )
-    for project in (small, large):
+    for project in (small, large):  # write the sources again, without the edits
         projects.write_many(project, sizes.models if project is small else sizes.cloned_models, sizes.targets)
     name = f"plan, {sizes.cloned_models * sizes.targets:,} engines, one source edited"
     yield Limit(name, Value("trtbuild", runs["large"].wall_s), 5.0, note=f"CPU {runs['large'].cpu_s:.2f} s")

@@ -253,7 +253,9 @@ class State:
 
 def state(place: Path) -> State:
     """The visible files. Temporary files, in ``tmp/`` or beside their final path, are not included."""
-    entries = [path for kind in ("cas", "ac") for path in place.glob(f"[st]*/{kind}/??/*")]
+    entries = [
+        path for kind in ("cas", "ac") for root in ("store", "team") for path in place.glob(f"{root}/{kind}/??/*")
+    ]
     files = [path for path in place.glob("out/*") if not path.name.endswith(".tmp")]
     return State(
         frozenset(str(path.relative_to(place)) for path in entries),

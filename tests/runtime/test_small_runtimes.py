@@ -1,6 +1,6 @@
 """Packages on a machine that has only the lean or the dispatch runtime of TensorRT, from `load` to results.
 
-The runtime's module is a fake: TensorRT 8.6's engines, under the version and the module's name of a later runtime.
+The runtime is a fake. It runs engines as TensorRT 8.6 does, but has the version and the module name of a later runtime.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trtbuild.toolchain.libraries import devices, runtimes, table
 
 __all__ = ["rig"]
 
-#: The names in the bindings of 10.16 that the plans of 8.6 need.
+#: The attributes with which plans of 8.6 are run. trtbuild checks that the classes of the later runtime still have them.
 _NAMES_OF_ENGINES = SimpleNamespace(create_execution_context_without_device_memory=None, device_memory_size=0)
 _NAMES_OF_CONTEXTS = SimpleNamespace(device_memory=0)
 
@@ -75,7 +75,7 @@ def test_version_compatible_engines_run_without_a_full_tensorrt(
     assert runtime.engine_host_code_allowed
 
 
-def test_the_lean_runtime_of_the_same_version_runs_plans_without_a_lean_runtime(
+def test_the_lean_runtime_of_the_same_version_runs_plans_that_do_not_contain_it(
     install: Install, rig: Rig, tmp_path: Path
 ) -> None:
     runtimes_made = install(tensorrt_lean="8.6.1")

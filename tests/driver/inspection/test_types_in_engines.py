@@ -5,6 +5,8 @@ TensorRT-RTX 1.7.1 has no int8 convolution for Turing: it converts both factors 
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import trtbuild
@@ -46,17 +48,24 @@ models:
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[CommandLine, Any]:
+    """A project, and the document of its first build."""
     root = tmp_path_factory.mktemp("float_engines")
     folder = root / "project"
     folder.mkdir()
     (folder / "trtbuild.yaml").write_text(MANIFEST)
     (folder / "nets.py").write_text(NETS)
-    return CommandLine(folder, root / "cache")
+    command_line = CommandLine(folder, root / "cache")
+    return command_line, command_line("build")
 
 
-def test_every_build_with_such_an_engine_warns(project: CommandLine) -> None:
-    first = project("build")
+@pytest.fixture
+def project(built: tuple[CommandLine, Any]) -> CommandLine:
+    return built[0]
+
+
+def test_every_build_with_such_an_engine_warns(built: tuple[CommandLine, Any]) -> None:
+    project, first = built
     (project.project / "dist" / "net" / "index.json").unlink()
     from_cache, nothing_to_do = project("build"), project("build")
     (warning,) = first["warnings"]
@@ -81,5 +90,5 @@ def test_the_package_names_its_quantized_types(project: CommandLine) -> None:
     assert "model net, float16, quantized to int8" in project.run("inspect", "net").stdout
 
 
-def test_without_layers_no_plan_is_read(project: CommandLine) -> None:
+def test_without_layers_no_weights_are_listed(project: CommandLine) -> None:
     assert [engine["weights"] for engine in project("inspect", "net")["engines"]] == [None, None]

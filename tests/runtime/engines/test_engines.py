@@ -101,7 +101,7 @@ def test_engines_of_a_thread_and_stream_share_their_workspace(rig: Rig) -> None:
     for part in parts:
         (value,) = part([value], rig.call(2, stream=stream))
     np.testing.assert_array_equal(value.numpy(), data * 0.125**3)
-    assert len(rig.gpu.workspaces) <= 3 and len({entry[0] for entry in rig.gpu.workspaces}) == 1
+    assert len({address for address, *_ in rig.gpu.workspaces}) == 1
 
 
 def test_a_grown_workspace_is_set_in_all_its_contexts(rig: Rig) -> None:

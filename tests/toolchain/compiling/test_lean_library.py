@@ -48,12 +48,14 @@ except TrtbuildError as error:
 """
 
 
-def compiled(made: Any, file: Path | None, path: str | None = None, library_path: str = "", **settings: bool) -> str:
+def compiled(
+    job_and_blobs: Any, file: Path | None, path: str | None = None, library_path: str = "", **settings: bool
+) -> str:
     """Compile a version-compatible engine. `path` is a folder for ``sys.path``."""
-    job = replace(made.job, settings=BuilderSettings(version_compatible=True, **settings))
+    job = replace(job_and_blobs.job, settings=BuilderSettings(version_compatible=True, **settings))
     request = {
         "job": encode(job),
-        "blobs": {name: data.hex() for name, data in made.blobs.items()},
+        "blobs": {name: data.hex() for name, data in job_and_blobs.blobs.items()},
         "path": [path] if path else [],
         "file": None if file is None else str(file),
     }

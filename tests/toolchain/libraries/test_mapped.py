@@ -108,14 +108,14 @@ def test_rejects_a_wrong_library_even_if_the_right_one_is_loaded(tmp_path: Path)
         ("beside/libnvonnxparser.so.10", "fits"),
         ("beside/libnvonnxparser.so.10.3.0", "fits"),
         ("elsewhere/libnvonnxparser.so.10.3.0", "fits"),
-        ("elsewhere/libnvonnxparser.so.10", "is not the parser in the folder of"),
+        ("elsewhere/libnvonnxparser.so.10", "not the parser in the folder of"),
         ("beside/libnvonnxparser.so.10.4.0", "which is 10.4.0"),
     ],
 )
 def test_finds_the_version_of_a_parser_by_its_name_or_folder(tmp_path: Path, name: str, result: str) -> None:
     file = library(tmp_path / "beside" / "libnvinfer.so.10", ("getInferLibVersion", 100300))
     parser = library(tmp_path / name)
-    assert result.removeprefix("is ") in checked("tensorrt", "10.3.0", [file, parser])
+    assert result in checked("tensorrt", "10.3.0", [file, parser])
 
 
 def test_ignores_libraries_of_the_other_toolchain(tmp_path: Path) -> None:

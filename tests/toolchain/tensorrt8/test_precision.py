@@ -137,13 +137,18 @@ def test_outputs_of_a_nested_graph_have_its_declared_type(inside: int, outside: 
 
 def test_outputs_of_a_loop_have_the_type_of_its_body() -> None:
     """The first output of the body is the condition of the loop, not a result."""
-    values = [("k", 7, []), ("c", 9, []), ("s", 10, [4])]
-    inner = [("Identity", "c", "d", {}), ("Cast", "s", "u", {"to": 1}), ("Cast", "u", "t", {"to": 10})]
+    body_inputs = (("number", 7, []), ("condition", 9, []), ("state", 10, [4]))
+    body_outputs = (("next_condition", 9, []), ("next_state", 10, [4]), ("scanned", 1, [4]))
     body = h.make_graph(
-        [h.make_node(kind, [x], [y], **to) for kind, x, y, to in (*inner, ("Identity", "u", "each", {}))],
+        [
+            h.make_node("Identity", ["condition"], ["next_condition"]),
+            h.make_node("Cast", ["state"], ["as_float"], to=1),
+            h.make_node("Cast", ["as_float"], ["next_state"], to=10),
+            h.make_node("Identity", ["as_float"], ["scanned"]),
+        ],
         "nested",
-        [h.make_tensor_value_info(*value) for value in values],
-        [h.make_tensor_value_info(*value) for value in (("d", 9, []), ("t", 10, [4]), ("each", 1, [4]))],
+        [h.make_tensor_value_info(*value) for value in body_inputs],
+        [h.make_tensor_value_info(*value) for value in body_outputs],
     )
     inputs = [h.make_tensor_value_info(*value) for value in (("i0", 7, []), ("i1", 9, []), ("i2", 10, [4]))]
     nodes = [h.make_node("Loop", ["i0", "i1", "i2"], ["v0", "v1"], body=body), h.make_node("Exp", ["v0"], ["o0"])]

@@ -21,16 +21,16 @@ def precision_lines(document: InspectedPrecision) -> list[str]:
 
 def _module_rows(operators: Sequence[ComputedOperator]) -> Iterator[tuple[str, ...]]:
     """A row for each module and type: the module, the type with its pattern, the operators."""
-    names_by_row: dict[tuple[str, str, str], list[str]] = {}
+    operators_of_module: dict[tuple[str, str, str], list[str]] = {}
     for entry in operators:
         if entry.rule is None:
             pattern = f" ({entry.pattern})" if entry.pattern is not None else ""
-            names_by_row.setdefault((entry.module, entry.type, pattern), []).append(_name(entry))
-    modules_by_row: dict[tuple[str, str, str], int] = {}
-    for (module, type_, pattern), names in names_by_row.items():
+            operators_of_module.setdefault((entry.module, entry.type, pattern), []).append(_name(entry))
+    modules_of_row: dict[tuple[str, str, str], int] = {}
+    for (module, type_, pattern), names in operators_of_module.items():
         row = (_with_wildcards(module), f"{type_}{pattern}", ", ".join(dict.fromkeys(names)))
-        modules_by_row[row] = modules_by_row.get(row, 0) + 1
-    for (module, type_, operators_text), number in modules_by_row.items():
+        modules_of_row[row] = modules_of_row.get(row, 0) + 1
+    for (module, type_, operators_text), number in modules_of_row.items():
         yield (f"  {module}{f' ({number})' if number > 1 else ''}", type_, operators_text)
 
 

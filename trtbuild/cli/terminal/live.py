@@ -5,7 +5,7 @@ Rules
 1. Rich is imported when the first step starts, or when other work, such as planning, takes longer than `PHASE_DELAY_S`. A
    build with nothing to do does not import it.
 2. In the line of a finished step, only the reason may be cut. Each line of the area fits into one row of the screen.
-3. The area uses at most half of the screen, so that finished steps stay visible.
+3. The area uses at most half of the screen, so that finished steps stay visible, and at most two rows of a tiny screen.
 4. `close` removes the area at the end of every build, also after an error. Rich would hide the cursor, but this module
    keeps it visible, so that the terminal works as before after a ``kill -9``.
 """
@@ -206,10 +206,10 @@ class LiveProgress(Progress):
             return crop(f"{frame} {step}", width - 1)
         if last_s:
             note = f"  last time {duration(last_s)}"
-            name_width = self.tally.id_width
+            name_width = self.tally.id_width  # as in the lines of finished steps
             if max(len(step), name_width) + len(note) > free_columns:
                 note = f"  last {duration(last_s)}"
-                name_width = free_columns - len(note)
+                name_width = free_columns - len(note)  # the note is then at the right edge
             if name_width >= LEAST_NAME_WIDTH:
                 name = _without_middle(step, free_columns - len(note))
                 return f"{terminal.cyan(head)}{name:{name_width}}{terminal.dim(note)}"

@@ -72,7 +72,7 @@ class Recipe:
 
     @classmethod
     def from_json(cls, data: object) -> Recipe:
-        """The inverse of `to_json`. Raises ValueError for `data` of another form. Other members of the object are ignored."""
+        """The inverse of `to_json`. Raises ValueError for `data` of another form. Other members are ignored."""
         if not isinstance(data, dict):
             raise ValueError("a recipe is an object")
         stage, version, parts = data.get("stage"), data.get("version"), data.get("parts")

@@ -3,8 +3,8 @@
 Rules
 1. PyTorch negates some tensors only when it reads them (``is_neg``: the imaginary part of a conjugate). Such a tensor is
    copied, with its negated values. The copy is needed even for a contiguous tensor.
-2. Sparse and nested tensors have no rows to read: they are refused. The checks of dtypes and devices already refuse
-   quantized tensors, conjugates (complex) and meta tensors.
+2. Sparse, nested and mkldnn tensors do not store their values as one array with strides: they are refused. The checks of
+   dtypes and devices already refuse quantized tensors, conjugates (complex) and meta tensors.
 3. An engine needs a tensor with memory. FakeTensors, tensors inside ``torch.vmap`` and similar functions, and
    subclasses whose values are not in their own memory are refused.
 """
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 def needs_materializing(tensor: torch.Tensor) -> bool:
-    """Whether `tensor` is negated only when it is read (rule 1), or is sparse or nested (rule 2)."""
+    """Whether `tensor` is negated only when it is read (rule 1), or has no strides (rule 2)."""
     import torch
 
     return bool(tensor.is_neg() or tensor.layout != torch.strided or tensor.is_nested)
 
 
 def materialize(tensor: torch.Tensor, name: str) -> torch.Tensor:
-    """Return `tensor`, or a copy with negated values (rule 1). Raises CallRefused for a sparse or nested tensor (rule 2).
+    """Return `tensor`, or a copy with negated values (rule 1). Raises CallRefused for a tensor without strides (rule 2).
     `name` is for the text of the error."""
     import torch
 

@@ -37,8 +37,8 @@ def lower(
     `decompositions` maps each operator that has no ONNX translation to its decomposition, in the form of
     ``ExportedProgram.run_decompositions``. `points` are additional values of the symbols for the comparison of rule 4.
 
-    Raises SourceError for a program that writes to one of its inputs (code ``mutated-input``) and for a pattern of a
-    precision that does not fit the modules of the program (``precision-pattern``), and InconsistentShapes (rule 4).
+    Raises SourceError for a program that writes to one of its inputs (code ``mutated-input``), and for the patterns that
+    `check_modules` refuses (``precision-pattern``). Raises InconsistentShapes (rule 4).
     """
     precisions = precision if isinstance(precision, Precisions) else Precisions(precision)
     check_modules(program, precisions)
@@ -63,11 +63,11 @@ def run_passes(program: Program, request: Request, passes: Sequence[Pass]) -> Pr
         for step in passes:
             program = step.function(program, request)
     # `assemble` is the only function that builds the functional form
-    signature = program.exported.graph_signature
+    graph_signature = program.exported.graph_signature
     exported = assemble(
         program.exported.graph_module,
-        list(signature.input_specs),
-        list(signature.output_specs),
+        list(graph_signature.input_specs),
+        list(graph_signature.output_specs),
         program.exported.range_constraints,
         program.exported.constants,
     )

@@ -1,7 +1,8 @@
 """Describe a call of a model by its flow: the calls of operators with their arguments, but without the elements of tensors.
 
 Two calls with equal flows have equal results. While the model is called, each operator call is recorded as (operator,
-arguments). The operator computes nothing, and returns uninitialized memory of the right size. (Rule 5 has exceptions.)
+arguments). The operator computes nothing, and returns uninitialized memory of the right size. (Rules 5 and 6 list the
+exceptions.)
 Each value gets an identifier, its *number*, which depends only on the operator and its arguments. So the
 order of independent calls does not matter. Repeated calls and calls whose results are not used do not matter, either. If
 two flows are equal, their results are the same function of the same weights, constants and inputs. Then no elements of
@@ -163,7 +164,7 @@ class _FlowRecorder(TorchDispatchMode):
             or not _is_deterministic(func, args, kwargs)
         ):
             raise CannotFollow(f"{func} is not followed")
-        kwargs = {key: value for key, value in kwargs.items() if not self._is_empty_mask(name, key, value)}
+        kwargs = {key: value for key, value in kwargs.items() if not self._is_mask_without_effect(name, key, value)}
         keywords = tuple((key, self._argument_key(kwargs[key])) for key in sorted(kwargs.keys() - _IGNORED_ARGUMENTS))
         description = (self._argument_key(args), keywords)
         inputs = [self.value(leaf) for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
@@ -172,6 +173,7 @@ class _FlowRecorder(TorchDispatchMode):
             all(value.is_constant for value in inputs) and name not in _EMPTY_OPERATORS
         )
         is_view = any(returned.alias_info is not None for returned in func._schema.returns)
+        # computed: constants (rule 5)
         if is_constant and not written_positions and (inputs or not is_view):
             return self._compute_constant(func, args, kwargs, is_view)
         if name.removesuffix("_") in _INDEX_OPERATORS:
@@ -181,10 +183,13 @@ class _FlowRecorder(TorchDispatchMode):
             return self._write(func, name, written_positions, description, args, fake_arguments)
         with self._fake_mode:
             fake_results = func(*fake_arguments[0], **fake_arguments[1])
-        if not any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(fake_results)):
+        if not any(
+            isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(fake_results)
+        ):  # a size, or an element
             if fake_results is not None and name not in _SIZE_OPERATORS:
                 raise CannotFollow(f"{func} reads elements")
             return fake_results
+        # not computed: a view of the same memory, or new memory without values
         results = func(*args, **kwargs) if is_view else pytree.tree_map_only(torch.Tensor, memory_like, fake_results)
         pairs = list(zip(pytree.tree_leaves(results), pytree.tree_leaves(fake_results), strict=True))
         for position, (result, fake) in enumerate(pairs):
@@ -222,10 +227,12 @@ class _FlowRecorder(TorchDispatchMode):
                 )
         return results
 
-    def _is_empty_mask(self, operator: str, key: str, value: Any) -> bool:
-        """Whether a keyword argument is an attention mask that changes nothing (rule 5)."""
-        if key != "attn_mask" or value is None:
-            return key == "attn_mask"
+    def _is_mask_without_effect(self, operator: str, key: str, value: Any) -> bool:
+        """Whether a keyword argument is an attention mask that changes nothing (rule 5): None or zeros."""
+        if key != "attn_mask":
+            return False
+        if value is None:
+            return True
         if "attention" not in operator:
             return False
         return self.value(value).is_constant and value.is_floating_point() and not bool(value.any())

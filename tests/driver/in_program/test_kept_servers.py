@@ -79,6 +79,7 @@ def test_they_end_when_nothing_is_compiled(tmp_path: Path) -> None:
     assert servers.is_alive  # they are in use
     kept.give_back(servers)
     wait_until_gone([servers.pid])
+    kept.close_idle()  # waits for the thread that ends them
     assert _pid(kept) is None
 
 

@@ -411,9 +411,16 @@ def test_the_outputs_of_a_model_wait_for_the_announced_step_of_another_model(fai
         a_step("b", "package", "p", "b/trace/t"),
         fails=fails,
     )
+    announced = threading.Event()
 
     def run(step: Step, plan: ModelPlan, announce: Callable[[], None]) -> StepRun:
-        ran = project.run(step, plan, announce)
+        def announce_and_note() -> None:
+            announce()
+            announced.set()
+
+        if step.id == "b/engine/first":  # otherwise model b would be planned before the announcement
+            assert announced.wait(30)
+        ran = project.run(step, plan, announce_and_note)
         if step.id == "b/package/p":
             threading.Timer(0.2, project.checked.set).start()  # model b is planned without open steps before
         return ran

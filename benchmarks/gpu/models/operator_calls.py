@@ -121,22 +121,17 @@ def _negative_indices(x: torch.Tensor, y: torch.Tensor) -> Tensors:
     return x[y], x[:, y], x[y, y], x.index_put((y,), x[0] * 2), x[-1], x[:, -2:]
 
 
+def _interpolations(x: torch.Tensor, mode: str) -> Tensors:
+    scaled = (F.interpolate(x, scale_factor=scale, mode=mode) for scale in (1.7, 2.0, 2.5))
+    return *scaled, F.interpolate(x, size=13, mode=mode)
+
+
 def _nearest_exact(x: torch.Tensor) -> Tensors:
-    return (
-        F.interpolate(x, scale_factor=1.7, mode="nearest-exact"),
-        F.interpolate(x, scale_factor=2.0, mode="nearest-exact"),
-        F.interpolate(x, scale_factor=2.5, mode="nearest-exact"),
-        F.interpolate(x, size=13, mode="nearest-exact"),
-    )
+    return _interpolations(x, "nearest-exact")
 
 
 def _nearest(x: torch.Tensor) -> Tensors:
-    return (
-        F.interpolate(x, scale_factor=1.7, mode="nearest"),
-        F.interpolate(x, scale_factor=2.0, mode="nearest"),
-        F.interpolate(x, scale_factor=2.5, mode="nearest"),
-        F.interpolate(x, size=13, mode="nearest"),
-    )
+    return _interpolations(x, "nearest")
 
 
 def _linear(x: torch.Tensor) -> Tensors:

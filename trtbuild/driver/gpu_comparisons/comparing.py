@@ -39,8 +39,8 @@ ORDINAL = 0
 
 @dataclass(frozen=True)
 class Compared:
-    """The report of a comparison, and the file of its worst inputs as a blob of the store; None if there is no such
-    file."""
+    """The report of a comparison, and the stored file of its worst inputs. The file is None without such
+    inputs."""
 
     report: Report
     worst: Output | None

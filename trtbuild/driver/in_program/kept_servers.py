@@ -36,7 +36,7 @@ class KeptServers:
         self._start_again()
 
     def _start_again(self) -> None:
-        """Forget the servers, in a forked copy of the process that has started them."""
+        """Begin without servers. A forked copy of the program does this again, because the servers are not its own."""
         self._lock = threading.Lock()
         self._servers: ForkServers | None = None
         self._installed: object = None

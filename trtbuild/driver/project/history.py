@@ -104,7 +104,7 @@ class History:
             replace_file(self._path, f"{{\n{lines}\n}}".encode(), mode=0o600)
 
     def _text(self, step: str) -> str:
-        """The entry of a step as JSON text; empty if there is no entry, or if it cannot be read."""
+        """The entry of a step as JSON text. The text is empty without an entry, or if the entry cannot be read."""
         with contextlib.suppress(OSError, UnicodeDecodeError):
             return self._entries.get(step, "")
         return ""

@@ -2,7 +2,7 @@
 
 Rules
 1. The digest of a file must be the expected one. It comes from `FileDigests.known_digests`, whose entries are valid until
-   the next edit. If there is no such entry, the file is read now, and its last change must be at least one tick of the
+   the next edit. Without a valid entry, the file is read now, and its last change must be at least one tick of the
    clock before the read (`settled`).
 2. Listings are read again, between two reads of the directory's identity. Links are read again, too.
 3. trtbuild's own sources and the directories of ``sys.path`` were last changed before this process started. The same holds

@@ -4,7 +4,7 @@
 2. Batch normalization by the statistics of the batch in a module that has running statistics: the translation uses the
    running statistics.
 3. Average pooling with `divisor_override`: ONNX's AveragePool has no such attribute. Average pooling with `ceil_mode` that
-   counts padding: TensorRT divides by another number. The lower step rewrites most of these calls.
+   counts padding: TensorRT gives other averages. The lower step rewrites most of these calls.
 4. Repeating each element a dynamic number of times: the translation puts the copies on the wrong axis.
 5. Scattering with the reduction mean: ONNX's ScatterElements does not have it. Scattering with amax or amin and without
    the elements of the target: the translation begins with the lowest number instead of -inf.

@@ -1,10 +1,10 @@
 """Store the weights of a model in forked copies of this process, while it exports the model and proves the result.
 
 Rules
-1. Weights of many bytes are stored from before the export on. The export decides which of them the program reads, so some
-   may be stored that no record names (garbage collection removes these), and the others are stored after the export.
-2. User code may change a weight during the export. So the copy also computes the XXH3 digest of each weight, and what it
-   has stored is used only if the weight has this digest after the export, too.
+1. If the weights have many bytes, storing them begins before the export. The program may not need all of them. Garbage
+   collection removes those that no record names. Weights that exist only after the export are stored then.
+2. User code may change a weight during the export. So the copy also computes the XXH3 digest of each weight. A stored
+   weight is used only if the weight has the same digest after the export.
 3. Nothing is stored before the export if the program may have other weights than the module: those of a ``weights:`` file,
    or weights in the types of quantizers.
 4. If a copy fails, the caller stores all weights itself. This is not an error.

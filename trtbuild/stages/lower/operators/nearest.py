@@ -3,7 +3,7 @@
 PyTorch (``UpSample.h``, ``nearest_neighbor_compute_source_index``) multiplies the index of an output element by a float32
 number and rounds down. ONNX's Resize divides by another float32 number. If the exact product is a whole number, the two may
 round to different elements: with ``scale_factor=1.2``, output element 18 is input element 15 for one and 14 for the other.
-TensorRT 8.6 ignores the scale, and uses the quotient of the sizes (seen on an H200).
+With TensorRT 8.6 on an H200, Resize by 1.7 gave other elements than PyTorch. The quotient of the sizes would explain them.
 
 Rules
 1. The factor of an axis is ``1 / scale`` if the call has a scale, and ``size / count`` otherwise. `count` is the number of

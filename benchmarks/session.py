@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import Median, Run, run, run_alternately
+from benchmarks.measure import Median, Run, measure_alternately, run
 
 #: Modules that some builds must not import. Modules of the same names that raise an ImportError are put on PYTHONPATH.
 TORCH = ("torch",)
@@ -123,19 +123,19 @@ class Session:
             environment["PYTHONPATH"] = str(self._poisoned(poison))
         return environment
 
-    def script(self, project: Path, output: Path) -> Run:
+    def script(self, project: Path, *, memory: bool) -> Run:
         """Run `straight_vit.py` once, on the model of a `vit` project."""
         sizes = self.sizes
-        return self.run_script("straight_vit.py", project, [sizes.layers, sizes.hidden, sizes.image], output)
+        return self.run_script("straight_vit.py", project, [sizes.layers, sizes.hidden, sizes.image], memory=memory)
 
-    def run_script(self, name: str, project: Path, arguments: Sequence[str | int], output: Path | None = None) -> Run:
+    def run_script(self, name: str, project: Path, arguments: Sequence[str | int], *, memory: bool) -> Run:
         """Run the script `name` of `measurements/scripts` once. Its first argument is a folder for its files, which is
         deleted."""
-        output = self.work / "straight" if output is None else output
+        output = self.work / "straight"
         shutil.rmtree(output, ignore_errors=True)
         script = Path(__file__).parent / "measurements" / "scripts" / name
         command: list[str | Path] = [sys.executable, script, output, *map(str, arguments)]
-        done = run(command, project, environment=self.environment(), memory=True)
+        done = run(command, project, environment=self.environment(), memory=memory)
         self.say(f"  the script: {done}")
         shutil.rmtree(output)
         return done
@@ -144,10 +144,9 @@ class Session:
         """The script's medians. The first call measures them, unless `note_script` was called before."""
         if self._script is None:
             self.say("  the straight script, for the ratios below")
-            output = self.work / "straight"
-            self._script = run_alternately(self.sizes.cold_repeats, script=lambda: self.script(project, output))[
-                "script"
-            ]
+            self._script = measure_alternately(
+                self.sizes.cold_repeats, script=lambda memory: self.script(project, memory=memory)
+            )["script"]
         return self._script
 
     def note_script(self, median: Median) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from benchmarks.architectures import ARCHITECTURES, script_arguments, write_architecture
 from benchmarks.figure import Row
-from benchmarks.measure import run_alternately
+from benchmarks.measure import measure_alternately
 from benchmarks.measurements.cold_build import build_cold, compare
 from benchmarks.session import Session
 
@@ -20,9 +20,9 @@ def rows(session: Session) -> Iterator[Row]:
 def _rows_of(session: Session, name: str) -> Iterator[Row]:
     project = write_architecture(session.folder(f"cold-{name}"), name)
     session.say(f"  {session.sizes.cold_repeats} times: the script, {name}")
-    medians = run_alternately(
+    medians = measure_alternately(
         session.sizes.cold_repeats,
-        script=lambda: session.run_script("straight_model.py", project, script_arguments(name)),
-        ours=lambda: build_cold(session, project),
+        script=lambda memory: session.run_script("straight_model.py", project, script_arguments(name), memory=memory),
+        trtbuild=lambda memory: build_cold(session, project, memory=memory),
     )
-    yield from compare(name, medians["ours"], medians["script"], 0.85)
+    yield from compare(name, medians["trtbuild"], medians["script"], 0.85)

@@ -3,8 +3,8 @@
 The script (`straight_vit.py`) is what a good engineer would write with the documented calls. Both import the same
 `models/vit.py`, build for the same SM and profile with the builder's default settings, and write the engine's plan. The
 time of imports counts on both sides. trtbuild also compares the traced program with the eager model, stores everything in
-its cache and writes a package. The time of this extra work is not subtracted. Time is wall time; memory is the peak of the
-process tree's PSS. All numbers are medians.
+its cache and writes a package. The time of this extra work is not subtracted. Time is wall time, a median. Memory is the
+peak of the process tree's PSS in one more run.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks import projects
 from benchmarks.figure import Check, Ratio, Row, Value
-from benchmarks.measure import Median, Run, run_alternately
+from benchmarks.measure import Median, Run, measure_alternately
 from benchmarks.session import Session, delete_build, run_counts
 
 
@@ -24,11 +24,11 @@ def rows(session: Session) -> Iterator[Row]:
     whole = projects.write_vit(session.folder("vit-whole"), **sizes.vit)
     layered = projects.write_vit(session.folder("vit-layered"), granularity=True, **sizes.vit)
     session.say(f"  {sizes.cold_repeats} times: the script, one engine, an engine for each layer")
-    medians = run_alternately(
+    medians = measure_alternately(
         sizes.cold_repeats,
-        script=lambda: session.script(whole, session.work / "straight"),
-        whole=lambda: build_cold(session, whole),
-        layered=lambda: build_cold(session, layered),
+        script=lambda memory: session.script(whole, memory=memory),
+        whole=lambda memory: build_cold(session, whole, memory=memory),
+        layered=lambda memory: build_cold(session, layered, memory=memory),
     )
     session.note_script(medians["script"])
     script = medians["script"]
@@ -49,10 +49,10 @@ def compare(name: str, ours: Median, script: Median, bound: float) -> Iterator[R
     yield Ratio(f"{name}: peak memory", *memory, 1.2)
 
 
-def build_cold(session: Session, project: Path) -> Run:
+def build_cold(session: Session, project: Path, *, memory: bool) -> Run:
     """Build a project once, with an empty cache. Raises RuntimeError if it was not a cold build."""
     delete_build(project, cache=True)
-    run, document = session.document(project, "build", memory=True)
+    run, document = session.document(project, "build", memory=memory)
     if run_counts(document).get("trace") != 1:
         raise RuntimeError(f"a cold build ran {run_counts(document)}")
     session.say(f"  {project.name}: {run}")

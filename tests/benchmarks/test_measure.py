@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.measure import CommandFailed, Median, Run, run, run_alternately
+from benchmarks.measure import CommandFailed, Median, Run, measure_alternately, run, run_alternately
 
 _MIB = 1 << 20
 
@@ -76,3 +76,18 @@ def test_runs_candidates_alternately_and_returns_medians() -> None:
     assert medians["a"].wall_s == 3.0
     assert medians["b"].wall_s == 100.0
     assert isinstance(medians["a"], Median)
+
+
+def test_times_are_those_of_the_runs_without_a_measurement_of_memory() -> None:
+    def candidate(memory: bool) -> Run:
+        return Run(9.0, 9.0, b"", peak_bytes=7) if memory else Run(2.0, 1.0, b"")
+
+    median = measure_alternately(3, a=candidate)["a"]
+    assert (median.wall_s, median.cpu_s, median.peak_bytes) == (2.0, 1.0, 7)
+    assert [run.peak_bytes for run in median.runs] == [0, 0, 0, 7]
+
+
+def test_the_cpu_time_contains_that_of_a_process_that_outlives_the_command(tmp_path: Path) -> None:
+    burn = "import time\nwhile time.process_time() < 0.6: pass"
+    done = python(f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {burn!r}])", tmp_path)
+    assert done.cpu_s > 0.6

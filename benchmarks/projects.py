@@ -15,8 +15,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-#: GPU architectures (SM) for which TensorRT-RTX can build a model with float32 matrix products. A project for n targets
-#: uses the first n of them.
+#: GPU architectures (SM) for which TensorRT-RTX can build a model with float32 matrix products. `write_many` uses the
+#: first `target_count` of them.
 SMS = (80, 86, 89, 120, 121)
 
 _MANY_HEAD = """\
@@ -225,7 +225,7 @@ def write_wide(folder: Path, layers: int, width: int) -> Path:
 
 
 def edit_layer(folder: Path, layer: int, activation: str = "ReLU") -> None:
-    """Replace the activation function of one layer in the source of a `write_vit` project. This undoes earlier edits."""
+    """Replace the activation function of one layer in the source of a `write_vit` project, and undo earlier edits."""
     edit = f"    model.layers[{layer}].mlp.activation_fn = torch.nn.{activation}()\n"
     write(folder / "models" / "vit.py", _VIT_MODEL.replace(_EDIT_MARK, edit))
 
@@ -288,7 +288,6 @@ def write(path: Path, text: str) -> None:
 def main() -> None:
     """Write one of the projects. With ``--build``, build it, too."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.projects", description=main.__doc__)
-    parser.add_argument("--build", action="store_true", help="also build it, with its own cache/")
     kinds = parser.add_subparsers(dest="kind", required=True)
     many_parser = kinds.add_parser("many", help="many tiny models for several targets")
     many_parser.add_argument("--models", dest="model_count", type=int, default=200, metavar="N")
@@ -303,6 +302,7 @@ def main() -> None:
     vit_parser.add_argument("--profile-sets", type=int, default=1)
     for project_parser in (many_parser, vit_parser):
         project_parser.add_argument("folder", type=Path, metavar="DIR")
+        project_parser.add_argument("--build", action="store_true", help="also build it, with its own cache/")
     options = vars(parser.parse_args())
     build, kind, folder = options.pop("build"), options.pop("kind"), options.pop("folder")
     if kind == "many":

@@ -1,6 +1,7 @@
 """Compare ViT-B as one engine with ViT-B as twelve engines, one for each layer.
 
-With twelve engines, only the engine of a changed layer is built again. The benchmark measures what these engines cost at run time.
+With twelve engines, only the engine of a changed layer is built again. The benchmark measures what twelve engines cost at
+run time.
 """
 
 from __future__ import annotations

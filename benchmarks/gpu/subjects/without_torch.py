@@ -87,7 +87,10 @@ def _run(folder: Path) -> list[dict[str, Any]]:
 
 
 def _error_of_job(module: Any, file: Path) -> float:
-    """Run a module with the inputs in `file`. Returns the largest error of its outputs, or infinity if their number differs."""
+    """Run a module with the inputs in `file`, and return the largest error of its outputs.
+
+    The error is infinite if the number of outputs differs.
+    """
     import numpy as np
 
     from trtbuild.runtime.memory.choosing import choose_memory

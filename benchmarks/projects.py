@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 #: GPU architectures (SM) for which TensorRT-RTX can build a model with float32 matrix products. `write_many` uses the
 #: first `target_count` of them.
@@ -285,8 +286,8 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def main() -> None:
-    """Write one of the projects. With ``--build``, build it, too."""
+def parse_arguments(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+    """Return the options of the command line, by name: `kind`, `folder`, `build`, and those of the project's kind."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.projects", description=main.__doc__)
     kinds = parser.add_subparsers(dest="kind", required=True)
     many_parser = kinds.add_parser("many", help="many tiny models for several targets")
@@ -303,7 +304,12 @@ def main() -> None:
     for project_parser in (many_parser, vit_parser):
         project_parser.add_argument("folder", type=Path, metavar="DIR")
         project_parser.add_argument("--build", action="store_true", help="also build it, with its own cache/")
-    options = vars(parser.parse_args())
+    return vars(parser.parse_args(arguments))
+
+
+def main() -> None:
+    """Write one of the projects. With ``--build``, build it, too."""
+    options = parse_arguments()
     build, kind, folder = options.pop("build"), options.pop("kind"), options.pop("folder")
     if kind == "many":
         write_many(folder, **options)

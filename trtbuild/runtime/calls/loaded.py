@@ -1,4 +1,4 @@
-"""An opened and verified package for one device: the result of `trtbuild.load`."""
+"""An open package for one device: the result of `trtbuild.load`."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class Engines(Protocol):
 
 
 class Loaded:
-    """An open package, for one device. Its files have been read and verified. The first call of `module()` creates the
-    engines.
+    """An open package, for one device. Its files have been read, and verified unless `trtbuild.load` got ``verify=False``.
+    The first call of `module()` creates the engines.
 
     `target` is the target whose engines run. On the CPU it is None, and PyTorch or onnxruntime computes the reference
     program.

@@ -9,7 +9,7 @@ questions are in tests/runtime/fake_tensorrt, and recording.json beside them has
 
 The library runs in a child process, which writes each answer at once. If a question ends the process, the recording
 contains the call that ended it, and the next question goes to another process. A question that may leave the GPU or the
-library in an undefined state has a process of its own.
+library in an undefined state gets a separate process.
 """
 
 from __future__ import annotations

@@ -138,7 +138,8 @@ class _Builds:
     def _cpu_s(self) -> float:
         """The CPU time of the watcher and its processes, also of those that have ended and were waited for."""
         all_times = [process.cpu_times() for process in self._processes()]
-        return sum(times.user + times.system + times.children_user + times.children_system for times in all_times)
+        totals_s = (times.user + times.system + times.children_user + times.children_system for times in all_times)
+        return float(sum(totals_s))
 
     def _processes(self) -> list[psutil.Process]:
         return [self._process, *self._process.children(recursive=True)]

@@ -1,7 +1,7 @@
 """Projects of public architectures of the transformers library, for cold builds: ResNet-50, BERT and Whisper's encoder.
 
 Nothing is downloaded: the sizes are the published ones, and weights are random and seeded. Each project has one model with
-batches from 1 to 8, and ``straight_model.py`` builds the same module.
+batches from 1 to 8, and ``measurements/scripts/straight_model.py`` builds the same module.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from benchmarks.projects import write
 
 _MODULE = '''\
 """{title}: random weights, nothing is downloaded."""
@@ -50,7 +52,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Architecture:
-    """A module of transformers. `module` is an expression with the dict `sizes`; `small` are sizes for quick tests."""
+    """A module of transformers. `module` is an expression that uses the dict `sizes`. `small` has sizes for quick tests."""
 
     title: str
     imports: str
@@ -87,8 +89,6 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 def write_architecture(folder: Path, name: str, *, small: bool = False) -> Path:
     """Write the project of the architecture `name`. A file is written only if its contents differ."""
-    from benchmarks.projects import write
-
     architecture = ARCHITECTURES[name]
     profile = {
         each.name: {kind: [batch, *each.shape] for kind, batch in (("min", 1), ("opt", 4), ("max", 8))}

@@ -45,7 +45,9 @@ def _clone(workspace: Workspace, original: ModelPlan, name: str) -> None:
     """Store a copy of each record of `original` for the model `name`, in the order of the steps."""
     plan = workspace.plan(name)
     _extend_chain(workspace, original, plan)
-    for _ in original.steps:
+    for (
+        _
+    ) in original.steps:  # each pass copies the steps whose inputs exist, so there are at most as many passes as steps
         plan = workspace.plan(name)
         missing = [step for step in plan.steps.values() if step.verdict == "run"]
         if not missing:
@@ -75,7 +77,8 @@ def _extend_chain(workspace: Workspace, original: ModelPlan, plan: ModelPlan) ->
 
 
 def _outputs(workspace: Workspace, step: Step, outputs: Mapping[str, Output]) -> dict[str, Output]:
-    """The outputs of a copied record. Those in `_CHANGED_OUTPUTS` and the digests of partitions get new bytes."""
+    """Return the outputs of a copied record: those in `_CHANGED_OUTPUTS` with other bytes, and partitions with other
+    digests of their programs."""
     store = workspace.store
     copied = dict(outputs)
     for output in _CHANGED_OUTPUTS.get(step.stage, ()):
@@ -83,11 +86,11 @@ def _outputs(workspace: Workspace, step: Step, outputs: Mapping[str, Output]) ->
     if step.stage == "partition":
         document = store.get_bytes(outputs["partitions"].sha256)
         for output in outputs:
-            _, found, graph = output.partition("program:")
-            if found:
-                renamed = store.put_bytes(f"{graph} {step.id}".encode()).sha256
-                document = document.replace(graph.encode(), renamed.encode())
-                copied[f"program:{renamed}"] = copied.pop(output)
+            if output.startswith("program:"):
+                digest = output.removeprefix("program:")
+                new_digest = store.put_bytes(f"{digest} {step.id}".encode()).sha256
+                document = document.replace(digest.encode(), new_digest.encode())
+                copied[f"program:{new_digest}"] = copied.pop(output)
         copied["partitions"] = store.put_bytes(document)
     return copied
 

@@ -24,21 +24,21 @@ class Value:
 
 @dataclass(frozen=True)
 class Ratio:
-    """`ours` divided by `theirs`, both measured in this run.
+    """`numerator` divided by `denominator`. The first is usually trtbuild's number, the second that of a peer or a floor.
 
     `bound` is the largest allowed ratio. With `at_least`, it is the smallest allowed ratio.
     """
 
     what: str
-    ours: Value
-    theirs: Value
+    numerator: Value
+    denominator: Value
     bound: float | None = None
     at_least: bool = False
     note: str = ""
 
     @property
     def ratio(self) -> float:
-        return self.ours.number / self.theirs.number
+        return self.numerator.number / self.denominator.number
 
     @property
     def met(self) -> bool | None:
@@ -49,7 +49,8 @@ class Ratio:
     def cells(self) -> tuple[str, str, str, str]:
         """(what, measured, ratio, bound) as text."""
         bound = "" if self.bound is None else f"{'≥' if self.at_least else '≤'} {self.bound:g} ×"
-        return self.what, f"{self.ours}; {self.theirs}{_note(self.note)}", f"{_digits(self.ratio)} ×", bound
+        measured = f"{self.numerator}; {self.denominator}{_note(self.note)}"
+        return self.what, measured, f"{_digits(self.ratio)} ×", bound
 
 
 @dataclass(frozen=True)
@@ -100,14 +101,18 @@ def line(row: Row) -> str:
 
 
 def table(rows: Sequence[tuple[str, Row]]) -> str:
-    """A table of the rows that have a verdict: benchmark, what, measured, bound, verdict. `rows` has the name of the
-    benchmark for each row."""
-    cells = [
-        (name, row.cells()[0], _short(row), row.cells()[3], verdict(row)) for name, row in rows if row.met is not None
-    ]
-    widths = [max((len(row[column]) for row in cells), default=0) for column in range(4)]
+    """Return a table of the rows that have a verdict: benchmark, what, ratio or value, bound, verdict.
+
+    `rows` has the name of the benchmark for each row.
+    """
+    lines = []
+    for name, row in rows:
+        if row.met is not None:
+            what, _, _, bound = row.cells()
+            lines.append((name, what, _short(row), bound, verdict(row)))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
-        "  ".join(text.ljust(width) for text, width in zip(row, [*widths, 0], strict=True)).rstrip() for row in cells
+        "  ".join(text.ljust(width) for text, width in zip(texts, widths, strict=True)).rstrip() for texts in lines
     )
 
 
@@ -115,13 +120,15 @@ def _short(row: Row) -> str:
     """The ratio or the value of a row; empty for a check."""
     if isinstance(row, Limit):
         return _amount(row.value.number, row.value.unit)
-    return row.cells()[2]
+    return f"{_digits(row.ratio)} ×" if isinstance(row, Ratio) else ""
 
 
 def to_json(row: Row) -> dict[str, Any]:
-    """A row as JSON: its fields, its kind, and whether it is met."""
+    """Return a row as JSON: its fields, its kind, and whether it is met."""
     document = {"kind": type(row).__name__.lower(), **asdict(row), "met": row.met}
     if isinstance(row, Ratio):
+        # these keys are older than the names of the fields
+        document["ours"], document["theirs"] = document.pop("numerator"), document.pop("denominator")
         document["ratio"] = row.ratio
     return document
 

@@ -7,9 +7,9 @@
 The library needs a GPU, its driver, `tensorrt` 8.6 and NumPy. Neither torch nor cuda-python is needed. The engines and
 questions are in tests/runtime/fake_tensorrt, and recording.json beside them has the answers that the fake must give.
 
-The library runs in a child process, and each answer is written at once. If a question ends the process, the recording
-has the call that ended it, and the next question goes to another process. Questions that may leave the GPU or the library
-in an undefined state have a process each.
+The library runs in a child process, which writes each answer at once. If a question ends the process, the recording
+contains the call that ended it, and the next question goes to another process. A question that may leave the GPU or the
+library in an undefined state gets a separate process.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.runtime.fake_tensorrt.samples import SAMPLES, Sample
 SCHEMA = "trtbuild.tensorrt-answers/1"
 _DTYPES = {"float32": "FLOAT", "float16": "HALF", "int32": "INT32", "bool": "BOOL"}
 _NO_CALL: tuple[str, str, dict[str, Any]] = "", "", {}
-#: The exit status of a process that did not end in time, as of the program `timeout`.
+#: The status that is recorded for a process that did not end in time. The program `timeout` exits with the same status.
 _TIMED_OUT = 124
 
 
@@ -123,7 +123,7 @@ def build(trt: Any, builder: Any, sample: Sample) -> bytes:
 
 
 def answer_probes(folder: Path, names: list[str]) -> None:
-    """Write the answers to the probes `names` into `folder`. The file ``now.json`` there contains the call in progress."""
+    """Ask the questions `names`, and write the answers into `folder`. Its file ``now.json`` has the call in progress."""
     import tensorrt as trt
 
     gpu = Driver()
@@ -162,7 +162,7 @@ def _note_call(folder: Path, name: str, call: str = "", before: dict[str, Any] |
 def record(timeout_s: float, worker: tuple[str, ...] = ("-m", "benchmarks.gpu_record")) -> dict[str, Any]:
     """Return all answers, and the library and GPU that gave them. `worker` is a program that calls `answer_probes`."""
     answers: dict[str, Any] = {}
-    # Each process answers at least one more question, or builds one more sample.
+    # Usually, each process answers one more question or builds one more sample. The limit allows others, and ends the loop.
     most_processes = 2 * len(probes.PROBES) + len(SAMPLES)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -240,16 +240,18 @@ def differences(old: Any, new: Any, where: str = "") -> list[str]:
         return found
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         return [
-            line for k, pair in enumerate(zip(old, new, strict=True)) for line in differences(*pair, f"{where}/{k}")
+            line
+            for index, pair in enumerate(zip(old, new, strict=True))
+            for line in differences(*pair, f"{where}/{index}")
         ]
-    if (
-        where.endswith("/device_memory")
-        and isinstance(old, int)
-        and isinstance(new, int)
-        and not (old % 512 or new % 512)
-    ):
+    if where.endswith("/device_memory") and _is_workspace_size(old) and _is_workspace_size(new):
         return []  # two builds of a network may choose different kernels, which need different sizes
     return [] if old == new else [f"{where}: {old!r} was recorded, and the answer is {new!r}"]
+
+
+def _is_workspace_size(value: Any) -> bool:
+    """Return whether `value` is a number of bytes that TensorRT may need: a multiple of 512."""
+    return isinstance(value, int) and value % 512 == 0
 
 
 def main() -> int:
@@ -265,12 +267,13 @@ def main() -> int:
     if options.worker:
         answer_probes(options.worker, options.names)
         return 0
-    found = json.loads(json.dumps(record_fake() if options.fake else record(options.timeout)))
+    recording = record_fake() if options.fake else record(options.timeout)
+    recording = json.loads(json.dumps(recording))  # tuples become lists, as in the file of --check
     if options.out:
-        options.out.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+        options.out.write_text(json.dumps(recording, indent=1, sort_keys=True) + "\n")
     if options.check:
-        lines = differences(json.loads(options.check.read_text())["answers"], found["answers"])
-        print("\n".join(lines) or f"as recorded: {len(found['answers'])} answers")
+        lines = differences(json.loads(options.check.read_text())["answers"], recording["answers"])
+        print("\n".join(lines) or f"as recorded: {len(recording['answers'])} answers")
         return 1 if lines else 0
     return 0
 

@@ -14,9 +14,10 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-#: GPU architectures (SM) for which TensorRT-RTX can build a model with float32 matrix products. A project for n targets
-#: uses the first n of them.
+#: GPU architectures (SM) for which TensorRT-RTX can build a model with float32 matrix products. `write_many` uses the
+#: first `target_count` of them.
 SMS = (80, 86, 89, 120, 121)
 
 _MANY_HEAD = """\
@@ -225,7 +226,7 @@ def write_wide(folder: Path, layers: int, width: int) -> Path:
 
 
 def edit_layer(folder: Path, layer: int, activation: str = "ReLU") -> None:
-    """Replace the activation function of one layer in the source of a `write_vit` project. This undoes earlier edits."""
+    """Replace the activation function of one layer in the source of a `write_vit` project, and undo earlier edits."""
     edit = f"    model.layers[{layer}].mlp.activation_fn = torch.nn.{activation}()\n"
     write(folder / "models" / "vit.py", _VIT_MODEL.replace(_EDIT_MARK, edit))
 
@@ -285,10 +286,9 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def main() -> None:
-    """Write one of the projects. With ``--build``, build it, too."""
+def parse_arguments(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+    """Return the options of the command line, by name: `kind`, `folder`, `build`, and those of the project's kind."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.projects", description=main.__doc__)
-    parser.add_argument("--build", action="store_true", help="also build it, with its own cache/")
     kinds = parser.add_subparsers(dest="kind", required=True)
     many_parser = kinds.add_parser("many", help="many tiny models for several targets")
     many_parser.add_argument("--models", dest="model_count", type=int, default=200, metavar="N")
@@ -303,7 +303,13 @@ def main() -> None:
     vit_parser.add_argument("--profile-sets", type=int, default=1)
     for project_parser in (many_parser, vit_parser):
         project_parser.add_argument("folder", type=Path, metavar="DIR")
-    options = vars(parser.parse_args())
+        project_parser.add_argument("--build", action="store_true", help="also build it, with its own cache/")
+    return vars(parser.parse_args(arguments))
+
+
+def main() -> None:
+    """Write one of the projects. With ``--build``, build it, too."""
+    options = parse_arguments()
     build, kind, folder = options.pop("build"), options.pop("kind"), options.pop("folder")
     if kind == "many":
         write_many(folder, **options)

@@ -71,7 +71,7 @@ def _lines(base: Path, paths: Iterable[Path]) -> str:
 
 
 def _is_listed_test(path: Path) -> bool:
-    """Return whether `path` has no module of trtbuild/ to which its name leads."""
+    """Return whether the page lists `path`: not in the example projects, and not if its name leads to a module."""
     folder = path.parent.relative_to(ROOT / "tests")
     module = PACKAGE / folder / path.name.removeprefix("test_")
     is_project = folder.parts[:1] == ("projects",) and path.name != "__init__.py"
@@ -80,7 +80,7 @@ def _is_listed_test(path: Path) -> bool:
 
 
 def _subject(path: Path) -> str:
-    """Return the first sentence of a file: of its docstring, or of the comment at the top of a script."""
+    """Return the first sentence of a module's docstring, or of the comment at the top of a script."""
     text = path.read_text(encoding="utf-8")
     comment = " ".join(line.removeprefix("//") for line in text.partition("\n\n")[0].splitlines())
     text = ast.get_docstring(ast.parse(text)) or "" if path.suffix == ".py" else comment

@@ -60,7 +60,7 @@ exits with the status of its error.
 
 
 def command_line() -> str:
-    """The text of docs/command-line.md."""
+    """Return the text of docs/command-line.md."""
     from trtbuild.cli.commands.sections import SECTIONS
     from trtbuild.cli.main import cli
 
@@ -77,6 +77,7 @@ def command_line() -> str:
 
 
 def _command(command: click.Command, context: click.Context, common: set[str | None]) -> Iterable[str]:
+    """Yield the parts of a command's section, then those of its subcommands. `common` has the names of common options."""
     path = context.command_path
     yield f"### `{path}`\n"
     yield f"```\n{' '.join([path, *command.collect_usage_pieces(context)])}\n```\n"
@@ -95,9 +96,9 @@ def _command(command: click.Command, context: click.Context, common: set[str | N
 
 
 def _options(command: click.Command, context: click.Context) -> list[click.Option]:
-    """The options that the help of `command` shows."""
-    found = [option for option in command.get_params(context) if isinstance(option, click.Option)]
-    shown = [option for option in found if option.get_help_record(context) is not None]
+    """Return the options that the help of `command` shows. Only the top command's list contains ``--help``."""
+    options = [option for option in command.get_params(context) if isinstance(option, click.Option)]
+    shown = [option for option in options if option.get_help_record(context) is not None]
     return [option for option in shown if context.parent is None or "--help" not in option.opts]
 
 
@@ -112,12 +113,13 @@ def _table(options: list[click.Option], context: click.Context | None = None) ->
 
 
 def _epilog(command: click.Command) -> str:
+    """Return the examples of a command as code, without the epilog's first line, which is a heading."""
     lines = (command.epilog or "").replace("\b\n", "").splitlines()[1:]
     return "```sh\n" + "\n".join(line.removeprefix("  ") for line in lines) + "\n```\n" if lines else ""
 
 
 def _text(text: str) -> str:
-    """A help text in Markdown. Its indented lines are not changed, because Markdown reads them as code."""
+    """Return a help text as Markdown. Its indented lines are not changed, because Markdown reads them as code."""
     return "\n".join(line if line.startswith("    ") else _code(line) for line in inspect.cleandoc(text).splitlines())
 
 
@@ -125,14 +127,15 @@ def _code(text: str) -> str:
     """Return `text` with flags, variables and file names in backquotes, unless they have backquotes already."""
     flag, variable = r"--[a-z][\w-]*", r"\$?TRTBUILD_[A-Z_]+=?"
     word = rf"(?<![`\w$])({flag}|{variable}|[\w*/]+\.(?:yaml|lock|npz|npy|safetensors|svg)|~/\.\w+)(?![`\w])"
-    return "`".join(part if number % 2 else re.sub(word, r"`\1`", part) for number, part in enumerate(text.split("`")))
+    parts = text.split("`")  # every second part is in backquotes already
+    return "`".join(part if number % 2 else re.sub(word, r"`\1`", part) for number, part in enumerate(parts))
 
 
 # -- the Python API --------------------------------------------------------------------------------------------------
 
 
 def python_api() -> str:
-    """The text of docs/python-api.md."""
+    """Return the text of docs/python-api.md."""
     import trtbuild
     from trtbuild.driver.in_program.options import options_of
     from trtbuild.driver.packages.exported_file import LoadedFile
@@ -158,6 +161,7 @@ def _function(name: str, function: Callable[..., Any]) -> Iterable[str]:
 
 
 def _documented(name: str, function: Callable[..., Any]) -> Iterable[str]:
+    """Yield the signature and the docstring of a function."""
     yield f"```python\n{_signature(name, function)}\n```\n"
     yield _docstring(function)
 
@@ -182,7 +186,7 @@ def _class(title: str, name: str, kind: type, *, constructor: bool = True) -> It
 
 
 def _signature(name: str, function: Callable[..., Any], *, method: bool = False) -> str:
-    """`name` with the parameters of `function`, on one line if it is short."""
+    """Return `name` with the parameters of `function`, on one line if it is short. A `method` has no `self` there."""
     signature = inspect.signature(function)
     parameters = list(signature.parameters.values())[1 if method else 0 :]
     texts: list[str] = []
@@ -206,6 +210,7 @@ def _docstring(documented: Any) -> str:
 
 
 def _error_rows() -> Iterable[str]:
+    """Yield a table row for each error. The rows of subclasses are indented."""
     from trtbuild import errors
 
     for name, kind in vars(errors).items():
@@ -229,8 +234,8 @@ PAGES: dict[str, Callable[[], str]] = {
 
 def main() -> None:
     """Write the generated pages."""
-    for name, make in PAGES.items():
-        (DOCS / name).write_text(make(), encoding="utf-8")
+    for name, text_of_page in PAGES.items():
+        (DOCS / name).write_text(text_of_page(), encoding="utf-8")
 
 
 if __name__ == "__main__":

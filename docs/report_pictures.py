@@ -1,7 +1,7 @@
 """Takes the pictures of docs/report.md: ``python -m docs.report_pictures REPORT.html``, with Chromium.
 
-The report in the pictures shows a build of some examples, in a copy of manifests/. They had been built before. Then came
-``trtbuild bench vit --eager --device cpu``, a change of two models, and ``trtbuild build --verify --report REPORT.html``.
+The report in the pictures is about examples in a copy of manifests/. To make it, build some examples, run
+``trtbuild bench vit --eager --device cpu``, change two models, and run ``trtbuild build --verify --report REPORT.html``.
 """
 
 from __future__ import annotations

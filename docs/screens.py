@@ -115,22 +115,22 @@ def main() -> None:
 
 
 def scenes(project: Path) -> dict[str, Text]:
-    """The screens by name, in the order of the page."""
+    """Return the screens by name, in the order of the page."""
     (project / "models").mkdir()
     (project / "trtbuild.yaml").write_text(MANIFEST)
     (project / "models" / "encoder.py").write_text(ENCODER)
     (project / "models" / "ranker.py").write_text(RANKER)
     _write_weights(project, "new")
-    found = {}
-    found["first-build-running"], found["first-build"] = _build_with_a_frame(project)
-    found["null-build"] = _screen(project, "build")
+    screens = {}
+    screens["first-build-running"], screens["first-build"] = _build_with_a_frame(project)
+    screens["null-build"] = _screen(project, "build")
     _write_weights(project, "changed")
-    found["changed-plan"] = _screen(project, "plan")
-    found["changed-layer"] = _screen(project, "build")
-    found["why"] = _screen(project, "why", "encoder/engine/layers.1@ada")
+    screens["changed-plan"] = _screen(project, "plan")
+    screens["changed-layer"] = _screen(project, "build")
+    screens["why"] = _screen(project, "why", "encoder/engine/layers.1@ada")
     (project / "models" / "ranker.py").write_text(RANKER.replace("self.score(", "self.socre("))
-    found["failing-model"] = _screen(project, "build")
-    return found
+    screens["failing-model"] = _screen(project, "build")
+    return screens
 
 
 def _write_weights(project: Path, state: str) -> None:
@@ -139,9 +139,9 @@ def _write_weights(project: Path, state: str) -> None:
 
 
 def _environment(project: Path) -> dict[str, str]:
-    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    inherited = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     cache = {"TRTBUILD_CACHE_DIR": str(project / "cache")}
-    return {**kept, **cache, "TERM": "xterm-256color", "LANG": "C.UTF-8", "PYTHONPATH": str(project)}
+    return {**inherited, **cache, "TERM": "xterm-256color", "LANG": "C.UTF-8", "PYTHONPATH": str(project)}
 
 
 def _run(screen: Screen, project: Path, *arguments: str, **watch: object) -> None:
@@ -157,17 +157,18 @@ def _screen(project: Path, *arguments: str) -> Text:
 
 
 def _build_with_a_frame(project: Path) -> tuple[Text, Text]:
-    """The screen while engines are being compiled, and at the end."""
+    """Return the screen while engines are being compiled, and at the end."""
     screen = _Screen(columns=COLUMNS)
     frames: list[Text] = []
 
     def watch(screen: Screen, _: object) -> None:
-        rows = screen.text().splitlines()[-3:]
+        rows = screen.text().splitlines()[-3:]  # two running engine steps, and the line with the time
         if len(rows) == 3 and rows[-1].endswith(" s") and all("/engine/" in row for row in rows[:2]):
             frames.append(_text_of(screen))
 
     _run(screen, project, "build", watch=watch)
-    return frames[len(frames) // 2], _text_of(screen)
+    middle_frame = frames[len(frames) // 2]
+    return middle_frame, _text_of(screen)
 
 
 class _Screen(Screen):
@@ -181,13 +182,12 @@ def _text_of(screen: Screen) -> Text:
     from rich.style import Style
     from rich.text import Text
 
-    names = {"default": None, "brown": "yellow", "brightblack": "bright_black"}
+    names = {"default": None, "brown": "yellow", "brightblack": "bright_black"}  # pyte's colour → rich's colour
     lines = []
     for cells in screen.cells():
         line = Text()
-        for (colour, bold), run in groupby(
-            (cells[k] for k in range(screen.columns)), lambda cell: (cell.fg, cell.bold)
-        ):
+        row = [cells[column] for column in range(screen.columns)]
+        for (colour, bold), run in groupby(row, lambda cell: (cell.fg, cell.bold)):
             line.append("".join(cell.data for cell in run), Style(color=names.get(colour, colour), bold=bold))
         line.rstrip()
         lines.append(line)
@@ -197,14 +197,14 @@ def _text_of(screen: Screen) -> Text:
 
 
 def svg(name: str, screen: Text) -> str:
-    """The screen as a picture, without references to other files."""
+    """Return the screen as a picture, without references to other files."""
     from rich._export_format import CONSOLE_SVG_FORMAT
     from rich.console import Console
 
     console = Console(record=True, width=COLUMNS, file=open(os.devnull, "w"), force_terminal=True)  # noqa: SIM115
     console.print(screen, soft_wrap=True)
-    own_fonts = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
-    return console.export_svg(title=name.replace("-", " "), code_format=own_fonts, unique_id=name)
+    without_web_fonts = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+    return console.export_svg(title=name.replace("-", " "), code_format=without_web_fonts, unique_id=name)
 
 
 if __name__ == "__main__":

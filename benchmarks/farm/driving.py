@@ -1,6 +1,6 @@
 """``python -m benchmarks.farm.driving ADDRESS STEPS SLOTS``: run steps through a farm, and print the costs as JSON.
 
-The time begins after a first step, so that the start of processes is not part of it.
+The measurement begins after a first step, so it does not contain the start of processes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def main(address: str, steps: int, slots: int) -> None:
             farm.compile(keys.engine(job, ENGINE_ENVIRONMENT), job, [onnx], replace=False)
 
         step(-1)
-        started_s, cpu_s, rss = time.monotonic(), time.process_time(), _peak_bytes()
+        started_s, cpu_s, peak_bytes = time.monotonic(), time.process_time(), _peak_bytes()
         with ThreadPoolExecutor(slots) as threads:
             for _ in threads.map(step, range(steps)):
                 pass
@@ -50,13 +50,14 @@ def main(address: str, steps: int, slots: int) -> None:
                 {
                     "elapsed_s": time.monotonic() - started_s,
                     "cpu_s": time.process_time() - cpu_s,
-                    "grown_bytes": _peak_bytes() - rss,
+                    "grown_bytes": _peak_bytes() - peak_bytes,
                 }
             )
         )
 
 
 def _peak_bytes() -> int:
+    """Return the peak of this process's resident memory. Linux gives it in KiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

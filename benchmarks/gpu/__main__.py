@@ -1,7 +1,7 @@
-"""``python -m benchmarks.gpu write DIR`` on any machine, ``… measure DIR [NAME…]`` on a GPU host; docs/gpu.md explains
-both.
+"""``python -m benchmarks.gpu write DIR`` writes the projects, on any machine. ``… measure DIR [NAME…]`` measures them, on a
+GPU host. docs/gpu.md explains both.
 
-Exit code 0 when everything was measured, whether bounds are met or not; 1 when a measurement failed.
+The exit code is 1 if a measurement failed. Otherwise it is 0, even if a bound is not met.
 """
 
 from __future__ import annotations
@@ -70,15 +70,15 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     options.work.mkdir(parents=True, exist_ok=True)
     host = Host(
-        examples.absolute(),
-        vit.absolute(),
-        quantized.absolute(),
-        decoders.absolute(),
-        options.python_without_torch,
-        options.points,
-        options.repeats,
-        options.work.absolute(),
-        options.device,
+        examples=examples.absolute(),
+        vit=vit.absolute(),
+        quantized=quantized.absolute(),
+        decoders=decoders.absolute(),
+        bare_python=options.python_without_torch,
+        points=options.points,
+        repeats=options.repeats,
+        work=options.work.absolute(),
+        device=options.device,
     )
     return _measure(host, options.names or list(SUBJECTS), options.json)
 

@@ -1,4 +1,4 @@
-"""The models of a project for the measurements: shapes and inputs, eager PyTorch, the built package."""
+"""The models of a project that is measured: their shapes and inputs, eager PyTorch, and the built packages."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Case:
 
 
 def cases(project: Path) -> Iterator[Case]:
-    """Every model of the project in `project`, in the order of its manifests."""
+    """Yield every model of the project in `project`, in the order of its manifests."""
     from trtbuild.manifest.project import load_project
 
     for model in load_project(project).models:

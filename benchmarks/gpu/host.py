@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from trtbuild.toolchain.libraries.table import installed_version
 
@@ -81,13 +80,11 @@ class Host:
         """Run Python in `folder`, with a copy of this environment that lacks trtbuild's variables."""
         if bare and self.bare_python is None:
             raise ValueError("name a Python without torch: --python-without-torch")
-        environment: Mapping[str, Any] = {k: v for k, v in os.environ.items() if not k.startswith("TRTBUILD_")}
-        environment = {**environment, **({"TRTBUILD_CACHE_DIR": str(cache)} if cache else {})}
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("TRTBUILD_")}
+        if cache is not None:
+            environment["TRTBUILD_CACHE_DIR"] = str(cache)
         root = str(Path(__file__).parents[2])
-        environment = {
-            **environment,
-            "PYTHONPATH": os.pathsep.join([root, environment.get("PYTHONPATH", "")]).rstrip(":"),
-        }
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH")]))
         program = self.bare_python if bare else sys.executable
         return subprocess.run(
             [str(program), *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout_s

@@ -15,7 +15,7 @@ from benchmarks.gpu import manifests
 from benchmarks.projects import _VIT_MODEL, write
 
 _EXAMPLES = Path(__file__).parents[2] / "manifests"
-#: The source files of the models, which are copied into the projects.
+#: The folder of the models' source files, which the functions below copy into the projects.
 _MODELS = Path(__file__).parent / "models"
 _TARGETS = re.compile(r"targets: \[ampere, ada, blackwell\]")
 

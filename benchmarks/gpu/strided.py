@@ -54,7 +54,7 @@ def _views(images: Any) -> Iterator[tuple[str, Any]]:
 def main() -> None:
     """Print a row for each view and dtype; exit with 1 if a copy is wrong."""
     memory = CudaMemory(driver, 0)
-    stream, wrong = memory.stream(), 0
+    stream, wrong_count = memory.stream(), 0
     with memory.on_device():
         for dtype in _DTYPES:
             images = np.random.default_rng(0).integers(0, 250, (8, 224, 224, 3)).astype(dtype)
@@ -62,7 +62,7 @@ def main() -> None:
             for name, view in _views(images):
                 array = memory.adopt(_View(base, images, view, stream), "x", stream)
                 right = np.array_equal(memory.contiguous_copy(array, stream).numpy(), view)
-                wrong += not right
+                wrong_count += not right
                 contiguous = memory.empty(view.shape, dtype, stream)
                 copy_s = _median(memory, stream, functools.partial(memory.contiguous_copy, array, stream))
                 floor_s = _median(memory, stream, functools.partial(memory.contiguous_copy, contiguous, stream))
@@ -71,7 +71,7 @@ def main() -> None:
                     f"{dtype:8} {name:24} {view.shape!s:20} {'right' if right else 'WRONG'}  {copies:5} copies  "
                     f"{copy_s * 1e6:9.1f} µs  {copy_s / floor_s:8.2f} × in order"
                 )
-    raise SystemExit(1 if wrong else 0)
+    raise SystemExit(1 if wrong_count else 0)
 
 
 def _median(memory: CudaMemory, stream: int, work: Callable[[], object]) -> float:

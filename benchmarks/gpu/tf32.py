@@ -27,7 +27,7 @@ _DROPPED_BITS = (1 << 13) - 1
 
 
 class _TF32Factors(TorchDispatchMode):  # type: ignore[misc]
-    """Shortens the factors of products to the bits of TF32. It rounds them, or truncates them without `rounds`."""
+    """Shortens the factors of products to the bits of TF32: it rounds them with `rounds`, and otherwise truncates them."""
 
     def __init__(self, *, rounds: bool) -> None:
         super().__init__()
@@ -56,14 +56,14 @@ def errors(case: Case, points: int) -> Iterator[tuple[str, float]]:
         for point in case.points(points):
             args, kwargs = case.inputs(point, "cpu")
             with torch.no_grad():
-                wanted = eager(*args, **kwargs)
+                expected = eager(*args, **kwargs)
                 with _TF32Factors(rounds=rounds):
-                    worst = max(worst, error_of(eager(*args, **kwargs), wanted))
+                    worst = max(worst, error_of(eager(*args, **kwargs), expected))
         yield name, worst
 
 
 def main() -> None:
-    """The command."""
+    """Print both errors of each float32 model of the examples."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.tf32", description=__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR", help="the folder of `python -m benchmarks.gpu write DIR`")
     parser.add_argument("models", nargs="*", metavar="MODEL")

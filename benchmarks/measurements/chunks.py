@@ -18,7 +18,7 @@ _SMS = (86, 89, 120)
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """The ratio of the plain sizes to the stored sizes."""
+    """Compare the sum of the plain sizes with the size of the cache."""
     six_engines = project(session)
     session.say("  building six engines with an empty cache")
     delete_build(six_engines, cache=True)

@@ -49,12 +49,11 @@ def rows(session: Session) -> Iterator[Row]:
     report = verify(store)
     name = f"{process_count} processes put, get and collect"
     yield Check(f"{name}: no error", not failures, f"{len(failures)} failed {failures[:1] or ''}")
-    once = sorted(built, key=int) == [str(number) for number in range(_ENGINE_COUNT)]
-    yield Check(f"{name}: each engine built once", once, f"{len(built)} built of {_ENGINE_COUNT}")
-    intact = expected <= remaining and not report.damage
+    each_once = sorted(built, key=int) == [str(number) for number in range(_ENGINE_COUNT)]
+    yield Check(f"{name}: each engine built once", each_once, f"{len(built)} built of {_ENGINE_COUNT}")
     yield Check(
         f"{name}: no lost entry",
-        intact,
+        expected <= remaining and not report.damage,
         f"{len(expected & remaining)} of {_ENGINE_COUNT} left, {len(report.damage)} damaged",
     )
     old = {_recipe(-number).key for number in range(1, _OLD_RECORD_COUNT + 1)}
@@ -132,6 +131,7 @@ def _run_process(folder: Path, round_count: int, number: int) -> None:
 
 
 def _get_or_build(store: LocalStore, folder: Path, number: int) -> None:
+    """Read an engine from the store, or build it. Raises RuntimeError if the store returns other bytes."""
     key = _recipe(number).key
     record = store.get_record(key)
     if record is None:

@@ -1,7 +1,7 @@
 """Measure the cost of a dead remote: the same build with an empty cache, with and without the remote.
 
 The dead remotes are: a port that refuses connections, a listener that never answers, a listener that sends a byte a
-second, an unknown host name, and a resolver that hangs. The resolver is stubbed in the build's own process, and all
+second, an unknown host name, and a resolver that hangs. A stub replaces the resolver in the build's own process, and all
 traffic stays on the loopback. The servers count connections, and the stub counts name lookups. This proves that the
 build met each fault, except for the refused port, where nothing can count.
 """
@@ -22,6 +22,7 @@ from benchmarks.figure import Check, Limit, Row, Value
 from benchmarks.measure import run
 from benchmarks.session import Session, delete_build, run_counts
 
+#: The head of an answer whose body is never sent completely.
 _ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n"
 
 _STUB = '''\
@@ -50,8 +51,8 @@ socket.getaddrinfo = getaddrinfo
 
 @dataclass
 class _Fault:
-    """A dead remote at `url`. `environment` has variables for the build. `encounters` has an entry for each connection to a
-    listener."""
+    """A dead remote at `url`. `environment` has variables for the build. A listener adds an entry to `encounters` for each
+    connection."""
 
     url: str
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -59,7 +60,7 @@ class _Fault:
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """The seconds that each kind of dead remote adds to a whole build."""
+    """Measure the seconds that each kind of dead remote adds to a whole build."""
     project = projects.write_many(session.folder("dead"), model_count=1, target_count=1)
     session.say("  building one small model from nothing, without a remote and with dead ones")
     _build(session, project, {})  # a warm-up: the first imports read files from the disk
@@ -70,7 +71,7 @@ def rows(session: Session) -> Iterator[Row]:
             duration_s, document = _build(session, project, environment)
             lookups = session.work / "names"
             encounters = remote.encounters + (lookups.read_text().split() if lookups.exists() else [])
-        yield Limit(f"dead remote, {name}", Value("more than without", max(duration_s - alone_s, 0.0)), 5.0)
+        yield Limit(f"dead remote, {name}", Value("additional time", max(duration_s - alone_s, 0.0)), 5.0)
         built = run_counts(document).get("engine") == 1 and document["ok"]
         warnings = [text for text in document["warnings"] if "team" in str(text)]
         found = f"built: {built}, met {len(encounters)} times, {len(warnings)} warnings"
@@ -81,15 +82,15 @@ def rows(session: Session) -> Iterator[Row]:
 
 def _build(session: Session, project: Path, environment: Mapping[str, str]) -> tuple[float, Any]:
     delete_build(project, cache=True)
-    done = run([session.trtbuild, "build", "--json"], project, environment={**session.environment(), **environment})
-    return done.wall_s, json.loads(done.stdout)
+    build = run([session.trtbuild, "build", "--json"], project, environment={**session.environment(), **environment})
+    return build.wall_s, json.loads(build.stdout)
 
 
 @contextmanager
 def _refusing_port(session: Session) -> Iterator[_Fault]:
-    with socket.socket() as free:  # bound and not listening: no other process gets the port
-        free.bind(("127.0.0.1", 0))
-        yield _Fault(f"http://127.0.0.1:{free.getsockname()[1]}")
+    with socket.socket() as reserved:  # bound and not listening: no other process gets the port
+        reserved.bind(("127.0.0.1", 0))
+        yield _Fault(f"http://127.0.0.1:{reserved.getsockname()[1]}")
 
 
 @contextmanager

@@ -26,7 +26,7 @@ _CHUNK = 1 << 20
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """Time and CPU time for the touched and for the new file. A separate process does the work."""
+    """Measure time and CPU time for the touched and for the new file, in a separate process."""
     size = int(session.sizes.weights_gb * 1e9)
     folder = session.folder("digests")
     path = folder / "weights.bin"
@@ -39,17 +39,17 @@ def rows(session: Session) -> Iterator[Row]:
     command = [sys.executable, "-c", code, str(path), str(session.sizes.cold_repeats)]
     medians = json.loads(run(command, folder, environment=environment).stdout)
     name = f"digest of a {size / 1e9:g} GB file"
-    for state, ours, floor, bound in (
+    for state, case, floor, bound in (
         ("unchanged after a touch", "touched", "xxh3", 2.0),
         ("new", "new", "sha256", 1.3),
     ):
-        our_times, floor_times = medians[ours], medians[floor]
-        yield Ratio(f"{name}, {state}", Value("trtbuild", our_times[0]), Value(floor, floor_times[0]), bound)
-        yield Ratio(f"{name}, {state}: CPU time", Value("trtbuild", our_times[1]), Value(floor, floor_times[1]))
+        (wall_s, cpu_s), (floor_wall_s, floor_cpu_s) = medians[case], medians[floor]
+        yield Ratio(f"{name}, {state}", Value("trtbuild", wall_s), Value(floor, floor_wall_s), bound)
+        yield Ratio(f"{name}, {state}: CPU time", Value("trtbuild", cpu_s), Value(floor, floor_cpu_s))
 
 
 def measure(path: str, repeats: int) -> None:
-    """Print, as JSON, name → [wall s, CPU s]: medians of `repeats` alternating runs, after one run that is not timed."""
+    """Print, as JSON, name → [wall s, CPU s]: medians of `repeats` alternating runs. The file is read once before them."""
     import hashlib
     import shutil
     import tempfile

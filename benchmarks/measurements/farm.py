@@ -1,4 +1,4 @@
-"""Engine steps on the workers of a Dask scheduler: small real engines, and workers that sleep instead of compiling.
+"""Measure engine steps on the workers of a Dask scheduler: small real engines, and workers that sleep instead of compiling.
 
 The scheduler, the workers and the driver are separate processes of this machine, and share its cores. The workers that
 sleep do everything but compile: they read the job, look in the store, write and sign a record, and answer.
@@ -23,10 +23,13 @@ from benchmarks.figure import Limit, Ratio, Row, Value
 from benchmarks.session import Session
 
 _SLEEP_S = 2.0
-#: Slots, and the worker processes that they are spread over.
+#: The number of slots, and the number of worker processes that share them.
 _CROWDS = ((16, 1), (16, 8), (64, 1), (256, 1))
-#: The aims of the project, and the number of slots for which the second one holds.
-_LONGEST_OVERHEAD_S, _LEAST_EFFICIENCY, _EFFICIENT_SLOTS = 0.015, 0.9, 64
+#: The bound of the seconds for a step that compiles nothing.
+_LONGEST_OVERHEAD_S = 0.015
+#: The bound of the efficiency (ideal time divided by measured time) with `_EFFICIENT_SLOTS` slots.
+_LEAST_EFFICIENCY, _EFFICIENT_SLOTS = 0.9, 64
+#: Seconds within which a process has to start, and to end.
 _START_S = 60.0
 
 
@@ -66,11 +69,12 @@ def _real_engines(session: Session) -> Iterator[Row]:
         shutil.copytree(project / "without engines", project / "cache")
         times[workers] = _build(session, project, *(("--workers", f"local:{workers}") if workers else ("-j", "2")))
         if workers:
-            ours, theirs = Value(f"local:{workers}", times[workers]), Value("no workers, -j 2", times[0])
-            yield Ratio(f"24 engines with {workers} local workers", ours, theirs)
+            with_workers, without = Value(f"local:{workers}", times[workers]), Value("no workers, -j 2", times[0])
+            yield Ratio(f"24 engines with {workers} local workers", with_workers, without)
 
 
 def _build(session: Session, project: Path, *arguments: str) -> float:
+    """Build the project. Returns the seconds."""
     started = time.monotonic()
     subprocess.run(
         [session.trtbuild, "build", "--quiet", *arguments], cwd=project, check=True, env=_environment(project)
@@ -83,16 +87,20 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def _drive(folder: Path, address: str, *, steps: int, slots: int) -> dict[str, Any]:
+    """Run `steps` steps, `slots` at the same time. Returns what `benchmarks.farm.driving` prints."""
     command = [sys.executable, "-m", "benchmarks.farm.driving", address, str(steps), str(slots)]
     environment = {**_environment(folder), "PYTHONPATH": str(Path.cwd())}
-    done = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, env=environment)
-    costs: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    driver = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, env=environment)
+    costs: dict[str, Any] = json.loads(driver.stdout.splitlines()[-1])
     return costs
 
 
 @contextmanager
 def _workers(folder: Path, *, slots: int, processes: int, sleep_s: float) -> Iterator[str]:
-    """A scheduler on 127.0.0.1, and worker processes with `slots` each, which use the cache in `folder`."""
+    """Start a scheduler on 127.0.0.1, and worker processes with `slots` each. They use the cache in `folder`.
+
+    Yields the scheduler's address.
+    """
     folder.mkdir(parents=True)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -1,7 +1,7 @@
-"""`trtbuild.compile` of small modules in one program, each with a new graph: the first, and those after it.
+"""Measure `trtbuild.compile` of small modules in one program. Each module has a new graph.
 
-The first starts the processes that load torch, and the others use them. The floor is torch.export.export of the same
-module, which `trtbuild.compile` has to do, too.
+The first call starts the processes that load torch, and the later calls use them. So the first call has a separate row.
+The floor of the later calls is torch.export.export of the same module, which `trtbuild.compile` has to do, too.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _LONGEST_S = 2.0
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """One program that compiles several modules."""
+    """Run a program that compiles several modules, and compare its times."""
     folder = session.empty_folder("compile")
-    done = subprocess.run(
+    program = subprocess.run(
         [sys.executable, _SCRIPT, folder / "cache", str(1 + session.sizes.cold_repeats)],
         cwd=folder,
         env=session.environment(),
@@ -32,9 +32,10 @@ def rows(session: Session) -> Iterator[Row]:
         text=True,
         check=True,
     )
-    first, *others = [list(map(float, line.split())) for line in done.stdout.splitlines()]
-    compiled = Value("trtbuild.compile", statistics.median(seconds for seconds, _ in others))
-    exported = Value("torch.export", statistics.median(seconds for _, seconds in others))
-    yield Limit("compile: the first small module of a program", Value("trtbuild.compile", first[0]))
+    (first_s, _), *others = [map(float, line.split()) for line in program.stdout.splitlines()]
+    compile_times_s, export_times_s = zip(*others, strict=True)
+    compiled = Value("trtbuild.compile", statistics.median(compile_times_s))
+    exported = Value("torch.export", statistics.median(export_times_s))
+    yield Limit("compile: the first small module of a program", Value("trtbuild.compile", first_s))
     yield Limit("compile: a small module after the first", compiled, _LONGEST_S)
     yield Ratio("compile: a small module after the first", compiled, exported)

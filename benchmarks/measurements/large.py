@@ -1,4 +1,4 @@
-"""A model with large weights (``--large-gb``): build, push, pull and load it, with the memory peak of each process.
+"""Build, push, pull and load a model with large weights (``--large-gb``), and measure the memory peak of each process.
 
 The model is a chain of float32 layers of 8192 x 8192 weights, all different, in one engine. The package also has the
 reference program, so it has the weights twice: in the engine's plan and for PyTorch.
@@ -6,9 +6,10 @@ reference program, so it has the weights twice: in the engine's plan and for PyT
 Rules
 1. The peak of a process is its VmHWM: the resident memory, with the pages that it shares with other processes. Workers
    reset it before each step. So a worker's peak is that of one step.
-2. The peer of the engine step is the compile part of a straight script, in a separate process. The peer of the whole
-   build is the larger of the script's two processes, because they run one after the other.
-3. Everything is removed at the end. The disk needs about eight times the weights.
+2. The peer is a plain script (`scripts/straight_large.py`) with two parts, export and compile, each in its own process.
+   The peer of the engine step is the compile part. The peer of the whole build is the part with the larger peak, because
+   the parts run one after the other.
+3. Everything is removed at the end. The files need about eight times the space of the weights.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ print(float((actual - expected).abs().max() / expected.abs().max()))
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """The build, the peers, the ways of the package, and loading."""
+    """Measure the build and its peers, push and pull, and loading."""
     layers = math.ceil(session.sizes.large_gb * 1e9 / _LAYER_BYTES)
     project = projects.write_wide(session.empty_folder("large"), layers, _WIDTH)
     try:
@@ -69,31 +70,31 @@ def rows(session: Session) -> Iterator[Row]:
 def _measure(session: Session, project: Path, layers: int) -> Iterator[Row]:
     weights = Value("weights", layers * _LAYER_BYTES, "B")
     session.say(f"  building with {weights}")
-    done, document = session.document(project, "build", "--trace", "build.json", memory=True)
+    build, document = session.document(project, "build", "--trace", "build.json", memory=True)
     peaks, plan = _peaks(project), _plan(document)
     yield Check("large: the plan has the weights", plan["size"] >= weights.number, f"{plan['size'] / 1e9:.2f} GB")
     for stage in ("trace", "lower", "partition"):
         yield Ratio(f"large: peak of the {stage} step", Value("process", peaks[stage], "B"), weights, 1.5)
-    yield Limit("large: the build", Value("wall", done.wall_s), note=f"cache {_size(project / 'cache') / 1e9:.2f} GB")
+    yield Limit("large: the build", Value("wall", build.wall_s), note=f"cache {_size(project / 'cache') / 1e9:.2f} GB")
     exported = _script(session, project, layers, "export")
     compiled = _script(session, project, layers, "compile")
     shutil.rmtree(project / "straight")
     yield Ratio("large: peak of the engine step", Value("process", peaks["engine"], "B"), compiled, 1.1)
     yield Ratio("large: peak of the engine step, to the weights", Value("process", peaks["engine"], "B"), weights)
     straight = Value("larger part of the script", max(exported.number, compiled.number), "B")
-    yield Ratio("large: all processes of the build at once", Value("PSS", done.peak_bytes, "B"), straight)
-    yield from _moves(session, project, weights, plan)
-    yield from _loads(session, project, layers, weights)
+    yield Ratio("large: all processes of the build at once", Value("PSS", build.peak_bytes, "B"), straight)
+    yield from _push_and_pull(session, project, weights, plan)
+    yield from _load_and_call(session, project, layers, weights)
 
 
-def _moves(session: Session, project: Path, weights: Value, plan: dict[str, Any]) -> Iterator[Row]:
+def _push_and_pull(session: Session, project: Path, weights: Value, plan: dict[str, Any]) -> Iterator[Row]:
     """Push the cache to nginx. Restore the package from there with an empty cache."""
     with run_nginx(session.empty_folder("nginx-large")) as server:
         environment = {**session.environment(), "TRTBUILD_REMOTES": f"team=rw:{server.url}"}
 
         def call(*arguments: str) -> tuple[Run, Any]:
-            done = run([session.trtbuild, *arguments, "--json"], project, environment=environment, memory=True)
-            return done, json.loads(done.stdout)
+            command = run([session.trtbuild, *arguments, "--json"], project, environment=environment, memory=True)
+            return command, json.loads(command.stdout)
 
         session.say("  pushing and pulling")
         pushed, _ = call("cache", "push")
@@ -108,18 +109,19 @@ def _moves(session: Session, project: Path, weights: Value, plan: dict[str, Any]
     yield Check("large: the pulled plan is the built one", digest == plan["sha256"], f"sha256 {digest[:16]}…")
     # chunks have at most 1 MiB; the largest request is the entry that lists all chunks of the trace or the package
     yield Limit("large: largest request of the push", Value("", largest, "B"), 16e6)
-    for name, done in (("push", pushed), ("pull and write the package", pulled)):
-        memory = Value("PSS", done.peak_bytes, "B")
-        yield Ratio(f"large: {name}", memory, weights, 0.5, note=f"{done.wall_s:.1f} s")
+    for name, command in (("push", pushed), ("pull and write the package", pulled)):
+        memory = Value("PSS", command.peak_bytes, "B")
+        yield Ratio(f"large: {name}", memory, weights, 0.5, note=f"{command.wall_s:.1f} s")
 
 
-def _loads(session: Session, project: Path, layers: int, weights: Value) -> Iterator[Row]:
+def _load_and_call(session: Session, project: Path, layers: int, weights: Value) -> Iterator[Row]:
+    """Load the package on the CPU, call it, and compare its results with those of the module."""
     session.say("  loading on the CPU")
     environment = session.environment()
     command = [sys.executable, "-c", _LOAD, "dist/wide", str(_WIDTH), "results.pt"]
-    done = run(command, project, environment=environment)
-    peak = Value("process", float(done.stdout.split()[-1]), "B")
-    yield Ratio("large: peak of load and a call, on a CPU", peak, weights, 1.5, note=f"{done.wall_s:.1f} s")
+    program = run(command, project, environment=environment)
+    peak = Value("process", float(program.stdout.split()[-1]), "B")
+    yield Ratio("large: peak of load and a call, on a CPU", peak, weights, 1.5, note=f"{program.wall_s:.1f} s")
     command = [sys.executable, "-c", _EAGER, str(layers), str(_WIDTH), "results.pt"]
     error = float(run(command, project, environment=environment).stdout.split()[-1])
     yield Check(
@@ -132,8 +134,8 @@ def _script(session: Session, project: Path, layers: int, part: str) -> Value:
     session.say(f"  the script: {part}")
     (project / "straight").mkdir(exist_ok=True)
     command: list[str | Path] = [sys.executable, _SCRIPT, part, "straight", str(layers), str(_WIDTH)]
-    done = run(command, project, environment=session.environment())
-    return Value(f"script, {part}", float(done.stdout.split()[-1]), "B")
+    script = run(command, project, environment=session.environment())
+    return Value(f"script, {part}", float(script.stdout.split()[-1]), "B")
 
 
 def _peaks(project: Path) -> dict[str, float]:

@@ -31,23 +31,23 @@ from benchmarks.session import Session
 _PIECE = 1 << 20
 _SM = 89
 
-#: The contents of a package → its number of engines, its number of weights.
+#: The contents of a package → the number of its engines, and of its weights.
 _PACKAGES = {"one engine": (1, 0), "12 engines": (12, 0), "the reference of 150 weights": (0, 150)}
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """Two ratios for each package. Each package is measured in a separate process."""
+    """Yield two ratios for each package. A separate process measures each package."""
     folder = session.folder("load")
     size = session.sizes.pull_mb * 1_000_000
-    for contents, (engines, weights) in _PACKAGES.items():
+    for contents, (engine_count, weight_count) in _PACKAGES.items():
         root = folder / f"{contents.replace(' ', '-')}-{size}"
         if not (root / "index.json").exists():
             session.say(f"  writing {size / 1e6:g} MB")
-            _write(root, engines, weights, size)
+            _write(root, engine_count, weight_count, size)
         module = "benchmarks.measurements.load"
         code = f"import sys; from {module} import measure; measure(sys.argv[1], sys.argv[2], int(sys.argv[3]))"
         environment = {**session.environment(), "PYTHONPATH": str(Path(__file__).parents[2])}
-        device = "cuda:0" if engines else "cpu"
+        device = "cuda:0" if engine_count else "cpu"
         command = [sys.executable, "-c", code, str(root), device, str(max(5, session.sizes.cold_repeats))]
         medians = json.loads(run(command, folder, environment=environment).stdout)
         name = f"load a package of {size / 1e6:g} MB ({contents})"
@@ -56,7 +56,8 @@ def rows(session: Session) -> Iterator[Row]:
 
 
 def measure(root: str, device: str, repeats: int) -> None:
-    """Print, as JSON, the medians in seconds of loading (``load``) and of the two floors (``whole``, ``buffer``)."""
+    """Print, as JSON, the medians in seconds of loading (``load``) and of the two floors (``whole``, ``buffer``), and the
+    number of bytes that are loaded (``bytes``)."""
     import trtbuild
     from trtbuild.runtime.calls.loaded import needed_files
     from trtbuild.runtime.packages.package import open_package
@@ -107,8 +108,8 @@ def measure(root: str, device: str, repeats: int) -> None:
     print(json.dumps({"bytes": total, **{name: statistics.median(seconds) for name, seconds in times.items()}}))
 
 
-def _write(root: Path, engines: int, weights: int, size: int) -> None:
-    """Write a package with `engines` plans, or `weights` weights, of `size` bytes in total."""
+def _write(root: Path, engine_count: int, weight_count: int, size: int) -> None:
+    """Write a package with `engine_count` plans, or `weight_count` weights, of about `size` bytes in total."""
     from trtbuild.toolchain.libraries import table
 
     files: dict[str, Any] = {}
@@ -120,11 +121,12 @@ def _write(root: Path, engines: int, weights: int, size: int) -> None:
         return str(files[path]["sha256"])
 
     tensor = {"dtype": "float32", "shape": [["sym", 0], 8]}
-    kind = "tensorrt" if engines else "torch"
-    count = engines or 1
-    file_size = size // (engines or weights) // 4 * 4
+    kind = "tensorrt" if engine_count else "torch"
+    partition_count = engine_count or 1  # all weights belong to one Torch partition
+    file_size = size // (engine_count or weight_count) // 4 * 4  # a whole number of float32 values
+
     table_of_weights = {}
-    for slot in range(weights):
+    for slot in range(weight_count):
         data = os.urandom(file_size)
         sha256 = hashlib.sha256(data).hexdigest()
         put(f"weights/{sha256[:32]}", data)
@@ -137,22 +139,24 @@ def _write(root: Path, engines: int, weights: int, size: int) -> None:
     program = os.urandom(1000)
     sha256 = hashlib.sha256(program).hexdigest()
     put(f"torch/{sha256[:32]}.pt2", program)
+
     partitions = [
         {
             "name": f"p{number}",
             "kind": kind,
             "graph": "0" * 64,
-            "weights": list(range(weights)),
+            "weights": list(range(weight_count)),
             "inputs": [[f"p{number - 1}:0" if number else "input:0", tensor]],
             "outputs": [tensor],
             "calls": [],
             "reasons": {},
         }
-        for number in range(count)
+        for number in range(partition_count)
     ]
-    plans = {f"p{number}": f"engines/imagined/p{number}.plan" for number in range(engines)}
+    plans = {f"p{number}": f"engines/imagined/p{number}.plan" for number in range(engine_count)}
     for path in plans.values():
         put(path, os.urandom(file_size))
+
     index = {
         "schema": "trtbuild.package/1",
         "model": "imagined",
@@ -174,14 +178,14 @@ def _write(root: Path, engines: int, weights: int, size: int) -> None:
                 "partitions": {
                     "schema": "trtbuild.partitions/1",
                     "partitions": partitions,
-                    "outputs": [f"p{count - 1}:0"],
+                    "outputs": [f"p{partition_count - 1}:0"],
                     "programs": {"0" * 64: sha256},
                 },
                 "engines": plans,
                 "layers": {},
             }
         },
-        "reference": bool(weights),
+        "reference": bool(weight_count),
         "weights": table_of_weights,
         "files": files,
     }

@@ -34,7 +34,7 @@ def rows(session: Session) -> Iterator[Row]:
     make_project = peers.write_copy_project(session.folder(f"copies-{engines}"), engines)
     run(["make", "--silent", "-j2"], make_project)
     candidates = {
-        "ours": lambda: session.call(project, "build"),
+        "trtbuild": lambda: session.call(project, "build"),
         "make": lambda: run(["make"], make_project),
         "make_shared": lambda: run(["make", "-f", "Shared.mk"], make_project),
         "make_rR": lambda: run(["make", "-rR"], make_project),
@@ -44,34 +44,34 @@ def rows(session: Session) -> Iterator[Row]:
         run(["ninja"], make_project)
         candidates["ninja"] = lambda: run(["ninja"], make_project)
     medians = run_alternately(sizes.repeats, **candidates)
-    ours = Value("trtbuild", medians["ours"].wall_s)
+    wall = Value("trtbuild", medians["trtbuild"].wall_s)
     name = f"null build, {engines:,} engines"
-    yield Ratio(f"{name}, against make", ours, Value("make", medians["make"].wall_s), 0.25)
-    cpu = Value("trtbuild", medians["ours"].cpu_s)
+    yield Ratio(f"{name}, against make", wall, Value("make", medians["make"].wall_s), 0.25)
+    cpu = Value("trtbuild", medians["trtbuild"].cpu_s)
     yield Ratio(f"{name}, against make, CPU time", cpu, Value("make", medians["make"].cpu_s))
-    yield Ratio(f"{name}, against the interpreter", ours, Value("import json, os", medians["floor"].wall_s))
+    yield Ratio(f"{name}, against the interpreter", wall, Value("import json, os", medians["floor"].wall_s))
     floor = Value("import json, os", medians["floor"].cpu_s)
     yield Ratio(f"{name}, against the interpreter, CPU time", cpu, floor, 1.5)
     shared = Value("make", medians["make_shared"].wall_s)
-    yield Ratio(f"{name}, against make where five targets share a source", ours, shared)
-    yield Ratio(f"{name}, against make -rR", ours, Value("make -rR", medians["make_rR"].wall_s))
+    yield Ratio(f"{name}, against make where five targets share a source", wall, shared)
+    yield Ratio(f"{name}, against make -rR", wall, Value("make -rR", medians["make_rR"].wall_s))
     if "ninja" in medians:
-        yield Ratio(f"{name}, against ninja", ours, Value("ninja", medians["ninja"].wall_s))
+        yield Ratio(f"{name}, against ninja", wall, Value("ninja", medians["ninja"].wall_s))
     if b"python" in session.trtbuild.open("rb").readline():  # ``--trtbuild`` may name a program that is not Python
         yield _imports(session, project)
 
     few = build_project(session, sizes.few_models)
     medians = run_alternately(
-        2 * sizes.repeats + 1, ours=lambda: session.call(few, "build"), floor=lambda: _interpreter(make_project)
+        2 * sizes.repeats + 1, trtbuild=lambda: session.call(few, "build"), floor=lambda: _interpreter(make_project)
     )
     name = f"null build, {sizes.few_models} models × {sizes.targets} targets"
-    ours, floor = Value("trtbuild", medians["ours"].wall_s), Value("import json, os", medians["floor"].wall_s)
-    yield Ratio(f"{name}, against the interpreter", ours, floor, 1.5)
-    cpu = Value("trtbuild", medians["ours"].cpu_s)
+    wall, floor = Value("trtbuild", medians["trtbuild"].wall_s), Value("import json, os", medians["floor"].wall_s)
+    yield Ratio(f"{name}, against the interpreter", wall, floor, 1.5)
+    cpu = Value("trtbuild", medians["trtbuild"].cpu_s)
     yield Ratio(f"{name}, CPU time", cpu, Value("import json, os", medians["floor"].cpu_s))
     session.call(few, "build", "--json")  # another command line has another snapshot: this call writes it
-    medians = run_alternately(sizes.repeats, ours=lambda: session.call(few, "build", "--json"))
-    yield Limit(f"{name}, --json", Value("trtbuild", medians["ours"].wall_s))
+    medians = run_alternately(sizes.repeats, trtbuild=lambda: session.call(few, "build", "--json"))
+    yield Limit(f"{name}, --json", Value("trtbuild", medians["trtbuild"].wall_s))
 
 
 def build_project(session: Session, model_count: int) -> Path:
@@ -101,8 +101,8 @@ def _imports(session: Session, project: Path) -> Row:
         "try: runpy.run_path(script, run_name='__main__')\n"
         "finally: print('MODULES', *sys.modules)"
     )
-    done = run([sys.executable, "-c", code], project, environment=session.environment())
-    modules = done.stdout.decode().rpartition("MODULES")[2].split()
+    program = run([sys.executable, "-c", code], project, environment=session.environment())
+    modules = program.stdout.decode().rpartition("MODULES")[2].split()
     forbidden = [name for name in _FORBIDDEN_MODULES if name in modules]
     return Check(
         "a null build imports the standard library only",

@@ -3,11 +3,11 @@
 If nothing changed, the bound is 0.4 s, and the CPU time is also compared with that of a Python process that imports json
 and os. After an edit, the bound is one second. doit and dvc have similar commands, which show what would run: `doit
 list --all --status` on as many tasks as there are engines, and `dvc status` on a hundred stages. dvc needs seconds for
-a hundred stages; its number is not scaled. Each target of doit and dvc is a copy of one small file (`peers.py`). In the
-second measurement, one source of each is edited, too.
+a hundred stages; its number is not scaled. Each target of doit and dvc is a copy of one small file (`peers.py`). For the
+second measurement, one source in each of their projects is edited, too.
 
-The last rows are about ten times as many engines, whose records are copies (`clones.py`): the CPU time must grow at most
-linearly, and the memory has a limit.
+The last rows are about ten times as many engines, whose records are copies (`clones.py`): the CPU time may grow at most
+tenfold, and the memory has a limit.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from benchmarks.session import Session
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """The times of `trtbuild plan`, and of the commands of doit and dvc that show what would run."""
+    """Measure `trtbuild plan`, and the commands of doit and dvc that show what would run."""
     sizes = session.sizes
     engines = sizes.models * sizes.targets
     project = build_project(session, sizes.models)
@@ -48,26 +48,26 @@ def rows(session: Session) -> Iterator[Row]:
         trtbuild=candidates["trtbuild"],
         python=lambda: run([sys.executable, "-c", "import json, os"], project),
     )
-    ours, least = Value("trtbuild", compared["trtbuild"].cpu_s), Value("import json, os", compared["python"].cpu_s)
-    yield Ratio(f"plan, {engines:,} engines, nothing changed, CPU time", ours, least)
+    plan, floor = Value("trtbuild", compared["trtbuild"].cpu_s), Value("import json, os", compared["python"].cpu_s)
+    yield Ratio(f"plan, {engines:,} engines, nothing changed, CPU time", plan, floor)
 
     edited = {
         "trtbuild": project / "models" / f"m{sizes.models // 2:03}.py",
         "doit": copies / "sources" / "0017.txt",
         "dvc": stages / "sources" / "0017.txt",
     }
-    before = {path: path.read_text() for path in edited.values() if path.exists()}
+    original_texts = {path: path.read_text() for path in edited.values() if path.exists()}
     try:
         edited_medians = run_alternately(
             sizes.cold_repeats,
             **{name: _with_edit(edited[name], candidate) for name, candidate in candidates.items()},
         )
         shared = project / "models" / "block.py"
-        before[shared] = shared.read_text()
+        original_texts[shared] = shared.read_text()
         _, document = session.document(project, "plan")
         shared_run = _with_edit(shared, candidates["trtbuild"])()
     finally:
-        for path, text in before.items():
+        for path, text in original_texts.items():
             path.write_text(text)
     yield from _report(f"plan, {engines:,} engines, one source edited", edited_medians, engines, sizes.dvc_stages, 1.0)
     traces = document["totals"]["trace"]["run"]
@@ -101,6 +101,7 @@ def _large(session: Session) -> Iterator[Row]:
 
 
 def _report(name: str, medians: dict[str, Median], engines: int, stages: int, bound_s: float) -> Iterator[Row]:
+    """Yield a row each for trtbuild, doit and dvc. Only trtbuild has a bound."""
     note = f"CPU {medians['trtbuild'].cpu_s:.2f} s"
     yield Limit(name, Value("trtbuild", medians["trtbuild"].wall_s), bound_s, note=note)
     yield Limit(f"{name}: doit", Value(f"list --status of {engines:,} tasks", medians["doit"].wall_s))

@@ -5,12 +5,12 @@ Rules
 1. curl gets the same bytes in two ways: as one file, like a person who copies engines by hand, and as the chunks that
    trtbuild gets, over one connection that is kept alive. curl only writes files: it compares no digest, and its files are
    not durable. trtbuild verifies each chunk and the whole blob, and has synced all files at the end.
-2. The server's files are in the page cache. Each file is written to a new place and stays until the end, because files
-   that were just removed would make ext4 slow. It does not reuse an inode within a minute of its removal, but examines such
+2. The server's files are in the page cache. Each run writes to a new place, and its files stay until the end, because
+   removed files would make ext4 slow: ext4 does not reuse an inode within a minute of its removal, but examines such
    inodes for each new file (0.3 ms for each of the 1,400 chunks).
 3. The kernel of a virtual machine may have returned unused memory to its host. Getting this memory again takes four times
-   as long as the copy itself. So before each run, of trtbuild and of its peers, 1.5 times as many bytes are written and
-   removed. This is not part of the measured time.
+   as long as the copy itself. So before each run, of trtbuild and of its peers, the benchmark writes and removes a file of
+   1.5 times the size. The measured time does not contain this.
 4. The bytes are random: no two chunks are equal, and nothing can be compressed. The pulled bytes are compared with the
    digest of the original, outside of the measured time.
 """
@@ -37,7 +37,7 @@ from trtbuild.store.transports.settings import RemoteSettings
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """The pull, a pull with half of the chunks already present, and the local hit."""
+    """Measure the pull, a pull with half of the chunks already present, and the local hit."""
     folder = session.empty_folder("pull")
     try:
         with run_nginx(folder / "nginx") as server:
@@ -71,19 +71,20 @@ def _pulls(session: Session, folder: Path, server: Nginx) -> Iterator[Row]:
         chunks=lambda place: _curl(place, "-K", str(urls)),
         parallel=lambda place: _curl(place, "-Z", "--no-progress-meter", "--parallel-max", "16", "-K", str(urls)),
         durable=lambda place: _durable_curl(place, server.entry_url("cas", whole.sha256)),
-        ours=lambda place: _pull(place, server, whole, parts),
+        trtbuild=lambda place: _pull(place, server, whole, parts),
     )
-    ours = Value("trtbuild", medians["ours"])
+    pull = Value("trtbuild", medians["trtbuild"])
     note = f"{size / 1e6:.0f} MB in {len(parts)} chunks; trtbuild's are verified, and durable"
-    yield Ratio("pull from nginx, to curl of the chunks", ours, Value("curl -K", medians["chunks"]), 2.0, note=note)
-    yield Ratio("pull from nginx, to curl of one file", ours, Value("curl -o", medians["file"]), 2.0)
-    yield Ratio("pull from nginx, to curl of one file and sync", ours, Value("curl, sync", medians["durable"]))
-    yield Ratio("pull from nginx, to curl of the chunks in parallel", ours, Value("curl -Z", medians["parallel"]))
+    yield Ratio("pull from nginx, to curl of the chunks", pull, Value("curl -K", medians["chunks"]), 2.0, note=note)
+    yield Ratio("pull from nginx, to curl of one file", pull, Value("curl -o", medians["file"]), 2.0)
+    yield Ratio("pull from nginx, to curl of one file and sync", pull, Value("curl, sync", medians["durable"]))
+    yield Ratio("pull from nginx, to curl of the chunks in parallel", pull, Value("curl -Z", medians["parallel"]))
     yield _same_bytes(folder, server, whole, parts)
     yield _resume(folder, server, whole, parts)
 
 
 def _pull(place: Path, server: Nginx, whole: Output, parts: Sequence[Output]) -> None:
+    """Fetch the blob into the local store `place`. Raises RuntimeError if it is missing then, or more was fetched."""
     remote = open_remote(RemoteSettings("team", server.url), TrustAll())
     local = LocalStore(place)
     try:
@@ -112,9 +113,9 @@ def _resume(folder: Path, server: Nginx, whole: Output, parts: Sequence[Output])
     removed = sorted(set(parts), key=lambda part: part.sha256)[::2]
     for part in removed:
         _path(place, part).unlink()
-    before = len(server.requests())
+    earlier_count = len(server.requests())
     _pull(place, server, whole, parts)
-    sent = sum(line.sent for line in server.requests()[before:] if line.method == "GET")
+    sent = sum(line.sent for line in server.requests()[earlier_count:] if line.method == "GET")
     removed_bytes = sum(part.size for part in removed)
     return Ratio(
         "pull of a half: bytes on the line", Value("sent", sent, "B"), Value("lacking", removed_bytes, "B"), 1.01

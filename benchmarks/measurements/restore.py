@@ -22,52 +22,53 @@ _COPY_AND_HASH = 'cp -r dist "$1" && find "$1" -type f -exec sha256sum {} +'
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """ViT-B as one engine, and as an engine for each layer."""
+    """Restore ViT-B as one engine, and as an engine for each layer."""
     sizes = session.sizes
     for name, granularity in (("one engine", False), ("an engine for each layer", True)):
         project = projects.write_vit(
             session.folder("vit-layered" if granularity else "vit-whole"), granularity=granularity, **sizes.vit
         )
-        session.say(f"  building {project.name}, unless it is")
+        session.say(f"  building {project.name}, unless it is built")
         session.call(project, "build")
         yield from _measure_restore(session, project, f"outputs from the cache, {name}")
 
 
 def _measure_restore(session: Session, project: Path, name: str) -> Iterator[Row]:
-    before = _contents(project / "dist")
+    files = _contents(project / "dist")
     medians = run_alternately(
         max(3, session.sizes.cold_repeats),
         peer=lambda: _copy_and_hash(session, project),
-        ours=lambda: _restore(session, project),
+        trtbuild=lambda: _restore(session, project),
     )
-    size = sum(size for _, size, _ in before)
-    ours, peer = Value("trtbuild", medians["ours"].wall_s), Value("cp + sha256sum", medians["peer"].wall_s)
-    yield Ratio(name, ours, peer, 3.0, note=f"{size / 1e6:.0f} MB in {len(before)} files")
-    ours, peer = Value("trtbuild", medians["ours"].cpu_s), Value("cp + sha256sum", medians["peer"].cpu_s)
-    yield Ratio(f"{name}: CPU time", ours, peer)
-    yield Check(f"{name}: the same files", _contents(project / "dist") == before, f"{len(before)} files")
+    size = sum(size for _, size, _ in files)
+    wall, peer_wall = Value("trtbuild", medians["trtbuild"].wall_s), Value("cp + sha256sum", medians["peer"].wall_s)
+    yield Ratio(name, wall, peer_wall, 3.0, note=f"{size / 1e6:.0f} MB in {len(files)} files")
+    cpu, peer_cpu = Value("trtbuild", medians["trtbuild"].cpu_s), Value("cp + sha256sum", medians["peer"].cpu_s)
+    yield Ratio(f"{name}: CPU time", cpu, peer_cpu)
+    yield Check(f"{name}: the same files", _contents(project / "dist") == files, f"{len(files)} files")
     found = "built with a torch and a TensorRT that cannot be imported"
     yield Check(f"{name}: neither torch nor TensorRT", True, found)  # if a build imports one, the benchmark fails
 
 
 def _restore(session: Session, project: Path) -> Run:
+    """Delete everything except the cache, and build. Raises RuntimeError if a step runs."""
     delete_build(project, cache=False)
-    done, document = session.document(project, "build", poison=TORCH + TENSORRT)
+    build, document = session.document(project, "build", poison=TORCH + TENSORRT)
     if run_counts(document):
         raise RuntimeError(f"a build from the cache ran {run_counts(document)}")
-    return done
+    return build
 
 
 def _copy_and_hash(session: Session, project: Path) -> Run:
     copy = session.work / "copy"
     shutil.rmtree(copy, ignore_errors=True)
-    done = run(["sh", "-c", _COPY_AND_HASH, "sh", copy], project)
+    copied = run(["sh", "-c", _COPY_AND_HASH, "sh", copy], project)
     shutil.rmtree(copy)
-    return done
+    return copied
 
 
 def _contents(folder: Path) -> list[tuple[str, int, str]]:
-    """Path, size in bytes and SHA-256 of every file."""
+    """Return the path, the size in bytes and the SHA-256 of every file."""
     files = []
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         digest = hashlib.sha256(path.read_bytes()).hexdigest()

@@ -24,7 +24,7 @@ _LAYER = 5
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """Dead remotes; six engines; a fine-tune with each granularity."""
+    """Measure dead remotes, six engines on a remote, and a fine-tune with each granularity."""
     yield from dead_remotes.rows(session)
     yield from _six_engines(session)
     for granularity in (True, False):
@@ -32,6 +32,7 @@ def rows(session: Session) -> Iterator[Row]:
 
 
 def _fine_tune(session: Session, *, granularity: bool) -> Iterator[Row]:
+    """Change the weights of one layer, build and push it as the author, and build it as a colleague."""
     name = "an engine for each layer" if granularity else "one engine"
     short = "layers" if granularity else "whole"
     author = projects.write_vit(
@@ -39,7 +40,7 @@ def _fine_tune(session: Session, *, granularity: bool) -> Iterator[Row]:
     )
     layer = min(_LAYER, session.sizes.layers - 1)
     weights = author / "weights" / "vit.safetensors"
-    session.say(f"  building {author.name}, unless it is")
+    session.say(f"  building {author.name}, unless it is built")
     session.call(author, "build")
     with run_nginx(session.empty_folder(f"nginx-{short}")) as server:
         _call(session, author, server, "cache", "push")
@@ -48,13 +49,17 @@ def _fine_tune(session: Session, *, granularity: bool) -> Iterator[Row]:
         yield Check(f"colleague, {name}: runs nothing", not run_counts(first), f"ran: {run_counts(first) or 'nothing'}")
 
         projects.replace_weights(weights, layer)
-        before = len(server.requests())
+        earlier_count = len(server.requests())
         _build(session, author, server)
-        sent = sum(line.received for line in server.requests()[before:] if line.method == "PUT" and line.status < 300)
+        sent = sum(
+            line.received for line in server.requests()[earlier_count:] if line.method == "PUT" and line.status < 300
+        )
         shutil.copy2(weights, colleague / "weights" / "vit.safetensors")
-        before = len(server.requests())
+        earlier_count = len(server.requests())
         second = _build(session, colleague, server)
-        moved = sum(line.sent for line in server.requests()[before:] if line.method == "GET" and line.status == 200)
+        moved = sum(
+            line.sent for line in server.requests()[earlier_count:] if line.method == "GET" and line.status == 200
+        )
     changed = Value("changed weights", _layer_bytes(weights, layer), "B")
     name_of_row = f"one layer's weights of {session.sizes.layers}, {name}"
     yield Ratio(f"{name_of_row}: bytes to a colleague", Value("moved", moved, "B"), changed, 1.2)
@@ -68,23 +73,23 @@ def _fine_tune(session: Session, *, granularity: bool) -> Iterator[Row]:
 
 
 def _six_engines(session: Session) -> Iterator[Row]:
-    """Push the project of `chunks` to an empty remote."""
+    """Push the project of `chunks` to an empty remote, and pull it as a colleague."""
     project = chunks.project(session)
-    session.say(f"  building {project.name}, unless it is")
+    session.say(f"  building {project.name}, unless it is built")
     _, document = session.document(project, "build")
     plans = {step["outputs"]["plan"]["sha256"]: step["outputs"]["plan"]["size"] for step in _engines(document)}
     yield Check("six engines on a remote: six different plans", len(plans) == 6, f"{len(plans)} different")
     with run_nginx(session.empty_folder("nginx-six")) as server:
         _call(session, project, server, "cache", "push")
         files = [path.stat() for kind in ("ac", "cas") for path in (server.root / kind).rglob("*") if path.is_file()]
-        cost = Value("all that the remote holds", sum(file.st_size for file in files), "B")
-        yield Ratio("six engines on a remote", cost, Value("their sum", sum(plans.values()), "B"), 0.25)
+        stored = Value("all that the remote holds", sum(file.st_size for file in files), "B")
+        yield Ratio("six engines on a remote", stored, Value("their sum", sum(plans.values()), "B"), 0.25)
         yield Limit("six engines on a remote: on disk", Value("", sum(file.st_blocks for file in files) * 512, "B"))
         copy = _checkout(session, project)
         pulled = _build(session, copy, server)
         pulled_plans = {step["outputs"]["plan"]["sha256"] for step in _engines(pulled)}
-        right = not run_counts(pulled) and pulled_plans == set(plans)
-        yield Check("six engines on a remote: pulled, the same six", right, f"ran: {run_counts(pulled) or 'nothing'}")
+        same = not run_counts(pulled) and pulled_plans == set(plans)
+        yield Check("six engines on a remote: pulled, the same six", same, f"ran: {run_counts(pulled) or 'nothing'}")
         shutil.rmtree(copy)
 
 
@@ -105,9 +110,10 @@ def _build(session: Session, project: Path, server: Nginx) -> Any:
 
 
 def _call(session: Session, project: Path, server: Nginx, *arguments: str) -> Any:
+    """Run trtbuild with the remote, and return its document. Raises RuntimeError if it warns."""
     environment = {**session.environment(), "TRTBUILD_REMOTES": f"team=rw:{server.url}"}
-    done = run([session.trtbuild, *arguments, "--json"], project, environment=environment)
-    document = json.loads(done.stdout)
+    command = run([session.trtbuild, *arguments, "--json"], project, environment=environment)
+    document = json.loads(command.stdout)
     if document.get("warnings"):
         raise RuntimeError(f"{' '.join(arguments)}: {document['warnings']}")
     return document

@@ -1,10 +1,10 @@
-"""``trtbuild watch``: from saving a file to the end of the build, after a change of one layer of twelve and of a comment.
+"""Measure ``trtbuild watch`` from saving a file to the end of the build. An edit changes one layer of twelve, or a comment.
 
-Two peers are measured in the same run. The script `straight_vit.py` is what its user runs again after each change. The
-floor is `warm_export.py`, which only builds and exports the module in a process that has loaded the libraries. A build has
-to do this, too, so it cannot be quicker without skipping the proof and the engine.
+Two other programs are measured in the same run. The peer is the script `straight_vit.py`, which a user without trtbuild
+runs again after each change. The floor is `warm_export.py`, which only builds and exports the module in a process that has
+loaded the libraries. A build has to do this and more.
 
-The watcher says when a build has ended, after it has written the package. CPU time is that of the watcher and of all its
+The watcher reports the end of a build after it has written the package. CPU time is that of the watcher and of all its
 processes.
 """
 
@@ -25,8 +25,10 @@ from benchmarks.figure import Limit, Ratio, Row, Value
 from benchmarks.measure import CommandFailed, Median, Run
 from benchmarks.session import Session, delete_build
 
-#: A layer in the middle, and functions that no layer has at the start.
+#: A layer in the middle.
 _LAYER = 5
+
+#: Functions that no layer has at the start. Each edit uses the next one, so no engine of an edited layer is in the cache.
 _ACTIVATIONS = ("ReLU", "ELU", "Tanh", "Sigmoid", "Softplus")
 
 #: Seconds after which the processes of a build have ended. CPU time and memory are read after that.
@@ -37,8 +39,10 @@ _PATIENCE_S = 600.0
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """Edits of one layer's source, then of a comment."""
+    """Measure edits of one layer's source, then of a comment."""
     sizes = session.sizes
+    if sizes.cold_repeats > len(_ACTIVATIONS):
+        raise ValueError(f"--cold-repeats can be at most {len(_ACTIVATIONS)}, because there are no more activations")
     layer = min(_LAYER, sizes.layers - 1)
     project = projects.write_vit(session.folder("vit-watch"), granularity=True, **sizes.vit)
     projects.undo_edits(project)
@@ -47,11 +51,10 @@ def rows(session: Session) -> Iterator[Row]:
     floor = _floor(session, project)
     source = project / "models" / "vit.py"
     with _watched(session, project) as builds:
-        edits = _ACTIVATIONS * sizes.cold_repeats
         edited = Median.of(
             [
-                builds.after(partial(projects.edit_layer, project, layer, edits[number]))
-                for number in range(sizes.cold_repeats)
+                builds.after(partial(projects.edit_layer, project, layer, activation))
+                for activation in _ACTIVATIONS[: sizes.cold_repeats]
             ]
         )
         commented = Median.of(
@@ -64,12 +67,12 @@ def rows(session: Session) -> Iterator[Row]:
     yield Limit("watch: memory between builds", Value("trtbuild", memory, "B"))
 
 
-def _compare(name: str, ours: Median, script: Median, floor: Median, bound: float) -> Iterator[Row]:
-    name = f"watch, {name}"
-    measured = Value("trtbuild", ours.wall_s)
-    yield Ratio(f"{name}: time", measured, Value("script", script.wall_s), bound)
-    yield Ratio(f"{name}: time", measured, Value("build and export the module", floor.wall_s))
-    yield Ratio(f"{name}: CPU time", Value("trtbuild", ours.cpu_s), Value("script", script.cpu_s))
+def _compare(edit: str, builds: Median, script: Median, floor: Median, bound: float) -> Iterator[Row]:
+    name = f"watch, {edit}"
+    wall = Value("trtbuild", builds.wall_s)
+    yield Ratio(f"{name}: time", wall, Value("script", script.wall_s), bound)
+    yield Ratio(f"{name}: time", wall, Value("build and export the module", floor.wall_s))
+    yield Ratio(f"{name}: CPU time", Value("trtbuild", builds.cpu_s), Value("script", script.cpu_s))
 
 
 def _add_comment(source: Path, number: int) -> None:
@@ -77,10 +80,10 @@ def _add_comment(source: Path, number: int) -> None:
 
 
 def _floor(session: Session, project: Path) -> Median:
-    """Medians of `warm_export.py`."""
+    """Run `warm_export.py`, and return its medians."""
     sizes = session.sizes
     arguments = map(str, (sizes.layers, sizes.hidden, sizes.image))
-    done = subprocess.run(
+    program = subprocess.run(
         [sys.executable, Path(__file__).parent / "scripts" / "warm_export.py", *arguments],
         cwd=project,
         env=session.environment(),
@@ -90,13 +93,13 @@ def _floor(session: Session, project: Path) -> Median:
         timeout=_PATIENCE_S,
         check=True,
     )
-    runs = [Run(float(wall_s), float(cpu_s), b"") for wall_s, cpu_s in map(str.split, done.stdout.splitlines())]
+    runs = [Run(float(wall_s), float(cpu_s), b"") for wall_s, cpu_s in map(str.split, program.stdout.splitlines())]
     session.say("  build and export the module: " + ", ".join(f"{run.wall_s:.2f} s" for run in runs))
     return Median.of(runs)
 
 
 class _Builds:
-    """The builds of a watcher, which it reports in `log`."""
+    """The builds of the watcher `process`, which reports them in `log`."""
 
     def __init__(self, session: Session, process: psutil.Popen, log: Path) -> None:
         self._session = session
@@ -104,18 +107,18 @@ class _Builds:
         self._log = log
 
     def after(self, change: Callable[[], object]) -> Run:
-        """Change a file, and wait for the end of the build."""
+        """Change a file, and wait for the end of the build. Returns its time."""
         count, cpu_s, started = self._count(), self._cpu_s(), time.perf_counter()
         change()
         self.wait_for(count + 1)
         wall_s = time.perf_counter() - started
         time.sleep(_REST_S)
-        done = Run(wall_s, self._cpu_s() - cpu_s, b"")
-        self._session.say(f"  after the change: {done.wall_s:.2f} s, CPU {done.cpu_s:.2f} s")
-        return done
+        build = Run(wall_s, self._cpu_s() - cpu_s, b"")
+        self._session.say(f"  after the change: {build.wall_s:.2f} s, CPU {build.cpu_s:.2f} s")
+        return build
 
     def wait_for(self, count: int) -> None:
-        """Wait until the watcher has built `count` times. Raises CommandFailed."""
+        """Wait until the watcher has built `count` times. Raises CommandFailed if it ends, fails or takes too long."""
         deadline = time.monotonic() + _PATIENCE_S
         while self._count() < count:
             if self._process.poll() is not None or time.monotonic() > deadline:
@@ -134,7 +137,9 @@ class _Builds:
 
     def _cpu_s(self) -> float:
         """The CPU time of the watcher and its processes, also of those that have ended and were waited for."""
-        return sum(sum(process.cpu_times()[:4]) for process in self._processes())
+        all_times = [process.cpu_times() for process in self._processes()]
+        totals_s = (times.user + times.system + times.children_user + times.children_system for times in all_times)
+        return float(sum(totals_s))
 
     def _processes(self) -> list[psutil.Process]:
         return [self._process, *self._process.children(recursive=True)]
@@ -142,7 +147,7 @@ class _Builds:
 
 @contextmanager
 def _watched(session: Session, project: Path) -> Iterator[_Builds]:
-    """A watcher that has built the project once."""
+    """Start a watcher, wait until it has built the project once, and yield its builds."""
     runtime = session.empty_folder("run")
     runtime.chmod(0o700)
     log_file = session.work / "watch.log"

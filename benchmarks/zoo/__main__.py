@@ -1,6 +1,7 @@
 """``python -m benchmarks.zoo``: build and verify the models of the zoo, and write docs/zoo.md.
 
-Exit status 1 if a model is wrong, 2 if a name is unknown. A model that cannot be built has a row with the reason.
+The exit status is 1 if a model is wrong, and 2 if a name is unknown or the page has no place for the table. A model that
+cannot be built has a row with the reason.
 """
 
 from __future__ import annotations

@@ -116,6 +116,6 @@ def _with_verification(row: Row, entry: Mapping[str, Any], problem: str) -> Row:
 
 
 def _sentence(errors: Sequence[Mapping[str, Any]]) -> str:
-    """The first line of the first error, and the next line if the first ends with "fails". Empty without errors."""
+    """Return the first line of the first error, with the next line if it ends with "fails". Empty without errors."""
     lines = [line.strip() for line in errors[0]["text"].strip().splitlines()] if errors else [""]
     return ": ".join(lines[:2] if lines[0].endswith("fails") else lines[:1]).rstrip(":. ")

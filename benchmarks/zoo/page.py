@@ -1,5 +1,5 @@
-"""The tables of docs/zoo.md. Each size has a table, between two comments. A run replaces only the rows of the models that
-it builds."""
+"""Update the tables of docs/zoo.md. Each size has a table, between two comments. A run replaces only the rows of the models
+that it builds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LONGEST = 160
 
 
 def line(row: Row) -> str:
-    """The row as a line of the table."""
+    """Return the row as a line of the table."""
     error = "" if row.error is None else f"{row.error:.1e}"
     seconds = "" if row.seconds is None else f"{row.seconds:.0f}"
     counts = ("" if count is None else str(count) for count in (row.engines, row.torch_partitions))
@@ -30,19 +30,19 @@ def replace(page: str, size: Size, rows: Iterable[Row], order: Sequence[str]) ->
     Rows of models that are not in `order` are removed. Raises ValueError if the page has no place for the table.
     """
     start, end = f"<!-- zoo: {size} -->\n", f"<!-- zoo: end of {size} -->\n"
-    before, first, rest = page.partition(start)
-    table, last, after = rest.partition(end)
-    if not first or not last:
+    before, found_start, rest = page.partition(start)
+    table, found_end, after = rest.partition(end)
+    if not found_start or not found_end:
         raise ValueError(f"the page has no comments {start.strip()} and {end.strip()}")
     lines = {match[1]: text for text in table.splitlines() if (match := re.match(r"\| `(\w+)` \|", text))}
     lines.update({row.model: line(row) for row in rows})
-    known = [lines[name] for name in order if name in lines]
-    # Without empty lines around it, Markdown does not read the table.
-    return before + start + "\n" + "\n".join([*_HEADER, *known]) + "\n\n" + end + after
+    in_order = [lines[name] for name in order if name in lines]
+    # Markdown needs empty lines before and after a table.
+    return before + start + "\n" + "\n".join([*_HEADER, *in_order]) + "\n\n" + end + after
 
 
 def _result(row: Row) -> str:
-    """The result in one or two words, and the reason if there is no result."""
+    """Return the result in one or two words, and the reason if there is no result."""
     reason = row.problem.replace("|", "\\|").replace("<", "&lt;")
     if len(reason) > _LONGEST:
         reason = reason[: _LONGEST - 1].rstrip() + "…"

@@ -50,22 +50,22 @@ class Around(nn.Module):
         return self.second(y).relu() + y.shape[0]
 
 
-def made(module):
+def build_seeded(module):
     torch.manual_seed(0)
     return module().eval()
 
 
 def boxes():
-    return made(Boxes)
+    return build_seeded(Boxes)
 
 
 def detector():
-    return made(Detector)
+    return build_seeded(Detector)
 
 
 def moved():
-    return made(lambda: Around(torch.ops.boxes.negated))
+    return build_seeded(lambda: Around(torch.ops.boxes.negated))
 
 
 def on_gpu():
-    return made(lambda: Around(operators.on_gpu))
+    return build_seeded(lambda: Around(operators.on_gpu))

@@ -9,7 +9,7 @@ LIBRARY = Path(__file__).with_name("libnegated.so")
 
 @torch.library.custom_op("boxes::halves", mutates_args=())
 def halves(x: torch.Tensor, rows: int, factor: float) -> torch.Tensor:
-    """The first rows of each image."""
+    """The first `rows` rows of each image, with the channels in reverse order, multiplied by `factor`."""
     return x[:, :, :rows].flip(1) * factor
 
 

@@ -11,8 +11,7 @@ import onnx
 import safetensors.torch
 import torch
 from nets import classifier, images, quantized_by_modelopt, quantized_by_pt2e
-from onnx import TensorProto as T
-from onnx import helper as h
+from onnx import TensorProto, helper
 from onnxruntime import quantization
 
 FILES = Path(__file__).parent / "files"
@@ -20,6 +19,7 @@ BATCH = torch.export.Dim("batch", min=1, max=8)
 
 
 def write_program() -> None:
+    """int8 inputs and weights, by torchao."""
     program = torch.export.export(quantized_by_pt2e(), (images()[0],), dynamic_shapes=({0: BATCH},))
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # it contains paths of this machine
@@ -77,41 +77,51 @@ def write_int4() -> None:
     weights = classifier().hidden.weight.detach().numpy().reshape(64, 2, 128)  # a row is two blocks
     scales = np.abs(weights).max(2, keepdims=True) / 7
     numbers = np.clip(np.rint(weights / scales), -8, 7).astype(np.int8).flatten()
-    packed = (numbers[0::2] & 0xF) | ((numbers[1::2] & 0xF) << 4)
+    packed = (numbers[0::2] & 0xF) | ((numbers[1::2] & 0xF) << 4)  # two numbers in a byte, the first in the low bits
     initializers = [
-        h.make_tensor("weights", T.INT4, [64, 256], packed.astype(np.uint8).tobytes(), raw=True),
+        helper.make_tensor("weights", TensorProto.INT4, [64, 256], packed.astype(np.uint8).tobytes(), raw=True),
         onnx.numpy_helper.from_array(scales.reshape(64, 2).astype(np.float32), "scales"),
     ]
-    nodes = [h.make_node("DequantizeLinear", ["weights", "scales"], ["w"], axis=1, block_size=128)]
+    nodes = [helper.make_node("DequantizeLinear", ["weights", "scales"], ["w"], axis=1, block_size=128)]
     _save("int4.onnx", nodes, initializers, opset=21, ir_version=10)
 
 
 def write_fp4() -> None:
     """float4e2m1 weights in blocks of 16 with float8 scales, as ONNX defines them since opset 23."""
-    codes = np.random.default_rng(0).integers(0, 256, 64 * 128, dtype=np.uint8)
+    codes = np.random.default_rng(0).integers(0, 256, 64 * 128, dtype=np.uint8)  # two weights in a byte
+    one_as_float8 = 0x38
     initializers = [
-        h.make_tensor("weights", T.FLOAT4E2M1, [64, 256], codes.tobytes(), raw=True),
-        h.make_tensor("block_scales", T.FLOAT8E4M3FN, [64, 16], bytes([0x38] * 64 * 16), raw=True),
-        h.make_tensor("scale", T.FLOAT, [], [0.01]),
+        helper.make_tensor("weights", TensorProto.FLOAT4E2M1, [64, 256], codes.tobytes(), raw=True),
+        helper.make_tensor(
+            "block_scales", TensorProto.FLOAT8E4M3FN, [64, 16], bytes([one_as_float8] * 64 * 16), raw=True
+        ),
+        helper.make_tensor("scale", TensorProto.FLOAT, [], [0.01]),
     ]
     nodes = [
-        h.make_node("DequantizeLinear", ["block_scales", "scale"], ["scales"]),
-        h.make_node("DequantizeLinear", ["weights", "scales"], ["w"], axis=1, block_size=16),
+        helper.make_node("DequantizeLinear", ["block_scales", "scale"], ["scales"]),
+        helper.make_node("DequantizeLinear", ["weights", "scales"], ["w"], axis=1, block_size=16),
     ]
     _save("fp4.onnx", nodes, initializers, opset=23, ir_version=11)
 
 
-def _save(name: str, nodes: list[onnx.NodeProto], initializers: list[T], *, opset: int, ir_version: int) -> None:
-    """A product of the pixels with the weights ``w``, which `nodes` compute."""
-    value = h.make_tensor_value_info
+def _save(
+    name: str, nodes: list[onnx.NodeProto], initializers: list[TensorProto], *, opset: int, ir_version: int
+) -> None:
+    """Write a model that multiplies the pixels by the weights ``w``, which `nodes` compute."""
+    value = helper.make_tensor_value_info
     nodes = [
         *nodes,
-        h.make_node("Flatten", ["image"], ["pixels"]),
-        h.make_node("Gemm", ["pixels", "w"], ["classes"], transB=1),
+        helper.make_node("Flatten", ["image"], ["pixels"]),
+        helper.make_node("Gemm", ["pixels", "w"], ["classes"], transB=1),
     ]
-    inputs, outputs = [value("image", T.FLOAT, ["batch", 1, 16, 16])], [value("classes", T.FLOAT, ["batch", 64])]
-    graph = h.make_graph(nodes, name.removesuffix(".onnx"), inputs, outputs, initializers)
-    onnx.save(h.make_model(graph, opset_imports=[h.make_opsetid("", opset)], ir_version=ir_version), FILES / name)
+    inputs, outputs = (
+        [value("image", TensorProto.FLOAT, ["batch", 1, 16, 16])],
+        [value("classes", TensorProto.FLOAT, ["batch", 64])],
+    )
+    graph = helper.make_graph(nodes, name.removesuffix(".onnx"), inputs, outputs, initializers)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir_version), FILES / name
+    )
 
 
 def main() -> None:

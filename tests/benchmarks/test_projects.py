@@ -58,6 +58,13 @@ def test_an_edit_of_a_layer_is_one_line_and_can_be_undone(tmp_path: Path) -> Non
     assert source.read_text() == before
 
 
+@pytest.mark.parametrize("kind", ["many", "vit"])
+def test_build_stands_after_the_folder_as_in_the_docstring(kind: str) -> None:
+    options = projects.parse_arguments([kind, "DIR", "--targets", "2", "--build"])
+    assert (options["folder"], options["target_count"], options["build"]) == (Path("DIR"), 2, True)
+    assert not projects.parse_arguments([kind, "DIR"])["build"]
+
+
 def test_replace_weights_changes_all_tensors_of_one_layer_only(tmp_path: Path) -> None:
     path = tmp_path / "w.safetensors"
     names = [f"layers.{layer}.{name}" for layer in range(12) for name in ("weight", "bias")]

@@ -138,12 +138,12 @@ class Lean:
             link = self.lean_library / name
             link.unlink(missing_ok=True)
             link.symlink_to(library)
-        done = self._trtbuild(["build", "--json"], self.lean_library)
-        self.details["build"] = {"stdout": done.stdout[-20000:], "stderr": done.stderr[-5000:]}
-        failures = "; ".join(str(error.get("text")) for error in _errors(done.stdout))
-        yield Check("with the lean library, all packages are built", done.returncode == 0, failures or "no errors")
-        if done.returncode:
-            raise RuntimeError(f"the packages were not built: {failures or done.stderr[-3000:]}")
+        build = self._trtbuild(["build", "--json"], self.lean_library)
+        self.details["build"] = {"stdout": build.stdout[-20000:], "stderr": build.stderr[-5000:]}
+        failures = "; ".join(str(error.get("text")) for error in _errors(build.stdout))
+        yield Check("with the lean library, all packages are built", build.returncode == 0, failures or "no errors")
+        if build.returncode:
+            raise RuntimeError(f"the packages were not built: {failures or build.stderr[-3000:]}")
         lean_bytes = library.read_bytes()
         for name in MODELS:
             plan = self._plan(name).read_bytes()
@@ -154,8 +154,8 @@ class Lean:
     def _packages(
         self, name: str, process: subprocess.CompletedProcess[str], expected: Collection[str] | None
     ) -> Iterator[Row]:
-        """Rows about each package in one process. The packages in `expected` should run there, and the others not. If
-        `expected` is None, the rows only say what happens."""
+        """Yield rows about each package in one process. The process should run the packages in `expected`, and refuse the
+        others. If `expected` is None, the rows only say what happens."""
         values = _values(process.stdout)
         self.details[name] = {"values": values, "ended": _end(process)}
         found = {value["model"]: value for value in values if "model" in value}
@@ -176,7 +176,7 @@ class Lean:
             yield Check(f"{name}: the full TensorRT is not imported", "tensorrt" not in imported[0], str(imported[0]))
 
     def _answers(self, runtime: Runtime | None) -> Iterator[Row]:
-        """Rows about the answers of the bindings to each plan. ``met`` says only that the process did not crash."""
+        """Yield rows about the answers of the bindings to each plan. ``met`` only says that the process did not crash."""
         module = "tensorrt" if runtime is None else runtime.module
         name = _FULL if runtime is None else str(runtime)
         for model in MODELS:
@@ -186,9 +186,12 @@ class Lean:
                 label = f"bindings of {name}: {model}, {host_code}"
                 self.details[label] = {"values": values, "ended": _end(process), "stderr": process.stderr[-2000:]}
                 answer = next((value for value in values if value["call"] == "deserialize_cuda_engine"), None)
-                accepted = "no answer" if answer is None else "accepted" if answer["value"] else "refused"
-                said = "" if answer is None else " ".join(each for each in answer["log"] if "ERROR" in each)
-                yield Check(label, process.returncode == 0, f"{accepted}, {_end(process)} {said}"[:400])
+                if answer is None:
+                    result, errors = "no answer", ""
+                else:
+                    result = "accepted" if answer["value"] else "refused"
+                    errors = " ".join(text for text in answer["log"] if "ERROR" in text)
+                yield Check(label, process.returncode == 0, f"{result}, {_end(process)} {errors}"[:400])
 
     def _plan(self, model: str) -> Path:
         return next((self.project / "dist" / model).rglob("*.plan"))
@@ -226,7 +229,7 @@ class Lean:
 
 
 def _errors(document: str) -> list[dict[str, Any]]:
-    """The errors in the JSON of a build, also those of its steps."""
+    """Return the errors in the JSON of a build, also those of its steps."""
     try:
         build = json.loads(document)
     except ValueError:

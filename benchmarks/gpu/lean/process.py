@@ -1,6 +1,6 @@
-"""The processes of `benchmarks.gpu.lean`. Each process has one library that runs engines.
+"""The program of the processes of `benchmarks.gpu.lean`. Each process has one library that runs engines.
 
-It prints JSON, one value for each line. So the lines before a crash are not lost.
+A process prints JSON, one value on each line. So the lines before a crash are not lost.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ POINTS = ((1, 16, 16), (2, 32, 32), (3, 48, 64), (4, 64, 64), (8, 128, 128), (11
 #: The point at which a call is timed, and the number of timed calls.
 _TIMED_POINT, _TIMED_CALLS = (8, 128, 128), 200
 
+#: Calls before the timed calls.
+_WARM_UP_CALLS = 20
 
 #: Objects that must not be freed: TensorRT needs them, or ends the process with them.
 _KEPT: list[Any] = []
@@ -93,7 +95,7 @@ def _error_at(module: Any, results: Path, point: tuple[int, int, int]) -> float:
     outputs = _outputs(module, point)
     if len(outputs) != len(stored.files):
         return float("inf")
-    return max(relative_error(ours, stored[name]) for ours, name in zip(outputs, stored.files, strict=True))
+    return max(relative_error(output, stored[name]) for output, name in zip(outputs, stored.files, strict=True))
 
 
 def _call_s(module: Any) -> float:
@@ -104,12 +106,12 @@ def _call_s(module: Any) -> float:
     stream = memory.stream()
     value = memory.upload(_input(_TIMED_POINT), "float32", stream)
     times = []
-    for _ in range(_TIMED_CALLS + 20):
+    for _ in range(_WARM_UP_CALLS + _TIMED_CALLS):
         started = time.perf_counter()
         module(value)
         memory.synchronize(stream)
         times.append(time.perf_counter() - started)
-    return sorted(times[20:])[_TIMED_CALLS // 2]
+    return sorted(times[_WARM_UP_CALLS:])[_TIMED_CALLS // 2]
 
 
 def answers(module: str, plan: Path, *, host_code: bool) -> Iterator[dict[str, Any]]:
@@ -159,19 +161,19 @@ def _calls(trt: Any, engine: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
             yield f"{method}({name})", lambda method=method, name=name: getattr(engine, method)(name)  # type: ignore[misc]
     yield "get_tensor_profile_shape(i0, 1)", lambda: engine.get_tensor_profile_shape("i0", 1)
 
-    def context(make: Callable[[], Any]) -> Any:
-        made = make()
-        _KEPT.append(made)
-        return None if made is None else f"a context with profile {made.active_optimization_profile}"
+    def describe_context(create: Callable[[], Any]) -> str | None:
+        context = create()
+        _KEPT.append(context)
+        return None if context is None else f"a context with profile {context.active_optimization_profile}"
 
     for number in (1, 2):
         yield (
             f"create_execution_context_without_device_memory, context {number}",
-            lambda: context(lambda: engine.create_execution_context_without_device_memory()),
+            lambda: describe_context(lambda: engine.create_execution_context_without_device_memory()),
         )
         yield (
             f"create_execution_context(USER_MANAGED), context {number}",
-            lambda: context(
+            lambda: describe_context(
                 lambda: engine.create_execution_context(trt.ExecutionContextAllocationStrategy.USER_MANAGED)
             ),
         )

@@ -1,5 +1,5 @@
-"""The project of this measurement: one network three times. One engine is only for the version that builds it, one is
-version-compatible, and one is version-compatible without the lean runtime in the plan.
+"""Write the project of this measurement: one network with three builder settings. One engine is only for the version that
+builds it, one is version-compatible, and one is version-compatible without the lean runtime in the plan.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ def _rounding(x: torch.Tensor) -> Tensors:
     )
 
 
-def _halves(n: int, generator: torch.Generator) -> Tensors:
+def _quarters(n: int, generator: torch.Generator) -> Tensors:
     return (_integers(-40, 40, n, 6, generator=generator).float() / 4,)
 
 
@@ -162,7 +162,7 @@ def _not_a_number(x: torch.Tensor) -> Tensors:
     return torch.nan_to_num(x, 1.0, 2.0, -3.0), torch.where(x > 0, x, 0.0), torch.isnan(x)
 
 
-def _special(n: int, generator: torch.Generator) -> Tensors:
+def _with_special_values(n: int, generator: torch.Generator) -> Tensors:
     x = _normal(n, 6, generator=generator)
     choice = torch.randint(0, 8, (n, 6), generator=generator)
     for number, value in enumerate((torch.nan, torch.inf, -torch.inf)):
@@ -201,8 +201,8 @@ CALLS: Mapping[str, Calls] = {
     "nearest_exact": Calls(_nearest_exact, lambda n, g: (_normal(2, 3, n, generator=g),), {"x": _LINE}, (2, 16, 64)),
     "nearest": Calls(_nearest, lambda n, g: (_normal(2, 3, n, generator=g),), {"x": _LINE}, (2, 16, 64)),
     "linear": Calls(_linear, lambda n, g: (_normal(2, 3, n, generator=g),), {"x": _LINE}, (2, 16, 64)),
-    "rounding": Calls(_rounding, _halves, {"x": _ROWS}),
-    "not_a_number": Calls(_not_a_number, _special, {"x": _ROWS}),
+    "rounding": Calls(_rounding, _quarters, {"x": _ROWS}),
+    "not_a_number": Calls(_not_a_number, _with_special_values, {"x": _ROWS}),
 }
 
 

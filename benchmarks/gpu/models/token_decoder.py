@@ -1,7 +1,7 @@
 """A decoder (Llama's architecture, https://arxiv.org/abs/2302.13971) that reads one token in each call.
 
-TensorRT 8.6 computes no int64. Here tokens and positions are int32, and the cache is written by a mask. So the whole
-model is one engine.
+TensorRT 8.6 does not compute int64. Here tokens and positions are int32, and the model writes its cache with a mask. So the
+whole model is one engine.
 """
 
 from __future__ import annotations
@@ -38,25 +38,30 @@ class Layer(nn.Module):  # type: ignore[misc]
         self.register_buffer("values", torch.zeros(1, self.heads, most_tokens, 64), persistent=False)
 
     def forward(
-        self, x: torch.Tensor, turn: tuple[torch.Tensor, torch.Tensor], here: torch.Tensor, future: torch.Tensor
+        self,
+        x: torch.Tensor,
+        rotation: tuple[torch.Tensor, torch.Tensor],
+        is_here: torch.Tensor,
+        is_future: torch.Tensor,
     ) -> torch.Tensor:
+        """`rotation` has the cosines and sines of this position. `is_here` and `is_future` are masks of the cache."""
         normal = self.norm1(x)
         query, key, value = (
             layer(normal).reshape(1, 1, self.heads, 64).transpose(1, 2) for layer in (self.query, self.key, self.value)
         )
-        self.keys = torch.where(here, _turned(key, turn), self.keys)
-        self.values = torch.where(here, value, self.values)
-        scores = _turned(query, turn) @ self.keys.transpose(2, 3) / 8
-        weights = scores.masked_fill(future, -1e9).softmax(-1)
+        self.keys = torch.where(is_here, _rotate(key, rotation), self.keys)
+        self.values = torch.where(is_here, value, self.values)
+        scores = _rotate(query, rotation) @ self.keys.transpose(2, 3) / 8
+        weights = scores.masked_fill(is_future, -1e9).softmax(-1)
         x = x + self.out((weights @ self.values).transpose(1, 2).reshape(1, 1, -1))
         normal = self.norm2(x)
         return x + self.down(nn.functional.silu(self.gate(normal)) * self.up(normal))
 
 
-def _turned(x: torch.Tensor, turn: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-    """Rotary position embedding."""
+def _rotate(x: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    """Apply the rotary position embedding (https://arxiv.org/abs/2104.09864)."""
     first, second = x[..., :32], x[..., 32:]
-    cosine, sine = turn
+    cosine, sine = rotation
     return torch.cat([first * cosine - second * sine, second * cosine + first * sine], -1)
 
 
@@ -78,12 +83,12 @@ class TokenDecoder(nn.Module):  # type: ignore[misc]
 
     def forward(self, token: torch.Tensor) -> torch.Tensor:
         angles = self.length.to(self.frequencies.dtype)[:, None, None, None] * self.frequencies
-        turn = angles.cos(), angles.sin()
-        here = (self.places == self.length)[None, None, :, None]
-        future = (self.places > self.length)[None, None, None]
+        rotation = angles.cos(), angles.sin()
+        is_here = (self.places == self.length)[None, None, :, None]
+        is_future = (self.places > self.length)[None, None, None]
         x = self.embedding(token)
         for layer in self.layers:
-            x = layer(x, turn, here, future)
+            x = layer(x, rotation, is_here, is_future)
         self.length = self.length + 1
         return self.head(self.norm(x))[:, 0]
 

@@ -6,7 +6,7 @@ build starts from a copy of this project and its cache. This Python has TensorRT
 two GPUs. `verify_on_workers` has the part that verifies; it also needs torch for CUDA, onnx and onnxruntime. ``--parts``
 chooses parts, and ``--models`` chooses models, because all parts together take ten minutes.
 
-Exit code 0 when everything was tried.
+The exit code is 0 when all parts have run, even if a check is not met.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ PARTS = ("one", "all", "workers", "verify")
 
 
 def rows(machine: Machine, models: Sequence[str] = (), parts: Sequence[str] = PARTS) -> Iterator[Row]:
-    """Build in the three ways, and verify. The builds of the same engines are compared by wall time."""
+    """Build the same engines in the three ways, compare the wall times of the builds, and verify the engines."""
     count = len(_gpus())
     yield Check("the host has several GPUs", count > 1, f"{count} GPUs")
-    one = None
+    on_one_gpu = None
     with_torch = machine
     if find_spec("torch") is not None:  # another version of torch has traced the models
         machine = verify_on_workers.without_torch(machine)
     if "one" in parts:
-        one = _build(machine, machine.copy_project("one"), *models, gpus="0")
-        yield from _facts("one GPU", one)
+        on_one_gpu = _build(machine, machine.copy_project("one"), *models, gpus="0")
+        yield from _facts("one GPU", on_one_gpu)
     if "all" in parts:
         several = _build(machine, machine.copy_project("all"), *models)
         yield from _facts(f"{count} GPUs", several)
-        yield from _ratio(f"{count} GPUs, compared with one", several, one)
+        yield from _ratio(f"{count} GPUs, compared with one", several, on_one_gpu)
     if "workers" in parts:
         project = machine.copy_project("workers")
         with machine.scheduler(project, "scheduler") as scheduler:
@@ -54,7 +54,7 @@ def rows(machine: Machine, models: Sequence[str] = (), parts: Sequence[str] = PA
         yield from _facts("Dask workers", built)
         names = {step["worker"] for step in built["steps"] if step.get("worker")}
         yield Check("each GPU has a worker that built engines", len(names) == count, ", ".join(sorted(names)))
-        yield from _ratio(f"{count} Dask workers, compared with one GPU", built, one)
+        yield from _ratio(f"{count} Dask workers, compared with one GPU", built, on_one_gpu)
     if "verify" in parts:
         yield from verify_on_workers.rows(with_torch, machine.work / "workers", models, count)
 
@@ -78,12 +78,13 @@ def _facts(name: str, document: Any) -> Iterator[Row]:
     yield Limit(f"{name}: the build", Value("wall time", document["duration_s"]))
 
 
-def _ratio(name: str, document: Any, one: Any) -> Iterator[Row]:
-    if one is not None:
+def _ratio(name: str, document: Any, on_one_gpu: Any) -> Iterator[Row]:
+    """Compare the times of two builds, if there was a build on one GPU."""
+    if on_one_gpu is not None:
         yield Ratio(
             name,
             Value("wall time", round(document["duration_s"], 1), "s"),
-            Value("one GPU", round(one["duration_s"], 1), "s"),
+            Value("one GPU", round(on_one_gpu["duration_s"], 1), "s"),
         )
 
 

@@ -1,4 +1,4 @@
-"""A copy of a project on a GPU host, commands in it, and processes in the background."""
+"""Copy a project on a GPU host, and run commands and background processes in the copy."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Machine:
 
         Raises RuntimeError if the command printed no document.
         """
-        done = subprocess.run(
+        command = subprocess.run(
             [*self.python, "-m", "trtbuild", *arguments, "--json"],
             cwd=project,
             env=self.environment(project, variables or {}),
@@ -58,12 +58,12 @@ class Machine:
             timeout=_COMMAND_S,
             check=False,
         )
-        (self.work / f"{name}.json").write_text(done.stdout)
-        (self.work / f"{name}.stderr").write_text(done.stderr)
+        (self.work / f"{name}.json").write_text(command.stdout)
+        (self.work / f"{name}.stderr").write_text(command.stderr)
         try:
-            return json.loads(done.stdout)
+            return json.loads(command.stdout)
         except ValueError:
-            raise RuntimeError(f"trtbuild {' '.join(arguments)} printed no document: {done.stderr[-800:]}") from None
+            raise RuntimeError(f"trtbuild {' '.join(arguments)} printed no document: {command.stderr[-800:]}") from None
 
     def scheduler(self, project: Path, name: str) -> Process:
         """A Dask scheduler on a port of 127.0.0.1."""
@@ -106,7 +106,10 @@ class Process:
         return self.wait_for(r"Scheduler at:\s+(tcp://127\.0\.0\.1:\d+)")
 
     def wait_for(self, pattern: str) -> str:
-        """Return the first group of `pattern` in the process's output. Raises RuntimeError if it does not come."""
+        """Wait until the process's output matches `pattern`, and return its first group.
+
+        Raises RuntimeError if the process ends first, or takes longer than `_START_S`.
+        """
         for _ in range(10 * _START_S):
             found = re.search(pattern, self._path.read_text())
             if found is not None:

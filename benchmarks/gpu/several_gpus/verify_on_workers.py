@@ -1,10 +1,10 @@
 """Verify the engines of a project on the workers of a Dask scheduler, and compare the results with a verification on one
 GPU.
 
-1. The packages are written, and the project is locked, by a Python that does not find torch. Another version of torch has
-   traced the models. After ``trtbuild lock``, the Python with torch uses these traces.
+1. A Python that does not find torch writes the packages and locks the project, because another version of torch has traced
+   the models. After ``trtbuild lock``, the Python with torch uses these traces.
 2. One process verifies on one GPU, without workers. Then a scheduler, one worker for each GPU, and ``verify --workers``
-   run. All comparisons run in both, and their keys must be the same: they have the same GPU, driver and versions.
+   run. Both verifications run all comparisons. Their keys must be the same, because GPU, driver and versions are the same.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def rows(machine: Machine, project: Path, models: Sequence[str], gpus: int) -> I
     keys_here = {key for key, _ in _engine_cuts(here)}
     yield from _verdicts(document, here)
     keys = {key for key, _ in _engine_cuts(document)}
-    same = f"{len(keys & keys_here)} keys are the same, {len(keys ^ keys_here)} differ"
-    yield Check("the keys are those of a verification on one GPU", bool(keys) and keys == keys_here, same)
+    found = f"{len(keys & keys_here)} keys are the same, {len(keys ^ keys_here)} differ"
+    yield Check("the keys are those of a verification on one GPU", bool(keys) and keys == keys_here, found)
     names = {str(cut["worker"]) for _, cut in _engine_cuts(document) if cut.get("worker")}
     yield Check("each GPU has a worker that compared engines", len(names) == gpus, ", ".join(sorted(names)))
     right = {key for key, cut in _engine_cuts(document) if cut["status"] != "wrong"}
@@ -73,7 +73,8 @@ def _engine_cuts(document: Any) -> list[tuple[str, Any]]:
 
 
 def _verdicts(document: Any, here: Any) -> Iterator[Row]:
-    """A row for each model, and the texts of errors. As many targets must be compared as in the document `here`."""
+    """Yield a row for each model, and print errors and warnings. The same number of targets as in the document `here` must
+    be compared."""
     for model, model_here in zip(document["models"], here["models"], strict=True):
         cuts, cuts_here = ([cut for cut in each["cuts"] if cut["by"] == "engine"] for each in (model, model_here))
         texts = [_text(decode(CutEntry, cut)) for cut in cuts]
@@ -92,7 +93,7 @@ def _text(cut: CutEntry) -> str:
 
 
 def without_torch(machine: Machine) -> Machine:
-    """The same machine, with a Python that does not find torch: one folder has links to all other packages."""
+    """Return the machine with a Python that does not find torch: it finds a folder with links to all other packages."""
     folder = machine.work / "site-packages-without-torch"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

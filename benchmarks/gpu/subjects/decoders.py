@@ -1,8 +1,8 @@
-"""Generate 64 tokens by decoders with state, compared with PyTorch: tokens of greedy decoding, and tokens per second.
+"""Generate 64 tokens with decoders, and compare the tokens (greedy decoding) and the tokens per second with PyTorch.
 
 `static_decoder` and `growing_decoder` are a Llama of transformers: with a cache of a fixed size as state, and with a cache
-that the caller passes. `token_decoder` (`benchmarks.gpu.models.token_decoder`) is one engine in TensorRT 8.6, too, which
-computes no int64. All engines were converted on a machine without a GPU, and are built here.
+that the caller passes. `token_decoder` (`benchmarks.gpu.models.token_decoder`) uses no int64, so it is one engine in
+TensorRT 8.6, too. A machine without a GPU has converted all models. Their engines are built here.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ Generate = Callable[[], list[int]]
 
 def rows(host: Host) -> Iterator[Row]:
     """Build the models, verify them, and compare texts and speed."""
-    done = host.trtbuild(host.decoders, "build", "--json", "--keep-going", bare=host.bare_python is not None)
-    (host.work / "build-decoders.json").write_text(done.stdout)
-    (host.work / "build-decoders.stderr").write_text(done.stderr)
-    document = json.loads(done.stdout)
+    build = host.trtbuild(host.decoders, "build", "--json", "--keep-going", bare=host.bare_python is not None)
+    (host.work / "build-decoders.json").write_text(build.stdout)
+    (host.work / "build-decoders.stderr").write_text(build.stderr)
+    document = json.loads(build.stdout)
     ran = {stage: count["run"] for stage, count in document["totals"].items() if count["run"]}
     yield Check("decoders: only engine and package steps ran", set(ran) <= {"engine", "package"}, f"ran {ran}")
     for step in document["steps"]:
@@ -67,7 +67,7 @@ def _rows_of(name: str, candidates: dict[str, Generate], host: Host) -> Iterator
             yield Check(f"{name}: {candidate} runs", False, f"{type(error).__name__}: {error}"[:300])
             del candidates[candidate]
             continue
-        equal = sum(ours == theirs for ours, theirs in zip(text, expected, strict=True))
+        equal = sum(token == expected_token for token, expected_token in zip(text, expected, strict=True))
         yield Check(f"{name}: {candidate} generates eager's tokens", text == expected, f"{equal} of {_NEW}")
     speeds = {candidate: _tokens_per_s(generate, host) for candidate, generate in candidates.items()}
     for candidate, speed in speeds.items():
@@ -90,10 +90,10 @@ def _tokens_per_s(generate: Generate, host: Host) -> float:
 
 
 def _models(host: Host, name: str) -> Any:
-    """A module of the project's models."""
+    """Import the file of this name in the project's models."""
     specification = importlib.util.spec_from_file_location(name, host.decoders / "models" / f"{name}.py")
     if specification is None or specification.loader is None:
-        raise AssertionError(f"{name}.py is a module")
+        raise RuntimeError(f"{name}.py cannot be imported")
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     return module
@@ -111,7 +111,7 @@ def _prompt(host: Host) -> Any:
 
 
 def _packages(host: Host, name: str) -> dict[str, Any]:
-    """The package's module, with and without CUDA graphs."""
+    """Return the package's module without and with CUDA graphs, by the name of the candidate."""
     import trtbuild
 
     loaded = trtbuild.load(host.decoders / "dist" / name, device=host.device)
@@ -163,7 +163,7 @@ def _growing(host: Host) -> dict[str, Generate]:
 
     prompt = _prompt(host)
     models = _models(host, "decoders")
-    firsts, nexts = _packages(host, "prefill"), _packages(host, "growing_decoder")
+    prefills, decoders = _packages(host, "prefill"), _packages(host, "growing_decoder")
 
     def generator_of(first: Any, following: Any) -> Generate:
         def generate() -> list[int]:
@@ -183,7 +183,7 @@ def _growing(host: Host) -> dict[str, Generate]:
     )
     return {
         "eager": generator_of(first, following),
-        "trtbuild": generator_of(firsts["trtbuild"], nexts["trtbuild"]),
+        "trtbuild": generator_of(prefills["trtbuild"], decoders["trtbuild"]),
         "torch.compile": generator_of(first, torch.compile(following, dynamic=True)),
     }
 
@@ -194,10 +194,10 @@ def _token_by_token(host: Host) -> dict[str, Generate]:
     prompt = _prompt(host).to(torch.int32)
     modules = _packages(host, "token_decoder")
     model = _models(host, "token_decoder").build(**_size(host)).to(host.device)
-    first = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    initial_buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
 
     def reset_model() -> None:
-        for name, value in first.items():
+        for name, value in initial_buffers.items():
             owner, _, attribute = name.rpartition(".")
             setattr(model.get_submodule(owner), attribute, value.clone())
 

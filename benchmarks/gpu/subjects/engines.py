@@ -17,13 +17,13 @@ def rows(host: Host) -> Iterator[Row]:
     """Build the examples on this machine."""
     probe = host.python(host.examples, ["-c", "import torch"], bare=True)
     yield Check("the Python that builds has no torch", probe.returncode != 0, probe.stderr.strip().splitlines()[-1])
-    done = host.trtbuild(host.examples, "build", "--json", "--keep-going", bare=True)
-    (host.work / "build.json").write_text(done.stdout)
-    (host.work / "build.stderr").write_text(done.stderr)
-    document = json.loads(done.stdout)
+    build = host.trtbuild(host.examples, "build", "--json", "--keep-going", bare=True)
+    (host.work / "build.json").write_text(build.stdout)
+    (host.work / "build.stderr").write_text(build.stderr)
+    document = json.loads(build.stdout)
     ran = {stage: count["run"] for stage, count in document["totals"].items() if count["run"]}
     hits = {stage: count["hit"] for stage, count in document["totals"].items() if count["hit"]}
-    yield Check("every package of the examples is built", done.returncode == 0, f"ran {ran}, found {hits}")
+    yield Check("every package of the examples is built", build.returncode == 0, f"ran {ran}, found {hits}")
     for error in document["errors"]:
         print("   ", error.get("text"), "→", error.get("hint"))
     failed = [step for step in document["steps"] if step["verdict"] == "failed"]
@@ -33,8 +33,8 @@ def rows(host: Host) -> Iterator[Row]:
     yield Check("only engine and package steps ran", not unexpected, f"ran {ran}")
     yield Limit("engine steps that ran", Value("engines", ran.get("engine", 0), "engines"))
     yield Limit("the build", Value("wall time", document["duration_s"]))
-    second = json.loads(host.trtbuild(host.examples, "build", "--json", bare=True).stdout or "{}")
-    ran_in_second = sum(count["run"] for count in second.get("totals", {}).values())
-    yield Check(
-        "a second build runs nothing", done.returncode == 0 and ran_in_second == 0, f"{ran_in_second} steps ran"
-    )
+    second = host.trtbuild(host.examples, "build", "--json", bare=True)
+    totals = json.loads(second.stdout or "{}").get("totals", {})
+    ran_in_second = sum(count["run"] for count in totals.values())
+    runs_nothing = second.returncode == 0 and ran_in_second == 0
+    yield Check("a second build runs nothing", runs_nothing, f"{ran_in_second} steps ran")

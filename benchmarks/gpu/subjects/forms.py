@@ -117,9 +117,9 @@ def _pt2(case: Case, host: Host) -> Iterator[Row]:
     fast.save(file)
     inputs = [torch.randn(batch, 196, 768) for batch in (1, 3, 32)]
     torch.save(inputs, input_file)
-    done = host.python(host.work, ["-c", _LOAD_PT2_PROGRAM, str(file), str(input_file), str(output_file)])
-    if done.returncode:
-        raise RuntimeError(done.stderr[-1500:])
+    process = host.python(host.work, ["-c", _LOAD_PT2_PROGRAM, str(file), str(input_file), str(output_file)])
+    if process.returncode:
+        raise RuntimeError(process.stderr[-1500:])
     with torch.inference_mode():
         expected = [model(x.to(host.device)).cpu() for x in inputs]
     worst = max(error_of(got, eager) for got, eager in zip(torch.load(output_file), expected, strict=True))
@@ -133,12 +133,15 @@ def _commands(host: Host) -> Iterator[Row]:
         ["bench", str(dist), "--eager", "--duration", "0.2", "--warmup", "0.2"],
         ["inspect", str(dist), "--memory"],
     ):
-        done = host.trtbuild(host.examples, *arguments, "--json")
-        (host.work / f"{arguments[0]}.json").write_text(done.stdout)
-        found = done.stderr.strip().splitlines()[-1:] or [_keys(arguments[0], done.stdout)]
-        yield Check(f"trtbuild {' '.join(arguments)}", done.returncode == 0, found[0][:300])
+        command = arguments[0]
+        process = host.trtbuild(host.examples, *arguments, "--json")
+        (host.work / f"{command}.json").write_text(process.stdout)
+        last_error = "".join(process.stderr.strip().splitlines()[-1:])
+        found = last_error or _keys(command, process.stdout)
+        yield Check(f"trtbuild {' '.join(arguments)}", process.returncode == 0, found[:300])
 
 
 def _keys(command: str, text: str) -> str:
+    """Return the command and the keys of its document."""
     document: dict[str, Any] = json.loads(text)
     return f"{command}: {', '.join(document)}"

@@ -1,6 +1,7 @@
 """Compare ViT-B as one engine with ViT-B as twelve engines, one for each layer.
 
-With twelve engines, a changed layer is rebuilt alone. The benchmark measures what these engines cost at run time.
+With twelve engines, only the engine of a changed layer is built again. The benchmark measures what twelve engines cost at
+run time.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ def rows(host: Host) -> Iterator[Row]:
 
     import trtbuild
 
-    done = host.trtbuild(host.vit, "build", "--json", "--keep-going")
-    (host.work / "build-vit.json").write_text(done.stdout)
-    (host.work / "build-vit.stderr").write_text(done.stderr)
-    document = json.loads(done.stdout)
+    build = host.trtbuild(host.vit, "build", "--json", "--keep-going")
+    (host.work / "build-vit.json").write_text(build.stdout)
+    (host.work / "build-vit.stderr").write_text(build.stderr)
+    document = json.loads(build.stdout)
     ran = {stage: count["run"] for stage, count in document["totals"].items() if count["run"]}
-    yield Check("ViT-B is built here, both ways and in both precisions", done.returncode == 0, f"ran {ran}")
+    yield Check("ViT-B is built here, both ways and in both precisions", build.returncode == 0, f"ran {ran}")
     yield Limit("the build of ViT-B", Value("wall time", document["duration_s"]))
     built = {case.name: case for case in cases(host.vit) if case.package.exists()}
     for suffix in ("", "_half"):

@@ -20,7 +20,7 @@ MODELS = ("class_token", "class_token_half", "detector", "detector_half", "any_i
 
 
 def rows(host: Host) -> Iterator[Row]:
-    """A row for each model and shape: the package compared with eager PyTorch and with torch.compile."""
+    """Compare the package of each model with eager PyTorch and with torch.compile, at each shape."""
     import torch
 
     torch.backends.cuda.matmul.allow_tf32 = True
@@ -31,7 +31,7 @@ def rows(host: Host) -> Iterator[Row]:
 
 
 def compare_latency(case: Case, host: Host) -> Iterator[Row]:
-    """One model at min, opt and max of each profile."""
+    """Compare the latencies of one model, at min, opt and max of each profile."""
     import torch
 
     import trtbuild
@@ -47,14 +47,14 @@ def compare_latency(case: Case, host: Host) -> Iterator[Row]:
         candidates = _candidates(case, package, eager, compiled, args, kwargs)
         with torch.inference_mode():
             times = latencies(candidates, host.synchronize, host.repeats)
-        ours = times["package"]
+        package_latency = times["package"]
         for name in ("eager", "torch.compile"):
             if name in times:
                 yield Ratio(
                     f"{case.name} {case.describe(point)} vs {name}",
-                    _value("package", ours),
+                    _value("package", package_latency),
                     _value(name, times[name]),
-                    note=f"p95 {ours.p95_us:.0f} and {times[name].p95_us:.0f} µs",
+                    note=f"p95 {package_latency.p95_us:.0f} and {times[name].p95_us:.0f} µs",
                 )
 
 

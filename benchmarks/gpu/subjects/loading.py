@@ -30,13 +30,13 @@ started = time.perf_counter()
 loaded = trtbuild.load(sys.argv[1])
 opened = time.perf_counter()
 module = loaded.module()
-made = time.perf_counter()
-print(json.dumps({"load": opened - started, "module": made - opened}))
+finished = time.perf_counter()
+print(json.dumps({"load": opened - started, "module": finished - opened}))
 """
 
 
 def rows(host: Host) -> Iterator[Row]:
-    """Rows for the package that has ViT-B as one engine."""
+    """Measure the package that has ViT-B as one engine."""
     package = host.vit / "dist" / "whole"
     plans = _plans(package)
     size = sum(plan.stat().st_size for plan in plans)

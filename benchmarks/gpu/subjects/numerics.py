@@ -31,7 +31,7 @@ _PROJECT_MODEL = "attention"
 
 
 def rows(host: Host) -> Iterator[Row]:
-    """A row for each package, then one for the project's model, then one for the wrong engine."""
+    """Yield a row for each package, then a row for the project's model, then a row for the wrong engine."""
     packages = [str(index.parent) for index in sorted((host.examples / "dist").glob("*/index.json"))]
     yield from verify_rows(host, host.examples, "its engines", packages)
     locked = host.trtbuild(host.examples, "lock", _PROJECT_MODEL, bare=True)
@@ -43,15 +43,16 @@ def rows(host: Host) -> Iterator[Row]:
 
 def verify_rows(host: Host, project: Path, by: str, names: list[str]) -> Iterator[Row]:
     """Verify the models or packages `names` of a project. `by` is the text of the rows: the evidence that `verify` uses."""
-    done = host.trtbuild(project, "verify", "--json", *names)
-    (host.work / f"verify-{project.name}.json").write_text(done.stdout)
-    (host.work / f"verify-{project.name}.stderr").write_text(done.stderr)
-    for report in json.loads(done.stdout)["models"]:
+    process = host.trtbuild(project, "verify", "--json", *names)
+    (host.work / f"verify-{project.name}.json").write_text(process.stdout)
+    (host.work / f"verify-{project.name}.stderr").write_text(process.stderr)
+    document = json.loads(process.stdout)
+    for report in document["models"]:
         cuts = [decode(CutEntry, cut) for cut in report["cuts"] if cut["by"] != "onnxruntime"]
         not_run = [entry["reason"] for entry in report["not_run"]]
         found = "; ".join([*(_text(cut) for cut in cuts), *not_run]) or report["status"]
         yield Check(f"{report['model']}: verify by {by}", bool(cuts) and report["ok"], found)
-    for error in json.loads(done.stdout)["errors"]:
+    for error in document["errors"]:
         print(f"    {error['text']}")
 
 
@@ -66,14 +67,14 @@ def _check_wrong_engine(host: Host) -> Row:
     shutil.rmtree(package.parent, ignore_errors=True)
     shutil.copytree(host.examples / "dist" / _WRONG_MODEL, package)
     _replace_engine(package, host.examples / "dist" / _REPLACEMENT_MODEL)
-    done = host.trtbuild(host.examples, "verify", "--json", str(package))
-    (host.work / "wrong.json").write_text(done.stdout)
-    (report,) = json.loads(done.stdout)["models"]
+    process = host.trtbuild(host.examples, "verify", "--json", str(package))
+    (host.work / "wrong.json").write_text(process.stdout)
+    (report,) = json.loads(process.stdout)["models"]
     wrong = {entry["partition"] for cut in report["cuts"] for entry in cut["partitions"] if entry["status"] == "wrong"}
     named = ", ".join(sorted(wrong)) or "none"
     return Check(
         "an engine that is wrong on purpose is found",
-        done.returncode == 1 and wrong == {_WRONG_PARTITION},
+        process.returncode == 1 and wrong == {_WRONG_PARTITION},
         f"wrong: {named}",
     )
 

@@ -1,4 +1,4 @@
-"""The models of `operator_calls` as engines, compared with eager PyTorch: one row for each model.
+"""Compare the engines of the models of `operator_calls` with eager PyTorch: one row for each model.
 
 The reference is eager PyTorch on the CPU, which has no TF32. The row also shows the error of eager on the device. The
 builder does not use TF32. Integers and bools must be equal.
@@ -68,10 +68,10 @@ def rows(host: Host) -> Iterator[Row]:
 
     project = host.operators
     bare = host.bare_python is not None  # torch of another version would trace the models again
-    done = host.trtbuild(project, "build", "--json", "--keep-going", bare=bare)
-    (host.work / "build-operators.json").write_text(done.stdout)
-    (host.work / "build-operators.stderr").write_text(done.stderr)
-    for step in json.loads(done.stdout)["steps"]:
+    process = host.trtbuild(project, "build", "--json", "--keep-going", bare=bare)
+    (host.work / "build-operators.json").write_text(process.stdout)
+    (host.work / "build-operators.stderr").write_text(process.stderr)
+    for step in json.loads(process.stdout)["steps"]:
         if step["verdict"] == "failed":
             yield Check(f"{step['id']}: built", False, step["error"]["text"][:600])
     for name in CALLS:
@@ -92,7 +92,7 @@ def _compare(name: str, package: Path, host: Host) -> Row:
     loaded = trtbuild.load(package, device=host.device)
     module = loaded.module()
     low, _, high = calls.sizes
-    errors: dict[int, tuple[float, int]] = {}  # the worst error of each output, and its size
+    errors: dict[int, tuple[float, int]] = {}  # number of an output → its worst error, and the size where it occurs
     eager_error, output_count = 0.0, 0
     with torch.no_grad():
         for size in sorted({*calls.sizes, *range(low, high, max(1, host.points // 2))}):
@@ -102,15 +102,17 @@ def _compare(name: str, package: Path, host: Host) -> Row:
             actual = tuple(value.cpu() for value in module(*on_device))
             eager_error = max(eager_error, error_of(tuple(v.cpu() for v in eager(*on_device)), expected))
             output_count = len(expected)
-            for number, (ours, theirs) in enumerate(zip(actual, expected, strict=True)):
-                errors[number] = max(errors.get(number, (0.0, size)), (error_of(ours, theirs), size))
+            for number, (output, expected_output) in enumerate(zip(actual, expected, strict=True)):
+                error = error_of(output, expected_output)
+                errors[number] = max(errors.get(number, (0.0, size)), (error, size))
     wrong = {
-        number: found
-        for number, found in errors.items()
-        if found[0] > tolerance("float16" if expected[number].dtype is torch.float16 else "float32")
+        number: (error, size)
+        for number, (error, size) in errors.items()
+        if error > tolerance("float16" if expected[number].dtype is torch.float16 else "float32")
     }
     kinds = [part.kind for part in loaded.target.partitions.partitions] if loaded.target else []
-    text = f"worst {max(errors.values())[0]:.1e}, eager on {host.device} {eager_error:.1e}"
+    worst, _ = max(errors.values())
+    text = f"worst {worst:.1e}, eager on {host.device} {eager_error:.1e}"
     text += f"; {output_count} outputs; {kinds.count('tensorrt')} engines, {kinds.count('torch')} Torch partitions"
     text += "".join(f"; output {number}: {error:.1e} at {size}" for number, (error, size) in wrong.items())
     return Check(f"{name}: equal to eager at every size", not wrong, text)

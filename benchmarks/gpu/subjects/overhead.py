@@ -25,7 +25,7 @@ MODELS = ("any_image", "class_token", "attention", "detector")
 
 
 def rows(host: Host) -> Iterator[Row]:
-    """For each model, two rows for the time (equal shapes, changing shapes) and one row for the allocations."""
+    """Yield for each model two rows for the time (equal shapes, changing shapes) and one row for the allocations."""
     for case in cases(host.examples):
         if case.name in MODELS and case.package.exists():
             yield from _measure(case, host)
@@ -90,7 +90,7 @@ def _allocations(case: Case, module: Any, args: list[Any], kwargs: dict[str, Any
 
 
 def _alternating(calls: list[Callable[[], object]]) -> Callable[[], object]:
-    """A function that calls one of the functions `calls` each time, in turns."""
+    """Return a function that calls one of the functions `calls` each time, in turns."""
     turns = itertools.cycle(calls)
     return lambda: next(turns)()
 
@@ -111,7 +111,7 @@ class BareLoop:
         self._engine = engine = self._runtime.deserialize_cuda_engine(plan)
         self._context = context = engine.create_execution_context()
         context.set_optimization_profile_async(0, stream)
-        names = [engine.get_tensor_name(k) for k in range(engine.num_io_tensors)]
+        names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
         ins = [name for name in names if engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT]
         outs = [name for name in names if name not in ins]
         self._ins = ins
@@ -144,5 +144,6 @@ class BareLoop:
 
 
 def _by_name(names: list[str], values: list[Any]) -> dict[str, Any]:
-    """Tensor name → value. The number in a name (i0, i1, … or o0, o1, …) is the position of its value."""
-    return dict(zip(sorted(names, key=lambda name: int(name[1:])), values, strict=True))
+    """Return tensor name → value. The number in a name (i0, i1, … or o0, o1, …) is the position of its value."""
+    in_order = sorted(names, key=lambda name: int(name[1:]))  # without the letter
+    return dict(zip(in_order, values, strict=True))

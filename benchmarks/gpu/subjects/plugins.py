@@ -1,6 +1,6 @@
-"""A TensorRT plugin inside an engine, compared with the operator that it replaces: its numbers and its time.
+"""Compare a TensorRT plugin inside an engine with the operator that it replaces: its numbers and its time.
 
-The engine was converted on a machine without a GPU, and is built here.
+A machine without a GPU has converted the model. Its engine is built here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.figure import Check, Limit, Ratio, Row, Value
 from benchmarks.gpu.host import Host
 
-#: Numbers of regions: those of the profile, and one between.
+#: Numbers of regions: those of the profile, and one between its min and opt.
 _REGIONS = (1, 7, 32, 128)
 #: The largest error, relative to the largest number. TensorRT computes convolutions in TF32.
 _TOLERANCE = 5e-3
@@ -25,10 +25,10 @@ _TOLERANCE = 5e-3
 def rows(host: Host) -> Iterator[Row]:
     """Build the model, compare it with eager PyTorch at each number of regions, and measure both."""
     project = host.plugins
-    done = host.trtbuild(project, "build", "--json", "--keep-going")
-    (host.work / "build-plugins.json").write_text(done.stdout)
-    (host.work / "build-plugins.stderr").write_text(done.stderr)
-    document = json.loads(done.stdout)
+    build = host.trtbuild(project, "build", "--json", "--keep-going")
+    (host.work / "build-plugins.json").write_text(build.stdout)
+    (host.work / "build-plugins.stderr").write_text(build.stderr)
+    document = json.loads(build.stdout)
     ran = {stage: count["run"] for stage, count in document["totals"].items() if count["run"]}
     yield Check("plugins: only engine and package steps ran", set(ran) <= {"engine", "package"}, f"ran {ran}")
     for step in document["steps"]:

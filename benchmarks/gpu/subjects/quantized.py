@@ -1,15 +1,14 @@
 """Compare int8 with float16 and float32: ResNet-50 and BERT-base, each as one engine.
 
-The projects were calibrated and converted on a machine without a GPU. The engines are built here. Each model has the
-weights of one seed, in all precisions. The inputs are samples that the calibration has not seen
-(`benchmarks.gpu.models.samples`).
+A machine without a GPU has calibrated and converted the models. The engines are built here. All precisions of a model have
+the same weights. The inputs are samples that the calibration has not used (`benchmarks.gpu.models.samples`).
 
 Errors
 1. *total*: the engine compared with the float32 model in PyTorch on the CPU.
 2. *rounding*: the model with its quantizers compared with the float32 model, both in PyTorch. No engine is involved.
 3. *engine*: the engine compared with the model with its quantizers in PyTorch.
-A float16 model has only the first one, because a CPU has no fast float16. `verify` compares it with PyTorch on the GPU.
-Each has two numbers. The largest error is max|a-b| / max|b|, as in `verify`. The mean error is ‖a-b‖ / ‖b‖.
+A float16 model has only the total error, because a CPU has no fast float16. `verify` compares it with PyTorch on the GPU.
+Each of these errors has two numbers. The largest error is max|a-b| / max|b|, as in `verify`. The mean error is ‖a-b‖ / ‖b‖.
 """
 
 from __future__ import annotations
@@ -61,10 +60,10 @@ def _guarded(what: str, found: Iterator[Row]) -> Iterator[Row]:
 
 
 def _build(host: Host) -> Iterator[Row]:
-    done = host.trtbuild(host.quantized, "build", "--json", "--keep-going", bare=host.bare_python is not None)
-    (host.work / "build-quantized.json").write_text(done.stdout)
-    (host.work / "build-quantized.stderr").write_text(done.stderr)
-    document = json.loads(done.stdout)
+    build = host.trtbuild(host.quantized, "build", "--json", "--keep-going", bare=host.bare_python is not None)
+    (host.work / "build-quantized.json").write_text(build.stdout)
+    (host.work / "build-quantized.stderr").write_text(build.stderr)
+    document = json.loads(build.stdout)
     ran = {stage: count["run"] for stage, count in document["totals"].items() if count["run"]}
     hits = {stage: count["hit"] for stage, count in document["totals"].items() if count["hit"]}
     unexpected = set(ran) - {"engine", "package"}
@@ -76,7 +75,7 @@ def _build(host: Host) -> Iterator[Row]:
 
 
 def _errors(family: str, members: Mapping[str, Case], host: Host) -> Iterator[Row]:
-    """The errors of each precision, over all batches."""
+    """Yield the errors of each precision, over all batches."""
     import torch
 
     import trtbuild
@@ -90,8 +89,8 @@ def _errors(family: str, members: Mapping[str, Case], host: Host) -> Iterator[Ro
             if case.model.quantization is not None and case.model.precision == _FLOAT:
                 program = _results(trtbuild.load(case.package, device="cpu").module(), inputs, "cpu")
                 comparisons |= {"rounding": (program, without_quantizers), "engine": (engine, program)}
-            for name, (got, expected) in comparisons.items():
-                largest, mean = errors_of(got, expected)
+            for name, (actual, expected) in comparisons.items():
+                largest, mean = errors_of(actual, expected)
                 yield Limit(f"{case.name}: {name}, largest error", Value("error", float(f"{largest:.2e}"), ""))
                 yield Limit(f"{case.name}: {name}, mean error", Value("error", float(f"{mean:.2e}"), ""))
 
@@ -103,9 +102,9 @@ def _results(module: Any, inputs: list[tuple[Any, ...]], device: str) -> Any:
     return torch.cat([module(*(value.to(device) for value in values)).cpu().double() for values in inputs])
 
 
-def errors_of(got: Any, expected: Any) -> tuple[float, float]:
+def errors_of(actual: Any, expected: Any) -> tuple[float, float]:
     """Return max|a-b| / max|b| and ‖a-b‖ / ‖b‖ of two float64 tensors of one shape."""
-    difference = got - expected
+    difference = actual - expected
     return (
         float(difference.abs().max() / expected.abs().max()),
         float(difference.square().sum().sqrt() / expected.square().sum().sqrt()),
@@ -113,7 +112,7 @@ def errors_of(got: Any, expected: Any) -> tuple[float, float]:
 
 
 def _times(family: str, members: Mapping[str, Case], host: Host) -> Iterator[Row]:
-    """Each precision compared with float32, at each batch size."""
+    """Compare the time of each precision with that of float32, at each batch size."""
     import torch
 
     import trtbuild

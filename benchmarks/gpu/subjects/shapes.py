@@ -18,7 +18,7 @@ from benchmarks.gpu.host import Host, tolerance
 
 
 def rows(host: Host) -> Iterator[Row]:
-    """One row for each model of the examples."""
+    """Yield a row for each model of the examples."""
     _allow_tf32(False)
     for case in cases(host.examples):
         try:
@@ -37,24 +37,24 @@ def _compare(case: Case, host: Host) -> Row:
     eager = case.eager(host.device)
     loaded = trtbuild.load(case.package, device=host.device)
     module = loaded.module()
-    found: list[tuple[float, str]] = []
+    errors: list[tuple[float, str]] = []  # with the description of the point
     eager_tf32_error = 0.0
     with torch.no_grad():
         for point in case.points(host.points):
             args, kwargs = case.inputs(point, host.device)
-            expected, got = eager(*args, **kwargs), module(*args, **kwargs)
+            expected, actual = eager(*args, **kwargs), module(*args, **kwargs)
             host.synchronize()
             if case.model.source.kind == "network":  # its outputs are a flat list
-                expected, got = output_tensors(expected), output_tensors(got)
-            found.append((error_of(got, expected), case.describe(point)))
+                expected, actual = output_tensors(expected), output_tensors(actual)
+            errors.append((error_of(actual, expected), case.describe(point)))
             if case.model.precision == "float32" and case.model.source.kind != "onnx":
                 _allow_tf32(True)
                 eager_tf32_error = max(eager_tf32_error, error_of(eager(*args, **kwargs), expected))
                 _allow_tf32(False)
-    worst, where = max(found)
+    worst, where = max(errors)
     profiles = len(case.model.profiles)
     parts = {part.kind for part in loaded.target.partitions.partitions} if loaded.target else set()
-    text = f"worst {worst:.1e} at {where}; {len(found)} points, {profiles} profile{'s' * (profiles > 1)}"
+    text = f"worst {worst:.1e} at {where}; {len(errors)} points, {profiles} profile{'s' * (profiles > 1)}"
     text += f", {case.model.precision}" + (", with a Torch partition" if "torch" in parts else "")
     text += f"; eager's own error with TF32 {eager_tf32_error:.1e}" if eager_tf32_error else ""
     return Check(f"{case.name}: equal to eager at every shape", worst <= tolerance(case.model.precision), text)
@@ -66,8 +66,8 @@ def _allow_tf32(allowed: bool) -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
 
 
-def error_of(got: Any, expected: Any) -> float:
-    """The largest max|a-b| / max|b| over all outputs.
+def error_of(actual: Any, expected: Any) -> float:
+    """Return the largest max|a-b| / max|b| over all outputs.
 
     It is infinite if the number of outputs, a dtype, a shape or the structure of a dict differs.
     """
@@ -75,9 +75,9 @@ def error_of(got: Any, expected: Any) -> float:
 
     from trtbuild.stages.verify.comparing import deviation
 
-    ours, theirs = output_tensors(got), output_tensors(expected)
-    if isinstance(expected, dict) and pytree.tree_structure(dict(expected)) != pytree.tree_structure(dict(got)):
+    actual_tensors, expected_tensors = output_tensors(actual), output_tensors(expected)
+    if isinstance(expected, dict) and pytree.tree_structure(dict(expected)) != pytree.tree_structure(dict(actual)):
         return math.inf
-    if len(ours) != len(theirs):
+    if len(actual_tensors) != len(expected_tensors):
         return math.inf
-    return max((deviation(a, b).error for a, b in zip(ours, theirs, strict=True)), default=0.0)
+    return max((deviation(a, b).error for a, b in zip(actual_tensors, expected_tensors, strict=True)), default=0.0)

@@ -23,21 +23,18 @@ _BATCHES = (1, 2, 5, 8, 17, 32)
 
 
 def settings(case: Case, device: str) -> dict[str, Any]:
-    """The example's target, its builder settings that differ from the defaults, and the device."""
+    """Return the example's target, the device, and the example's builder settings that differ from the defaults."""
     default = BuilderSettings()
-    return {
-        "target": case.model.targets[0],
-        "device": device,
-        **{
-            field.name: list(value) if isinstance(value := getattr(case.model.builder, field.name), tuple) else value
-            for field in fields(BuilderSettings)
-            if getattr(case.model.builder, field.name) != getattr(default, field.name)
-        },
-    }
+    options: dict[str, Any] = {"target": case.model.targets[0], "device": device}
+    for field in fields(BuilderSettings):
+        value = getattr(case.model.builder, field.name)
+        if value != getattr(default, field.name):
+            options[field.name] = list(value) if isinstance(value, tuple) else value
+    return options
 
 
 def rows(host: Host) -> Iterator[Row]:
-    """One row for each way, and the time of each at batch 8."""
+    """Yield a row for the errors of each way, and then a row for the time of each way at batch 8."""
     import torch
 
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False

@@ -17,7 +17,7 @@ from benchmarks.figure import Check, Row
 
 
 def rows(host: Any) -> Iterator[Row]:
-    """One row for each model of the examples."""
+    """Yield a row for each model of the examples."""
     import numpy as np
     import torch
 
@@ -38,9 +38,9 @@ def rows(host: Any) -> Iterator[Row]:
             args, kwargs = case.inputs(point)
             with torch.no_grad():
                 expected = output_tensors(eager(*args, **kwargs))
-            arrays = {f"arg{k}": value.cpu().numpy() for k, value in enumerate(args)}
+            arrays = {f"arg{index}": value.cpu().numpy() for index, value in enumerate(args)}
             arrays |= {f"kwarg.{name}": value.cpu().numpy() for name, value in kwargs.items()}
-            arrays |= {f"out{k}": value.cpu().numpy() for k, value in enumerate(expected)}
+            arrays |= {f"out{index}": value.cpu().numpy() for index, value in enumerate(expected)}
             np.savez(folder / f"{case.name}.{number}.npz", **arrays)
             jobs.append(
                 {
@@ -53,10 +53,10 @@ def rows(host: Any) -> Iterator[Row]:
             )
     (folder / "jobs.json").write_text(json.dumps(jobs))
     torch.cuda.empty_cache()
-    done = host.python(folder, ["-m", "benchmarks.gpu.subjects.without_torch", str(folder)], bare=True)
-    if done.returncode:
-        raise RuntimeError(done.stderr[-3000:])
-    for entry in json.loads(done.stdout):
+    process = host.python(folder, ["-m", "benchmarks.gpu.subjects.without_torch", str(folder)], bare=True)
+    if process.returncode:
+        raise RuntimeError(process.stderr[-3000:])
+    for entry in json.loads(process.stdout):
         yield Check(f"{entry['model']}: without torch", entry["ok"], entry["said"])
 
 
@@ -87,6 +87,10 @@ def _run(folder: Path) -> list[dict[str, Any]]:
 
 
 def _error_of_job(module: Any, file: Path) -> float:
+    """Run a module with the inputs in `file`, and return the largest error of its outputs.
+
+    The error is infinite if the number of outputs differs.
+    """
     import numpy as np
 
     from trtbuild.runtime.memory.choosing import choose_memory
@@ -99,28 +103,32 @@ def _error_of_job(module: Any, file: Path) -> float:
         array = np.ascontiguousarray(stored[name])
         return memory.upload(array, str(array.dtype), stream)
 
-    args = [upload(f"arg{k}") for k in range(sum(name.startswith("arg") for name in stored.files))]
-    kwargs = {name[6:]: upload(name) for name in stored.files if name.startswith("kwarg.")}
+    arg_count = sum(name.startswith("arg") for name in stored.files)
+    args = [upload(f"arg{index}") for index in range(arg_count)]
+    kwargs = {name.removeprefix("kwarg."): upload(name) for name in stored.files if name.startswith("kwarg.")}
     outputs = list(_leaves(module(*args, **kwargs)))
-    expected = [stored[f"out{k}"] for k in range(sum(name.startswith("out") for name in stored.files))]
+    output_count = sum(name.startswith("out") for name in stored.files)
+    expected = [stored[f"out{index}"] for index in range(output_count)]
     if len(outputs) != len(expected):
         return float("inf")
-    return max(relative_error(ours.numpy(), theirs) for ours, theirs in zip(outputs, expected, strict=True))
+    return max(relative_error(output.numpy(), value) for output, value in zip(outputs, expected, strict=True))
 
 
-def relative_error(ours: Any, theirs: Any) -> float:
-    """max|a-b| / max|b|; infinite if shapes or dtypes differ, or if `ours` has NaN or infinite values."""
+def relative_error(actual: Any, expected: Any) -> float:
+    """max|a-b| / max|b|; infinite if shapes or dtypes differ, or if `actual` has NaN or infinite values."""
     import numpy as np
 
-    if ours.shape != theirs.shape or ours.dtype != theirs.dtype or not np.isfinite(ours).all():
+    if actual.shape != expected.shape or actual.dtype != expected.dtype or not np.isfinite(actual).all():
         return float("inf")
-    largest = float(abs(theirs.astype("float64")).max())
-    difference = float(abs(ours.astype("float64") - theirs.astype("float64")).max())
-    return difference / largest if largest else (0.0 if not difference else float("inf"))
+    largest = float(abs(expected.astype("float64")).max())
+    difference = float(abs(actual.astype("float64") - expected.astype("float64")).max())
+    if largest:
+        return difference / largest
+    return 0.0 if difference == 0 else float("inf")
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """The arrays of an output structure, in the order of its mappings and sequences, as torch orders them."""
+    """Yield the arrays of a structure of dicts and sequences, in their order."""
     if hasattr(value, "__dlpack__"):
         yield value
     elif isinstance(value, dict):

@@ -3,9 +3,9 @@
 Usage: ``python straight_large.py export|compile FOLDER LAYERS WIDTH``, in a folder that has ``models/wide.py``. Prints the
 peak of the resident memory of the process in bytes.
 
-This script is the peer of `large`, so do not tune it for or against trtbuild. ``export`` follows PyTorch's tutorial for
-the exporter (torch.onnx.export with dynamo=True, weights as external data). ``compile`` parses the file, and writes the
-plan to a file in pieces (IBuilder::buildSerializedNetworkToStream), so the plan is never in memory as a whole.
+`large.py` compares trtbuild with this script, so do not tune it for or against trtbuild. ``export`` follows PyTorch's
+tutorial for the exporter (torch.onnx.export with dynamo=True, weights as external data). ``compile`` parses the file, and
+writes the plan to a file in pieces (IBuilder::buildSerializedNetworkToStream), so the plan is never in memory as a whole.
 """
 
 import sys

@@ -54,9 +54,9 @@ class ClassDenoiser(nn.Module):  # type: ignore[misc]
 def dit() -> nn.Module:
     """DiT-B/2; small: two layers of 96 channels."""
     torch.manual_seed(0)
-    heads, layers, channels = by_size((12, 12, 64), (4, 2, 24))
+    heads, layers, head_channels = by_size((12, 12, 64), (4, 2, 24))
     network = DiTTransformer2DModel(
-        num_attention_heads=heads, attention_head_dim=channels, num_layers=layers, out_channels=8, sample_size=32
+        num_attention_heads=heads, attention_head_dim=head_channels, num_layers=layers, out_channels=8, sample_size=32
     )
     return prepare_module(ClassDenoiser(network))
 

@@ -46,8 +46,8 @@ def minilm() -> nn.Module:
     return prepare_module(SentenceEmbedding(BertModel(config, add_pooling_layer=False)))
 
 
-def _t5() -> T5Config:
-    """T5-small; small: one layer, 1,000 words and narrow feed-forward layers. Both have 512 channels."""
+def _t5_config() -> T5Config:
+    """The sizes of T5-small; small: one layer, 1,000 words and narrow feed-forward layers. Both have 512 channels."""
     if is_published_size():
         return T5Config(use_cache=False)
     return T5Config(use_cache=False, num_layers=1, num_decoder_layers=1, d_ff=256, num_heads=4, vocab_size=1000)
@@ -56,7 +56,7 @@ def _t5() -> T5Config:
 def t5_encoder() -> nn.Module:
     """The encoder of T5-small."""
     torch.manual_seed(0)
-    return prepare_module(T5EncoderModel(_t5()))
+    return prepare_module(T5EncoderModel(_t5_config()))
 
 
 class T5Decoder(nn.Module):  # type: ignore[misc]
@@ -77,4 +77,4 @@ class T5Decoder(nn.Module):  # type: ignore[misc]
 def t5_decoder() -> nn.Module:
     """The decoder of T5-small. The states of the encoder are an input."""
     torch.manual_seed(0)
-    return prepare_module(T5Decoder(T5ForConditionalGeneration(_t5())))
+    return prepare_module(T5Decoder(T5ForConditionalGeneration(_t5_config())))

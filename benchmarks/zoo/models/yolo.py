@@ -27,5 +27,6 @@ def yolo11n() -> nn.Module:
     """YOLO11n; small: half of its channels."""
     torch.manual_seed(0)
     layout = yaml_model_load("yolo11n.yaml")
+    # the factors of depth and width, and the largest number of channels
     layout["scales"]["n"] = by_size([0.5, 0.25, 1024], [0.5, 0.125, 512])
     return prepare_module(Detections(DetectionModel(layout, verbose=False)))

@@ -133,7 +133,7 @@ class Arguments:
             try:
                 return [*args, *[kwargs[name] for name in self._names[count:]]]
             except KeyError:
-                pass
+                pass  # the function below finds the wrong name
         return self._checked_in_package_order(args, kwargs)
 
     def _checked_in_package_order(self, args: Sequence[object], kwargs: Mapping[str, object]) -> list[object]:
@@ -207,18 +207,19 @@ class Arguments:
         return arrays, decision
 
     def _decide(self, shapes: Sequence[tuple[int, ...]]) -> Decision:
-        sizes = self._symbol_sizes(shapes)
+        values = self._symbol_values(shapes)
         profile = choose_profile(self._index.profiles, shapes)
         if profile is None:
             raise CallRefused(
                 out_of_range_text(self._index.profiles, shapes, self._axis_and_dim_text),
                 hint="pass a shape inside a profile, or build the model again with a wider profile",
             )
-        return Decision(profile, sizes)
+        return Decision(profile, values)
 
-    def _symbol_sizes(self, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-        """The value of each symbol."""
-        solved: dict[int, tuple[int, int, int]] = {}  # symbol → its size, and the input and axis that it comes from
+    def _symbol_values(self, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+        """Return the value of each symbol. Raises CallRefused if a size does not fit."""
+        values: dict[int, int] = {}  # by symbol
+        places: dict[int, tuple[int, int]] = {}  # symbol → the input and the axis from which its value follows
         unsolved: list[tuple[int, int, Expression, int]] = []
         for number, (entry, shape) in enumerate(zip(self._inputs, shapes, strict=True)):
             for axis, (expression, size) in enumerate(zip(entry.shape, shape, strict=True)):
@@ -233,26 +234,30 @@ class Arguments:
                 if symbol is None:
                     unsolved.append((number, axis, expression, size))
                     continue
-                known = solved.setdefault(symbol, (value, number, axis))
-                if known[0] != value:
+                first_number, first_axis = places.setdefault(symbol, (number, axis))
+                if values.setdefault(symbol, value) != value:
                     dim = self._index.dims[symbol]
                     raise CallRefused(
-                        f"dim {dim.name!r} is {shapes[known[1]][known[2]]} in {self._axis_text(known[1], known[2])} and "
-                        f"{size} in {self._axis_text(number, axis)}",
+                        f"dim {dim.name!r} is {shapes[first_number][first_axis]} in "
+                        f"{self._axis_text(first_number, first_axis)} and {size} in {self._axis_text(number, axis)}",
                         hint="all axes of a dim must have the same size",
                     )
-        sizes = tuple(solved[symbol][0] if symbol in solved else 0 for symbol in range(len(self._index.dims)))
+        all_values = tuple(values.get(symbol, 0) for symbol in range(len(self._index.dims)))
         for number, axis, expression, size in unsolved:
-            if evaluate(expression, sizes) != size:
+            expected = evaluate(expression, all_values)
+            if size != expected:
                 raise CallRefused(
-                    f"{self._axis_and_dim_text(number, axis)} is {size}, and must be {evaluate(expression, sizes)}",
+                    f"{self._axis_and_dim_text(number, axis)} is {size}, and must be {expected}",
                     hint="this size follows from the sizes of the other axes",
                 )
-        return sizes
+        return all_values
 
     def _solve(self, number: int, axis: int, expression: Expression, size: int) -> tuple[int | None, int]:
-        """The symbol of an axis and its value, from the size of the axis. The symbol is None if the expression has several
-        symbols, or is not linear."""
+        """Return the symbol of an axis and its value, from the size of the axis.
+
+        The symbol is None if the expression has several symbols, or is not linear. Raises CallRefused if no value of the
+        symbol gives this size.
+        """
         symbols = symbols_of(expression)
         if len(symbols) != 1:
             return None, 0
@@ -260,14 +265,14 @@ class Arguments:
         values = [0] * len(self._index.dims)
         base = evaluate(expression, values)
         values[symbol] = 1
-        factor = evaluate(expression, values) - base
+        factor = evaluate(expression, values) - base  # a linear expression is factor * symbol + base
         if factor <= 0:
             return None, 0
-        value, rest = divmod(size - base, factor)
+        value, remainder = divmod(size - base, factor)
         values[symbol] = value
-        if not rest and evaluate(expression, values) != size:
-            return None, 0
-        if rest or value < 0:
+        if remainder == 0 and evaluate(expression, values) != size:
+            return None, 0  # the expression is not linear
+        if remainder or value < 0:
             below = max(0, size - base) // factor * factor + base
             nearest_sizes = f"{below} or {below + factor}" if below > base else f"{below + factor}"
             raise CallRefused(
@@ -280,7 +285,7 @@ class Arguments:
     # -- names
 
     def _axis_and_dim_text(self, number: int, axis: int) -> str:
-        """The input, its dim and its axis as text for an error message."""
+        """Return the input, its dim and its axis as text for an error message."""
         entry = self._inputs[number]
         dims = [self._index.dims[symbol].name for symbol in sorted(symbols_of(entry.shape[axis]))]
         dim = f"dim {' and '.join(map(repr, dims))} (axis {axis})" if dims else f"axis {axis}"
@@ -290,7 +295,7 @@ class Arguments:
         return f"{self._inputs[number].name}.{axis}"
 
     def _symbolic_shape(self, entry: PackedTensor) -> str:
-        """A shape with the names of its dims: ``(batch, 3, height)``."""
+        """Return a shape with the names of its dims: ``(batch, 3, height)``."""
         return _shape_text(size_text(size, self._index.dims) for size in entry.shape)
 
 

@@ -1,4 +1,4 @@
-"""An opened and verified package for one device: the result of `trtbuild.load`."""
+"""An open package for one device: the result of `trtbuild.load`."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class Engines(Protocol):
 
 
 class Loaded:
-    """An open package, for one device. Its files have been read and verified. The first call of `module()` creates the
-    engines.
+    """An open package, for one device. Its files have been read, and verified unless `trtbuild.load` got ``verify=False``.
+    The first call of `module()` creates the engines.
 
     `target` is the target whose engines run. On the CPU it is None, and PyTorch or onnxruntime computes the reference
     program.
@@ -132,10 +132,10 @@ class Loaded:
         memory = self._engines.memory
         with memory.on_device():
             stream = memory.stream()
-            for bound in ("opt", "min", "max"):
+            for point in ("opt", "min", "max"):
                 for profile in self.profiles:
                     arrays = {
-                        entry.name: memory.zeros(getattr(shape, bound), memory.dtype(entry.dtype), stream)
+                        entry.name: memory.zeros(getattr(shape, point), memory.dtype(entry.dtype), stream)
                         for entry, shape in zip(self.inputs, profile.shapes, strict=True)
                     }
                     runner.flat_outputs((), arrays)
@@ -195,8 +195,8 @@ class Loaded:
         has_views: bool,
     ) -> State:
         index = self.package.index
-        first = [weights[entry.slot] for entry in index.state]
-        layout = StateLayout.of(index, target.partitions, first, has_views=has_views)
+        first_values = [weights[entry.slot] for entry in index.state]
+        layout = StateLayout.of(index, target.partitions, first_values, has_views=has_views)
         wait = None if memory is None else lambda reader, writer: memory.wait(reader=reader, writer=writer)
         return State(layout, arrays, wait)
 
@@ -259,9 +259,10 @@ class Loaded:
                 continue
             if path not in graphs:
                 graphs[path] = ProgramGraph(files[path], device, f"partition {name!r} of {self.model!r}")
-            outputs = range(len(partition.outputs))
-            contiguous = [k for k in outputs if arrays.requires_contiguous and f"{name}:{k}" in engine_inputs]
-            returned = [k for k in outputs if f"{name}:{k}" in target.partitions.outputs]
+            outputs = {number: f"{name}:{number}" for number in range(len(partition.outputs))}
+            read_by_engines = [number for number, output in outputs.items() if output in engine_inputs]
+            contiguous = read_by_engines if arrays.requires_contiguous else []
+            returned = [number for number, output in outputs.items() if output in target.partitions.outputs]
             parts[name] = TorchPart(graphs[path], [weights[slot] for slot in partition.weights], contiguous, returned)
         return parts, {slot: weights[slot] for slot in value_slots}
 

@@ -103,7 +103,7 @@ class Runner:
 
     def session(self, *, advances: bool = True) -> Runner:
         """Return a runner of the same engines with another state, which begins with the first values. If `advances` is
-        False, every call begins with them. Raises UsageError for a model without state."""
+        False, every call begins with the first values. Raises UsageError for a model without state."""
         state, stitched = self._own_state("session()"), self._stitched
         if stitched is None:
             raise self._closed_error()
@@ -139,6 +139,7 @@ class Runner:
 
     @contextlib.contextmanager
     def _on_device(self) -> Iterator[int]:
+        """Make the GPU the current device, and yield the caller's stream. On the CPU, yield 0."""
         if self._memory is None:
             yield 0
             return
@@ -164,7 +165,7 @@ class Runner:
         return f"<trtbuild {self.summary()}>"
 
     def summary(self) -> str:
-        """The model and its device, for messages."""
+        """Return the model and its device as text, for messages."""
         name = repr(self.index.model)
         if self.is_reference:
             return f"{name} on the CPU: the reference program in {self.index.reference_library}, no engine"

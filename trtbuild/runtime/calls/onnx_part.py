@@ -45,7 +45,7 @@ class OnnxPart:
                 hint="pip install onnxruntime",
             ) from error
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3
+        options.log_severity_level = 3  # errors only
         weights_by_name = {f"w{number}": weight for number, weight in enumerate(weights)}
         self._weights = {name: _ort_value(onnxruntime.OrtValue, weight) for name, weight in weights_by_name.items()}
         try:
@@ -78,8 +78,9 @@ def _ort_value(value_class: Any, tensor: torch.Tensor) -> Any:
     value = tensor.detach().contiguous()
     name = str(value.dtype).removeprefix("torch.")
     if name in _BIT_TYPES:
-        element, bits = _BIT_TYPES[name]
-        return value_class.ortvalue_from_numpy_with_onnx_type(value.view(getattr(torch, bits)).numpy(), element)
+        element_type, integer_type = _BIT_TYPES[name]
+        bits = value.view(getattr(torch, integer_type)).numpy()
+        return value_class.ortvalue_from_numpy_with_onnx_type(bits, element_type)
     return value_class.ortvalue_from_numpy(value.numpy())
 
 

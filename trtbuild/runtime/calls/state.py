@@ -1,8 +1,8 @@
 """The state of a module between calls, such as the keys and values of a KV cache.
 
 Rules
-1. A call reads the arrays of its session, and its new states replace them. Nothing is copied: the output of one call is
-   the input of the next one. A new state is copied only if the caller has the same array, as an output or as an input.
+1. A call reads the arrays of its session, and its new states replace them. An output of one call is an input of the next
+   call, without a copy. A new state is copied only if the same array is also an output, an input or another new state.
 2. No part writes to its inputs. So all sessions begin with the same arrays of first values, and an old state that the
    model returns is copied for the caller.
 3. Calls of one session run one after the other. A call that begins while another thread is in a call of the same session
@@ -34,21 +34,23 @@ from trtbuild.runtime.calls.call import Array
 class StateLayout:
     """The facts that all sessions of a package share.
 
-    `first` are the first values of `entries`, in their order. `copied` are the positions of the entries whose new value is
+    `first_values` are those of `entries`, in their order. `copied` are the positions of the entries whose new value is
     copied (rule 1). `copied_outputs` are the model's outputs that are copied (rule 2). `has_views` is whether PyTorch
     computes a part (rule 4)."""
 
     model: str
     entries: tuple[StateTensor, ...]
-    first: tuple[Array, ...]
+    first_values: tuple[Array, ...]
     output_count: int
     copied: frozenset[int]
     copied_outputs: tuple[int, ...]
     has_views: bool
 
     @classmethod
-    def of(cls, index: PackageIndex, partitions: Partitions, first: Sequence[Array], *, has_views: bool) -> StateLayout:
-        """The layout of a package's state, for the partitions of one target."""
+    def of(
+        cls, index: PackageIndex, partitions: Partitions, first_values: Sequence[Array], *, has_views: bool
+    ) -> StateLayout:
+        """Return the layout of a package's state, for the partitions of one target."""
         sources = [partitions.outputs[entry.output] for entry in index.state]
         returned = partitions.outputs[: len(index.outputs)]
         copied = {
@@ -58,11 +60,22 @@ class StateLayout:
         }
         old_states = {f"input:{len(index.inputs) + number}" for number in range(len(index.state))}
         copied_outputs = tuple(number for number, source in enumerate(returned) if source in old_states)
-        return cls(index.model, index.state, tuple(first), len(returned), frozenset(copied), copied_outputs, has_views)
+        return cls(
+            index.model,
+            index.state,
+            tuple(first_values),
+            len(returned),
+            frozenset(copied),
+            copied_outputs,
+            has_views,
+        )
 
 
 class State:
-    """The state of one session. If `advances` is False, each call begins with the first values."""
+    """The state of one session. If `advances` is False, each call begins with the first values.
+
+    ``wait(reader, writer)`` lets the stream `reader` wait for the work of the stream `writer`. It is None on the CPU.
+    """
 
     def __init__(
         self,
@@ -77,7 +90,7 @@ class State:
         self._wait = wait
         self._advances = advances
         self._lock = threading.Lock()
-        self._arrays = layout.first
+        self._arrays = layout.first_values
         self._stream: int | None = None
 
     @contextlib.contextmanager
@@ -90,10 +103,10 @@ class State:
     def reset(self) -> None:
         """Begin again with the first values. Raises CallRefused, as `call` does."""
         with self._exclusive():
-            self._arrays = self.layout.first
+            self._arrays = self.layout.first_values
 
     def get(self, stream: int) -> dict[str, Array]:
-        """Copies of the present values, by buffer name. Raises CallRefused, as `call` does."""
+        """Return copies of the present values, by buffer name. Raises CallRefused, as `call` does."""
         with self._exclusive():
             arrays = self._current(stream)
             copies = [self._operations.contiguous_copy(array, stream) for array in arrays]
@@ -113,11 +126,11 @@ class State:
             arrays = list(self._current(stream))
             for number, name in enumerate(names):
                 if name in values:
-                    arrays[number] = self._copy_of(values[name], name, self.layout.first[number], stream)
+                    arrays[number] = self._copy_of(values[name], name, self.layout.first_values[number], stream)
             self._arrays = tuple(arrays)
 
     def new_session(self, *, advances: bool = True) -> State:
-        """The state of a new session of the same package, with the first values."""
+        """Return the state of a new session of the same package, with the first values."""
         return State(self.layout, self._operations, self._wait, advances=advances)
 
     def keep(self, inputs: Sequence[Array], outputs: Sequence[Array], stream: int) -> Sequence[Array]:
@@ -147,20 +160,22 @@ class State:
             for array in arrays
         ]
 
-    def _copy_of(self, value: Any, name: str, first: Any, stream: int) -> Array:
+    def _copy_of(self, value: Any, name: str, first_value: Any, stream: int) -> Array:
+        """Copy a value for the buffer `name`. Raises CallRefused if its type is not that of `first_value`."""
         operations, text = self._operations, f"the state {name!r}"
         array: Any = value if type(value) in operations.own_types else operations.adopt(value, text, stream)
         array = operations.materialize(array, text)
-        given, expected = _type_text(array), _type_text(first)
-        if given != expected:
+        actual, expected = _type_text(array), _type_text(first_value)
+        if actual != expected:
             raise CallRefused(
-                f"{text} is {given}, but must be {expected}", hint="take it from get_state() of the same package"
+                f"{text} is {actual}, but must be {expected}", hint="take it from get_state() of the same package"
             )
         if array.device != operations.device:
             raise CallRefused(f"{text} is on {array.device}, but the model runs on {operations.device}")
         return operations.contiguous_copy(array, stream)
 
     def _current(self, stream: int) -> tuple[Array, ...]:
+        """Return the arrays of the state for work on `stream` (rule 5)."""
         last = self._stream
         if last is not None and stream != last and self._wait is not None:
             self._wait(stream, last)
@@ -196,9 +211,10 @@ class _StateCall:
 
 
 def _memory_of(tensor: Any) -> int:
-    """The address of the memory that a tensor of PyTorch is a part of."""
+    """Return the address of the memory that a tensor of PyTorch is a part of."""
     return int(tensor.untyped_storage().data_ptr())
 
 
 def _type_text(array: Any) -> str:
+    """Return the dtype and the shape of an array as text."""
     return f"{str(array.dtype).removeprefix('torch.')} {[*array.shape]}"

@@ -37,9 +37,11 @@ class _Step:
 
 
 class StitchedParts:
-    """All parts of a package, which run in order. `parts` has the part of each partition by its name. `weights` has the
-    weights of `value_weight_slots`, by slot. `input_count` is the number of the model's inputs. `copy_array(array,
-    stream)` copies an array."""
+    """All parts of a package, which run in order.
+
+    `parts` has the part of each partition, by the partition's name. `weights` has the weights of `value_weight_slots`, by
+    slot. `input_count` is the number of the model's inputs. `copy_array(array, stream)` copies an array.
+    """
 
     def __init__(
         self,
@@ -50,6 +52,9 @@ class StitchedParts:
         copy_array: Callable[[Array, int], Array] | None = None,
     ) -> None:
         self.parts = parts
+        self._copy_array = copy_array
+
+        # The position of each value in the list of a call: inputs, then weights, then the outputs of all parts.
         positions = {f"input:{number}": number for number in range(input_count)}
         self._weights: list[Array] = []
         for slot in sorted(value_weight_slots(partitions)):
@@ -58,17 +63,22 @@ class StitchedParts:
         for partition in partitions.partitions:
             for number in range(len(partition.outputs)):
                 positions[f"{partition.name}:{number}"] = len(positions)
+        self._computed_count = len(positions) - input_count - len(self._weights)
+        self._outputs = tuple(positions[source] for source in partitions.outputs)
+        self._weight_outputs = [
+            number for number, source in enumerate(partitions.outputs) if source.startswith("weight:")
+        ]
+
+        # The position of each value → the last step that needs it. The model's outputs are not freed.
         last_use: dict[int, int] = {}
         for step_number, partition in enumerate(partitions.partitions):
             for source, _ in partition.inputs:
                 last_use[positions[source]] = step_number
             for number in range(len(partition.outputs)):
                 last_use.setdefault(positions[f"{partition.name}:{number}"], step_number)  # a value without readers
-        self._outputs = tuple(positions[source] for source in partitions.outputs)
-        self._weight_outputs = [k for k, source in enumerate(partitions.outputs) if source.startswith("weight:")]
-        self._copy_array = copy_array
         for position in self._outputs:
             last_use.pop(position, None)
+
         self._steps = []
         for step_number, partition in enumerate(partitions.partitions):
             first = positions.get(f"{partition.name}:0", len(positions))
@@ -80,7 +90,6 @@ class StitchedParts:
                     tuple(position for position, last in last_use.items() if last == step_number),
                 )
             )
-        self._computed_count = len(positions) - input_count - len(self._weights)
         #: Whether there is only one part, and it has the same inputs and outputs as the model, in the same order.
         self.is_one_part = (
             len(self._steps) == 1

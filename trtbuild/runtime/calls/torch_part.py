@@ -102,8 +102,10 @@ class ProgramGraph:
 
 
 def _viewed_argument(node: Any, names: Sequence[str]) -> int | None:
-    """The position in `names` of the argument that a node's value is a view of, or None if it is not a view. The answer
-    comes from the schemas of the operators."""
+    """Return the position in `names` of the argument that a node's value may be a view of, or None if it is not a view.
+
+    The schemas of the operators say whether an output is a view.
+    """
     while getattr(node, "op", None) == "call_function":
         schema = getattr(node.target, "_schema", None)
         is_view = node.target is operator.getitem or any(value.alias_info for value in getattr(schema, "returns", ()))
@@ -124,10 +126,12 @@ class TorchPart:
     ) -> None:
         import torch
 
-        kind = graph.device_type
+        device_type = graph.device_type
         self._no_grad = torch.no_grad
-        self._under_autocast = partial(torch.is_autocast_enabled, kind) if kind in ("cpu", "cuda") else bool
-        self._no_autocast = partial(torch.autocast, kind, enabled=False)
+        # bool() is False: the other devices have no autocast.
+        has_autocast = device_type in ("cpu", "cuda")
+        self._under_autocast = partial(torch.is_autocast_enabled, device_type) if has_autocast else bool
+        self._no_autocast = partial(torch.autocast, device_type, enabled=False)
         # fx's __call__ rewrites tracebacks, which takes longer than running a small graph. So forward is called directly.
         self._run = graph.module.forward
         self._contiguous_outputs = tuple(contiguous_outputs)

@@ -62,10 +62,10 @@ class EnginePart:
         self.graphs = graphs and not self.options.library_graphs
         by_name = {binding.name: binding for binding in engine.bindings}
         self.inputs = _numbered_bindings(
-            by_name, "i", [type_.dtype for _, type_ in partition.inputs], partition.name, True
+            by_name, "i", [type_.dtype for _, type_ in partition.inputs], partition.name, is_input=True
         )
         self.outputs = _numbered_bindings(
-            by_name, "o", [type_.dtype for type_ in partition.outputs], partition.name, False
+            by_name, "o", [type_.dtype for type_ in partition.outputs], partition.name, is_input=False
         )
         if len(by_name) != len(self.inputs) + len(self.outputs):
             raise PackageDamaged(
@@ -73,7 +73,8 @@ class EnginePart:
             )
         #: The smallest and largest shape of each input, by profile.
         self.ranges = [
-            [_shape_range(engine, binding, k) for binding in self.inputs] for k in range(engine.profile_count)
+            [_shape_range(engine, binding, profile) for binding in self.inputs]
+            for profile in range(engine.profile_count)
         ]
         self._thread_local = threading.local()
         self._threads: weakref.WeakSet[_ThreadRuns] = weakref.WeakSet()
@@ -118,7 +119,7 @@ class EnginePart:
         return GraphRun(self) if self.graphs else Run(self, call)
 
     def memory_bytes(self) -> list[int]:
-        """The activation memory of a context, in bytes, by profile."""
+        """Return the activation memory of a context, in bytes, by profile."""
         return [self.engine.memory_bytes(profile) for profile in range(self.engine.profile_count)]
 
     def layer_times(self, values: Sequence[Array], call: Call) -> list[tuple[str, float]]:
@@ -155,7 +156,7 @@ class _ThreadRuns:
 
 
 def _numbered_bindings(
-    bindings: dict[str, Binding], letter: str, dtypes: Sequence[str], partition: str, is_input: bool
+    bindings: dict[str, Binding], letter: str, dtypes: Sequence[str], partition: str, *, is_input: bool
 ) -> tuple[Binding, ...]:
     """Return the bindings ``<letter>0…``: the inputs (i) or outputs (o) of a partition, in order. Raises PackageDamaged."""
     matching = []
@@ -172,7 +173,7 @@ def _numbered_bindings(
 
 
 def _shape_range(engine: Engine, binding: Binding, profile: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The smallest and the largest shape of an input in a profile."""
+    """Return the smallest and the largest shape of an input in a profile."""
     if -1 not in binding.shape:
         return binding.shape, binding.shape
     smallest, _, largest = engine.profile_shapes(binding.name, profile)

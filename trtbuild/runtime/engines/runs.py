@@ -184,7 +184,7 @@ class Run:
             raise self._refusal(f"the address of input {self._input_names[index]}")
 
     def _valid_address(self) -> int:
-        """A valid address for an empty tensor, because TensorRT refuses a null pointer."""
+        """Return a valid address for an empty tensor, because TensorRT refuses a null pointer."""
         if self._empty_buffer is None:
             memory = self.part.memory
             self._empty_buffer = memory.empty((ALIGNMENT,), memory.dtype("uint8"), self._stream)
@@ -193,6 +193,7 @@ class Run:
     # -- when shapes change
 
     def _set_shapes(self, values: Sequence[Array], call: Call) -> None:
+        """Set the input shapes of the context, and choose the output makers. Raises CallRefused and EngineError."""
         self._shapes = self._call = None
         if len(values) != len(self._input_names):
             raise CallRefused(f"{self.part.name} takes {len(self._input_names)} tensors, not {len(values)}")
@@ -221,6 +222,7 @@ class Run:
             )
 
     def _new_output_makers(self, call: Call) -> list[_OutputMaker]:
+        """Return the makers of the outputs for the shapes that the context has now. Raises EngineError (rule 3)."""
         makers: list[_OutputMaker] = []
         for name, dtype, type_ in zip(
             self._output_names, self._output_dtypes, self.part.partition.outputs, strict=True
@@ -268,11 +270,11 @@ class Run:
         )
 
     def dtype_error(self, index: int, value: Array) -> CallRefused:
-        """The error for a value whose element type differs from the engine's."""
-        wanted = self.part.inputs[index].dtype
+        """Return the error for a value whose element type differs from the engine's."""
+        expected = self.part.inputs[index].dtype
         return CallRefused(
-            f"{self._input_text(index)} is {str(value.dtype).removeprefix('torch.')}, but its engine takes {wanted}",
-            hint=f"cast it to {wanted}",
+            f"{self._input_text(index)} is {str(value.dtype).removeprefix('torch.')}, but its engine takes {expected}",
+            hint=f"cast it to {expected}",
         )
 
     def _input_text(self, index: int) -> str:

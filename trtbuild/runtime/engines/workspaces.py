@@ -30,7 +30,7 @@ def allocate_aligned(memory: Memory, size_bytes: int, alignment: int, stream: in
     """
     array = memory.empty((size_bytes + alignment - 1,), memory.dtype("uint8"), stream)
     address = array.data_ptr()
-    return array, address + -address % alignment
+    return array, address + -address % alignment  # rounded up to the next multiple
 
 
 class Workspace:

@@ -149,7 +149,7 @@ def wrap_array(memory: Memory, value: Any, stream: int, name: str) -> DeviceArra
 
 
 def host_memory_error(name: str, kind: type, ordinal: int) -> CallRefused:
-    """The error for an array in host memory."""
+    """Return the error for an array in host memory."""
     type_name = f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
     return CallRefused(
         f"{name} is a {type_name} in host memory; the engine runs on cuda:{ordinal}",
@@ -158,7 +158,7 @@ def host_memory_error(name: str, kind: type, ordinal: int) -> CallRefused:
 
 
 def wrong_device_error(name: str, device: str, ordinal: int) -> CallRefused:
-    """The error for an array of another device."""
+    """Return the error for an array of another device."""
     return CallRefused(
         f"{name} is on {device}; the engine runs on cuda:{ordinal}",
         hint=f'copy it to cuda:{ordinal}, or load the package with device="{device}"',
@@ -214,7 +214,7 @@ def _wrap_interface(memory: Memory, value: Any, stream: int, name: str) -> Devic
 
 
 def _exchanged_handle(stream: int) -> int:
-    """The handle of a stream in DLPack and in the CUDA array interface (rule 4)."""
+    """Return the handle of a stream in DLPack and in the CUDA array interface (rule 4)."""
     return stream or LEGACY_STREAM
 
 
@@ -223,5 +223,5 @@ def _is_row_major(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     array is always contiguous."""
     if 0 in shape:
         return True
-    pairs = zip(shape, strides, dlpack.row_major(shape), strict=True)
-    return all(size == 1 or step == wanted for size, step, wanted in pairs)
+    axes = zip(shape, strides, dlpack.row_major(shape), strict=True)
+    return all(size == 1 or step == row_major_step for size, step, row_major_step in axes)

@@ -56,7 +56,10 @@ class AdoptedArrays:
         """Release the arrays of calls that have finished."""
         while self._arrays_in_use:
             with self._lock:
-                if not self._arrays_in_use or not self._arrays_in_use[0][0].query():
+                if not self._arrays_in_use:
+                    return
+                oldest_event = self._arrays_in_use[0][0]
+                if not oldest_event.query():
                     return
                 entry = self._arrays_in_use.popleft()
             del entry  # outside the lock, because deleting the last reference runs the exporter's code

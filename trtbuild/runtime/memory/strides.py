@@ -69,7 +69,7 @@ class _Axis:
 
 
 def _joined_axes(shape: Sequence[int], strides: Sequence[int]) -> list[_Axis]:
-    """Return the axes after rule 1 was applied."""
+    """Return the axes of rule 1: without axes of size 1, and joined where possible."""
     axes: list[_Axis] = []
     for size, source, target in zip(shape, strides, row_major(tuple(shape)), strict=True):
         if size == 1:

@@ -54,7 +54,7 @@ def require_memory(tensor: torch.Tensor, name: str) -> torch.Tensor:
 
 
 def no_memory_error(tensor: object, name: str) -> CallRefused:
-    """The error for a tensor without memory (rule 3)."""
+    """Return the error for a tensor without memory (rule 3)."""
     return CallRefused(
         f"{name} is a {type(tensor).__name__} without memory that an engine could read",
         hint="pass an ordinary tensor, and call outside of torch.vmap, torch.func and FakeTensorMode",

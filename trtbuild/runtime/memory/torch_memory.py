@@ -194,9 +194,9 @@ class TorchMemory:
 
     def upload(self, data: Any, dtype: str, stream: int) -> Any:
         tensor = self._torch.from_numpy(data)
-        wanted = self.dtype(dtype)
-        if tensor.dtype != wanted:
-            tensor = tensor.view(wanted)  # NumPy does not have bfloat16
+        torch_dtype = self.dtype(dtype)
+        if tensor.dtype != torch_dtype:
+            tensor = tensor.view(torch_dtype)  # NumPy does not have bfloat16
         return tensor.to(self.device)
 
     def download(self, array: Any) -> Any:

@@ -50,13 +50,19 @@ def choose_target(index: PackageIndex, machine: Machine, name: str | None = None
             f"no GPU was found, but the engines of {index.model!r} need a GPU: {_target_list(index.targets.values())}",
             hint=_cpu_hint(index),
         )
-    wanted = index.targets.values() if name is None else (index.targets[name],)
-    reasons = {target.name: _misfit_reason(target, machine) for target in wanted}
-    fitting = [target for target in wanted if reasons[target.name] is None]
+    fitting: list[PackedTarget] = []
+    lines, hints = "", []
+    for target in index.targets.values() if name is None else (index.targets[name],):
+        misfit = _misfit_reason(target, machine)
+        if misfit is None:
+            fitting.append(target)
+            continue
+        reason, hint = misfit
+        lines += f"\n    {target.name}: {reason}"
+        if hint not in hints:
+            hints.append(hint)
     if not fitting:
-        lines = "".join(f"\n    {target}: {reason[0]}" for target, reason in reasons.items() if reason)
         summary = f"target {name!r} does not fit" if name is not None else "no target fits"
-        hints = list(dict.fromkeys(reason[1] for reason in reasons.values() if reason))
         raise NoFittingTarget(
             f"the package of {index.model!r} was not built for this machine ({machine.gpu}, SM {machine.sm}, "
             f"{machine.platform}): {summary}{lines}",
@@ -102,19 +108,20 @@ ADD_REFERENCE_HINT = "set `reference: true` in the manifest and build again (a T
 
 
 def no_reference_hint() -> str:
-    """The hint for a package that should run on the CPU, but has no reference program."""
+    """Return the hint for a package that should run on the CPU, but has no reference program."""
     return f'{ADD_REFERENCE_HINT}; then device="cpu" runs it without any engine'
 
 
 def choose_profile(profiles: Sequence[PackedProfile], shapes: Sequence[Sequence[int]]) -> int | None:
     """Return the number of the profile for inputs of `shapes`, or None if no profile fits (rule 5). The caller has checked
     the ranks."""
-    best: tuple[float, int] | None = None
+    nearest: int | None = None
+    smallest_distance = math.inf
     for number, profile in enumerate(profiles):
         distance = _distance(profile, shapes)
-        if distance is not None and (best is None or distance < best[0]):
-            best = (distance, number)
-    return None if best is None else best[1]
+        if distance is not None and distance < smallest_distance:
+            nearest, smallest_distance = number, distance
+    return nearest
 
 
 def _distance(profile: PackedProfile, shapes: Sequence[Sequence[int]]) -> float | None:
@@ -134,9 +141,9 @@ AxisName = Callable[[int, int], str]
 
 
 def out_of_range_text(profiles: Sequence[PackedProfile], shapes: Sequence[Sequence[int]], axis_name: AxisName) -> str:
-    """The error message if no profile fits `shapes`. For each profile it has the inputs and axes that do not fit, their
-    sizes, and the allowed sizes."""
-    lines = []
+    """Return the error message for `shapes` that no profile fits. For each profile it has the inputs and axes that do not
+    fit, their sizes, and the allowed sizes."""
+    texts = []  # the problems of each profile
     for profile in profiles:
         problems = []
         for number, (ranges, shape) in enumerate(zip(profile.shapes, shapes, strict=True)):
@@ -144,7 +151,8 @@ def out_of_range_text(profiles: Sequence[PackedProfile], shapes: Sequence[Sequen
                 if not low <= size <= high:
                     allowed = f"{low} to {high}" if low != high else f"{low} alone"
                     problems.append(f"{axis_name(number, axis)} is {size}, and allowed is {allowed}")
-        lines.append((profile.name, problems))
-    if len(lines) == 1:
-        return "; ".join(lines[0][1])
-    return "no profile takes these shapes" + "".join(f"\n    {name}: {'; '.join(problems)}" for name, problems in lines)
+        texts.append("; ".join(problems))
+    if len(texts) == 1:
+        return texts[0]
+    lines = (f"\n    {profile.name}: {text}" for profile, text in zip(profiles, texts, strict=True))
+    return "no profile takes these shapes" + "".join(lines)

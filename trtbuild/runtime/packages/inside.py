@@ -62,7 +62,7 @@ class PackageFolder:
         resolved = os.path.realpath(os.path.join(self._root, name))
         if self._is_inside(resolved):
             return resolved
-        link, path = name, self._root
+        link, path = name, self._root  # for the message: find the first link that leads out
         for component in name.split("/"):
             path = os.path.join(path, component)
             if os.path.islink(path) and not self._is_inside(os.path.realpath(path)):

@@ -96,7 +96,7 @@ def open_package(path: str | os.PathLike[str], *, follow_links: bool = False) ->
 
 
 def missing_package_error(root: Path) -> PackageMissing:
-    """The error for a path without a package. Its text says what is at the path, and its hint says what to do."""
+    """Return the error for a path without a package. Its text says what is at the path, and its hint says what to do."""
     return PackageMissing(f"there is no package at {root}: {_missing_reason(root)}", hint=_missing_hint(root))
 
 
@@ -158,6 +158,7 @@ def _read_pieces(file: FileIO, view: memoryview) -> Iterator[int]:
 
 
 def _read_file(folder: PackageFolder, root: Path, name: str, expected: Output, verify: bool) -> memoryview:
+    """Read the file `name` into new memory, and compare its size and its digest with those in the index (rules 1 and 4)."""
     path = root / name
     try:
         with open(folder.open(name), "rb", buffering=0) as file:

@@ -198,7 +198,7 @@ RULES: dict[str, dict[str, list[str]]] = {
     "8 runtime: each thread has its contexts, and concurrent calls are safe": {
         "runtime/engines/test_engines.py": [
             "test_threads_have_contexts_of_their_own_and_calls_are_safe",
-            "test_contexts_go_only_after_their_work",
+            "test_contexts_are_destroyed_only_after_their_work",
         ],
     },
     "8 runtime: inputs are copied only if necessary, and only outputs are allocated": {

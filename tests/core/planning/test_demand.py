@@ -108,13 +108,10 @@ def test_a_package_that_runs_needs_module_paths_and_the_origins_of_nodes(built: 
 
 
 def test_missing_inputs_of_an_engine_run_the_steps_back_to_the_trace(built: FakeWorld) -> None:
+    program = next(name for name in _output_names(built, "net/partition") if name.startswith("program:"))
     blobs = [
         output(built, "net/convert/layers.0", "onnx"),
-        output(
-            built,
-            "net/partition",
-            next(name for name in _output_names(built, "net/partition") if name.startswith("program:")),
-        ),
+        output(built, "net/partition", program),
         output(built, "net/lower", "program"),
         output(built, "net/trace", "program"),
     ]

@@ -30,6 +30,7 @@ def build():
     return torch.nn.Sequential(layer.linear(), torch.nn.ReLU()).eval()
 """
 
+#: Modules that a null build must not import.
 HEAVY = ("click", "torch", "tensorrt_rtx", "pydantic", "yaml", "rich", "diskcache", "sqlite3", "numpy", "trtbuild.cli")
 
 

@@ -366,12 +366,12 @@ def test_without_torch_a_pointer_to_another_trace_is_not_followed(world: FakeWor
     assert world.verdicts(other)["net/trace"] == "hit"
 
 
-@pytest.mark.parametrize("damage", ["gone", "nonsense", "recipe"])
+@pytest.mark.parametrize("damage", ["missing", "nonsense", "another recipe"])
 def test_without_torch_a_damaged_pointer_is_a_miss(world: FakeWorld, damage: str) -> None:
     world.build(a_model())
     world.versions = None
     (pointer,) = (record for record in world.records.values() if record.recipe.stage == "trace-any")
-    if damage == "gone":
+    if damage == "missing":
         world.evict(pointer.outputs["record"])
     elif damage == "nonsense":
         world.keep(pointer.recipe, {"record": world.put("{}")})

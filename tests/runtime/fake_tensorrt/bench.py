@@ -106,7 +106,7 @@ class Bench:
         return {"ran": ran, "failed": failed, "shapes": [list(shape) for _, shape, _ in outputs], "right": right}
 
     def each(self, calls: dict[str, Callable[[], Any]]) -> dict[str, Any]:
-        """Make the calls in order. Return, by name, the result or exception of each call and the messages that it logged."""
+        """Make the calls in order. Return the result or exception of each call, and its log messages."""
         answers: dict[str, Any] = {}
         for name, call in calls.items():
             self.note(name, answers)

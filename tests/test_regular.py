@@ -99,7 +99,7 @@ def test_a_pipe_as_an_input_is_an_error(copy: CommandLine, name: str) -> None:
 def test_a_pipe_as_inputs_to_replay_is_an_error(copy: CommandLine) -> None:
     replace_by_pipe(copy.project / "worst.safetensors")
     process = copy.run("verify", "ranker", "--replay", "worst.safetensors", timeout_s=HUNG_S)
-    assert PIPE in process.stderr + process.stdout
+    assert (process.returncode, PIPE in process.stderr) == (2, True), process.stdout + process.stderr
 
 
 def test_a_pipe_in_place_of_the_lock_or_the_manifest_is_an_error(copy: CommandLine) -> None:

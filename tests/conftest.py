@@ -36,7 +36,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-#: The slowest files, in descending order. If two processes begin with them, both end at about the same time.
+#: The slowest files, in descending order. Tests run in two processes: if the slow files are first, both processes end at
+#: about the same time.
 SLOWEST = (
     "operators/test_operators.py",
     "driver/verification/test_models.py",
@@ -82,7 +83,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Freeze the objects that a file of tests has imported and cached."""
+    """After the last test of a file, freeze the objects that the file has imported and cached."""
     if nextitem is not None and nextitem.path != item.path:
         gc.collect()
         gc.freeze()
@@ -130,13 +131,13 @@ class CommandLine:
 
 @pytest.fixture(autouse=True, scope="session")
 def _workers_of_this_process() -> None:
-    """Use forked workers for builds in this process, too."""
+    """Let builds in this process use forked workers, as builds of `CommandLine` do."""
     warm_command_line.replace_command(lambda: servers.folder_for(os.environ))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Start new workers, as for users, in tests with the mark `cold_workers` and in the fixtures that they create."""
+    """Start new workers, as users do, in a test with the mark `cold_workers`, and in the fixtures that it creates."""
     off = servers.off
     servers.off = off or item.get_closest_marker("cold_workers") is not None
     try:
@@ -146,7 +147,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
 
 
 def ran(document: Any) -> dict[str, int]:
-    """Stage → number of steps that ran, without zeros."""
+    """Return the number of steps that ran, by stage. Stages without such steps are left out."""
     return {stage: count["run"] for stage, count in document["totals"].items() if count["run"]}
 
 
@@ -182,7 +183,7 @@ class BuiltExamples:
 
 @pytest.fixture(scope="session")
 def built_examples(tmp_path_factory: pytest.TempPathFactory) -> BuiltExamples:
-    """Build a copy of manifests/, once in a test run of any number of processes.
+    """Build a copy of manifests/. If tests run in several processes, the first one builds, and the others find all results.
 
     If ``$TRTBUILD_TEST_CACHE`` names a directory, it is the cache, and it is kept for later runs.
     """

@@ -7,8 +7,8 @@ import shutil
 
 import pytest
 
-#: The variable that .ci/run sets, because no program may be missing in CI.
-ALL = "REQUIRE_TEST_PROGRAMS"
+#: The environment variable that .ci/run sets. If it is set, a missing program is a failure.
+REQUIRE_PROGRAMS = "REQUIRE_TEST_PROGRAMS"
 
 
 def program(name: str) -> str:
@@ -16,5 +16,5 @@ def program(name: str) -> str:
     path = shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
     if path is None:
         message = f"{name} is not installed: apt-get install {name}"
-        pytest.fail(message) if os.environ.get(ALL) else pytest.skip(message)
+        pytest.fail(message) if os.environ.get(REQUIRE_PROGRAMS) else pytest.skip(message)
     return path

@@ -142,19 +142,19 @@ def test_a_file_that_cannot_be_synced_leaves_the_old_file(path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
-#: Files that rename or write temporary files without `trtbuild.atomic`, and the reason why.
+#: Files that call `os.rename`, `os.replace` or `tempfile.mkstemp` themselves, and why they do not use `trtbuild.atomic`.
 OWN_RENAMES = {
-    "atomic.py": "defines the writer for all other files",
-    "store/collection/condemned.py": "hides entries of a shared directory, and puts them back",
-    "store/transports/shared_folder.py": "relative to descriptors, so that no link is followed, with the root's mode",
-    "store/local/entries.py": "moves entries into quarantine",
-    "store/local/layout.py": "through the store's tmp/, with the root's mode",
-    "toolchain/libraries/plugins.py": "writes a private copy of a library, which is removed after it is loaded",
-    "store/local/publication.py": "many files through the store's tmp/, synced together",
+    "atomic.py": "it is `trtbuild.atomic`",
+    "store/collection/condemned.py": "it hides entries of a shared directory, and puts them back",
+    "store/transports/shared_folder.py": "it renames relative to descriptors, which follows no link, with the root's mode",
+    "store/local/entries.py": "it moves entries into quarantine",
+    "store/local/layout.py": "it writes through the store's tmp/, with the root's mode",
+    "toolchain/libraries/plugins.py": "it writes a private copy of a library, and removes the copy after loading it",
+    "store/local/publication.py": "it writes many files into the store's tmp/, and syncs them together",
 }
 
 
-def test_no_other_file_renames_files() -> None:
+def test_files_are_renamed_by_the_listed_modules_only() -> None:
     found = set()
     for module in (ROOT / "trtbuild").rglob("*.py"):
         for node in ast.walk(ast.parse(module.read_text("utf-8"))):

@@ -1,4 +1,4 @@
-"""Importing trtbuild loads no other module. torch has the operator of trtbuild, in any order of the imports."""
+"""Importing trtbuild loads no other module. The operator of trtbuild exists in torch, whichever is imported first."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_torch_has_the_operator_in_any_order_of_imports(order: str) -> None:
     assert output.split() == ["trtbuild.engine.default", "False"]
 
 
-def test_only_public_names_exist() -> None:
+def test_public_names_exist_and_an_unknown_name_is_an_error() -> None:
     import trtbuild
 
     for name in ("Input", "compile", "load", "save", "trace"):

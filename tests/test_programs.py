@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.programs import ALL, program
+from tests.programs import REQUIRE_PROGRAMS, program
 
 
 def test_a_missing_program_skips_a_test_and_fails_it_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(ALL, raising=False)
+    monkeypatch.delenv(REQUIRE_PROGRAMS, raising=False)
     with pytest.raises(pytest.skip.Exception, match="apt-get install no-such-program"):
         program("no-such-program")
-    monkeypatch.setenv(ALL, "1")
+    monkeypatch.setenv(REQUIRE_PROGRAMS, "1")
     with pytest.raises(pytest.fail.Exception, match="no-such-program is not installed"):
         program("no-such-program")
 

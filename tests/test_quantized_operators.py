@@ -1,4 +1,4 @@
-"""The operators of quantizers give the numbers of ONNX's reference, and of ml_dtypes' types."""
+"""The operators of quantizers compute the same numbers as ONNX's reference and as the types of ml_dtypes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 from trtbuild import quantized_operators
 from trtbuild.quantized_operators import FLOAT4, FLOAT8, INT4, block_scales, dequantize, quantize
 
-#: Numbers at and beyond the limits of the types, at ties, and between them.
+#: Numbers at and beyond the limits of the types, halfway between two numbers of a type, and other numbers.
 EDGES = [0.0, -0.0, 0.25, 0.5, 0.75, 1.25, 2.5, 3.5, 5.0, 5.01, 6.5, -7.5, -8.5, 17.0, 447.0, 464.0, 465.0, 1e6, -1e6]
 
 
@@ -30,14 +30,15 @@ def numbers(rows: int = 3, columns: int = 64) -> torch.Tensor:
 
 @pytest.mark.parametrize(("element", "kind"), [(FLOAT8, T.FLOAT8E4M3FN), (INT4, T.INT4)])
 @pytest.mark.parametrize("form", ["whole", "channels", "blocks"])
-def test_a_quantizer_is_onnx_quantize_and_dequantize(element: str, kind: int, form: str) -> None:
+def test_a_quantizer_computes_onnx_quantize_and_dequantize(element: str, kind: int, form: str) -> None:
     x = numbers()
-    scale = {"whole": torch.tensor(0.5), "channels": torch.tensor([0.5, 1.0, 2.0]), "blocks": torch.rand(3, 4) + 0.5}[
-        form
-    ]
-    options = {"whole": {}, "channels": {"axis": 0}, "blocks": {"axis": 1, "block_size": 16}}[form]
-    smallest, block = -8, 16 if form == "blocks" else 0
-    result = torch.ops.trtbuild.fake_quantize(x, scale, element, 0, block, smallest)
+    scale, options = {
+        "whole": (torch.tensor(0.5), {}),
+        "channels": (torch.tensor([0.5, 1.0, 2.0]), {"axis": 0}),
+        "blocks": (torch.rand(3, 4) + 0.5, {"axis": 1, "block_size": 16}),
+    }[form]
+    smallest = -8  # of int4; it has no effect on float8
+    result = torch.ops.trtbuild.fake_quantize(x, scale, element, 0, options.get("block_size", 0), smallest)
     value = h.make_tensor_value_info
     nodes = [
         h.make_node("QuantizeLinear", ["x", "s"], ["q"], output_dtype=kind, **options),
@@ -60,17 +61,18 @@ def test_float4_rounds_as_ml_dtypes() -> None:
     np.testing.assert_array_equal(result.numpy(), expected.astype(np.float32))
 
 
-def test_nvfp4_has_float8_scales_and_blocks_of_zeros_stay_zero() -> None:
+def test_nvfp4_has_float8_scales_and_small_errors_and_blocks_of_zeros_stay_zero() -> None:
     x = numbers().clamp(-20, 20)
     x[1, :16] = 0
-    scale = x.abs().max() / 2688
+    scale = x.abs().max() / (6 * 448)  # the largest numbers of float4e2m1 and float8e4m3fn
     scales = block_scales(x, scale, 16)
     assert scales.dtype == torch.uint8 and scales.shape == (3, 4)
-    assert scales.view(torch.float8_e4m3fn)[1, 0] == 1
+    assert scales.view(torch.float8_e4m3fn)[1, 0] == 1, "the scale of the block of zeros"
     result = torch.ops.trtbuild.fake_quantize_two_levels(x, scale, 16)
     assert not result[1, :16].any()
-    largest = x.unflatten(1, (4, 16)).abs().amax(-1).repeat_interleave(16, 1)
-    assert bool(((result - x).abs() <= largest / 6 * 1.07).all())
+    largest_of_block = x.unflatten(1, (4, 16)).abs().amax(-1).repeat_interleave(16, 1)
+    # half the largest step of float4e2m1, from 4 to 6, is one scale; 7 % for the rounding of the scale itself
+    assert bool(((result - x).abs() <= largest_of_block / 6 * 1.07).all())
 
 
 @pytest.mark.parametrize("columns", [33, 48])
@@ -105,7 +107,7 @@ def test_an_odd_last_axis_of_4_bits_cannot_be_stored(columns: int) -> None:
         quantize(numbers(2, 32)[:, :columns], torch.tensor(1.0), INT4, -1, 0, -8)
 
 
-def test_operators_keep_the_rules_of_torch() -> None:
+def test_operators_pass_the_checks_of_torch_for_custom_operators() -> None:
     x, scale = numbers(), torch.rand(3, 4) + 0.5
     operators = torch.ops.trtbuild
     stored = quantize(x, scale, INT4, -1, 16, -8)

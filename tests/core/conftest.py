@@ -1,4 +1,4 @@
-"""Shared fixtures of the core's tests: a small model, and a fake of all that the planner reads.
+"""A small model for the tests of core, and a fake of everything that the planner reads.
 
 The fake also runs the steps of the model, without torch or TensorRT."""
 
@@ -99,16 +99,16 @@ class FakeWorld:
         self.distributions = {"timm": "1.0"}
         self.records: dict[str, Record] = {}
         self.blobs: dict[str, bytes] = {}
-        self.history: dict[str, Recipe] = {}
-        self.tables: dict[str, dict[str, Weight]] = {}
+        self.history: dict[str, Recipe] = {}  # step id → the recipe of its last build
+        self.tables: dict[str, dict[str, Weight]] = {}  # path of a weights file → its weights by name
         self.placed: set[str] = set()  # the digests of the indexes of packages that are in place
-        self.damaged: set[str] = set()
-        self.untrusted: set[str] = set()
+        self.damaged: set[str] = set()  # digests of blobs
+        self.untrusted: set[str] = set()  # keys of records
         self.forced = False
-        self.uncacheable: set[str] = set()
-        self.versions: Mapping[str, str] | None = VERSIONS
+        self.uncacheable: set[str] = set()  # step ids
+        self.versions: Mapping[str, str] | None = VERSIONS  # None on a machine without torch
         self.rtx, self.trt = RTX, TRT
-        self.ran: list[str] = []
+        self.ran: list[str] = []  # the ids of the steps that ran in this build
         self.ran_keys: set[str | None] = set()
         self.observed: list[Dependency] = []
         self.expected: list[str] = []  # the keys of recipes that the planner will soon look up
@@ -192,15 +192,9 @@ class FakeWorld:
         self.ran, self.ran_keys = [], set()
         plan = self.plan(model)
         while waiting := [step for step in plan.steps.values() if step.verdict != "hit"]:
-            ready = (
-                waiting_step
-                for waiting_step in waiting
-                if waiting_step.verdict == "run" and self._has_inputs(plan, waiting_step)
-            )
-            step = next(ready, None)
-            assert step is not None, [
-                (waiting_step.id, waiting_step.verdict, waiting_step.reason.text) for waiting_step in waiting
-            ]
+            ready = [step for step in waiting if step.verdict == "run" and self._has_inputs(plan, step)]
+            assert ready, [(step.id, step.verdict, step.reason.text) for step in waiting]
+            step = ready[0]
             assert step.id not in self.ran, f"{step.id} runs twice"
             self.run(step, plan)
             plan = self.plan(model)
@@ -223,9 +217,11 @@ class FakeWorld:
         return self.keep(step.recipe, outputs, provenance)
 
     def put(self, data: bytes | str | Any) -> Output:
-        raw = data if isinstance(data, bytes) else (data if isinstance(data, str) else json.dumps(data)).encode()
-        self.blobs[sha(raw)] = raw
-        return Output(sha(raw), len(raw))
+        """Store bytes, a text, or the JSON of any other value as a blob."""
+        if not isinstance(data, bytes):
+            data = (data if isinstance(data, str) else json.dumps(data)).encode()
+        self.blobs[sha(data)] = data
+        return Output(sha(data), len(data))
 
     def keep(self, recipe: Recipe, outputs: Mapping[str, Output], provenance: Mapping[str, object] = {}) -> Record:
         record = Record.from_bytes(Record(recipe, outputs, provenance).to_bytes())
@@ -270,16 +266,18 @@ class FakeWorld:
             declared, chain.extend(declared, observations, self.read_link, self.write_link, self.observe)
         )
         layers = [(words[1], words[2], words[0]) for words in lines if words[0] in ("layer", "torch")]
-        values = {str(k): weight(f"initial {k}") for k in range(len(layers)) if table is None}
-        for k in values:
-            self.put(value_bytes(f"initial {k}"))
+        values = {}
+        if table is None:  # without a weights file, the trace stores the initial weights of the model
+            values = {str(k): weight(f"initial {k}") for k in range(len(layers))}
+            for k in values:
+                self.put(value_bytes(f"initial {k}"))
         interface = {
             "weights": [
                 {"name": f"{path}.weight", "dtype": "float32", "shape": [4], "persistent": True}
                 for path, _, _ in layers
             ],
             "aliases": {},
-            "inputs": [{"name": i.name, "dtype": i.dtype, "shape": [["sym", 0], 4]} for i in model.inputs],
+            "inputs": [{"name": entry.name, "dtype": entry.dtype, "shape": [["sym", 0], 4]} for entry in model.inputs],
             "outputs": [{"name": "output_0", "dtype": "float32", "shape": [["sym", 0], 4]}],
             "output_tree": {"kind": "tensor", "index": 0},
         }
@@ -295,7 +293,7 @@ class FakeWorld:
         )
         # the pointer, through which machines without torch find the record
         unversioned = trace_declared(model, plan.shapes, weight_types(table), "linux-x86_64", None)
-        files = [o for o in observations if o.dependency.kind != "distribution"]
+        files = [entry for entry in observations if entry.dependency.kind != "distribution"]
         pointer = keys.user_code(
             unversioned, chain.extend(unversioned, files, self.read_link, self.write_link, self.observe)
         )
@@ -316,14 +314,14 @@ class FakeWorld:
         }, {}
 
     def _partition(self, step: Step, plan: ModelPlan) -> tuple[dict[str, Output], dict[str, object]]:
-        layers = json.loads(self.blob(step.job.program))
+        program = json.loads(self.blob(step.job.program))
         settings = step.job.settings
         rows = TensorType("float32", (["sym", 0], 4))
         partitions, outputs, source = [], {}, "input:0"
-        for k, (path, operator, kind) in enumerate(layers["lowered"]):
+        for k, (path, operator, kind) in enumerate(program["lowered"]):
             name = path if settings.divides_by_module and kind == "layer" else f"p{k}"
-            graph = sha(f"{operator} {layers['precision']}")
-            outputs[f"program:{graph}"] = self.put(f"program of {operator} {layers['precision']}")
+            graph = sha(f"{operator} {program['precision']}")
+            outputs[f"program:{graph}"] = self.put(f"program of {operator} {program['precision']}")
             partitions.append(
                 Partition(
                     name=name,
@@ -344,8 +342,8 @@ class FakeWorld:
 
     def _engine(self, step: Step, plan: ModelPlan) -> tuple[dict[str, Output], dict[str, object]]:
         self.blob(step.job.onnx)
-        for weight in step.job.weights:
-            self.blob(weight.sha256)
+        for bound_weight in step.job.weights:
+            self.blob(bound_weight.sha256)
         return {"plan": self.put(f"plan {step.key}"), "layers": self.put("[]")}, {}
 
     def _package(self, step: Step, plan: ModelPlan) -> tuple[dict[str, Output], dict[str, object]]:

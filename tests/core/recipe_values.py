@@ -1,4 +1,4 @@
-"""One recipe of each stage, made by the real functions from fixed values. Run as a script, it prints their keys."""
+"""One recipe of each stage, computed by the real functions from fixed values. Run as a script, it prints their keys."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Build:
 
     @property
     def partitions(self) -> Partitions:
-        """The first partition calls all plugins."""
+        """`PARTITIONS`. If the model has plugins, the first partition calls all of them."""
         if self.model.plugins is None:
             return PARTITIONS
         first, *others = PARTITIONS.partitions
@@ -177,7 +177,7 @@ class Build:
         )
 
     def recipes(self) -> dict[str, Recipe]:
-        """Stage → its recipe."""
+        """Return the recipe of each stage of the model, by the name of the stage."""
         model, toolchain = self.model, self.model.targets[0].toolchain
         plugins = () if model.plugins is None else model.plugins.operators
         called = plugins_of(model.plugins, self.partitions.partitions[0].plugins)
@@ -208,7 +208,7 @@ class Build:
 
 
 def recipe_of_each_stage() -> dict[str, Recipe]:
-    """Return a recipe for each stage, by the name of the stage."""
+    """Return a recipe for each stage, also for `calibrate`, which `MODEL` does not have."""
     return {**Build().recipes(), "calibrate": Build(replace(MODEL, quantization=QUANTIZATION)).calibrate()}
 
 

@@ -1,4 +1,4 @@
-"""Entries of verifications. A test passes the fields that matter to it; the other fields are those of a right result."""
+"""Entries of verifications. A test passes the fields that matter to it. The others have the values of a right result."""
 
 from __future__ import annotations
 

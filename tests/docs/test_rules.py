@@ -104,15 +104,15 @@ RULES: dict[str, dict[str, list[str]]] = {
     },
     "4.1": {
         "core/values/test_encoding.py": [
-            "test_rule_4_1_values_of_different_types_have_different_encodings",
-            "test_rule_4_1_floats_are_encoded_by_their_bits",
+            "test_values_of_different_types_have_different_encodings",
+            "test_floats_are_encoded_by_their_bits",
         ],
-        "core/recipes/test_recipe.py": ["test_rule_4_1_the_key_is_sha256_over_domain_schema_and_encoding"],
+        "core/recipes/test_recipe.py": ["test_the_key_is_sha256_over_domain_schema_and_encoding"],
     },
     "4.2": {
         "core/recipes/test_key_fields.py": [
-            "test_rule_4_2_every_field_is_in_a_key_or_excluded",
-            "test_rule_4_2_every_field_is_accounted_for",
+            "test_every_field_is_in_a_key_or_excluded",
+            "test_every_field_is_accounted_for",
         ]
     },
     "4.3": {
@@ -130,36 +130,34 @@ RULES: dict[str, dict[str, list[str]]] = {
         ],
     },
     "4.5": {
-        "core/recipes/test_keys.py": ["test_rule_4_5_an_engine_has_its_weights_in_its_key_in_order"],
+        "core/recipes/test_keys.py": ["test_an_engine_has_its_weights_in_its_key_in_order"],
         "driver/project/test_weights_file.py": ["test_every_tensor_becomes_a_blob_of_its_bytes"],
     },
     "4.6": {
-        "core/recipes/test_keys.py": ["test_rule_4_6_all_profiles_count_in_order"],
-        "core/planning/test_expand.py": ["test_rule_4_6_ranges_come_from_bounds_not_from_the_values_at_min_and_max"],
+        "core/recipes/test_keys.py": ["test_all_profiles_count_in_order"],
+        "core/planning/test_expand.py": ["test_ranges_come_from_bounds_not_from_the_values_at_min_and_max"],
     },
     "4.7": {
-        "core/recipes/test_keys.py": ["test_rule_4_7_toolchain_version_platform_and_environment_count"],
+        "core/recipes/test_keys.py": ["test_toolchain_version_platform_and_environment_count"],
         "toolchain/compiling/test_configuration.py": ["test_every_setting_reaches_tensorrt_rtx"],
     },
     "4.8": {
-        "core/planning/test_planning.py": [
-            "test_rule_4_8_without_torch_a_trace_of_the_same_files_is_accepted_and_named"
-        ],
+        "core/planning/test_planning.py": ["test_without_torch_a_trace_of_the_same_files_is_accepted_and_named"],
         "toolchain/compiling/test_compiler.py": ["test_rejects_another_version_than_the_key_says"],
     },
-    "4.9": {"core/recipes/test_keys.py": ["test_rule_4_9_the_sm_of_a_target_is_in_the_key_and_its_name_is_not"]},
-    "4.10": {"core/recipes/test_keys.py": ["test_rule_4_10_a_new_step_version_changes_the_key_of_that_step_only"]},
+    "4.9": {"core/recipes/test_keys.py": ["test_the_sm_of_a_target_is_in_the_key_and_its_name_is_not"]},
+    "4.10": {"core/recipes/test_keys.py": ["test_a_new_step_version_changes_the_key_of_that_step_only"]},
     "4.11": {
         "core/planning/test_planning.py": [
-            "test_rule_4_11_a_comment_runs_the_trace_and_nothing_after_it",
-            "test_rule_4_11_a_new_torch_runs_everything_on_the_torch_side_and_no_engine",
+            "test_a_comment_runs_the_trace_and_nothing_after_it",
+            "test_a_new_torch_runs_everything_on_the_torch_side_and_no_engine",
         ],
     },
-    "4.12": {"core/planning/test_verdicts.py": ["test_rule_4_12_a_record_of_another_recipe_under_the_key_is_a_miss"]},
+    "4.12": {"core/planning/test_verdicts.py": ["test_a_record_of_another_recipe_under_the_key_is_a_miss"]},
     "4.13": {
-        "core/recipes/test_recipe.py": ["test_rule_4_13_golden_keys"],
-        "core/recipes/test_keys.py": ["test_rule_4_13_keys_do_not_depend_on_hash_seed_place_locale_time_zone_or_user"],
-        "core/recipes/test_key_fields.py": ["test_rule_4_13_a_field_changes_the_keys_that_it_is_in_and_no_other"],
+        "core/recipes/test_recipe.py": ["test_golden_keys"],
+        "core/recipes/test_keys.py": ["test_keys_do_not_depend_on_hash_seed_place_locale_time_zone_or_user"],
+        "core/recipes/test_key_fields.py": ["test_a_field_changes_the_keys_that_it_is_in_and_no_other"],
     },
     "5 null build: it only calls stat, and in doubt the whole program runs": {
         "test_null_build.py": [
@@ -200,7 +198,7 @@ RULES: dict[str, dict[str, list[str]]] = {
     "8 runtime: each thread has its contexts, and concurrent calls are safe": {
         "runtime/engines/test_engines.py": [
             "test_threads_have_contexts_of_their_own_and_calls_are_safe",
-            "test_contexts_go_only_after_their_work",
+            "test_contexts_are_destroyed_only_after_their_work",
         ],
     },
     "8 runtime: inputs are copied only if necessary, and only outputs are allocated": {

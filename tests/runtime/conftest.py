@@ -29,7 +29,7 @@ class Built:
     source: Path
 
     def eager(self) -> Any:
-        """The original module, from its source."""
+        """Return the original module, from its source."""
         spec = importlib.util.spec_from_file_location("net_of_the_tests", self.source)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
@@ -67,8 +67,7 @@ def inputs() -> Inputs:
 
     def make(batch: int = 2, height: int = 8, width: int = 9) -> tuple[torch.Tensor, torch.Tensor]:
         generator = torch.Generator().manual_seed(batch * 10000 + height * 100 + width)
-        return torch.randn(batch, 3, height, width, generator=generator), torch.rand(
-            batch, 1, generator=generator
-        ) + 0.5
+        image = torch.randn(batch, 3, height, width, generator=generator)
+        return image, torch.rand(batch, 1, generator=generator) + 0.5
 
     return make

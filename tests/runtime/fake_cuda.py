@@ -87,7 +87,7 @@ class FakeDriver:
         return OK, ordinal
 
     def cuDevicePrimaryCtxRetain(self, device: int) -> Any:
-        return OK, device + 100
+        return OK, device + 100  # the handle of a context is the number of its device + 100
 
     def cuCtxGetCurrent(self) -> Any:
         current = self.gpu.current()
@@ -146,7 +146,7 @@ class FakeDriver:
 
     def cuMemcpyDtoDAsync(self, target: int, source: int, size: int, stream: int) -> Any:
         def copy() -> None:
-            self.gpu.check(source, size, "what is copied")
+            self.gpu.check(source, size, "the source of a copy")
             self.gpu.write(target, self.gpu.read(source, (size,), np.uint8))
 
         return self._push(stream, copy)
@@ -165,6 +165,7 @@ class FakeDriver:
         return (OK,)
 
     def cuMemcpyHtoDAsync(self, target: int, source: int, size: int, stream: int) -> Any:
+        # all addresses are in host memory, so the copies in both directions are equal
         return self._push(stream, lambda: self.gpu.write(target, self.gpu.read(source, (size,), np.uint8)))
 
     def cuMemcpyDtoHAsync(self, target: int, source: int, size: int, stream: int) -> Any:
@@ -179,7 +180,7 @@ class FakeDriver:
             self.gpu.check(address, 1, "the address")
         except AssertionError:
             return CUresult.CUDA_ERROR_INVALID_VALUE, None
-        return OK, 0
+        return OK, 0  # the number of the device
 
     def cuStreamBeginCapture(self, stream: int, mode: Any) -> Any:
         self.gpu.captures[stream] = []

@@ -55,7 +55,9 @@ class FakeGpu:
         #: The workspaces that enqueued work uses: (address, size, stream, position).
         self.workspaces: list[tuple[int, int, int, int]] = []
         self.captures: dict[int, list[Callable[[], None]]] = {}
+        #: (size, stream) → addresses of freed blocks, which `allocate` reuses.
         self._idle: dict[tuple[int, int | None], list[int]] = {}
+        #: Address of a freed block → the block, and the stream and position of the work after which it is free.
         self._freed: dict[int, tuple[Any, int, int]] = {}
         self._numbers = itertools.count(4096)
         self._current = threading.local()
@@ -138,7 +140,7 @@ class FakeGpu:
             return handle
 
     def stream(self) -> int:
-        """The stream that probes use."""
+        """Return the stream that probes use."""
         if len(self.streams) == 1:
             self.new_stream(blocking=False)
         return next(handle for handle in self.streams if handle != LEGACY)
@@ -151,10 +153,13 @@ class FakeGpu:
                 return 0
             stream = LEGACY if stream == 1 else stream
             target = self.streams[stream]
-            before: list[tuple[int, int]] = []
+            before: list[tuple[int, int]] = []  # streams, and how much of their work must run before this work
             if stream == LEGACY:
-                others = [(h, s) for h, s in self.streams.items() if h != LEGACY and s.blocking]
-                before = [(handle, len(other.works)) for handle, other in others]
+                before = [
+                    (handle, len(other.works))
+                    for handle, other in self.streams.items()
+                    if handle != LEGACY and other.blocking
+                ]
             elif target.blocking:
                 before = [(LEGACY, len(self.streams[LEGACY].works))]
 
@@ -170,6 +175,7 @@ class FakeGpu:
             return position
 
     def run_to(self, stream: int, position: int) -> None:
+        """Run the work of the stream up to `position`."""
         with self.lock:
             target = self.streams[stream]
             while target.done < position:
@@ -178,6 +184,7 @@ class FakeGpu:
                 work()
 
     def synchronize(self, stream: int) -> str:
+        """Run all work of the stream. Returns the text of an error, which is always empty."""
         stream = LEGACY if stream == 1 else stream
         self.run_to(stream, len(self.streams[stream].works))
         return ""
@@ -203,7 +210,9 @@ class FakeGpu:
         Raises Misuse if pending work of another stream uses a part of this memory.
         """
         with self.lock:
-            self.workspaces = [entry for entry in self.workspaces if self.pending(entry[2], entry[3])]
+            self.workspaces = [
+                (*block, other, end) for *block, other, end in self.workspaces if self.pending(other, end)
+            ]
             for start, size, other, _ in self.workspaces:
                 if other != stream and start < address + size_bytes and address < start + size:
                     raise Misuse("two streams compute in one workspace at once")

@@ -42,6 +42,7 @@ _SIZES: dict[str, list[tuple[Any, ...]]] = {
 
 
 def partition(sample: str) -> Partition:
+    """Return the partition that the engine of a sample computes."""
     spec = SAMPLES[sample]
     return Partition(
         name=sample,
@@ -71,11 +72,12 @@ class Rig:
         return EnginePart(self.library, engine, partition(sample), self.workspaces, **options)
 
     def array(self, data: Any, stream: int) -> DeviceArray:
-        dtypes = {"float32": "float32", "float16": "float16", "int32": "int32", "bool": "bool"}
+        values = np.asarray(data)
         with self.memory.on_device():
-            return self.memory.upload(np.asarray(data), dtypes[str(np.asarray(data).dtype)], stream)
+            return self.memory.upload(values, str(values.dtype), stream)
 
     def values(self, *shape: int, stream: int, start: int = 0) -> tuple[DeviceArray, Any]:
+        """Return the numbers from `start` on as an array of the fake GPU, and as an array of NumPy."""
         data = (np.arange(np.prod(shape)) + start).reshape(shape).astype(np.float32)
         return self.array(data, stream), data
 

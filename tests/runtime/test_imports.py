@@ -30,10 +30,10 @@ def test_imports_without_any_other_package() -> None:
     program = f"""
 import sys
 for name in {BLOCKED!r}:
-    sys.modules[name] = None  # importing it is an ImportError
+    sys.modules[name] = None  # importing it raises ImportError
 for name in ["trtbuild.driver.packages.loading", *{modules!r}]:
     __import__(name)
 """
     root = Path(__file__).parents[2]
-    done = subprocess.run([sys.executable, "-S", "-c", program], cwd=root, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run([sys.executable, "-S", "-c", program], cwd=root, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr

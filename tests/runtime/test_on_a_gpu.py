@@ -33,9 +33,10 @@ def _range(low: int, mid: int, high: int) -> dict[str, list[int]]:
 
 
 def write_package(root: Path, plans: Mapping[str, bytes], **target: Any) -> None:
-    """Write a package of two engines, first and second, that each compute 2v + 1.
+    """Write a package of two engines, `first` and `second`. `second` reads the result of `first`.
 
-    The package returns the results of both engines, and the input. `target` has more fields of its target.
+    `plans` are their plans, by name. The package returns the results of both engines, and the input. `target` has more
+    fields of the package's target.
     """
     files = {}
     for name, plan in plans.items():
@@ -94,11 +95,11 @@ def write_package(root: Path, plans: Mapping[str, bytes], **target: Any) -> None
     (root / "index.json").write_text(json.dumps(index))
 
 
-Make = Callable[..., Loaded]
+Load = Callable[..., Loaded]
 
 
 @pytest.fixture
-def load(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+def load(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
     """A function that writes a package with `write_package` and loads it on the fake GPU. torch cannot be imported."""
 
     def write_and_load(**plans: bytes) -> Loaded:
@@ -115,7 +116,7 @@ def load(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     return write_and_load
 
 
-def test_engines_run_at_any_shape_of_any_profile(load: Make, rig: Rig) -> None:
+def test_engines_run_at_any_shape_of_any_profile(load: Load, rig: Rig) -> None:
     module = load().module()
     assert repr(module) == "<trtbuild 'rows' on cuda:0: engines of target 'hopper'>" and not module.is_reference
     for rows in (1, 8, 3, 32, 9, 3):
@@ -126,7 +127,7 @@ def test_engines_run_at_any_shape_of_any_profile(load: Make, rig: Rig) -> None:
         np.testing.assert_array_equal(results["same"].numpy(), data)
 
 
-def test_rejects_invalid_inputs(load: Make, rig: Rig) -> None:
+def test_rejects_invalid_inputs(load: Load, rig: Rig) -> None:
     module = load().module()
     value, data = rig.values(3, 4, stream=rig.stream())
     for argument, text in (
@@ -142,7 +143,7 @@ def test_rejects_invalid_inputs(load: Make, rig: Rig) -> None:
     np.testing.assert_array_equal(module(x=value)["middle"].numpy(), data * 2 + 1)
 
 
-def test_several_threads_may_call_one_module(load: Make, rig: Rig) -> None:
+def test_several_threads_may_call_one_module(load: Load, rig: Rig) -> None:
     module = load().module()
     wrong: list[int] = []
 
@@ -161,15 +162,16 @@ def test_several_threads_may_call_one_module(load: Make, rig: Rig) -> None:
     assert not wrong
 
 
-def test_warmup_runs_every_profile(load: Make, rig: Rig) -> None:
+def test_warmup_runs_every_profile(load: Load, rig: Rig) -> None:
     loaded = load()
     loaded.warmup()
+    assert rig.trt.calls["execute_async_v3"] == 2 * 2 * 3  # engines, profiles, and their opt, min and max
     value, data = rig.values(32, 4, stream=rig.stream())
     np.testing.assert_array_equal(loaded.module()(value)["middle"].numpy(), data * 2 + 1)
 
 
 @pytest.mark.parametrize("way", ["a call", "a call with CUDA graphs", "a warm-up"])
-def test_an_engine_never_gets_a_shape_beyond_its_own_profile(load: Make, rig: Rig, way: str) -> None:
+def test_an_engine_never_gets_a_shape_beyond_its_own_profile(load: Load, rig: Rig, way: str) -> None:
     """TensorRT accepts such a shape when it is set. But running it fails, and ``infer_shapes`` ends the process."""
     narrow = ((((1, 4), (1, 4), (1, 4)),), SAMPLES["affine"].profiles[1])
     rig.trt.samples["narrow"] = replace(SAMPLES["affine"], profiles=narrow)
@@ -191,13 +193,13 @@ def test_an_engine_never_gets_a_shape_beyond_its_own_profile(load: Make, rig: Ri
     np.testing.assert_array_equal(call(1)["last"].numpy(), np.arange(4, dtype=np.float32).reshape(1, 4) * 4 + 3)
 
 
-def test_rejects_an_engine_that_lacks_a_profile(load: Make, rig: Rig) -> None:
+def test_rejects_an_engine_that_lacks_a_profile(load: Load, rig: Rig) -> None:
     loaded = load(first=rig.trt.plan("affine"), second=rig.trt.plan("empty"))
     with pytest.raises(EngineError, match="the engine has 1 optimization profile, but not number 1"):
         loaded.module()(rig.values(32, 4, stream=rig.stream())[0])
 
 
-def test_runs_with_cuda_graphs(load: Make, rig: Rig) -> None:
+def test_runs_with_cuda_graphs(load: Load, rig: Rig) -> None:
     loaded = load()
     plain, captured = loaded.module(), loaded.module(cuda_graphs=True)
     assert plain is not captured and loaded.module() is plain
@@ -206,7 +208,7 @@ def test_runs_with_cuda_graphs(load: Make, rig: Rig) -> None:
         np.testing.assert_array_equal(captured(value)["last"].numpy(), data * 4 + 3)
 
 
-def test_a_closed_package_cannot_be_called(load: Make, rig: Rig) -> None:
+def test_a_closed_package_cannot_be_called(load: Load, rig: Rig) -> None:
     value, _ = rig.values(3, 4, stream=rig.stream())
     with load() as loaded:
         module = loaded.module()
@@ -215,7 +217,7 @@ def test_a_closed_package_cannot_be_called(load: Make, rig: Rig) -> None:
         module(value)
 
 
-def test_rejects_an_invalid_plan(load: Make, rig: Rig) -> None:
+def test_rejects_an_invalid_plan(load: Load, rig: Rig) -> None:
     loaded = load(first=rig.trt.plan("affine"), second=b"no plan" * 100)
     with pytest.raises(EngineError):
         loaded.module()

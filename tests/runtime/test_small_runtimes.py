@@ -24,7 +24,7 @@ from trtbuild.toolchain.libraries import devices, runtimes, table
 
 __all__ = ["rig"]
 
-#: The attributes with which plans of 8.6 are run. trtbuild checks that the classes of the later runtime still have them.
+#: The attributes that plans of 8.6 need. trtbuild checks that the classes of the later runtime still have them.
 _NAMES_OF_ENGINES = SimpleNamespace(create_execution_context_without_device_memory=None, device_memory_size=0)
 _NAMES_OF_CONTEXTS = SimpleNamespace(device_memory=0)
 
@@ -40,7 +40,12 @@ def install(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Install:
         monkeypatch.setattr(runtimes, "installed_runtime", versions.get)
         created: list[Any] = []
         make = rig.trt.Runtime
-        rig.trt.Runtime = lambda logger: created.append(make(logger)) or created[-1]  # type: ignore[func-returns-value]
+
+        def recorded_make(logger: Any) -> Any:
+            created.append(make(logger))
+            return created[-1]
+
+        rig.trt.Runtime = recorded_make
         for name, version in versions.items():
             rig.trt.__version__ = version
             monkeypatch.setitem(sys.modules, f"{name}_bindings", rig.trt)  # type: ignore[arg-type]
@@ -66,23 +71,23 @@ def package(rig: Rig, path: Path, **target: Any) -> Path:
 def test_version_compatible_engines_run_without_a_full_tensorrt(
     name: str, install: Install, rig: Rig, tmp_path: Path
 ) -> None:
-    runtimes_made = install(**{name: "10.16.1.11"})
+    created_runtimes = install(**{name: "10.16.1.11"})
     module = trtbuild.load(package(rig, tmp_path / "rows", version_compatible=True)).module()
     for rows in (1, 8, 32, 3):
         value, data = rig.values(rows, 4, stream=rig.stream())
         np.testing.assert_array_equal(module(value)["last"].numpy(), (data * 2 + 1) * 2 + 1)
-    (runtime,) = runtimes_made
+    (runtime,) = created_runtimes
     assert runtime.engine_host_code_allowed
 
 
 def test_the_lean_runtime_of_the_same_version_runs_plans_that_do_not_contain_it(
     install: Install, rig: Rig, tmp_path: Path
 ) -> None:
-    runtimes_made = install(tensorrt_lean="8.6.1")
+    created_runtimes = install(tensorrt_lean="8.6.1")
     path = package(rig, tmp_path / "rows", version_compatible=True, exclude_lean_runtime=True)
     value, data = rig.values(3, 4, stream=rig.stream())
     np.testing.assert_array_equal(trtbuild.load(path).module()(value)["middle"].numpy(), data * 2 + 1)
-    assert not hasattr(runtimes_made[0], "engine_host_code_allowed")  # trtbuild has not set it
+    assert not hasattr(created_runtimes[0], "engine_host_code_allowed")  # trtbuild has not set it
 
 
 @pytest.mark.parametrize(
@@ -117,8 +122,8 @@ def test_other_plans_are_refused_with_the_command_that_installs_a_library(
     rig: Rig,
     tmp_path: Path,
 ) -> None:
-    runtimes_made = install(**versions)
+    created_runtimes = install(**versions)
     with pytest.raises(NoFittingTarget) as caught:
         trtbuild.load(package(rig, tmp_path / "rows", **fields))
     assert text in caught.value.text and hint in str(caught.value.hint)
-    assert runtimes_made == []
+    assert created_runtimes == []

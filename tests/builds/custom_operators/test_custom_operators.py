@@ -17,7 +17,7 @@ import torch
 
 import trtbuild
 from tests.conftest import CommandLine, ran
-from tests.programs import ALL, program
+from tests.programs import REQUIRE_PROGRAMS, program
 from tests.projects import edit
 from trtbuild.errors import OperatorMismatch, OperatorMissing
 
@@ -51,7 +51,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
     with (project / "trtbuild.yaml").open("a") as manifest:
         manifest.write('  late: {source: {python: "late:build"}}\n')
     models = ["boxes", "half", "detector", "on_gpu", "late"]
-    if shutil.which("g++") or os.environ.get(ALL):
+    if shutil.which("g++") or os.environ.get(REQUIRE_PROGRAMS):
         make = [program("make"), "libnegated.so", f"PYTHON={sys.executable}", f"CXX={program('g++')}"]
         subprocess.run(make, cwd=project, check=True, capture_output=True)
         models.append("moved")

@@ -77,7 +77,7 @@ def test_rejects_a_slot_that_has_no_value() -> None:
         bind_weights(INTERFACE, {}, {"embed.weight": weight("a"), "body.weight": weight("b")})
 
 
-def test_an_interface_is_read() -> None:
+def test_an_interface_is_read_and_an_invalid_one_is_refused() -> None:
     document: dict[str, Any] = {
         "weights": [{"name": "embed.weight", "dtype": "float32", "shape": [2, 3], "persistent": True}],
         "aliases": {"head.weight": "embed.weight"},
@@ -102,7 +102,7 @@ def test_an_interface_is_read() -> None:
                 Interface.from_bytes(json.dumps({**document, name: wrong}).encode())
 
 
-def test_an_interface_describes_its_operators() -> None:
+def test_an_interface_describes_its_operators_and_older_ones_are_refused() -> None:
     document: dict[str, Any] = {"weights": [], "aliases": {}, "inputs": [], "outputs": [], "output_tree": None}
     entry = {"name": "mylib.twist.default", "schema": "mylib::twist(Tensor x) -> Tensor"}
     document |= {"operators": {"mylib.twist.default": "digest"}}

@@ -1,4 +1,4 @@
-"""The module that each layer of an engine comes from."""
+"""The module, the operator and the types of each layer of an engine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def modules_of_layers(*entries: dict[str, Any]) -> list[tuple[str, str | None]]:
     ]
 
 
-def test_a_layer_has_the_name_of_its_node_with_or_without_a_number() -> None:
+def test_a_layer_belongs_to_the_node_whose_name_it_has_with_or_without_a_number() -> None:
     assert modules_of_layers(layer("n0", ["i0"], ["a"]), layer("n0_6", ["a"], ["b"]), layer("n1", ["b"], ["o0"])) == [
         ("n0", "encoder.0"),
         ("n0_6", "encoder.0"),
@@ -51,7 +51,7 @@ def test_a_layer_that_the_parser_adds_at_the_end_belongs_to_its_input() -> None:
     ) == [("n1", ""), ("Unnamed", ""), ("ONNXTRT_cast", ""), ("ONNXTRT_squeeze", "")]
 
 
-def test_an_unnamed_layer_without_readers_is_unknown() -> None:
+def test_a_layer_that_no_layer_of_a_node_reads_or_feeds_has_no_module() -> None:
     assert modules_of_layers(layer("odd", ["i0"], ["o0"])) == [("odd", None)]
 
 

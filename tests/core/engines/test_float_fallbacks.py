@@ -1,4 +1,4 @@
-"""The quantized engines that compute in floats."""
+"""Finding the quantized engines that compute in floats."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from trtbuild.core.engines.plan_contents import Kernel, PlanContents
 
 
 def contents(stored: str, multiplied: str, kind: str = "fully_connected") -> PlanContents:
+    """Return a plan that stores weights of one type, and multiplies numbers of another type."""
     return PlanContents(
         {stored: 64, "float32": 8}, (Kernel(kind, "n0", ("n0",), (multiplied, "float32"), ("float32",)),)
     )

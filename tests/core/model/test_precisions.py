@@ -14,7 +14,7 @@ def precisions(float32: str = "", float16: str = "", bfloat16: str = "") -> Prec
 
 
 @pytest.mark.parametrize(
-    ("given", "path", "expected"),
+    ("patterns", "path", "expected"),
     [
         (precisions(float32="*.norm"), "", "float16"),
         (precisions(float32="*.norm"), "a.fc", "float16"),
@@ -28,16 +28,16 @@ def precisions(float32: str = "", float16: str = "", bfloat16: str = "") -> Prec
         (precisions(float32="a.b *.b"), "a.b", "float32"),
     ],
 )
-def test_the_inner_module_and_then_the_path_without_wildcards_counts(
-    given: Precisions, path: str, expected: str
+def test_the_pattern_of_the_innermost_module_wins_and_a_path_without_wildcards_wins_over_others(
+    patterns: Precisions, path: str, expected: str
 ) -> None:
-    assert given.of(path) == expected
+    assert patterns.of(path) == expected
 
 
 def test_two_patterns_for_one_module_are_an_error() -> None:
-    given = precisions(float32="*.norm", bfloat16="encoder.*")
+    ambiguous = precisions(float32="*.norm", bfloat16="encoder.*")
     with pytest.raises(SourceError) as caught:
-        given.of("encoder.norm.inner")
+        ambiguous.of("encoder.norm.inner")
     assert caught.value.text == (
         "precision: module 'encoder.norm' is matched by '*.norm' (float32) and by 'encoder.*' (bfloat16)"
     )
@@ -47,7 +47,7 @@ def test_two_patterns_for_one_module_are_an_error() -> None:
     assert resolved.of("encoder.norm.inner") == "float32"
 
 
-def test_a_pattern_that_covers_no_operator_is_an_error() -> None:
+def test_a_pattern_that_matches_no_module_with_an_operator_is_an_error() -> None:
     precisions(float32="layers head").check(["layers.0.fc", "head"])
     with pytest.raises(SourceError, match=r"precision: 'hed' \(float32\) matches no module") as caught:
         precisions(float32="hed").check(["layers.0.fc", "head"])
@@ -64,5 +64,5 @@ def test_names_begin_with_the_default() -> None:
     assert precisions(float32="a", float16="b", bfloat16="c").names == ("float16", "float32", "bfloat16")
 
 
-def test_a_single_precision_has_the_key_of_its_name() -> None:
+def test_the_key_of_one_precision_for_all_modules_is_its_name() -> None:
     assert Precisions("float16").to_key() == "float16"

@@ -103,8 +103,8 @@ def test_tolerances_are_larger_for_engines_than_for_onnxruntime() -> None:
 
 
 def rounded(values: np.ndarray, numbers: np.ndarray, block: int) -> np.ndarray:
-    """`values` rounded to the numbers of a type. The largest number stands for the largest value of each block, or for 4
-    standard deviations without blocks."""
+    """Return `values`, rounded to the numbers of a type. The scale maps the largest of `numbers` to the largest value of a
+    block. Without blocks (0), it maps it to 4, which is four standard deviations of `values`."""
     blocks = values.reshape(-1, block or values.size)
     largest = np.abs(blocks).max(1, keepdims=True) if block else 4
     steps = numbers / numbers.max()
@@ -115,7 +115,7 @@ def rounded(values: np.ndarray, numbers: np.ndarray, block: int) -> np.ndarray:
 
 
 def floats(exponents: range, mantissa_bits: int, largest: float) -> np.ndarray:
-    """The numbers of a small floating type; the first exponent is that of subnormal numbers, too."""
+    """Return the numbers of a small floating type in ascending order. Its subnormal numbers have the first exponent."""
     steps = 1 << mantissa_bits
     positive = {(1 + k / steps) * 2.0**exponent for exponent in exponents for k in range(steps)}
     positive |= {k / steps * 2.0 ** exponents[0] for k in range(steps)}
@@ -135,7 +135,7 @@ def floats(exponents: range, mantissa_bits: int, largest: float) -> np.ndarray:
 def test_the_tolerance_of_a_quantizer_is_three_standard_deviations_of_two_roundings(
     type_: RoundedType, numbers: np.ndarray, block: int
 ) -> None:
-    """The derivation in docs/quantization.md."""
+    """docs/quantization.md derives this rule."""
     values = np.random.default_rng(0).standard_normal(1 << 18)
     one_rounding = np.sqrt(np.mean((rounded(values, numbers, block) - values) ** 2))
     assert TOLERANCES["onnxruntime"][type_] == pytest.approx(3 * math.sqrt(2) * one_rounding, rel=0.05)

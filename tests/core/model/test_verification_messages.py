@@ -30,7 +30,7 @@ def test_the_error_text_has_the_distance_and_the_place(dims: dict[str, int], pla
     assert "is wrong: shape [1] instead" in error_text(a_whole(error=None, text="shape [1] instead", worst=None))
 
 
-def test_advice() -> None:
+def test_advice_names_the_first_wrong_operator_and_where_the_fault_begins() -> None:
     first = Operator("layers.2", "aten.add.Tensor", [f"n{k}" for k in range(6)])
     since = Operator("", "aten.mul.Tensor")
     assert advice_lines(a_part(place=None)) == advice_lines(a_whole()) == []
@@ -43,12 +43,8 @@ def test_advice() -> None:
 def test_tf32_is_suggested_if_it_explains_the_error() -> None:
     entry = a_part(status="wrong", error=1.1e-3, tolerance=1e-3)
     known, unknown = tf32_hint(entry, True), tf32_hint(entry, None)
-    assert (
-        known is not None
-        and unknown is not None
-        and unknown.endswith(known)
-        and unknown.startswith("unless the engine was")
-    )
+    assert known is not None and unknown is not None
+    assert unknown.startswith("unless the engine was") and unknown.endswith(known)
     for words in ("TF32", "`builder: {tf32: false}`", "`--tolerance X`"):
         assert words in known
     assert tf32_hint(entry, False) is None

@@ -113,22 +113,22 @@ def test_a_written_index_is_read_back() -> None:
     assert [part.name for part in hopper.partitions.partitions] == ["encoder.0", "p1"]
 
 
-def with_a_number() -> Any:
-    """The index of a package whose result is a tensor and a number."""
-    made = document()
-    made["schema"] = "trtbuild.package/2"
-    made["outputs"].append({"name": "rows", "dtype": "int64", "shape": []})
+def document_with_a_number() -> Any:
+    """Return the JSON of the index of a package whose result is a tensor and a number."""
+    index = document()
+    index["schema"] = "trtbuild.package/2"
+    index["outputs"].append({"name": "rows", "dtype": "int64", "shape": []})
     number = {"kind": "number", "type": "int", "index": 1}
-    made["output_tree"] = {"kind": "tuple", "items": [made["output_tree"], number]}
-    for target in made["targets"].values():
+    index["output_tree"] = {"kind": "tuple", "items": [index["output_tree"], number]}
+    for target in index["targets"].values():
         target["partitions"]["outputs"].append(target["partitions"]["outputs"][0])
-    return made
+    return index
 
 
 def test_an_index_with_a_number_has_the_second_format() -> None:
-    index = read(with_a_number())
+    index = read(document_with_a_number())
     assert index.schema == "trtbuild.package/2"
-    assert json.loads(index_to_bytes(index))["output_tree"] == with_a_number()["output_tree"]
+    assert json.loads(index_to_bytes(index))["output_tree"] == document_with_a_number()["output_tree"]
     assert read(document()).schema == "trtbuild.package/1"
 
 
@@ -144,10 +144,10 @@ def test_an_index_with_a_number_has_the_second_format() -> None:
     ],
 )
 def test_rejects_a_number_that_is_not_one_of_the_outputs(field: str, value: Any, text: str) -> None:
-    made = with_a_number()
-    (made if field == "schema" else made["output_tree"]["items"][1])[field] = value
+    index = document_with_a_number()
+    (index if field == "schema" else index["output_tree"]["items"][1])[field] = value
     with pytest.raises(PackageDamaged) as raised:
-        read(made)
+        read(index)
     assert text in str(raised.value)
 
 
@@ -196,12 +196,9 @@ def test_every_changed_index_is_damaged_or_valid(wrong: Any) -> None:
 @pytest.mark.parametrize("wrong", [None, {"x": 1}, 1.5], ids=repr)
 def test_a_value_of_another_type_is_damage(wrong: Any) -> None:
     for path in value_paths(document()):
-        if (
-            path[-1] == "reasons"
-            or path[-2:] == ("partitions", "schema")
-            or (wrong == {"x": 1} and path[-1] == "calls")
-        ):
-            continue
+        accepts_other_types = path[-1] == "reasons" or path[-2:] == ("partitions", "schema")
+        if accepts_other_types or (path[-1] == "calls" and wrong == {"x": 1}):
+            continue  # no loader uses these values
         with pytest.raises(PackageDamaged):
             read(changed_at(path, wrong))
             pytest.fail(f"{path} may be {wrong!r}")
@@ -282,22 +279,22 @@ def test_rejects_paths_outside_a_package(path: object) -> None:
         check_path(path)
 
 
-def with_state(**changes: Any) -> Any:
-    """The JSON of an index with a state. Its first value is the first weight, and its output is one of the model."""
+def document_with_state(**changes: Any) -> Any:
+    """Return the JSON of an index with one state buffer: its first value is a weight, and its new value is output 0."""
     index = document()
     slot = min(map(int, index["weights"]))
     state = {"name": "cache.keys", "slot": slot, "output": 0, "range": [0.0, 1.0], **changes}
     return {**index, "schema": "trtbuild.package/3", "state": [state]}
 
 
-def test_the_state_is_optional_and_needs_its_format() -> None:
+def test_the_state_is_optional_and_needs_the_third_format() -> None:
     assert "state" not in document() and read(document()).state == ()
-    index = read(with_state())
+    index = read(document_with_state())
     assert index.state[0].name == "cache.keys" and index.state[0].input_name == "state.cache.keys"
-    assert json.loads(index_to_bytes(index))["state"] == with_state()["state"]
+    assert json.loads(index_to_bytes(index))["state"] == document_with_state()["state"]
     assert json.loads(index_to_bytes(index))["schema"] == "trtbuild.package/3"
     with pytest.raises(PackageDamaged, match="it has a state"):
-        read({**with_state(), "schema": "trtbuild.package/1"})
+        read({**document_with_state(), "schema": "trtbuild.package/1"})
 
 
 @pytest.mark.parametrize(
@@ -315,10 +312,10 @@ def test_the_state_is_optional_and_needs_its_format() -> None:
 )
 def test_rejects_an_invalid_state(changes: Any) -> None:
     with pytest.raises(PackageDamaged):
-        read(with_state(**changes))
+        read(document_with_state(**changes))
 
 
 def test_rejects_two_states_of_one_name() -> None:
-    index = with_state()
+    index = document_with_state()
     with pytest.raises(PackageDamaged, match="two states have one name"):
         read({**index, "state": index["state"] * 2})

@@ -29,7 +29,7 @@ def contents(**changes: Any) -> PackageContents:
 
 
 def index_of(**changes: Any) -> dict[str, Any]:
-    """The JSON of a package's index."""
+    """Return the JSON of a package's index."""
     return index_to_json(package_index(contents(**changes), NAMES))
 
 
@@ -134,7 +134,7 @@ def test_weights_are_those_of_torch_partitions_and_of_outputs() -> None:
         ("complex128", 96),
     ],
 )
-def test_a_weight_s_size_follows_from_its_dtype(dtype: str, size: int) -> None:
+def test_the_size_of_a_weight_follows_from_its_dtype(dtype: str, size: int) -> None:
     index = index_of(weights=(Weight(dtype, (2, 3), B), WEIGHTS[1]))
     assert index["files"][f"weights/{B[:32]}"]["size"] == size
 
@@ -161,7 +161,7 @@ def test_blobs_are_all_programs_and_weights() -> None:
     assert contents().blobs() == {D: "program", B: "weight"}
 
 
-def test_an_index_needs_the_results_of_all_engines() -> None:
+def test_an_index_needs_the_plan_and_the_layers_of_an_engine() -> None:
     with pytest.raises(AssertionError):
         package_index(contents(engines=[PackageEngine("encoder.0", "ada", A)]), NAMES)
     with pytest.raises(AssertionError):
@@ -171,7 +171,7 @@ def test_an_index_needs_the_results_of_all_engines() -> None:
 # -- the recipe
 
 
-def test_rule_4_11_the_recipe_holds_the_key_of_an_engine_not_its_bytes() -> None:
+def test_the_recipe_holds_the_key_of_an_engine_not_its_bytes() -> None:
     other = [PackageEngine("encoder.0", target.name, A, Output(C, 999), Output(C, 20)) for target in MODEL.targets]
     assert package_recipe(contents(engines=other)).key == package_recipe(contents()).key
     keyed = [PackageEngine("encoder.0", target.name, D, Output(B, 1000), Output(C, 20)) for target in MODEL.targets]
@@ -219,11 +219,9 @@ def test_a_package_with_numbers_names_its_format_in_its_recipe() -> None:
     assert "format" not in dict(package_recipe(contents()).parts)
 
 
-def test_equal_recipes_have_equal_indexes() -> None:
-    """Digests of plans are an exception: the recipe has the keys of the engines instead.
-
-    Any other value of the index that is not in the recipe would be stale after a hit.
-    """
+def test_models_with_equal_recipes_have_equal_indexes() -> None:
+    """A value of the index that is not in the recipe would be out of date after a hit. The only such values are digests of
+    plans: the recipe has the keys of the engines instead."""
     index = index_to_bytes(package_index(contents(), NAMES))
     changes: list[dict[str, Any]] = [{"origin": replace(MODEL.origin, line=99)}, {"outputs": ()}, {"places": {}}]
     for change in changes:

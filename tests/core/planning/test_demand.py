@@ -19,8 +19,8 @@ def output(world: FakeWorld, step: str, name: str) -> Output:
     return record.outputs[name]
 
 
-def runs(world: FakeWorld) -> dict[str, str]:
-    """The steps that have to run: the id of each → the code of its reason."""
+def reasons_of_runs(world: FakeWorld) -> dict[str, str]:
+    """Return the code of the reason of each step that has to run, by the id of the step."""
     return {step.id: step.reason.code for step in world.plan(a_model()).steps.values() if step.verdict != "hit"}
 
 
@@ -41,21 +41,21 @@ def test_a_missing_blob_that_only_hits_need_runs_nothing(built: FakeWorld) -> No
         for name, blob in step.record.outputs.items():
             if name not in READ_BY_PLANNING:
                 built.blobs.pop(blob.sha256, None)
-    assert runs(built) == {}
+    assert reasons_of_runs(built) == {}
 
 
 def test_a_package_that_is_not_in_place_needs_its_plans(built: FakeWorld) -> None:
     built.evict(output(built, ENGINES[1], "plan"))
-    assert runs(built) == {}
+    assert reasons_of_runs(built) == {}
     built.placed.clear()
-    assert runs(built) == {ENGINES[1]: "evicted"}
+    assert reasons_of_runs(built) == {ENGINES[1]: "evicted"}
     assert built.build(a_model()) == [ENGINES[1]]
 
 
 def test_a_package_that_is_not_in_place_needs_layer_information(built: FakeWorld) -> None:
     built.placed.clear()
     built.evict(output(built, ENGINES[1], "layers"))  # all engines of this model share one `layers` blob
-    assert runs(built) == dict.fromkeys(ENGINES, "evicted")
+    assert reasons_of_runs(built) == dict.fromkeys(ENGINES, "evicted")
 
 
 def test_a_package_with_a_reference_needs_the_programs_of_its_engines(built: FakeWorld) -> None:
@@ -74,9 +74,9 @@ def test_a_package_with_a_reference_needs_the_programs_of_its_engines(built: Fak
 @pytest.mark.parametrize("name", ["index", "names"])
 def test_a_package_that_is_not_in_place_needs_its_index(built: FakeWorld, name: str) -> None:
     built.placed.clear()
-    assert runs(built) == {}
+    assert reasons_of_runs(built) == {}
     built.evict(output(built, "net/package", name))
-    assert runs(built) == {"net/package": "evicted"}
+    assert reasons_of_runs(built) == {"net/package": "evicted"}
     assert built.build(a_model()) == ["net/package"]
 
 
@@ -84,13 +84,15 @@ def test_a_package_that_is_not_in_place_needs_the_programs_and_weights_of_torch_
     partition = built.plan(a_model()).steps["net/partition"].record
     assert partition is not None
     (program,) = (
-        o for n, o in partition.outputs.items() if n.startswith("program:") and b"nms" in built.blob(o.sha256)
+        output
+        for name, output in partition.outputs.items()
+        if name.startswith("program:") and b"nms" in built.blob(output.sha256)
     )
     built.evict(program)
     built.placed.clear()
-    assert runs(built) == {"net/partition": "evicted"}
+    assert reasons_of_runs(built) == {"net/partition": "evicted"}
     del built.blobs[built.put(value_bytes("initial 2")).sha256]
-    assert runs(built) == {"net/partition": "evicted", "net/trace": "evicted"}
+    assert reasons_of_runs(built) == {"net/partition": "evicted", "net/trace": "evicted"}
     assert sorted(built.build(a_model())) == ["net/partition", "net/trace"]
 
 
@@ -100,15 +102,16 @@ def test_a_package_that_runs_needs_module_paths_and_the_origins_of_nodes(built: 
     origins, modules = output(built, "net/convert/layers.0", "origins"), output(built, "net/lower", "modules")
     del built.records[package.key]
     built.evict(origins, modules)
-    reasons = runs(built)
+    reasons = reasons_of_runs(built)
     assert reasons["net/lower"] == "evicted" and reasons["net/convert/layers.0"] == "evicted"
     assert set(built.build(a_model())) == {"net/lower", "net/convert/layers.0", "net/package"}
 
 
 def test_missing_inputs_of_an_engine_run_the_steps_back_to_the_trace(built: FakeWorld) -> None:
+    program = next(name for name in _output_names(built, "net/partition") if name.startswith("program:"))
     blobs = [
         output(built, "net/convert/layers.0", "onnx"),
-        output(built, "net/partition", next(n for n in _names(built, "net/partition") if n.startswith("program:"))),
+        output(built, "net/partition", program),
         output(built, "net/lower", "program"),
         output(built, "net/trace", "program"),
     ]
@@ -123,7 +126,7 @@ def test_missing_inputs_of_an_engine_run_the_steps_back_to_the_trace(built: Fake
     assert built.build(changed) == []
 
 
-def _names(world: FakeWorld, step: str) -> list[str]:
+def _output_names(world: FakeWorld, step: str) -> list[str]:
     record = world.plan(a_model()).steps[step].record
     assert record is not None
     return list(record.outputs)
@@ -134,13 +137,13 @@ def test_an_engine_that_runs_needs_its_own_weights_only(built: FakeWorld) -> Non
     assert engine.key is not None
     del built.records[engine.key]
     built.evict(built.put(value_bytes("initial 1")))
-    assert runs(built) == {ENGINES[2]: "evicted", "net/package": "new"}
+    assert reasons_of_runs(built) == {ENGINES[2]: "evicted", "net/package": "new"}
     built.evict(built.put(value_bytes("initial 3")))
-    assert runs(built)["net/trace"] == "evicted"
+    assert reasons_of_runs(built)["net/trace"] == "evicted"
     assert set(built.build(a_model())) == {"net/trace", ENGINES[2]}
 
 
-def test_weights_of_a_file_never_run_the_trace(world: FakeWorld) -> None:
+def test_a_missing_blob_of_a_weights_file_does_not_run_the_trace(world: FakeWorld) -> None:
     model = a_model(weights="a.safetensors")
     world.with_weights(
         "a.safetensors", {f"{name}.weight": name for name in ("layers.0", "layers.1", "nms", "layers.2")}

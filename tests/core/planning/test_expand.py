@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -19,8 +20,10 @@ from trtbuild.core.values.expressions import Expression
 
 
 def one_axis(*ranges: tuple[int, int, int], multiple_of: int = 1) -> Model:
-    """A model of one input ``x`` with one axis, and a profile for each of `ranges`."""
-    profiles = [Profile(f"p{k}", (("x", ShapeRange(*((size,) for size in r))),)) for k, r in enumerate(ranges)]
+    """Return a model with one input ``x`` of one axis, and a profile for each of `ranges`."""
+    profiles = [
+        Profile(f"p{k}", (("x", ShapeRange((low,), (mid,), (high,))),)) for k, (low, mid, high) in enumerate(ranges)
+    ]
     return Model(
         name="m",
         source=Source("python", "m:build"),
@@ -38,50 +41,51 @@ def shapes_of(model: Model) -> ShapePlan:
     return shapes
 
 
-def ranges(model: Model, *shape: Any) -> list[tuple[Any, Any, Any]]:
+def ranges_of(model: Model, *shape: Any) -> list[tuple[Any, Any, Any]]:
+    """Return the min, opt and max of a tensor of this shape in each profile."""
     shape_ranges = [input_range(shape, shapes_of(model), profile) for profile in model.profiles]
-    return [(r.min, r.opt, r.max) for r in shape_ranges]
+    return [(entry.min, entry.opt, entry.max) for entry in shape_ranges]
 
 
 SYM: Expression = ["sym", 0]
 
 
 def test_a_size_that_is_the_symbol_has_its_range() -> None:
-    assert ranges(one_axis((1, 4, 8)), SYM, 3) == [((1, 3), (4, 3), (8, 3))]
+    assert ranges_of(one_axis((1, 4, 8)), SYM, 3) == [((1, 3), (4, 3), (8, 3))]
 
 
-def test_rule_4_6_ranges_come_from_bounds_not_from_the_values_at_min_and_max() -> None:
-    """``10 - s`` falls when s grows. So its values at min and max, 9 and 2, are not a valid range."""
-    assert ranges(one_axis((1, 4, 8)), ["add", 10, ["mul", -1, SYM]]) == [((2,), (6,), (9,))]
-    assert ranges(one_axis((1, 4, 8)), ["add", 1, ["mod", SYM, 8]]) == [((1,), (5,), (8,))]
+def test_ranges_come_from_bounds_not_from_the_values_at_min_and_max() -> None:
+    """``10 - s`` becomes smaller when s grows from 1 to 8. So its values at min and max, 9 and 2, are not a valid range."""
+    assert ranges_of(one_axis((1, 4, 8)), ["add", 10, ["mul", -1, SYM]]) == [((2,), (6,), (9,))]
+    assert ranges_of(one_axis((1, 4, 8)), ["add", 1, ["mod", SYM, 8]]) == [((1,), (5,), (8,))]
 
 
 def test_each_profile_has_its_own_range() -> None:
-    assert ranges(one_axis((1, 1, 1), (2, 4, 8)), ["mul", 2, SYM]) == [((2,), (2,), (2,)), ((4,), (8,), (16,))]
+    assert ranges_of(one_axis((1, 1, 1), (2, 4, 8)), ["mul", 2, SYM]) == [((2,), (2,), (2,)), ((4,), (8,), (16,))]
 
 
 def test_a_graph_counts_a_multiple_in_units() -> None:
     model = one_axis((64, 320, 640), multiple_of=32)
     assert sizes_in_units(shapes_of(model), [320]) == (10,)
-    assert ranges(model, ["mul", 32, SYM]) == [((64,), (320,), (640,))]
-    assert ranges(model, ["mul", 4, SYM]) == [((8,), (40,), (80,))]  # after strides of 8
+    assert ranges_of(model, ["mul", 32, SYM]) == [((64,), (320,), (640,))]
+    assert ranges_of(model, ["mul", 4, SYM]) == [((8,), (40,), (80,))]  # after strides of 8
 
 
 def test_opt_is_between_min_and_max() -> None:
     for size in (["floordiv", SYM, 3], ["mod", SYM, 5], ["add", 6, ["mul", -1, SYM]], ["pow", SYM, 2]):
-        ((low,), (mid,), (high,)) = ranges(one_axis((1, 4, 8)), size)[0]
+        ((low,), (mid,), (high,)) = ranges_of(one_axis((1, 4, 8)), size)[0]
         assert 0 <= low <= mid <= high
 
 
 def test_no_size_is_negative() -> None:
-    assert ranges(one_axis((1, 4, 8)), ["add", 4, ["mul", -1, SYM]]) == [((0,), (0,), (3,))]
-    assert ranges(one_axis((1, 4, 8)), ["add", 2, ["mul", -1, SYM]]) == [((0,), (0,), (1,))]
-    assert ranges(one_axis((4, 4, 8)), ["add", 2, ["mul", -1, SYM]]) == [((0,), (0,), (0,))]
+    assert ranges_of(one_axis((1, 4, 8)), ["add", 4, ["mul", -1, SYM]]) == [((0,), (0,), (3,))]
+    assert ranges_of(one_axis((1, 4, 8)), ["add", 2, ["mul", -1, SYM]]) == [((0,), (0,), (1,))]
+    assert ranges_of(one_axis((4, 4, 8)), ["add", 2, ["mul", -1, SYM]]) == [((0,), (0,), (0,))]
 
 
 def test_a_size_that_depends_on_data_has_no_range() -> None:
     with pytest.raises(ValueError, match="depends on data"):
-        ranges(one_axis((1, 4, 8)), ["data", 0])
+        ranges_of(one_axis((1, 4, 8)), ["data", 0])
 
 
 MODEL = one_axis((1, 1, 1), (2, 4, 8))
@@ -106,7 +110,7 @@ def test_a_job_has_the_weights_of_its_slots_in_order() -> None:
     assert a_job().weights == (WEIGHTS[3], WEIGHTS[1], WEIGHTS[3])
 
 
-def test_rule_4_6_a_job_has_all_profiles_in_order_and_all_inputs_in_order() -> None:
+def test_a_job_has_all_profiles_in_order_and_all_inputs_in_order() -> None:
     assert a_job().profiles == (
         (ShapeRange((1, 3), (1, 3), (1, 3)), ShapeRange((2,), (2,), (2,))),
         (ShapeRange((2, 3), (4, 3), (8, 3)), ShapeRange((4,), (8,), (16,))),
@@ -119,7 +123,5 @@ def test_a_job_has_its_onnx_target_and_toolchain() -> None:
 
 
 def test_a_job_is_read_back_from_json() -> None:
-    import json
-
     job = replace(a_job(), settings=BuilderSettings(workspace=1 << 30, tf32=False))
     assert decode(EngineJob, json.loads(json.dumps(encode(job)))) == job

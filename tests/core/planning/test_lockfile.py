@@ -38,7 +38,12 @@ def test_any_names_are_read_back(models: dict[str, dict[str, str]]) -> None:
         {},
         {
             model: LockedModel(
-                {}, {}, {f"{model}/engine/{part}@x": LockedStep(k, {"plan": Output(k, 1)}) for part, k in parts.items()}
+                {},
+                {},
+                {
+                    f"{model}/engine/{part}@x": LockedStep(digest, {"plan": Output(digest, 1)})
+                    for part, digest in parts.items()
+                },
             )
             for model, parts in models.items()
         },
@@ -75,7 +80,7 @@ def error_of(text: str) -> LockFileError:
 
 
 @pytest.mark.parametrize("marker", ["<<<<<<< HEAD", "=======", ">>>>>>> theirs", "||||||| base"])
-def test_a_merge_conflict_is_reported_as_such_with_its_line(marker: str) -> None:
+def test_the_error_about_a_merge_conflict_says_so_and_has_its_line(marker: str) -> None:
     lines = to_text(a_lock()).splitlines()
     error = error_of("\n".join([*lines[:5], marker, *lines[5:]]))
     assert (error.text, error.line) == ("a merge conflict that was not resolved", 6)
@@ -182,7 +187,7 @@ def without(name: str) -> Callable[[dict[str, Any]], object]:
         (lambda d: d["models"]["net"]["steps"].update({"net/bake": {"key": KEY}}), "is not a step of model 'net'"),
     ],
 )
-def test_rejects_wrong_types(change: Callable[[dict[str, Any]], object], message: str) -> None:
+def test_rejects_wrong_types_and_wrong_fields(change: Callable[[dict[str, Any]], object], message: str) -> None:
     document = json.loads(to_text(a_lock()))
     change(document)
     assert message in error_of(json.dumps(document, indent=1)).text

@@ -20,7 +20,8 @@ NEW = Reason("new", "it was not built in this project before")
 
 
 def a_plan(name: str, *targets: Target, keys: dict[str, list[str]] | None = None) -> ModelPlan:
-    """Return the plan of a model with an engine for each name in `keys`, by target. Without `keys` they are unknown."""
+    """Return the plan of a model with an engine for each name in `keys`, by target. Without `keys`, each target has one
+    unknown engine."""
     plan = ModelPlan(
         Model(name, Source("python", "m:f"), (Input("x"),), (), targets, Origin("m.yaml", 1)), ShapePlan((), ())
     )
@@ -34,11 +35,14 @@ def a_plan(name: str, *targets: Target, keys: dict[str, list[str]] | None = None
 
 
 def _seconds(step: Step) -> float:
-    """The duration of an engine is the number at the end of its name; 5 s if it is unknown."""
+    """Return the number at the end of an engine's name, as its duration. The duration of an unknown engine is 5 s."""
     return 5.0 if step.recipe is None else float(str(dict(step.recipe.parts)["name"]).rpartition("-")[2])
 
 
-def _jobs(*plans: ModelPlan, job_duration_s: float = 600, estimate_s: Callable[[Step], float] = _seconds) -> list[str]:
+def _job_lines(
+    *plans: ModelPlan, job_duration_s: float = 600, estimate_s: Callable[[Step], float] = _seconds
+) -> list[str]:
+    """Return a line for each job: its target, its models, and its number if its target has several jobs."""
     return [
         f"{job.target.name}: {' '.join(job.models)}{f' ({job.number}/{job.count})' if job.count > 1 else ''}"
         for job in engine_jobs(plans, estimate_s, job_duration_s)
@@ -48,22 +52,23 @@ def _jobs(*plans: ModelPlan, job_duration_s: float = 600, estimate_s: Callable[[
 def test_a_built_project_has_no_job_and_a_new_one_has_a_job_for_each_target() -> None:
     world = FakeWorld()
     model = a_model(targets=(ADA, HOPPER))
-    assert _jobs(world.plan(model)) == ["ada: net", "hopper: net"]  # not partitioned
+    assert _job_lines(world.plan(model)) == ["ada: net", "hopper: net"]  # not partitioned
     world.build(model)
-    assert _jobs(world.plan(model)) == []
+    assert _job_lines(world.plan(model)) == []
     world.files["net.py"] += "layer layers.3 gelu\n"
-    assert _jobs(world.plan(model)) == ["ada: net", "hopper: net"]
+    assert _job_lines(world.plan(model)) == ["ada: net", "hopper: net"]
     world.build(model)
     more = replace(model, targets=(ADA, HOPPER, BLACKWELL))
-    assert _jobs(world.plan(more), estimate_s=lambda step: 1.0) == ["blackwell: net"]
+    assert _job_lines(world.plan(more), estimate_s=lambda step: 1.0) == ["blackwell: net"]
 
 
 def test_jobs_are_balanced_by_duration_and_name_models_in_the_order_of_the_project() -> None:
     plans = [
-        a_plan(name, ADA, keys={"ada": [f"{name}-{s}"]}) for name, s in zip("abcde", (90, 10, 100, 80, 20), strict=True)
+        a_plan(name, ADA, keys={"ada": [f"{name}-{duration_s}"]})
+        for name, duration_s in zip("abcde", (90, 10, 100, 80, 20), strict=True)
     ]
-    assert _jobs(*plans, job_duration_s=300) == ["ada: a b c d e"]
-    assert _jobs(*plans, job_duration_s=299) == ["ada: b c e (1/2)", "ada: a d (2/2)"]
+    assert _job_lines(*plans, job_duration_s=300) == ["ada: a b c d e"]
+    assert _job_lines(*plans, job_duration_s=299) == ["ada: b c e (1/2)", "ada: a d (2/2)"]
     assert [job.duration_s for job in engine_jobs(plans, _seconds, 150)] == [130.0, 170.0]
     assert len(engine_jobs(plans, _seconds, 0.001)) == len(plans)  # a job has at least one model
 
@@ -75,16 +80,16 @@ def test_an_engine_is_in_one_job_only() -> None:
         a_plan("c", ADA, keys={"ada": ["z-50"]}),
         a_plan("d", ADA, keys={"ada": ["x-50", "y-50"]}),
     ]
-    assert _jobs(*shared, job_duration_s=1) == ["ada: a b d (1/2)", "ada: c (2/2)"]
+    assert _job_lines(*shared, job_duration_s=1) == ["ada: a b d (1/2)", "ada: c (2/2)"]
     assert [job.duration_s for job in engine_jobs(shared, _seconds, 1)] == [150.0, 50.0]
 
 
 def test_the_first_of_two_equal_targets_builds_their_common_engines() -> None:
     twin = replace(ADA, name="twin")
     plan = a_plan("a", ADA, twin, keys={"ada": ["x-5"], "twin": ["x-5"]})
-    assert _jobs(plan) == ["ada: a"]
+    assert _job_lines(plan) == ["ada: a"]
     other = a_plan("b", twin, keys={"twin": ["x-5", "y-5"]})
-    assert _jobs(plan, other) == ["ada: a", "twin: b"]
+    assert _job_lines(plan, other) == ["ada: a", "twin: b"]
 
 
 def test_targets_with_one_name_in_two_manifests_are_different() -> None:
@@ -96,7 +101,7 @@ def test_targets_with_one_name_in_two_manifests_are_different() -> None:
 def test_there_are_at_most_as_many_jobs_as_github_allows() -> None:
     plans = [a_plan(f"m{n}", ADA, BLACKWELL) for n in range(300)]
     jobs = engine_jobs(plans, _seconds, 1)
-    assert matrix.MAX_JOBS / 4 < len(jobs) <= matrix.MAX_JOBS
+    assert matrix.MAX_JOBS / 4 < len(jobs) <= matrix.MAX_JOBS, "many jobs, although 600 would be too many"
     for target in (ADA, BLACKWELL):
         assert sum(len(job.models) for job in jobs if job.target == target) == 300
 
@@ -115,7 +120,7 @@ def test_every_engine_is_in_exactly_one_job(models: list[tuple[set[int], bool]],
 
 
 def _engines(jobs: list[MatrixJob], plans: list[ModelPlan]) -> list[str]:
-    """Return the engines of all jobs; each job has a common engine of its models once."""
+    """Return the engines of all jobs. If several models of a job share an engine, the engine counts once."""
     steps = {plan.model.name: plan.steps.values() for plan in plans}
-    of_jobs = [{step.key or step.id for model in job.models for step in steps[model]} for job in jobs]
-    return sorted(engine for engines in of_jobs for engine in engines)
+    engines_of_jobs = [{step.key or step.id for model in job.models for step in steps[model]} for job in jobs]
+    return sorted(engine for engines in engines_of_jobs for engine in engines)

@@ -14,7 +14,7 @@ from trtbuild.core.planning.lookups import Facts, LockedTrace, ToolchainFacts
 from trtbuild.core.recipes.lookup_recipes import partition_with_any_parser, stand_in_of
 from trtbuild.core.recipes.recipe import Recipe
 
-RTX = StandIn("tensorrt-rtx", "1.7.1", ("float32", "float16"), True, ())
+RTX = StandIn("tensorrt-rtx", "1.7.1", ("float32", "float16"), narrows_int64=True, refuses=())
 #: Three machines: one has no GPU, one has a GPU, and one has neither a GPU nor TensorRT-RTX.
 NO_GPU = ToolchainFacts("8.6.0", 17, stand_in=RTX, parsers_differ=True)
 GPU = ToolchainFacts("8.6.0", 17, parsers_differ=True)
@@ -48,7 +48,7 @@ class Machines(FakeWorld):
 
 @pytest.fixture
 def world() -> Machines:
-    """A model that was partitioned and converted on a machine with torch and TensorRT-RTX, without a GPU."""
+    """The cache after a build on a machine with torch and TensorRT-RTX, and without a GPU."""
     world = Machines()
     world.switch_to(NO_GPU, torch=True)
     world.build(NET)
@@ -134,9 +134,8 @@ def test_a_new_partition_uses_the_parser_of_its_recipe(world: Machines) -> None:
     world.evict(record.outputs["partitions"])
     step = world.partition()
     assert step.verdict == "run" and step.recipe is not None
-    assert (
-        step.job.stand_in == stand_in_of(step.recipe) == {**vars(RTX), "dtypes": ["float32", "float16"], "refuses": []}
-    )
+    stand_in = {**vars(RTX), "dtypes": ["float32", "float16"], "refuses": []}
+    assert step.job.stand_in == stand_in_of(step.recipe) == stand_in
 
 
 def test_a_pointer_to_a_missing_record_is_a_miss(world: Machines) -> None:

@@ -19,7 +19,7 @@ DECLARED = Declared("trace", (("source", "net:build"),))
 
 
 class FakeTraces:
-    """A cache of links and traces, and a simulated `trace`. The content of each file names the files to read next."""
+    """A cache of links and traces, and a simulated `trace`. With `order`, user code reads its files in a random order."""
 
     def __init__(self, files: dict[str, str], order: random.Random | None = None) -> None:
         self.files = files
@@ -41,16 +41,17 @@ class FakeTraces:
 
     def run_user_code(self) -> tuple[list[Observation], str]:
         """Return the observations of user code, in order, and its result, which depends on the observations only."""
-        waiting, observations, result = ["main"], {}, []
+        waiting, observations, states = ["main"], {}, []
         while waiting:
             name = waiting.pop(self.order.randrange(len(waiting)) if self.order else 0)
             if name not in observations:
                 observations[name] = Observation(Dependency("file", name), self.files.get(name, ABSENT))
-                result.append(f"{name}={observations[name].state}")
+                states.append(f"{name}={observations[name].state}")
                 waiting += observations[name].state.split() if observations[name].state != ABSENT else []
-        return list(observations.values()), "; ".join(sorted(result))
+        return list(observations.values()), "; ".join(sorted(states))
 
-    def hit(self) -> str | None:
+    def lookup(self) -> str | None:
+        """Return the result of the recorded trace of the current files, or None."""
         return self.traces.get(keys.user_code(DECLARED, follow(DECLARED, self.read_link, self.observe)).key)
 
     def trace(self) -> str:
@@ -64,15 +65,13 @@ class FakeTraces:
 
     def build(self) -> bool:
         """Bring the trace up to date, and return whether it had to run. A hit must have the same result as a run."""
-        hit = self.hit()
-        if hit is None:
-            hit = self.trace()
-            assert self.hit() == hit, "what was just traced is not found"
-            ran = True
-        else:
-            ran = False
-        assert hit == self.run_user_code()[1], "a wrong hit"
-        return ran
+        result = self.lookup()
+        must_run = result is None
+        if must_run:
+            result = self.trace()
+            assert self.lookup() == result, "the new trace is not found"
+        assert result == self.run_user_code()[1], "the lookup found a wrong trace"
+        return must_run
 
 
 NAMES = ["main", "a", "b", "c", "d", "e", "f"]
@@ -115,7 +114,7 @@ def test_only_an_edit_of_a_file_that_was_read_is_a_miss(files: dict[str, str], n
     read = {observation.dependency.name for observation in world.run_user_code()[0]}
     changed = world.files.get(name) != content
     world.files[name] = content
-    assert (world.hit() is None) == (name in read and changed)
+    assert (world.lookup() is None) == (name in read and changed)
 
 
 def test_an_absent_file_that_was_looked_for_is_a_dependency() -> None:
@@ -142,7 +141,7 @@ def test_a_link_and_a_trace_have_different_keys() -> None:
 def test_thousands_of_files_need_a_few_dozen_links(count: int) -> None:
     world = FakeTraces({"main": " ".join(f"f{k}" for k in range(count))})
     world.build()
-    assert len(world.links) <= SINGLE_LINKS + 14
+    assert len(world.links) <= SINGLE_LINKS + 14  # each later link names twice as many files as the link before it
     world.lookup_count = 0
     assert not world.build()
     assert world.lookup_count == len(world.links) + 1
@@ -172,7 +171,7 @@ def test_another_order_follows_the_existing_links_and_extends_the_chain() -> Non
     first = extend(DECLARED, observations_of("a", "b", "c"), world.read_link, world.write_link, world.observe)
     second = extend(DECLARED, observations_of("c", "d", "a"), world.read_link, world.write_link, world.observe)
     assert [o.dependency.name for o in first] == ["a", "b", "c"]
-    # b is in it, because a chain may have dependencies that this trace does not have
+    # the second trace did not observe b, but follows the chain of the first trace
     assert [o.dependency.name for o in second] == ["a", "b", "c", "d"]
     assert follow(DECLARED, world.read_link, world.observe) == second
 

@@ -40,14 +40,14 @@ def trace_key(**changes: Any) -> str:
     return Build(replace(MODEL, **changes)).trace().key
 
 
-def test_rule_4_1_arguments_of_a_model_are_typed() -> None:
+def test_arguments_of_a_model_are_typed() -> None:
     values: list[Any] = [1, 1.0, True, "1", None, "", [1], [[1]], {"a": 1}, 0, 0.0, -0.0, False]
     distinct = {trace_key(source=replace(MODEL.source, kwargs={"x": value})) for value in values}
     assert len(distinct) == len(values)
     assert trace_key(source=replace(MODEL.source, kwargs={})) not in distinct
 
 
-def test_rule_4_13_the_order_of_keys_in_a_manifest_does_not_matter() -> None:
+def test_the_order_of_keys_in_a_manifest_does_not_matter() -> None:
     first = replace(MODEL.source, kwargs={"a": {"x": 1, "y": 2}, "b": 2})
     second = replace(MODEL.source, kwargs={"b": 2, "a": {"y": 2, "x": 1}})
     assert trace_key(source=first) == trace_key(source=second)
@@ -110,7 +110,7 @@ def test_every_observation_is_in_the_trace() -> None:
 # -- lower, partition, convert
 
 
-def test_rule_4_11_versions_are_in_trace_lower_partition_and_convert_and_in_no_engine() -> None:
+def test_versions_are_in_trace_lower_partition_convert_and_verify_and_in_no_engine() -> None:
     names = {stage: [name for name, _ in recipe.parts] for stage, recipe in Build().recipes().items()}
     assert {stage for stage, parts in names.items() if "versions" in parts} == {
         "trace",
@@ -121,7 +121,7 @@ def test_rule_4_11_versions_are_in_trace_lower_partition_and_convert_and_in_no_e
     }
 
 
-def test_rule_4_11_each_version_counts() -> None:
+def test_each_version_counts() -> None:
     for name in VERSIONS:
         newer = {**VERSIONS, name: "99"}
         assert Build().trace(newer).key != Build().trace().key
@@ -146,9 +146,8 @@ def test_rules_for_int64_are_in_the_key_if_int64_is_narrowed() -> None:
     def parts(**narrows: bool) -> dict[str, object]:
         return dict(keys.partition(A, B, PartitionSettings(), "tensorrt", "8.6.0", 17, VERSIONS, **narrows).parts)
 
-    assert parts(narrows_int64=True) == {**parts(), "narrowed": keys.INT64_RULES_VERSION} and "narrowed" not in parts(
-        narrows_int64=False
-    )
+    assert parts(narrows_int64=True) == {**parts(), "narrowed": keys.INT64_RULES_VERSION}
+    assert "narrowed" not in parts(narrows_int64=False)
     pointer = partition_with_any_parser(
         keys.partition(A, B, PartitionSettings(), "tensorrt", "8.6.0", 17, VERSIONS, narrows_int64=True)
     )
@@ -161,7 +160,7 @@ def test_module_paths_are_in_lower_because_no_graph_text_has_them() -> None:
 
 
 def test_a_precision_for_the_whole_model_is_its_name_in_the_key() -> None:
-    """Manifests from before there were precisions of modules keep their keys."""
+    """So manifests that are older than the precisions of modules keep their keys."""
     recipe = keys.lower(A, B, Precisions("float16"), VERSIONS)
     assert dict(recipe.parts)["precision"] == "float16"
     mixed = Precisions("float16", module_precisions({"float32": ["*.norm"]}))
@@ -197,7 +196,7 @@ def engine_key(**changes: Any) -> str:
     return keys.engine(replace(Build().engine_job(), **changes), ENVIRONMENT).key
 
 
-def test_rule_4_5_an_engine_has_its_weights_in_its_key_in_order() -> None:
+def test_an_engine_has_its_weights_in_its_key_in_order() -> None:
     first, second = WEIGHTS[0], replace(WEIGHTS[0], sha256=C)
     variants = [
         (),
@@ -212,7 +211,7 @@ def test_rule_4_5_an_engine_has_its_weights_in_its_key_in_order() -> None:
     assert len({engine_key(weights=weights) for weights in variants}) == len(variants)
 
 
-def test_rule_4_6_all_profiles_count_in_order() -> None:
+def test_all_profiles_count_in_order() -> None:
     first, second = ShapeRange((1,), (2,), (3,)), ShapeRange((1,), (3,), (3,))
     variants = [
         ((first,),),
@@ -226,12 +225,12 @@ def test_rule_4_6_all_profiles_count_in_order() -> None:
     assert len({engine_key(profiles=profiles) for profiles in variants}) == len(variants)
 
 
-def test_rule_4_6_min_opt_and_max_are_not_mixed_up() -> None:
+def test_min_opt_and_max_are_not_mixed_up() -> None:
     variants = [ShapeRange((1,), (2,), (2,)), ShapeRange((1,), (1,), (2,)), ShapeRange((1, 2), (1, 2), (1, 2))]
     assert len({engine_key(profiles=((shape,),)) for shape in variants}) == len(variants)
 
 
-def test_rule_4_7_toolchain_version_platform_and_environment_count() -> None:
+def test_toolchain_version_platform_and_environment_count() -> None:
     job = Build().engine_job()
     target = job.target
     distinct = {
@@ -265,19 +264,19 @@ def test_rules_for_layer_types_are_in_the_key_if_the_network_is_weakly_typed(
     assert release(toolchain, version).strongly_typed is not weakly_typed
 
 
-def test_rule_4_7_a_default_is_in_the_key_as_its_value() -> None:
+def test_a_default_is_in_the_key_as_its_value() -> None:
     parts = dict(keys.engine(Build().engine_job(), ENVIRONMENT).parts)
     assert set(parts["settings"]) == SETTINGS_IN_EVERY_KEY  # type: ignore[arg-type]
     explicit = replace(MODEL.builder, optimization_level=BuilderSettings().optimization_level)
     assert engine_key(settings=explicit) == engine_key()
 
 
-def test_rule_4_8_a_pinned_version_and_the_same_installed_version_have_one_key() -> None:
+def test_a_pinned_version_and_the_same_installed_version_have_one_key() -> None:
     target = Build().engine_job().target
     assert engine_key(target=replace(target, version="1.4.0.76")) == engine_key(target=replace(target, version=None))
 
 
-def test_rule_4_9_the_sm_of_a_target_is_in_the_key_and_its_name_is_not() -> None:
+def test_the_sm_of_a_target_is_in_the_key_and_its_name_is_not() -> None:
     target = Build().engine_job().target
     assert engine_key(target=replace(target, name="gpu0")) == engine_key()
     assert engine_key(target=replace(target, sm=90)) != engine_key()
@@ -287,16 +286,14 @@ def test_rule_4_9_the_sm_of_a_target_is_in_the_key_and_its_name_is_not() -> None
 
 
 @pytest.mark.parametrize("stage", keys.STEP_VERSIONS)
-def test_rule_4_10_a_new_step_version_changes_the_key_of_that_step_only(
-    stage: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_step_version_changes_the_key_of_that_step_only(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     before = recipe_of_each_stage()
     monkeypatch.setitem(keys.STEP_VERSIONS, stage, 99)
     after = recipe_of_each_stage()
     assert {name for name in before if before[name].key != after[name].key} == {stage}
 
 
-def test_rule_4_10_the_version_of_trtbuild_is_in_no_key() -> None:
+def test_the_version_of_trtbuild_is_in_no_key() -> None:
     import tomllib
 
     version = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]["version"]
@@ -307,7 +304,7 @@ def test_rule_4_10_the_version_of_trtbuild_is_in_no_key() -> None:
 # -- machines without torch
 
 
-def test_rule_4_8_the_recipe_with_any_versions_leaves_out_the_versions_only() -> None:
+def test_the_recipe_with_any_versions_leaves_out_the_versions_only() -> None:
     recipe = Build().trace()
     unversioned = with_any_versions(recipe)
     assert unversioned.parts == tuple(part for part in recipe.parts if part[0] != "versions")
@@ -315,7 +312,7 @@ def test_rule_4_8_the_recipe_with_any_versions_leaves_out_the_versions_only() ->
     assert unversioned.key != recipe.key
 
 
-def test_rule_4_8_matching_a_trace_without_versions() -> None:
+def test_a_trace_matches_a_recipe_without_versions_if_all_common_dependencies_are_equal() -> None:
     recipe, unversioned = Build().trace(), Build().trace(versions=None)
     assert matches_without_versions(recipe, unversioned)
     # a file that only one trace observed is not a difference
@@ -350,7 +347,7 @@ def _keys_in(cwd: Path, **environment: str) -> str:
     return process.stdout
 
 
-def test_rule_4_13_keys_do_not_depend_on_hash_seed_place_locale_time_zone_or_user(tmp_path: Path) -> None:
+def test_keys_do_not_depend_on_hash_seed_place_locale_time_zone_or_user(tmp_path: Path) -> None:
     first = _keys_in(_ROOT, PYTHONHASHSEED="1", TZ="UTC", USER="ann", LC_ALL="C", HOME="/root", PYTHONUTF8="0")
     second = _keys_in(
         tmp_path,

@@ -37,7 +37,7 @@ GOLDEN = {
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-def test_rule_4_13_golden_keys(name: str) -> None:
+def test_golden_keys(name: str) -> None:
     assert recipe_values.recipe_of_each_stage()[name].key == GOLDEN[name]
 
 
@@ -45,7 +45,7 @@ def test_every_stage_has_a_golden_key() -> None:
     assert set(GOLDEN) == set(recipe_values.recipe_of_each_stage()) == set(keys.STEP_VERSIONS)
 
 
-def test_rule_4_13_golden_keys_without_weights_file_modules_and_torch() -> None:
+def test_golden_keys_without_weights_file_modules_and_torch() -> None:
     build = recipe_values.Build(replace(recipe_values.MODEL, weights=None, partition=PartitionSettings()))
     assert build.trace().key == "61f198764a3ffcabe3731462cef0108fae7743dd5eeed1c2042acb21f093abc9"
     assert build.recipes()["partition"].key == "ff470f7bf2e0331f7ef66cc6cea42ea150049cea0376c8074f32369eadf8a5b2"
@@ -55,7 +55,7 @@ def test_rule_4_13_golden_keys_without_weights_file_modules_and_torch() -> None:
     )
 
 
-def test_rule_4_13_golden_encoding() -> None:
+def test_golden_encoding() -> None:
     value: Value = {
         "text": ["", "é", "\udcff"],
         "numbers": [0, -1, 2**70, 0.0, -0.0, 1.5, math.inf],
@@ -68,7 +68,7 @@ def test_rule_4_13_golden_encoding() -> None:
     assert encode(["a", 1, None]).hex() == "4c0000000000000003" + "53000000000000000161" + "49000000000000000131" + "4e"
 
 
-def test_rule_4_1_the_key_is_sha256_over_domain_schema_and_encoding() -> None:
+def test_the_key_is_sha256_over_domain_schema_and_encoding() -> None:
     recipe = Recipe("lower", 3, (("graph", "a" * 64), ("precision", "float32")))
     value: Value = ["lower", 3, [["graph", "a" * 64], ["precision", "float32"]]]
     assert recipe.key == hashlib.sha256(encode(SCHEMA) + encode(value)).hexdigest() == digest(SCHEMA, value)

@@ -35,17 +35,18 @@ def test_the_processor_and_the_needed_libraries_are_read(library: bytes) -> None
 
 
 def test_another_processor_is_read(library: bytes) -> None:
-    found = read(library[:18] + (183).to_bytes(2, "little") + library[20:])
+    aarch64 = (183).to_bytes(2, "little")  # EM_AARCH64, in the field e_machine
+    found = read(library[:18] + aarch64 + library[20:])
     assert found is not None and found.processor == "aarch64"
 
 
 @pytest.mark.parametrize("size", [0, 3, 63, 64, 100, 300])
-def test_a_truncated_library_is_no_library(library: bytes, size: int) -> None:
+def test_a_truncated_library_needs_no_libraries(library: bytes, size: int) -> None:
     found = read(library[:size])
     assert found is None or found.needed == ()
 
 
-def test_other_files_are_no_library(library: bytes) -> None:
+def test_other_files_are_not_libraries(library: bytes) -> None:
     assert read(b"#!/bin/sh\n" * 20) is None
     assert read(library[:4] + b"\x01" + library[5:]) is None  # 32 bits
     assert read(library[:16] + b"\x02" + library[17:]) is None  # a program

@@ -74,12 +74,12 @@ def test_two_values_share_an_encoding_only_if_they_are_equal(first: Value, secon
     assert (encode(first) == encode(second)) == (typed(first) == typed(second))
 
 
-def test_rule_4_1_values_of_different_types_have_different_encodings() -> None:
+def test_values_of_different_types_have_different_encodings() -> None:
     values: list[Value] = [1, 1.0, True, "1", b"1", [1], {"1": 1}, "", None, b"", [], {}, 0, 0.0, False, [None], [[]]]
     assert len({encode(value) for value in values}) == len(values)
 
 
-def test_rule_4_1_moving_text_between_neighbours_changes_the_encoding() -> None:
+def test_moving_text_between_neighbours_changes_the_encoding() -> None:
     values: list[Value] = [
         ["ab", "c"],
         ["a", "bc"],
@@ -92,7 +92,7 @@ def test_rule_4_1_moving_text_between_neighbours_changes_the_encoding() -> None:
     assert len({encode(value) for value in values}) == len(values)
 
 
-def test_rule_4_1_floats_are_encoded_by_their_bits() -> None:
+def test_floats_are_encoded_by_their_bits() -> None:
     nans = [
         struct.unpack(">d", bytes.fromhex(bits))[0]
         for bits in ("7ff8000000000000", "7ff8000000000001", "fff8000000000000")

@@ -28,12 +28,12 @@ def test_returns_the_same_results_as_the_original_module(built: Built, module: A
     eager = built.eager()
     for sizes in ((1, 8, 8), (2, 8, 9), (4, 16, 16), (16, 64, 64), (5, 12, 33)):
         image, scale = inputs(*sizes)
-        ours, theirs = module(image, scale=scale), eager(image, scale=scale)
-        assert list(ours) == list(theirs)
-        torch.testing.assert_close(ours["found"][0], theirs["found"].values)
-        torch.testing.assert_close(ours["found"].total, theirs["found"].total)
-        torch.testing.assert_close(ours["list"], theirs["list"])
-        assert ours["image"] is image and ours["nothing"] is None and ours["kind"] == "net"
+        results, expected = module(image, scale=scale), eager(image, scale=scale)
+        assert list(results) == list(expected)
+        torch.testing.assert_close(results["found"][0], expected["found"].values)
+        torch.testing.assert_close(results["found"].total, expected["found"].total)
+        torch.testing.assert_close(results["list"], expected["list"])
+        assert results["image"] is image and results["nothing"] is None and results["kind"] == "net"
 
 
 def test_repr_says_that_no_engine_runs(module: Any) -> None:
@@ -42,7 +42,7 @@ def test_repr_says_that_no_engine_runs(module: Any) -> None:
 
 
 def test_runs_without_the_models_source(built: Built, module: Any, inputs: Inputs) -> None:
-    """A named tuple has its original class only if the class's module is already loaded. It is never imported for this."""
+    """A named tuple has its original class only if the class's module is already loaded. The runtime never imports it."""
     assert "net_of_the_tests" not in sys.modules
     image, scale = inputs()
     fields = module(image, scale=scale)["found"]
@@ -68,18 +68,18 @@ def test_accepts_an_input_that_is_not_contiguous(built: Built, module: Any, inpu
     image, scale = inputs(2, 8, 8)
     transposed = image.transpose(2, 3)
     assert not transposed.is_contiguous()
-    theirs = built.eager()(transposed, scale=scale)
-    torch.testing.assert_close(module(transposed, scale=scale)["list"], theirs["list"])
+    expected = built.eager()(transposed, scale=scale)
+    torch.testing.assert_close(module(transposed, scale=scale)["list"], expected["list"])
 
 
 def test_uses_numpy_arrays_without_a_copy(module: Any, inputs: Inputs) -> None:
     image, scale = inputs()
-    ours = module(image.numpy(), scale=scale.numpy())
-    assert torch.equal(ours["list"][0], module(image, scale=scale)["list"][0])
-    assert ours["image"].data_ptr() == image.data_ptr()
+    results = module(image.numpy(), scale=scale.numpy())
+    assert torch.equal(results["list"][0], module(image, scale=scale)["list"][0])
+    assert results["image"].data_ptr() == image.data_ptr()
     frozen = np.array(image.numpy())
     frozen.setflags(write=False)
-    assert torch.equal(module(frozen, scale=scale)["list"][0], ours["list"][0])
+    assert torch.equal(module(frozen, scale=scale)["list"][0], results["list"][0])
 
 
 def test_results_do_not_require_gradients(module: Any, inputs: Inputs) -> None:

@@ -33,9 +33,9 @@ def test_computes_the_model_and_returns_new_tensors() -> None:
 
 def test_computes_in_half_precision() -> None:
     weight = torch.from_numpy(WEIGHT).half()
-    (got,) = OnnxPart(product("FLOAT16"), [weight], "net")([torch.ones(1, 4).half()], CALL)
-    assert got.dtype is torch.float16
-    assert torch.equal(got, torch.ones(1, 4).half() @ weight)
+    (result,) = OnnxPart(product("FLOAT16"), [weight], "net")([torch.ones(1, 4).half()], CALL)
+    assert result.dtype is torch.float16
+    assert torch.equal(result, torch.ones(1, 4).half() @ weight)
 
 
 def test_a_pytorch_program_is_distinguished_from_an_onnx_model() -> None:

@@ -33,7 +33,7 @@ class Strict:
     needed: object
 
 
-LEAF = [{"kind": "tensor", "index": number} for number in range(3)]
+TENSORS = [{"kind": "tensor", "index": number} for number in range(3)]
 
 
 def test_restores_plain_structures() -> None:
@@ -41,12 +41,12 @@ def test_restores_plain_structures() -> None:
         "kind": "dict",
         "keys": ["a", 1],
         "items": [
-            {"kind": "list", "items": [LEAF[2], LEAF[0], LEAF[2]]},
-            {"kind": "tuple", "items": [{"kind": "none"}, {"kind": "constant", "value": to_json(0.1)}, LEAF[1]]},
+            {"kind": "list", "items": [TENSORS[2], TENSORS[0], TENSORS[2]]},
+            {"kind": "tuple", "items": [{"kind": "none"}, {"kind": "constant", "value": to_json(0.1)}, TENSORS[1]]},
         ],
     }
     assert restorer(tree)(["x", "y", "z"]) == {"a": ["z", "x", "z"], 1: (None, 0.1, "y")}
-    assert restorer(LEAF[1])(["x", "y"]) == "y"
+    assert restorer(TENSORS[1])(["x", "y"]) == "y"
     assert restorer({"kind": "tuple", "items": []})([]) == ()
 
 
@@ -59,7 +59,7 @@ def test_a_number_is_read_from_a_tensor_or_an_array() -> None:
 
     number = {"kind": "number", "type": "int", "index": 0}
     for scalar in (torch.tensor(3), Array()):
-        found = restorer({"kind": "tuple", "items": [number, LEAF[1], number]})([scalar, "y"])
+        found = restorer({"kind": "tuple", "items": [number, TENSORS[1], number]})([scalar, "y"])
         assert found == (3, "y", 3) and type(found[0]) is int
     assert restorer({**number, "type": "bool"})([torch.tensor(True)]) is True
 
@@ -67,7 +67,7 @@ def test_a_number_is_read_from_a_tensor_or_an_array() -> None:
 @pytest.mark.parametrize(("kind", "owner"), [("namedtuple", Pair), ("dataclass", Result)])
 def test_restores_a_class_whose_module_is_loaded(kind: str, owner: type) -> None:
     fields = list(owner.__annotations__)
-    tree = {"kind": kind, "type": f"{__name__}:{owner.__qualname__}", "keys": fields, "items": LEAF[:2]}
+    tree = {"kind": kind, "type": f"{__name__}:{owner.__qualname__}", "keys": fields, "items": TENSORS[:2]}
     assert restorer(tree)(["x", "y"]) == owner("x", "y")
 
 
@@ -75,7 +75,7 @@ def test_restores_a_class_whose_module_is_loaded(kind: str, owner: type) -> None
     "name", ["no.such.module:Result", f"{__name__}:Gone", f"{__name__}:Strict", "builtins:len", "builtins:dict", "sys"]
 )
 def test_replaces_a_missing_or_changed_class_by_fields(name: str) -> None:
-    tree = {"kind": "dataclass", "type": name, "keys": ["logits", "hidden"], "items": [LEAF[1], LEAF[0]]}
+    tree = {"kind": "dataclass", "type": name, "keys": ["logits", "hidden"], "items": [TENSORS[1], TENSORS[0]]}
     fields = restorer(tree)(["x", "y"])
     assert isinstance(fields, Fields)
     assert (fields.logits, fields["hidden"], fields[0], fields[-1]) == ("y", "x", "y", "x")  # type: ignore[attr-defined]

@@ -101,7 +101,6 @@ def test_weights_may_be_inputs_of_parts_and_outputs() -> None:
 
 
 def test_a_model_without_parts_returns_its_inputs() -> None:
-
     assert run(Partitions((), ("input:1", "input:0")), 2)[0] == ["input:1", "input:0"]
 
 

@@ -49,9 +49,9 @@ def part(program: bytes, device: str, contiguous: tuple[int, ...] = ()) -> Torch
 def test_computes_the_same_results_as_the_module(program: bytes) -> None:
     for rows in (2, 7):
         x = torch.randn(rows, 4)
-        for ours, theirs in zip(part(program, "cpu")([x], CALL), Net()(x), strict=True):
-            torch.testing.assert_close(ours, theirs)
-            assert not ours.requires_grad
+        for result, expected in zip(part(program, "cpu")([x], CALL), Net()(x), strict=True):
+            torch.testing.assert_close(result, expected)
+            assert not result.requires_grad
 
 
 def test_ignores_autocast_of_the_caller() -> None:

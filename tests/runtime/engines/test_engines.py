@@ -25,7 +25,7 @@ def test_computes_correct_results_at_shapes_of_all_profiles(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("sample", ["pair", "half", "scalar", "kinds"])
-def test_types_scalars_and_several_outputs(rig: Rig, sample: str) -> None:
+def test_computes_other_types_scalars_and_several_outputs(rig: Rig, sample: str) -> None:
     spec, stream = SAMPLES[sample], rig.stream()
     shapes = {"pair": [(2, 3)] * 2, "half": [(2, 3)], "scalar": [()], "kinds": [(4,)]}[sample]
     data = [
@@ -88,10 +88,11 @@ def test_a_thread_on_two_streams_has_two_contexts_and_workspaces(rig: Rig) -> No
     part, one, other = rig.part("wide"), rig.stream(), rig.stream()
     first, data = rig.values(2, WIDTH, stream=one)
     second, more = rig.values(3, WIDTH, stream=other)
-    (a,) = part([first], rig.call(2, stream=one))
-    (b,) = part([second], rig.call(3, stream=other))  # with only one context or one workspace, the fake raises Misuse
-    np.testing.assert_array_equal(b.numpy(), more * 0.125)
-    np.testing.assert_array_equal(a.numpy(), data * 0.125)
+    (output,) = part([first], rig.call(2, stream=one))
+    # with only one context or one workspace, the fake raises Misuse
+    (other_output,) = part([second], rig.call(3, stream=other))
+    np.testing.assert_array_equal(other_output.numpy(), more * 0.125)
+    np.testing.assert_array_equal(output.numpy(), data * 0.125)
 
 
 def test_engines_of_a_thread_and_stream_share_their_workspace(rig: Rig) -> None:
@@ -147,7 +148,7 @@ def test_a_reused_context_computes_in_the_workspace_of_its_new_thread(rig: Rig) 
     np.testing.assert_array_equal(second.numpy(), data * 0.125**2)
 
 
-def test_contexts_go_only_after_their_work(rig: Rig) -> None:
+def test_contexts_are_destroyed_only_after_their_work(rig: Rig) -> None:
     part, stream = rig.part("affine"), rig.stream()
     value, data = rig.values(2, 4, stream=stream)
     (output,) = part([value], rig.call(2, stream=stream))

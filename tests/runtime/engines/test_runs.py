@@ -128,8 +128,13 @@ def test_raises_if_there_is_no_memory_for_an_output_of_unknown_size(rig: Rig, mo
 
 def test_sets_shapes_again_after_calls_with_other_shapes(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     requests: list[object] = []
-    maker = rig.memory.array_maker
-    monkeypatch.setattr(rig.memory, "array_maker", lambda *arguments: requests.append(arguments) or maker(*arguments))  # type: ignore[func-returns-value]
+    array_maker = rig.memory.array_maker
+
+    def recorded_array_maker(*arguments: Any) -> Any:
+        requests.append(arguments)
+        return array_maker(*arguments)
+
+    monkeypatch.setattr(rig.memory, "array_maker", recorded_array_maker)
     part, stream = rig.part("affine"), rig.stream()
     calls = [replace(rig.call(size, stream=stream), has_fixed_shapes=True) for size in (3, 5)]
     rig.trt.calls.clear()
@@ -137,8 +142,8 @@ def test_sets_shapes_again_after_calls_with_other_shapes(rig: Rig, monkeypatch: 
         value, data = rig.values(call.sizes[0], 4, stream=stream)
         (output,) = part([value], call)
         np.testing.assert_array_equal(output.numpy(), data * 2 + 1)
-    # the output shapes of each `Call` are computed once
-    assert rig.trt.calls["set_input_shape"] == 5 and len(requests) == 3
+    assert rig.trt.calls["set_input_shape"] == 5  # only the second call has the shape of the call before it
+    assert len(requests) == 3  # the output shapes of each `Call` are computed once
 
 
 def test_does_not_set_unchanged_shapes_and_addresses_again(rig: Rig) -> None:
@@ -161,7 +166,12 @@ def test_nothing_but_outputs_is_allocated_after_the_first_call(rig: Rig) -> None
     part([value], rig.call(2, stream=stream))
     sizes: list[int] = []
     allocate = rig.gpu.allocate
-    rig.gpu.allocate = lambda size, stream: (sizes.append(size), allocate(size, stream))[1]  # type: ignore[method-assign]
+
+    def recorded_allocate(size_bytes: int, stream: int | None = None) -> int:
+        sizes.append(size_bytes)
+        return allocate(size_bytes, stream)
+
+    rig.gpu.allocate = recorded_allocate  # type: ignore[method-assign]
     for _ in range(3):
         part([value], rig.call(2, stream=stream))
     assert sizes == [2 * WIDTH * 4] * 3

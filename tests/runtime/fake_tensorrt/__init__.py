@@ -53,7 +53,7 @@ class FakeTensorRT:
         #: The number of contexts that were created, and of those that still exist.
         self.contexts_made = 0
         self.contexts_alive = 0
-        #: Name of a call → how often it was called.
+        #: Name of a method → the number of its calls.
         self.calls: dict[str, int] = {}
         self.Runtime = lambda logger: _Runtime(self, logger)
 
@@ -74,18 +74,19 @@ class FakeTensorRT:
 class _Runtime:
     def __init__(self, trt: FakeTensorRT, logger: Any) -> None:
         self._trt = trt
-        trt.logger = trt.logger or logger  # TensorRT uses the first logger that it got
+        trt.logger = trt.logger or logger  # TensorRT uses the logger of the first runtime
 
     def deserialize_cuda_engine(self, plan: Any) -> _Engine | None:
         data, trt = bytes(plan), self._trt
-        if not data.startswith(_MAGIC) or len(data) != _SIZE:
-            trt.say(
-                messages.EMPTY_PLAN
-                if not data
-                else messages.TRUNCATED_PLAN
-                if data.startswith(_MAGIC)
-                else messages.INVALID_PLAN
-            )
+        error: messages.Messages = []
+        if not data:
+            error = messages.EMPTY_PLAN
+        elif not data.startswith(_MAGIC):
+            error = messages.INVALID_PLAN
+        elif len(data) != _SIZE:
+            error = messages.TRUNCATED_PLAN
+        if error:
+            trt.say(error)
             return None
         name = data[len(_MAGIC) :].partition(b"\0")[0].decode()
         return _Engine(trt, name, trt.samples[name])
@@ -140,7 +141,7 @@ class _Engine:
     # -- methods that the real class does not have
 
     def has(self, name: str, call: str) -> bool:
-        """Whether the engine has the tensor `name`. If not, TensorRT's error for `call` is logged."""
+        """Return whether the engine has the tensor `name`. If not, log TensorRT's error for `call`."""
         if name not in self.tensors:
             self.trt.say(messages.no_tensor(call, name))
         return name in self.tensors

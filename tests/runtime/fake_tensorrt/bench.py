@@ -17,7 +17,7 @@ from tests.runtime.fake_tensorrt.samples import SAMPLES, numpy_type
 
 
 class Gpu(Protocol):
-    """Memory and a stream."""
+    """The memory and the stream of a GPU. `synchronize` returns the text of an error, or an empty text."""
 
     def allocate(self, size_bytes: int) -> int: ...
     def write(self, address: int, data: Any) -> None: ...
@@ -28,7 +28,7 @@ class Gpu(Protocol):
 
 @dataclass
 class Bench:
-    """The library's module, a plan of each sample, and a GPU (or the fake), which has memory and a stream."""
+    """The module of the real or the fake library, a plan of each sample, and a real or fake GPU."""
 
     trt: Any
     plans: dict[str, bytes]
@@ -38,7 +38,7 @@ class Bench:
     note: Callable[[str, dict[str, Any]], None] = lambda name, answers: None
 
     def engine(self, sample: str) -> Any:
-        """A new engine of a sample."""
+        """Return a new engine of a sample."""
         return self.runtime.deserialize_cuda_engine(self.plans[sample])
 
     def bare_context(self, engine: Any) -> Any:
@@ -51,7 +51,7 @@ class Bench:
         return address + -address % 1024 + 512
 
     def context(self, engine: Any, profile: int = 0) -> Any:
-        """A context with memory and a profile. The profile is set only if it differs, as this may end the process."""
+        """Return a context with memory and a profile. Set the profile only if needed: the call may end the process."""
         context = self.bare_context(engine)
         context.device_memory = self.memory(engine)
         if context.active_optimization_profile != profile:
@@ -106,7 +106,7 @@ class Bench:
         return {"ran": ran, "failed": failed, "shapes": [list(shape) for _, shape, _ in outputs], "right": right}
 
     def each(self, calls: dict[str, Callable[[], Any]]) -> dict[str, Any]:
-        """Make the calls in order. Return for each its result or exception and the logged messages."""
+        """Make the calls in order. Return the result or exception of each call, and its log messages."""
         answers: dict[str, Any] = {}
         for name, call in calls.items():
             self.note(name, answers)

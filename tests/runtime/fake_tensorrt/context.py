@@ -21,6 +21,7 @@ MEMORY_ALIGNMENT = 512
 
 
 def _rounded(size_bytes: int) -> int:
+    """Round up to a multiple of `MEMORY_ALIGNMENT` that is not 0."""
     return max(-(-size_bytes // MEMORY_ALIGNMENT), 1) * MEMORY_ALIGNMENT
 
 
@@ -50,7 +51,7 @@ class _Context:
     def __del__(self) -> None:
         self._trt.contexts_alive -= 1
         if self._last is not None and self._trt.gpu.pending(*self._last):
-            _FAULTS.append("a context went while its work was under way")
+            _FAULTS.append("a context was destroyed before its work had run")
         if self.active_optimization_profile in self._engine.in_use:
             self._engine.in_use.remove(self.active_optimization_profile)
 
@@ -174,7 +175,7 @@ class _Context:
 
     def get_max_output_size(self, name: str) -> int:
         """The largest size in bytes of an output of unknown size, for elements of 4 bytes."""
-        high = self._engine.sample.profiles[self.active_optimization_profile][0][2]
+        (_, _, high), *_ = self._engine.sample.profiles[self.active_optimization_profile]
         return _rounded(int(np.prod(high)) * 4)
 
     def execute_async_v3(self, stream: int) -> bool:
@@ -188,12 +189,14 @@ class _Context:
     def _execute(self, stream: int) -> bool:
         trt, gpu, sample = self._trt, self._trt.gpu, self._engine.sample
         trt.counted("execute_async_v3")
+        # behaviour that TensorRT leaves undefined
         if self.active_optimization_profile < 0:
             raise Misuse("a context without an optimization profile")
         if gpu.current() != self._engine.device:
             raise Misuse("the engine's device is not the current one")
         if stream in (0, 1):
             raise Misuse("an engine on the legacy default stream: TensorRT would wait for the device")
+        # errors that TensorRT reports
         for name in self._engine.tensors:
             if not self._addresses.get(name) and name not in self._allocators:
                 trt.say(messages.INPUT_MISSING if name.startswith("i") else messages.OUTPUT_MISSING)
@@ -208,6 +211,7 @@ class _Context:
         if self._output_shapes() is None:
             trt.say(messages.incompatible(*self._input_shapes()) * message_count)
             return False
+        # more undefined behaviour, which matters only if TensorRT reports no error
         if sample.on_host:
             raise Misuse("an engine with an input in host memory")
         shapes = self._input_shapes()
@@ -239,7 +243,7 @@ class _Context:
         def work() -> None:
             if needed:
                 gpu.check(memory, needed, "the context's memory")
-                gpu.write(memory, np.full(needed, 0xAB, np.uint8))
+                gpu.write(memory, np.full(needed, 0xAB, np.uint8))  # an engine overwrites its memory
             inputs = []
             for index, (shape, (dtype, _)) in enumerate(zip(shapes, sample.inputs, strict=True)):
                 address, kind = addresses[f"i{index}"], np.dtype(numpy_type(dtype))
@@ -262,11 +266,11 @@ class _Context:
         return work
 
 
-#: Errors of finalizers, which cannot raise.
+#: The errors of ``__del__``, which cannot raise them.
 _FAULTS: list[str] = []
 
 
 def faults() -> list[str]:
-    """The errors of finalizers since the last call."""
+    """Return the errors of ``__del__`` since the last call of this function."""
     errors, _FAULTS[:] = list(_FAULTS), []
     return errors

@@ -8,7 +8,10 @@ from typing import Any
 
 
 class ProcessEnded(BaseException):
-    """The real TensorRT would end the process here. Not an Exception, so that ``except Exception`` does not catch it."""
+    """The real TensorRT would end the process here. `status` is negative for a signal: -11 for SIGSEGV.
+
+    This is not a subclass of Exception, so that ``except Exception`` does not catch it.
+    """
 
     def __init__(self, status: int) -> None:
         super().__init__(f"a real process ends here with {status}")
@@ -71,4 +74,5 @@ class Base:
         pass
 
 
+#: torch's name of an element type → the member of `DataType`.
 DTYPES = {"float32": "FLOAT", "float16": "HALF", "int32": "INT32", "bool": "BOOL", "uint8": "UINT8"}

@@ -18,7 +18,10 @@ Range = tuple[Shape, Shape, Shape]
 
 @dataclass(frozen=True)
 class Sample:
-    """`inputs` and `outputs` are (torch dtype, shape), with -1 for a dynamic size. `profiles` are min, opt, max."""
+    """A small engine. Each input and output is (torch dtype, shape), with -1 for a dynamic size.
+
+    `profiles` has the min, opt and max of each input of each profile.
+    """
 
     inputs: tuple[tuple[str, Shape], ...]
     outputs: tuple[tuple[str, Shape], ...]
@@ -127,7 +130,12 @@ SAMPLES: dict[str, Sample] = {
         (("float32", (-1, 4)),), (("float32", (-1, 4)),), (_row(1, 4, 8), _row(8, 16, 32)), _affine_of, _affine
     ),
     "unshared": Sample(
-        (("float32", (-1, 4)),), (("float32", (-1, 4)),), (_row(1, 4, 8), _row(8, 16, 32)), _affine_of, _affine, False
+        (("float32", (-1, 4)),),
+        (("float32", (-1, 4)),),
+        (_row(1, 4, 8), _row(8, 16, 32)),
+        _affine_of,
+        _affine,
+        shared=False,
     ),
     "empty": Sample((("float32", (-1, 4)),), (("float32", (-1, 4)),), (_row(0, 4, 8),), _affine_of, _affine),
     "pair": Sample(

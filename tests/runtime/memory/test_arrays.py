@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -41,7 +42,7 @@ class Interface:
 
 
 class Capsules:
-    """An array of another library that supports DLPack; with `is_old`, of a version without the argument max_version."""
+    """An array of another library that supports DLPack. With `is_old`, `__dlpack__` has no argument `max_version`."""
 
     def __init__(self, array: DeviceArray, device: tuple[int, int] = (2, 0), is_old: bool = False) -> None:
         self.array, self.device, self.is_old = array, device, is_old
@@ -97,7 +98,7 @@ def test_the_reader_waits_for_the_writers_stream(gpu: FakeGpu, memory: CudaMemor
 
 def test_passes_the_readers_stream_to_dlpack(memory: CudaMemory) -> None:
     own = memory.upload(FLOATS, "float32", memory.stream())
-    for stream, expected in ((0, 1), (memory.stream(), memory.stream())):
+    for stream, expected in ((0, 1), (memory.stream(), memory.stream())):  # 1 is DLPack's number of the default stream
         foreign = Capsules(own)
         memory.adopt(foreign, "x", stream)
         assert foreign.requested_streams == [expected]
@@ -133,7 +134,7 @@ def test_reads_strided_arrays(memory: CudaMemory) -> None:
         (None, r"x is a NoneType, not an array"),
     ],
 )
-def test_rejects_arrays_on_the_host(memory: CudaMemory, value: object, message: str) -> None:
+def test_rejects_arrays_on_the_host_and_other_objects(memory: CudaMemory, value: object, message: str) -> None:
     with pytest.raises(CallRefused, match=message):
         memory.adopt(value, "x", memory.stream())
 
@@ -251,6 +252,17 @@ def test_each_thread_has_a_stream_that_is_ordered_with_the_default_one(gpu: Fake
     with memory.on_stream(77):
         assert memory.stream() == 77
     assert memory.stream() == stream
+    streams: list[int] = []
+
+    def work() -> None:
+        with memory.on_device():
+            streams.append(memory.stream())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    (other,) = streams
+    assert other != stream and gpu.streams[other].blocking
 
 
 def test_raises_errors_of_the_driver(gpu: FakeGpu) -> None:

@@ -15,7 +15,7 @@ from trtbuild.runtime.memory import dlpack
 
 
 def _values(consumed: dlpack.CapsuleTensor) -> torch.Tensor:
-    """The contents of a capsule, read through a second capsule."""
+    """Return the values of a consumed capsule, through a new capsule that PyTorch reads."""
     versioned = dlpack.create_capsule(
         consumed.address,
         consumed.shape,
@@ -33,7 +33,7 @@ def _values(consumed: dlpack.CapsuleTensor) -> torch.Tensor:
     [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool],
 )
 @pytest.mark.parametrize("shape", [(2, 3), (), (4,), (0, 3)])
-def test_reads_a_tensor_from_a_capsule_and_back(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+def test_reads_a_capsule_of_pytorch_and_pytorch_reads_a_new_capsule(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     tensor = (torch.arange(int(np.prod(shape))).reshape(shape) % 2).to(dtype)
     consumed = dlpack.consume_capsule(tensor.__dlpack__())
     assert consumed.shape == shape and f"torch.{consumed.dtype}" == str(dtype) and consumed.device_type == dlpack.CPU
@@ -67,7 +67,7 @@ def test_the_memory_lives_as_long_as_the_owner() -> None:
     assert alive() is None
 
 
-def test_a_taken_capsule_releases_its_owner_after_use() -> None:
+def test_a_consumed_capsule_releases_its_owner_after_use() -> None:
     class Owner:
         pass
 
@@ -133,5 +133,5 @@ print("end")
 
 
 def test_live_capsules_at_exit_are_harmless() -> None:
-    done = subprocess.run([sys.executable, "-c", _LIVE_CAPSULES_AT_EXIT], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+    process = subprocess.run([sys.executable, "-c", _LIVE_CAPSULES_AT_EXIT], capture_output=True, text=True, timeout=60)
+    assert (process.returncode, process.stdout, process.stderr) == (0, "end\n", "")

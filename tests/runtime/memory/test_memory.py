@@ -63,7 +63,7 @@ def test_an_engine_computes_on_torch_tensors() -> None:
 @pytest.mark.parametrize("dtype", ["bool", "float16", "bfloat16", "int64", "float32"])
 def test_uploads_and_downloads_values(dtype: str) -> None:
     memory = HostMemory(4096)
-    data = np.arange(4).astype({"bfloat16": np.uint16}.get(dtype, dtype if dtype != "bool" else np.bool_))
+    data = np.arange(4).astype({"bfloat16": "uint16"}.get(dtype, dtype))  # NumPy has no bfloat16
     tensor = memory.upload(data, dtype, 4096)
     assert tensor.dtype == memory.dtype(dtype) == getattr(torch, dtype)
     np.testing.assert_array_equal(memory.download(tensor), data)
@@ -73,13 +73,13 @@ def test_a_lazily_negated_tensor_is_downloaded_with_its_sign() -> None:
     np.testing.assert_array_equal(HostMemory(4096).download(torch._neg_view(torch.ones(2))), [-1, -1])
 
 
-@pytest.mark.parametrize("strided", [True, False])
+@pytest.mark.parametrize("private_function", [True, False])
 @pytest.mark.parametrize("shape", [(), (0, 4), (1,), (2, 1, 5), (2, 0, 3)])
 @pytest.mark.parametrize("dtype", [torch.bool, torch.float16, torch.int64])
-def test_new_tensors_are_contiguous(shape: tuple[int, ...], dtype: torch.dtype, strided: bool) -> None:
+def test_new_tensors_are_contiguous(shape: tuple[int, ...], dtype: torch.dtype, private_function: bool) -> None:
     memory = HostMemory(4096)
     assert memory._empty_strided is not None
-    if not strided:
+    if not private_function:
         memory._empty_strided = None
     make = memory.array_maker(shape, dtype, 4096)
     tensors = [make(), make()]

@@ -47,7 +47,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def aligned(values: torch.Tensor) -> torch.Tensor:
-    """The same values at an aligned address, like memory of a GPU. An engine reads such a tensor without a copy."""
+    """Return the same values at an aligned address, as on a GPU. An engine reads such a tensor without a copy."""
     buffer = torch.empty(values.numel() + ALIGNMENT, dtype=values.dtype)
     start = -buffer.data_ptr() % ALIGNMENT // values.element_size()
     result = buffer[start : start + values.numel()].view(values.shape).copy_(values)
@@ -56,7 +56,7 @@ def aligned(values: torch.Tensor) -> torch.Tensor:
 
 
 def negated(values: torch.Tensor) -> torch.Tensor:
-    """A contiguous tensor of these values. Its memory contains the negative values; PyTorch negates them on a read."""
+    """Return a contiguous tensor of these values. Its memory has the negative values; PyTorch negates them on a read."""
     result = torch._neg_view(aligned(-values))
     assert result.is_neg() and result.is_contiguous() and torch.equal(result, values)
     return result
@@ -69,7 +69,7 @@ def test_an_engine_gets_a_negated_view_with_its_sign(module: Any) -> None:
     torch.testing.assert_close(module(x)["middle"], x * 2 + 1)
 
 
-def test_the_same_memory_with_and_without_a_sign(module: Any) -> None:
+def test_a_tensor_and_its_negated_view_share_memory_and_have_different_results(module: Any) -> None:
     x = aligned(torch.arange(8.0).reshape(2, 4))
     for _ in range(2):
         torch.testing.assert_close(module(x)["middle"], x * 2 + 1)

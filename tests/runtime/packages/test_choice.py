@@ -35,7 +35,9 @@ def target(name: str, sm: int, **more: Any) -> PackedTarget:
 
 
 def package(*targets: PackedTarget, reference: bool = False) -> PackageIndex:
-    return PackageIndex("vit", (), (), {}, (), (), "float32", {t.name: t for t in targets}, reference, {}, {})
+    return PackageIndex(
+        "vit", (), (), {}, (), (), "float32", {entry.name: entry for entry in targets}, reference, {}, {}
+    )
 
 
 def here(sm: int | None, toolchains: dict[str, str | None] = RTX, platform: str = "linux-x86_64") -> Machine:

@@ -133,8 +133,8 @@ def test_does_not_read_provenance_behind_a_link_out_of_the_package(package: Path
 @pytest.mark.parametrize("command", ["inspect", "run", "bench", "verify", "diff"])
 def test_commands_reject_a_link_out_of_the_package(package: Path, tmp_path: Path, command: str) -> None:
     move_out(package, "index.json")
-    more = ["--device", "cpu"] if command == "run" else [str(package)] if command == "diff" else []
+    more = {"run": ["--device", "cpu"], "diff": [str(package)]}.get(command, [])
     (tmp_path / "empty").mkdir()
-    done = CommandLine(tmp_path / "empty", tmp_path / "cache").run(command, str(package), *more)
-    assert done.returncode == (2 if command == "diff" else 1)
-    assert "index.json is a symbolic link that leads out of the package, to " in done.stderr + done.stdout
+    process = CommandLine(tmp_path / "empty", tmp_path / "cache").run(command, str(package), *more)
+    assert process.returncode == (2 if command == "diff" else 1)
+    assert "index.json is a symbolic link that leads out of the package, to " in process.stderr + process.stdout

@@ -112,7 +112,7 @@ def _truncate_the_index(package: Path) -> str:
     return "index.json is not JSON: the package is truncated or altered"
 
 
-def _other_index(package: Path) -> str:
+def _replace_the_index(package: Path) -> str:
     (package / "index.json").write_text('{"schema": "something"}')
     return "is not the index of a package"
 
@@ -126,7 +126,7 @@ DAMAGES: list[Callable[[Path], str]] = [
     _remove,
     _replace_by_a_directory,
     _truncate_the_index,
-    _other_index,
+    _replace_the_index,
 ]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 from onnx import helper as h
 
 from trtbuild.toolchain.compiling.foreign_types import foreign_nodes
@@ -37,7 +38,7 @@ def rejected(
 
 
 def test_rejects_a_size_that_may_grow_beyond_32_bits(make_model: Any) -> None:
-    nodes = [h.make_node("Mul", ["size", "c"], ["v1"]), h.make_node("Cast", ["v1"], ["o0"], to=1)]
+    nodes = [h.make_node("Mul", ["size", "c"], ["v1"]), h.make_node("Cast", ["v1"], ["o0"], to=TensorProto.FLOAT)]
     assert rejected(make_model, nodes, {"c": _BIG}) == ["Mul", "Cast"]
     assert rejected(make_model, nodes, {"c": np.array(12)}) == []
 
@@ -77,20 +78,20 @@ def test_accepts_positions_up_to_the_last_element(make_model: Any) -> None:
         h.make_node("Add", ["v2", "c"], ["v3"]),
         h.make_node("Abs", ["v3"], ["v4"]),
         h.make_node("Less", ["v4", "v1"], ["v5"]),
-        h.make_node("Cast", ["v5"], ["v6"], to=7),
-        h.make_node("Cast", ["v6"], ["o0"], to=1),
+        h.make_node("Cast", ["v5"], ["v6"], to=TensorProto.INT64),
+        h.make_node("Cast", ["v6"], ["o0"], to=TensorProto.FLOAT),
     ]
     one = {"one": np.array(1), "c": np.array(2)}
     assert rejected(make_model, masks, one) == []
-    squares = [h.make_node("Mul", ["v1", "v1"], ["v2"]), h.make_node("Cast", ["v2"], ["o0"], to=1)]
+    squares = [h.make_node("Mul", ["v1", "v1"], ["v2"]), h.make_node("Cast", ["v2"], ["o0"], to=TensorProto.FLOAT)]
     assert rejected(make_model, [*ranged, *squares], one) == ["Mul", "Cast"]
     steps = [h.make_node("Mul", ["size", "c"], ["v1"]), h.make_node("Range", ["zero", "v1", "c"], ["v2"])]
-    data = h.make_node("Cast", ["v2"], ["o0"], to=1)
+    data = h.make_node("Cast", ["v2"], ["o0"], to=TensorProto.FLOAT)
     assert "Range" in rejected(make_model, [*steps, data], {"c": _BIG})
 
 
 def test_uses_the_largest_size_of_the_profiles(make_model: Any) -> None:
-    nodes = [h.make_node("Mul", ["size", "size"], ["v1"]), h.make_node("Cast", ["v1"], ["o0"], to=1)]
+    nodes = [h.make_node("Mul", ["size", "size"], ["v1"]), h.make_node("Cast", ["v1"], ["o0"], to=TensorProto.FLOAT)]
     assert rejected(make_model, nodes, {}) == ["Mul", "Cast"]
     assert rejected(make_model, nodes, {}, largest={"i0": 46340}) == []
     assert rejected(make_model, nodes, {}, largest={"i0": 46341}) == ["Mul", "Cast"]
@@ -102,15 +103,18 @@ def test_uses_the_largest_size_of_the_profiles(make_model: Any) -> None:
 @pytest.mark.parametrize("operator", ["Pow", "BitShift"])
 def test_rejects_fast_growing_operators(make_model: Any, operator: str) -> None:
     more = {"direction": "LEFT"} if operator == "BitShift" else {}
-    nodes = [h.make_node(operator, ["size", "c"], ["v1"], **more), h.make_node("Cast", ["v1"], ["o0"], to=1)]
+    nodes = [
+        h.make_node(operator, ["size", "c"], ["v1"], **more),
+        h.make_node("Cast", ["v1"], ["o0"], to=TensorProto.FLOAT),
+    ]
     assert rejected(make_model, nodes, {"c": np.array(9)}) == [operator, "Cast"]
 
 
 def test_rejects_sizes_that_are_quotients_of_floats(make_model: Any) -> None:
     nodes = [
-        h.make_node("Cast", ["size"], ["v1"], to=1),
+        h.make_node("Cast", ["size"], ["v1"], to=TensorProto.FLOAT),
         h.make_node("Div", ["v1", "half"], ["v2"]),
-        h.make_node("Cast", ["v2"], ["v3"], to=7),
+        h.make_node("Cast", ["v2"], ["v3"], to=TensorProto.INT64),
         h.make_node("Unsqueeze", ["v3", "first"], ["v4"]),
         h.make_node("ConstantOfShape", ["v4"], ["o0"]),
     ]
@@ -130,12 +134,17 @@ def test_accepts_floats_with_int64_positions(make_model: Any) -> None:
 
 def test_an_int32_that_becomes_an_int64_fits(make_model: Any) -> None:
     nodes = [
-        h.make_node("Cast", ["i0"], ["v1"], to=6),
-        h.make_node("Cast", ["v1"], ["v2"], to=7),
-        h.make_node("Cast", ["v2"], ["o0"], to=1),
+        h.make_node("Cast", ["i0"], ["v1"], to=TensorProto.INT32),
+        h.make_node("Cast", ["v1"], ["v2"], to=TensorProto.INT64),
+        h.make_node("Cast", ["v2"], ["o0"], to=TensorProto.FLOAT),
     ]
     assert rejected(make_model, nodes, {}) == []
-    doubled = [nodes[0], nodes[1], h.make_node("Add", ["v2", "v2"], ["v3"]), h.make_node("Cast", ["v3"], ["o0"], to=1)]
+    doubled = [
+        nodes[0],
+        nodes[1],
+        h.make_node("Add", ["v2", "v2"], ["v3"]),
+        h.make_node("Cast", ["v3"], ["o0"], to=TensorProto.FLOAT),
+    ]
     assert rejected(make_model, doubled, {}) == ["Add", "Cast"]
 
 
@@ -195,7 +204,7 @@ def test_accepted_models_compute_correct_results_in_32_bits(make_model: Any, see
         nodes, constants = _chain(random_)
         last = nodes[-1].output[0]
         as_size = random_.random() < 0.5
-        end = [h.make_node("Cast", [last], ["o0"], to=1)]
+        end = [h.make_node("Cast", [last], ["o0"], to=TensorProto.FLOAT)]
         if as_size:
             end = [h.make_node("Unsqueeze", [last, "axis"], ["shape"]), h.make_node("Expand", ["i0", "shape"], ["o0"])]
         arrays = {name: np.array(value) for name, value in constants.items()} | {"axis": np.array([0])}

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto
 from onnx import helper as h
 
 from tests.toolchain import tensorrt86 as trt
@@ -20,10 +21,10 @@ FLOAT, HALF = trt.DataType.FLOAT, trt.DataType.HALF
 def mixed(make_model: Any) -> bytes:
     """A model with float32 input and output, a product in float16, a softmax in float32, and a size."""
     nodes = [
-        h.make_node("Cast", ["i0"], ["v0"], to=10),
-        h.make_node("Cast", ["w0"], ["v1"], to=10),
+        h.make_node("Cast", ["i0"], ["v0"], to=TensorProto.FLOAT16),
+        h.make_node("Cast", ["w0"], ["v1"], to=TensorProto.FLOAT16),
         h.make_node("MatMul", ["v0", "v1"], ["v2"]),
-        h.make_node("Cast", ["v2"], ["v3"], to=1),
+        h.make_node("Cast", ["v2"], ["v3"], to=TensorProto.FLOAT),
         h.make_node("Softmax", ["v3"], ["v4"]),
         h.make_node("Shape", ["v4"], ["v5"]),
         h.make_node("Greater", ["v4", "c0"], ["v6"]),
@@ -142,8 +143,8 @@ def test_outputs_of_a_loop_have_the_type_of_its_body() -> None:
     body = h.make_graph(
         [
             h.make_node("Identity", ["condition"], ["next_condition"]),
-            h.make_node("Cast", ["state"], ["as_float"], to=1),
-            h.make_node("Cast", ["as_float"], ["next_state"], to=10),
+            h.make_node("Cast", ["state"], ["as_float"], to=TensorProto.FLOAT),
+            h.make_node("Cast", ["as_float"], ["next_state"], to=TensorProto.FLOAT16),
             h.make_node("Identity", ["as_float"], ["scanned"]),
         ],
         "nested",
@@ -159,8 +160,8 @@ def test_outputs_of_a_loop_have_the_type_of_its_body() -> None:
 
 def test_layers_after_a_cast_in_a_nested_graph_have_its_type() -> None:
     """The values of a cast in a nested graph are not in the outer graph."""
-    casts = [h.make_node("Cast", ["v0"], ["t0"], to=1), h.make_node("Exp", ["t0"], ["t1"])]
-    model = read_outline(nested([*casts, h.make_node("Cast", ["t1"], ["r0"], to=10)], 10, 10))
+    casts = [h.make_node("Cast", ["v0"], ["t0"], to=TensorProto.FLOAT), h.make_node("Exp", ["t0"], ["t1"])]
+    model = read_outline(nested([*casts, h.make_node("Cast", ["t1"], ["r0"], to=TensorProto.FLOAT16)], 10, 10))
     values = (("v0", HALF), ("t0", FLOAT), ("t1", FLOAT), ("r0", HALF))
     half, as_float, exponential, as_half = (trt.FakeTensor(name, dtype) for name, dtype in values)
     layers = [

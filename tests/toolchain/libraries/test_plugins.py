@@ -19,7 +19,7 @@ ROI = ("RoiPlugin", "1", "")
 
 
 class FakeTensorRT:
-    """TensorRT with its registry of plugins. `load_library` registers `ROI`, whatever the library contains."""
+    """TensorRT with its registry of plugins. `load_library` registers `ROI` for any library."""
 
     def __init__(self) -> None:
         self.loaded: list[str] = []
@@ -46,7 +46,7 @@ def _no_loaded_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def libraries(tmp_path: Path) -> list[bytes]:
-    """The bytes of three libraries. The first two have a function for which TensorRT loads them. The third has none."""
+    """The bytes of three libraries. The first two have a function for which TensorRT loads them."""
     contents = []
     for number, name in enumerate(("getCreators", "getPluginCreators", "nothing")):
         (tmp_path / "code.c").write_text(f"int {name}(void) {{ return {number}; }}\n")

@@ -38,7 +38,7 @@ def parameters(seed: int = 0, **changes: Any) -> list[np.ndarray]:
 
 
 def normalization(make_model: Any, values: Sequence[np.ndarray], dtype: int = HALF, **attributes: Any) -> bytes:
-    """A model that casts its input to `dtype`, normalizes it with the parameters `values`, and casts the result to float32."""
+    """A model that casts its input to `dtype`, normalizes it with the parameters `values`, and casts to float32."""
     nodes = [
         h.make_node("Cast", ["i0"], ["v0"], to=dtype),
         h.make_node("BatchNormalization", ["v0", "w0", "w1", "w2", "w3"], ["v1"], **attributes),

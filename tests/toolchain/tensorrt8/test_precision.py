@@ -104,8 +104,8 @@ def test_constrains_layers_that_only_move_data_if_the_data_is_float32(make_model
 
 
 def nested(branch: list[Any], result_type: int, input_type: int) -> bytes:
-    """A model whose output o0 is the exponential of an If with the condition i0. The first branch has the nodes `branch`, which
-    compute r0 from v0. The second branch casts v0. v0 is equal to the input i1."""
+    """A model whose output o0 is the exponential of an If with the condition i0. The first branch has the nodes `branch`,
+    which compute r0 from v0. The second branch casts v0. v0 is equal to the input i1."""
     branches = [
         h.make_graph(nodes, "nested", [], [h.make_tensor_value_info(name, result_type, [4])])
         for nodes, name in (

@@ -47,7 +47,7 @@ def flags(settings: BuilderSettings) -> int:
 
 
 def facts(name: str) -> dict[str, Any]:
-    """Return the facts. Pairs are about the default and another value; of `manifest`, about a valid and an invalid value."""
+    """Return the facts. A pair is about the default and another value, or (`manifest`) a valid and an invalid value."""
     value = other_value(name)
     changed = replace(BuilderSettings(), **{name: value})
     build = recipe_values.Build()

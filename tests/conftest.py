@@ -138,12 +138,12 @@ def _workers_of_this_process() -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
     """Start new workers, as users do, in a test with the mark `cold_workers`, and in the fixtures that it creates."""
-    off = servers.off
-    servers.off = off or item.get_closest_marker("cold_workers") is not None
+    were_off = servers.are_off
+    servers.are_off = were_off or item.get_closest_marker("cold_workers") is not None
     try:
         return (yield)
     finally:
-        servers.off = off
+        servers.are_off = were_off
 
 
 def ran(document: Any) -> dict[str, int]:

@@ -49,7 +49,14 @@ class Project:
         """Run a command. Return its standard output, and whether the null build wrote it."""
         variables = {**self.environment, **environment}
         process = subprocess.run(
-            [sys.executable, "-X", "importtime", *servers.start("trtbuild.__main__", variables), command, *arguments],
+            [
+                sys.executable,
+                "-X",
+                "importtime",
+                *servers.python_arguments("trtbuild.__main__", variables),
+                command,
+                *arguments,
+            ],
             cwd=self.root,
             env=variables,
             capture_output=True,

@@ -155,18 +155,19 @@ def _split(paragraph: str) -> Iterator[str]:
 
 
 def _python(text: str) -> Iterator[tuple[int, str]]:
+    """Yield (line, text) of the comments, docstrings and messages of a Python file."""
     yield from _comments(text)
-    docstrings: set[ast.AST] = set()
+    read_nodes: set[ast.AST] = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             docstring = ast.get_docstring(node)
             if docstring is not None:
-                docstrings.update(ast.walk(node.body[0]))
+                read_nodes.update(ast.walk(node.body[0]))
                 yield from _blocks(docstring, node.body[0].lineno)
-        elif node not in docstrings and _ENGLISH.search(message := _message(node)) and message.count(" ") >= 3:
-            docstrings.update(ast.walk(node))
+        elif node not in read_nodes and _ENGLISH.search(message := _message(node)) and message.count(" ") >= 3:
+            read_nodes.update(ast.walk(node))
             if _is_program(message):
-                yield from ((node.lineno + line - 1, text) for line, text in _python(textwrap.dedent(message)))
+                yield from ((node.lineno + line - 1, part) for line, part in _python(textwrap.dedent(message)))
             else:
                 yield node.lineno, message
 
@@ -208,8 +209,13 @@ def _comments(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _markdown(text: str) -> Iterator[tuple[int, str]]:
-    without_code = re.sub(r"^```.*?^```", lambda m: "\n" * m[0].count("\n"), text, flags=re.DOTALL | re.MULTILINE)
-    without_code = re.sub(r"<!--.*?-->", lambda m: "\n" * m[0].count("\n"), without_code, flags=re.DOTALL)
+    """Yield (line, text) of the blocks of a Markdown document, without code and comments."""
+
+    def empty_lines(match: re.Match[str]) -> str:
+        return "\n" * match[0].count("\n")  # keeps the numbers of later lines
+
+    without_code = re.sub(r"^```.*?^```", empty_lines, text, flags=re.DOTALL | re.MULTILINE)
+    without_code = re.sub(r"<!--.*?-->", empty_lines, without_code, flags=re.DOTALL)
     for line, block in _blocks(without_code, 1):
         if block.lstrip().startswith("|"):
             yield from ((line, cell) for cell in block.split("|"))
@@ -221,11 +227,11 @@ def _blocks(text: str, first_line: int) -> Iterator[tuple[int, str]]:
     """Yield (line, text) of the paragraphs, list items, table rows and headings of a text."""
     start, block = first_line, ""
     for number, line in enumerate(text.splitlines(), first_line):
-        begins = re.match(r"\s*(\d+\.|[*+-]|\||#+)\s*", line)
-        if not line.strip() or begins:
+        block_start = re.match(r"\s*(\d+\.|[*+-]|\||#+)\s*", line)
+        if not line.strip() or block_start:
             if block.strip():
                 yield start, block
-            start, block = number, line[begins.end() :] if begins and begins[1] != "|" else line
+            start, block = number, line[block_start.end() :] if block_start and block_start[1] != "|" else line
         else:
             block += f"\n{line}"
     if block.strip():

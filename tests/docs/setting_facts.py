@@ -25,11 +25,12 @@ from trtbuild.errors import ManifestErrors
 from trtbuild.manifest import load, reference
 from trtbuild.toolchain.compiling.configuration import configure
 
-BAD = "surely not"
+#: A value that no setting has.
+INVALID_VALUE = "surely not"
 
 
-def manifest(name: str, value: Any) -> Any:
-    """Load a manifest in which the setting has this value. Return the value of the loaded setting, or the errors."""
+def loaded_value(name: str, value: Any) -> Any:
+    """Return the setting of the model that a manifest with this value defines, or the text of the manifest's errors."""
     Path("trtbuild.yaml").write_text(f"{BASE}    builder: {{{name}: {json.dumps(value)}}}\n")
     try:
         (model,) = load(Path()).models
@@ -46,14 +47,15 @@ def flags(settings: BuilderSettings) -> int:
 
 
 def facts(name: str) -> dict[str, Any]:
+    """Return the facts. A pair is about the default and another value, or (`manifest`) a valid and an invalid value."""
     value = other_value(name)
     changed = replace(BuilderSettings(), **{name: value})
     build = recipe_values.Build()
-    other = replace(build, model=replace(build.model, builder=replace(build.model.builder, **{name: value})))
+    changed_build = replace(build, model=replace(build.model, builder=replace(build.model.builder, **{name: value})))
     return {
-        "manifest": [manifest(name, value), manifest(name, BAD)],
+        "manifest": [loaded_value(name, value), loaded_value(name, INVALID_VALUE)],
         "keys": {stage: recipe.key for stage, recipe in build.recipes().items()},
-        "other keys": {stage: recipe.key for stage, recipe in other.recipes().items()},
+        "other keys": {stage: recipe.key for stage, recipe in changed_build.recipes().items()},
         "flags": [flags(BuilderSettings()), flags(changed)],
         "reference": [line for line in reference().splitlines() if f"`{name}`" in line],
         "trtexec": [command_of().arguments, command_of(changed).arguments],

@@ -19,15 +19,17 @@ from tests.core.recipes.test_recipe import GOLDEN
 
 ROOT = Path(__file__).parents[2]
 NAME = "error_on_timing_cache_miss"
+#: The file that the recipe changes, and the text before which it adds the field.
 TABLE = "core/model/builder_settings.py"
 END = "\n\n\n#: The facts about every setting"
 
 
 def field_of_the_recipe() -> str:
+    """The code that the recipe adds."""
     page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
     section = page.partition("### Adding a builder setting\n")[2].partition("\n### ")[0]
     (code,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    assert len([line for line in section.splitlines() if line.strip()]) <= 22
+    assert len([line for line in section.splitlines() if line.strip()]) <= 22  # the recipe is short
     return str(code)
 
 

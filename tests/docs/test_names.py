@@ -20,8 +20,8 @@ DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md")), ROOT /
 FOLDERS = [path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"]
 TREES = ["trtbuild", "tests", "benchmarks", "docs", "manifests"]
 
-#: Files of a user's project in examples.
-OF_USERS = {"model.py", "use.py"}
+#: Files of a user's project, which examples name.
+FILES_OF_USERS = {"model.py", "use.py"}
 
 
 def spans(page: Path) -> list[str]:
@@ -63,22 +63,27 @@ def resolves(dotted: str) -> bool:
     return False
 
 
+def missing_names(span: str) -> Iterator[str]:
+    """Yield each name in a text in backquotes that does not exist: a path, the name of a Python file, a dotted name."""
+    if span in FILES_OF_USERS:
+        return
+    if re.fullmatch(rf"(?:{'|'.join([*FOLDERS, *TREES])})/[\w/.-]*", span) and not exists(span):
+        yield span
+    if re.fullmatch(r"\w+\.py", span) and span not in file_names():
+        yield span
+    dotted = re.match(rf"(?:(trtbuild)|{'|'.join([*FOLDERS, 'benchmarks', 'tests'])})(?:\.\w+)+", span)
+    if dotted is None or re.search(r"\.(py|md|yaml|yml|lock|json|toml|bundle)\b", dotted[0]):
+        return  # the name of a file
+    if re.match(r"/\d", span[dotted.end() :]):
+        return  # the name of a schema, such as `trtbuild.build/1`
+    begins_with_package = dotted[1] or dotted[0].startswith(("benchmarks", "tests"))
+    if not resolves(dotted[0] if begins_with_package else f"trtbuild.{dotted[0]}"):
+        yield dotted[0]
+
+
 @pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_file_and_dotted_name_exists(page: Path) -> None:
-    missing = []
-    for span in spans(page):
-        rooted = re.fullmatch(rf"(?:{'|'.join([*FOLDERS, *TREES])})/[\w/.-]*", span)
-        if rooted and span not in OF_USERS and not exists(span):
-            missing.append(span)
-        if re.fullmatch(r"[\w/]+\.py", span) and "/" not in span and span not in OF_USERS | file_names():
-            missing.append(span)
-        dotted = re.match(rf"(?:(trtbuild)|{'|'.join([*FOLDERS, 'benchmarks', 'tests'])})(?:\.\w+)+", span)
-        is_schema = dotted and re.match(r"/\d", span[dotted.end() :])
-        if dotted and not is_schema and not re.search(r"\.(py|md|yaml|yml|lock|json|toml|bundle)\b", dotted[0]):
-            name = dotted[0] if dotted[1] or dotted[0].startswith(("benchmarks", "tests")) else f"trtbuild.{dotted[0]}"
-            if not resolves(name):
-                missing.append(dotted[0])
-    assert missing == []
+    assert [name for span in spans(page) for name in missing_names(span)] == []
 
 
 def files_in_tables() -> Iterator[tuple[str, Path | None, list[str]]]:
@@ -104,8 +109,8 @@ def test_files_without_a_folder_are_in_the_folder_before_them() -> None:
 def test_names_in_parentheses_are_in_the_file_before_them() -> None:
     pairs = [(path, name) for _, path, names in files_in_tables() if path and path.is_file() for name in names]
     assert len(pairs) > 60
-    wrong = [(path, name) for path, name in pairs if not words_of(path).issuperset(name.split("."))]
-    assert wrong == []
+    missing = [(path, name) for path, name in pairs if not words_of(path).issuperset(name.split("."))]
+    assert missing == []
 
 
 def test_the_list_of_functions_that_a_build_calls_is_right() -> None:
@@ -121,11 +126,22 @@ def test_the_list_of_functions_that_a_build_calls_is_right() -> None:
 
 
 def test_names_that_do_not_exist_are_recognized() -> None:
+    for span in ("driver/nothing.py", "nothing_at_all.py", "core.planning.nothing", "trtbuild.core.planning.nothing"):
+        assert list(missing_names(span)) == [span]
+    for span in (
+        "driver/building",
+        "executor.py",
+        "core.recipes.keys",
+        "trtbuild.build/1",
+        "trtbuild.yaml",
+        "model.py",
+    ):
+        assert list(missing_names(span)) == []
     assert not exists("driver/nothing.py")
     assert exists("driver/building/execution/executor.py")
     assert not resolves("trtbuild.core.planning.nothing")
     assert resolves("trtbuild.core.recipes.keys.STEP_VERSIONS")
 
 
-def test_the_files_that_the_tests_begin_with_exist() -> None:
+def test_the_files_that_the_test_run_starts_first_exist() -> None:
     assert [name for name in SLOWEST if not (ROOT / "tests" / name).is_file()] == []

@@ -23,8 +23,8 @@ def test_the_page_is_current(name: str) -> None:
 
 def test_every_command_and_flag_is_on_the_page() -> None:
     text = reference.command_line()
-    inner = [f"cache {name}" for name in cli.commands["cache"].commands]  # type: ignore[attr-defined]
-    for name in (*cli.commands, *inner):
+    cache_commands = [f"cache {name}" for name in cli.commands["cache"].commands]  # type: ignore[attr-defined]
+    for name in (*cli.commands, *cache_commands):
         assert f"### `trtbuild {name}`\n" in text
     for command in (cli, *cli.commands.values()):
         for option in command.params:

@@ -1,4 +1,7 @@
-"""The tests of each rule of the design. A test checks that they exist."""
+"""The tests of each rule of the design. A test checks that they exist.
+
+A rule begins with its number in the design. The names of some tests have the number, too (`test_rule_4_1_…`).
+"""
 
 from __future__ import annotations
 
@@ -72,7 +75,7 @@ RULES: dict[str, dict[str, list[str]]] = {
         "stages/lower/half_precision/test_operators.py": ["test_sensitive_operators_stay_in_float32"],
     },
     "3 partition: the parser decides which operators TensorRT supports; a refused piece is cut again": {
-        "toolchain/compiling/test_parsing.py": ["test_refuses_what_supports_operator_says_yes_to"],
+        "toolchain/compiling/test_parsing.py": ["test_refuses_nodes_for_which_supports_operator_returns_true"],
         "stages/partition/test_run.py": [
             "test_a_refused_operator_becomes_a_torch_partition",
             "test_min_block_size_keeps_a_whole_model",
@@ -102,20 +105,20 @@ RULES: dict[str, dict[str, list[str]]] = {
     "3 two phases: the plan is complete as soon as the partition records exist": {
         "core/planning/test_planning.py": ["test_after_each_stage_the_next_one_is_known"],
     },
-    "4.1": {
+    "4.1 keys: different recipes have different encodings": {
         "core/values/test_encoding.py": [
             "test_values_of_different_types_have_different_encodings",
             "test_floats_are_encoded_by_their_bits",
         ],
         "core/recipes/test_recipe.py": ["test_the_key_is_sha256_over_domain_schema_and_encoding"],
     },
-    "4.2": {
+    "4.2 keys: a field is in a key, or in the table of excluded fields with a reason": {
         "core/recipes/test_key_fields.py": [
             "test_every_field_is_in_a_key_or_excluded",
             "test_every_field_is_accounted_for",
         ]
     },
-    "4.3": {
+    "4.3 keys: the text of a graph has everything that changes a result, and no names": {
         "stages/program/test_soundness.py": [
             "test_two_graphs_that_differ_in_one_thing_have_different_texts",
             "test_names_of_modules_weights_and_variables_are_not_in_the_text",
@@ -123,38 +126,44 @@ RULES: dict[str, dict[str, list[str]]] = {
             "test_the_digest_does_not_depend_on_path_hash_seed_user_locale_and_time_zone",
         ],
     },
-    "4.4": {
+    "4.4 keys: a custom operator is identified by its implementation; if it is unknown, nothing is cached": {
         "stages/trace/discovery/test_isolation.py": [
             "test_a_custom_operator_is_identified_by_the_digest_of_its_file",
             "test_a_trace_with_an_operator_of_unknown_implementation_is_not_cached",
         ],
     },
-    "4.5": {
+    "4.5 keys: weights are in the key of an engine by their digests, in order": {
         "core/recipes/test_keys.py": ["test_an_engine_has_its_weights_in_its_key_in_order"],
         "driver/project/test_weights_file.py": ["test_every_tensor_becomes_a_blob_of_its_bytes"],
     },
-    "4.6": {
+    "4.6 keys: profiles count in order, with the ranges that follow from the bounds": {
         "core/recipes/test_keys.py": ["test_all_profiles_count_in_order"],
         "core/planning/test_expand.py": ["test_ranges_come_from_bounds_not_from_the_values_at_min_and_max"],
     },
-    "4.7": {
+    "4.7 keys: the toolchain, the platform, the environment and all settings count": {
         "core/recipes/test_keys.py": ["test_toolchain_version_platform_and_environment_count"],
         "toolchain/compiling/test_configuration.py": ["test_every_setting_reaches_tensorrt_rtx"],
     },
-    "4.8": {
+    "4.8 keys: versions are those of the process that runs the step": {
         "core/planning/test_planning.py": ["test_without_torch_a_trace_of_the_same_files_is_accepted_and_named"],
-        "toolchain/compiling/test_compiler.py": ["test_rejects_another_version_than_the_key_says"],
+        "toolchain/compiling/test_compiler.py": ["test_rejects_another_version_than_the_job_names"],
     },
-    "4.9": {"core/recipes/test_keys.py": ["test_the_sm_of_a_target_is_in_the_key_and_its_name_is_not"]},
-    "4.10": {"core/recipes/test_keys.py": ["test_a_new_step_version_changes_the_key_of_that_step_only"]},
-    "4.11": {
+    "4.9 keys: the SM of a target counts, its name does not": {
+        "core/recipes/test_keys.py": ["test_the_sm_of_a_target_is_in_the_key_and_its_name_is_not"]
+    },
+    "4.10 keys: a step has a version": {
+        "core/recipes/test_keys.py": ["test_a_new_step_version_changes_the_key_of_that_step_only"]
+    },
+    "4.11 keys: a result with the same content stops a rebuild": {
         "core/planning/test_planning.py": [
             "test_a_comment_runs_the_trace_and_nothing_after_it",
             "test_a_new_torch_runs_everything_on_the_torch_side_and_no_engine",
         ],
     },
-    "4.12": {"core/planning/test_verdicts.py": ["test_a_record_of_another_recipe_under_the_key_is_a_miss"]},
-    "4.13": {
+    "4.12 keys: a record is a hit only if its recipe is the wanted one": {
+        "core/planning/test_verdicts.py": ["test_a_record_of_another_recipe_under_the_key_is_a_miss"]
+    },
+    "4.13 keys: the same recipe has the same key everywhere": {
         "core/recipes/test_recipe.py": ["test_golden_keys"],
         "core/recipes/test_keys.py": ["test_keys_do_not_depend_on_hash_seed_place_locale_time_zone_or_user"],
         "core/recipes/test_key_fields.py": ["test_a_field_changes_the_keys_that_it_is_in_and_no_other"],

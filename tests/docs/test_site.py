@@ -63,7 +63,7 @@ class Page(HTMLParser):
 def test_every_link_of_the_site_has_a_target(site: Path) -> None:
     pages = {path: Page(path) for path in site.rglob("*.html") if path.name != "404.html"}
     assert len(pages) == len(list(DOCS.glob("*.md")))
-    wrong = []
+    broken_links = []
     for path, page in pages.items():
         for link in (*page.links, *page.loads):
             parts = urlsplit(link)
@@ -74,8 +74,8 @@ def test_every_link_of_the_site_has_a_target(site: Path) -> None:
             if not target.exists() or (
                 parts.fragment and target in pages and parts.fragment not in pages[target].names
             ):
-                wrong.append((path.name, link))
-    assert wrong == []
+                broken_links.append((path.name, link))
+    assert broken_links == []
 
 
 @needs_mkdocs
@@ -85,7 +85,7 @@ def test_a_page_loads_nothing_from_another_host(site: Path) -> None:
 
 
 @needs_mkdocs
-def test_the_site_has_no_python_files(site: Path) -> None:
+def test_the_site_has_pictures_and_pipelines_but_no_python_files(site: Path) -> None:
     assert [path.name for path in site.rglob("*.py")] == []
     assert (site / "screens" / "first-build.svg").exists()
     assert (site / "github-actions" / "build.yml").exists()
@@ -93,11 +93,11 @@ def test_the_site_has_no_python_files(site: Path) -> None:
 
 def test_every_page_is_in_the_navigation_and_on_the_first_page() -> None:
     text = (ROOT / "mkdocs.yml").read_text("utf-8")
-    listed = re.findall(r"([\w-]+\.md)$", yaml.safe_dump(yaml.safe_load(text)["nav"], width=1000), re.MULTILINE)
+    in_navigation = re.findall(r"([\w-]+\.md)$", yaml.safe_dump(yaml.safe_load(text)["nav"], width=1000), re.MULTILINE)
     pages = sorted(path.name for path in DOCS.glob("*.md"))
-    assert sorted(listed) == pages
-    first = (DOCS / "index.md").read_text("utf-8")
-    assert [name for name in pages if name != "index.md" and f"]({name})" not in first] == []
+    assert sorted(in_navigation) == pages
+    first_page = (DOCS / "index.md").read_text("utf-8")
+    assert [name for name in pages if name != "index.md" and f"]({name})" not in first_page] == []
 
 
 def heading_names(page: Path) -> set[str]:

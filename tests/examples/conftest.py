@@ -31,8 +31,8 @@ from trtbuild.store.local.local import LocalStore
 #: Any of the targets, because ONNX models and programs are the same for all of them.
 TARGET = "ada"
 
-#: Largest value + 1 of integer inputs.
-INTEGERS = {"input_ids": 1000, "attention_mask": 2, "ids": 100}
+#: Integer inputs have values from 0 up to this number, exclusive.
+INTEGER_LIMITS = {"input_ids": 1000, "attention_mask": 2, "ids": 100}
 
 Tensors = Mapping[str, torch.Tensor]
 Runner = Callable[[Partition, Sequence[torch.Tensor]], Sequence[torch.Tensor]]
@@ -69,6 +69,7 @@ class Example:
         return record
 
     def output(self, step: str, name: str) -> bytes:
+        """The content of an output of a step."""
         return self._store.get_bytes(self.record(step).outputs[name].sha256)
 
     @functools.cached_property
@@ -88,7 +89,7 @@ class Example:
         generator = torch.Generator().manual_seed(hash(tuple(sizes)) % 2**31)
         for entry, shape in zip(self.model.inputs, self.shapes.input_shapes(sizes), strict=True):
             if entry.dtype.startswith("int"):
-                tensors[entry.name] = torch.randint(INTEGERS[entry.name], shape, generator=generator)
+                tensors[entry.name] = torch.randint(INTEGER_LIMITS[entry.name], shape, generator=generator)
             else:
                 tensors[entry.name] = torch.randn(shape, generator=generator)
         return tensors
@@ -97,6 +98,7 @@ class Example:
 
     @functools.cached_property
     def eager(self) -> Callable[..., Any]:
+        """The original model. onnxruntime runs the source of an ONNX model."""
         source = self.model.source
         if source.kind == "torchscript":
             return torch.jit.load(self._built.project / source.target)
@@ -125,6 +127,7 @@ class Example:
         return run
 
     def run_eager(self, inputs: Tensors) -> list[torch.Tensor]:
+        """The tensors that the original model returns."""
         positional = [inputs[entry.name] for entry in self.model.inputs if not entry.keyword]
         named = {entry.name: inputs[entry.name] for entry in self.model.inputs if entry.keyword}
         with torch.no_grad():
@@ -135,6 +138,7 @@ class Example:
 
     @functools.cached_property
     def weights(self) -> list[torch.Tensor]:
+        """The weights of the traced program, by their slots."""
         table = json.loads(self.output("trace", "weights"))
         weights = []
         for slot in range(len(table)):
@@ -164,7 +168,7 @@ class Example:
     def _session(self, name: str) -> onnxruntime.InferenceSession:
         """A session of onnxruntime with the ONNX model and the weights that are in the engine's recipe."""
         parts = dict(self.record(f"engine/{name}@{TARGET}").recipe.parts)
-        weights = {name: self._store.get_bytes(entry["sha256"]) for name, entry in parts["weights"].items()}
+        weights = {weight: self._store.get_bytes(entry["sha256"]) for weight, entry in parts["weights"].items()}
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
         model = with_inline_weights(self._store.get_bytes(str(parts["onnx"])), weights)
@@ -188,8 +192,8 @@ class Example:
             values |= {f"{part.name}:{k}": value for k, value in enumerate(results)}
         return values
 
-    def stitched(self, inputs: Tensors, runner: Runner | None = None) -> list[torch.Tensor]:
-        """The outputs of the model, computed partition by partition."""
+    def run_partitions(self, inputs: Tensors, runner: Runner | None = None) -> list[torch.Tensor]:
+        """The outputs of the model, computed partition by partition. `runner` is `in_onnx` by default."""
         values = self.values(inputs, runner or self.in_onnx)
         return [values[source] for source in self.partitions.outputs]
 
@@ -206,22 +210,22 @@ def sorted_manifests() -> list[str]:
     return [f"manifests/{path.name}" for path in sorted((root / "manifests").glob("*.yaml"))]
 
 
-def relative_difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:
-    """The largest difference, relative to the largest value. For bools and integers: 0 or infinite."""
-    assert ours.dtype == theirs.dtype and ours.shape == theirs.shape, (
-        f"{ours.dtype}{ours.shape} {theirs.dtype}{theirs.shape}"
+def relative_difference(computed: torch.Tensor, expected: torch.Tensor) -> float:
+    """The largest difference, relative to the largest expected value. For bools and integers: 0 or infinite."""
+    assert computed.dtype == expected.dtype and computed.shape == expected.shape, (
+        f"{computed.dtype}{computed.shape} {expected.dtype}{expected.shape}"
     )
-    if not ours.is_floating_point():
-        return 0.0 if torch.equal(ours, theirs) else float("inf")
-    assert not ours.isnan().any() and not theirs.isnan().any()
-    if not ours.numel():
+    if not computed.is_floating_point():
+        return 0.0 if torch.equal(computed, expected) else float("inf")
+    assert not computed.isnan().any() and not expected.isnan().any()
+    if not computed.numel():
         return 0.0
-    scale = theirs.double().abs().max().clamp_min(1e-30)
-    return float((ours.double() - theirs.double()).abs().max() / scale)
+    scale = expected.double().abs().max().clamp_min(1e-30)
+    return float((computed.double() - expected.double()).abs().max() / scale)
 
 
 @pytest.fixture(scope="session")
-def example(built_examples: BuiltExamples) -> Callable[[str], Example]:
+def find_example(built_examples: BuiltExamples) -> Callable[[str], Example]:
     """A function that returns an example by its name. It returns the same object each time."""
     examples: dict[str, Example] = {}
 

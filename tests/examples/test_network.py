@@ -18,7 +18,7 @@ from trtbuild.toolchain.networks.recording import NetworkInput, RecordedNetwork,
 MANIFESTS = str(Path(__file__).parents[2] / "manifests")
 
 
-class Computed:
+class NetworkInPyTorch:
     """A recorded network whose convolutions, activations, sums, products and resizes PyTorch computes."""
 
     def __init__(self, recorded: RecordedNetwork, *inputs: torch.Tensor) -> None:
@@ -34,6 +34,7 @@ class Computed:
         self.outputs = [self._value(written) for written in document["outputs"]]
 
     def _value(self, written: Any) -> torch.Tensor:
+        """The tensor that the document names: an input, or the output of a call."""
         if "input" in written:
             return self._inputs[written["input"]]
         number = written["output"][0]
@@ -73,7 +74,7 @@ def test_the_recorded_network_equals_the_detector_of_pytorch(height: int, width:
         )
         image = torch.randn(1, 3, height, width, generator=torch.Generator().manual_seed(0))
         eager = module.build(8)(image)
-        computed = Computed(recorded, image)
+        network = NetworkInPyTorch(recorded, image)
     assert [name for name, _, _ in recorded.outputs] == list(eager)
-    for ours, theirs in zip(computed.outputs, eager.values(), strict=True):
-        assert relative_difference(ours, theirs) <= 1e-5
+    for computed, expected in zip(network.outputs, eager.values(), strict=True):
+        assert relative_difference(computed, expected) <= 1e-5

@@ -37,8 +37,8 @@ def test_a_package_has_engines_for_each_architecture_and_the_files_of_its_index(
     index = built_examples.index(name)
     assert sorted(target["sm"] for target in index["targets"].values()) == [86, 89, 120]
     for target in index["targets"].values():
-        wanted = {part["name"] for part in target["partitions"]["partitions"] if part["kind"] == "tensorrt"}
-        assert set(target["engines"]) == wanted and wanted
+        engine_names = {part["name"] for part in target["partitions"]["partitions"] if part["kind"] == "tensorrt"}
+        assert set(target["engines"]) == engine_names and engine_names
         assert set(target["engines"].values()) <= set(index["files"])
     root = built_examples.project / "dist" / name
     files = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
@@ -56,57 +56,57 @@ def test_engines_of_different_architectures_differ(built_examples: BuiltExamples
 
 
 @pytest.mark.parametrize("name", ["three_parts", "chosen"])
-def test_models_with_an_unsupported_operator_have_three_partitions(name: str, example: Find) -> None:
-    parts = example(name).partitions.partitions
+def test_models_with_an_unsupported_operator_have_three_partitions(name: str, find_example: Find) -> None:
+    parts = find_example(name).partitions.partitions
     assert [part.kind for part in parts] == ["tensorrt", "torch", "tensorrt"]
     (operator,) = {"three_parts": ["aten.sort.stable"], "chosen": ["aten.cumsum.default"]}[name]
     assert list(parts[1].reasons) == [operator]
 
 
 @pytest.mark.parametrize("name", [name for name in example_names() if name not in ("vit", "three_parts", "chosen")])
-def test_all_other_models_are_one_engine(name: str, example: Find) -> None:
-    assert [(part.name, part.kind) for part in example(name).partitions.partitions] == [("model", "tensorrt")]
+def test_all_other_models_are_one_engine(name: str, find_example: Find) -> None:
+    assert [(part.name, part.kind) for part in find_example(name).partitions.partitions] == [("model", "tensorrt")]
 
 
-def test_equal_layers_share_one_conversion(example: Find, built_examples: BuiltExamples) -> None:
+def test_equal_layers_share_one_conversion(find_example: Find, built_examples: BuiltExamples) -> None:
     layers = [f"layers.{number}" for number in range(4)]
-    assert [part.name for part in example("vit").partitions.partitions] == ["p0", *layers, "p5"]
+    assert [part.name for part in find_example("vit").partitions.partitions] == ["p0", *layers, "p5"]
     assert len({built_examples.key(f"vit/convert/{layer}") for layer in layers}) == 1
     assert len({built_examples.key(f"vit/engine/{layer}@ada") for layer in layers}) == 4
     verdicts = Counter(
         step["verdict"] for step in built_examples.document["steps"] if step["id"].startswith("vit/convert/layers")
     )
-    assert verdicts["run"] <= 1
+    assert verdicts["run"] <= 1  # 0 if the cache had the conversion before the build
 
 
 @pytest.mark.parametrize("name", example_names())
-def test_the_range_of_a_partition_input_contains_every_possible_size(name: str, example: Find) -> None:
+def test_the_range_of_a_partition_input_contains_every_possible_size(name: str, find_example: Find) -> None:
     """For all symbols within a profile, each size expression is inside its range."""
-    found = example(name)
-    choose = random.Random(name)
-    for profile in found.model.profiles:
-        low, high = (symbol_values(found.shapes, profile, which) for which in ("min", "max"))
-        opt = sizes_in_units(found.shapes, symbol_values(found.shapes, profile, "opt"))
-        for part in found.partitions.partitions:
+    example = find_example(name)
+    rng = random.Random(name)
+    for profile in example.model.profiles:
+        low, high = (symbol_values(example.shapes, profile, which) for which in ("min", "max"))
+        opt = sizes_in_units(example.shapes, symbol_values(example.shapes, profile, "opt"))
+        for part in example.partitions.partitions:
             for _, tensor_type in part.inputs:
-                bounds = input_range(tensor_type.shape, found.shapes, profile)
+                bounds = input_range(tensor_type.shape, example.shapes, profile)
                 assert bounds.opt == tuple(evaluate(size, opt) for size in tensor_type.shape)
                 for _ in range(50):
                     symbols = [
-                        choose.randint(smallest // symbol.multiple_of, largest // symbol.multiple_of)
-                        for smallest, largest, symbol in zip(low, high, found.shapes.symbols, strict=True)
+                        rng.randint(smallest // symbol.multiple_of, largest // symbol.multiple_of)
+                        for smallest, largest, symbol in zip(low, high, example.shapes.symbols, strict=True)
                     ]
                     for size, least, most in zip(tensor_type.shape, bounds.min, bounds.max, strict=True):
                         assert least <= evaluate(size, symbols) <= most
 
 
-def test_computed_tensors_have_the_sizes_of_the_expressions(example: Find) -> None:
+def test_computed_tensors_have_the_sizes_of_the_expressions(find_example: Find) -> None:
     for name in ("vit", "three_parts", "detector"):
-        found = example(name)
-        for _, sizes in found.points:
-            values = found.values(found.inputs(sizes), found.in_torch)
-            symbols = sizes_in_units(found.shapes, sizes)
-            for part in found.partitions.partitions:
+        example = find_example(name)
+        for _, sizes in example.points:
+            values = example.values(example.inputs(sizes), example.in_torch)
+            symbols = sizes_in_units(example.shapes, sizes)
+            for part in example.partitions.partitions:
                 for source, tensor_type in part.inputs:
                     assert tuple(values[source].shape) == tuple(evaluate(size, symbols) for size in tensor_type.shape)
                 for number, tensor_type in enumerate(part.outputs):
@@ -115,6 +115,7 @@ def test_computed_tensors_have_the_sizes_of_the_expressions(example: Find) -> No
                     assert str(value.dtype) == f"torch.{tensor_type.dtype}"
 
 
+#: Compiles the job of the standard input with a store. Prints the digest of the plan.
 _COMPILE = """
 import sys
 from pathlib import Path
@@ -128,19 +129,20 @@ print(hashlib.sha256(compile_engine(decode(EngineJob, json.load(sys.stdin)), sto
 """
 
 
-def test_another_process_builds_the_same_bytes(example: Find, built_examples: BuiltExamples) -> None:
+def test_another_process_builds_the_same_bytes(find_example: Find, built_examples: BuiltExamples) -> None:
     """TensorRT-RTX is reproducible, so a second build of its engines can check a cache."""
-    found = example("three_parts")
-    step = f"engine/p0@{(target := found.model.targets[1]).name}"
-    parts = dict(found.record(step).recipe.parts)
-    part = found.partitions.partitions[0]
-    table = json.loads(found.output("trace", "weights"))
+    example = find_example("three_parts")
+    target = example.model.targets[1]
+    step = f"engine/p0@{target.name}"
+    parts = dict(example.record(step).recipe.parts)
+    part = example.partitions.partitions[0]
+    table = json.loads(example.output("trace", "weights"))
     weights = [Weight(e["dtype"], tuple(e["shape"]), e["sha256"]) for e in (table[str(k)] for k in range(len(table)))]
-    settings = found.model.builder.__class__(**parts["settings"])
+    settings = example.model.builder.__class__(**parts["settings"])
     job = engine_job(
-        found.model, found.shapes, part, str(parts["onnx"]), weights, settings, target, parts["toolchain"][1]
+        example.model, example.shapes, part, str(parts["onnx"]), weights, settings, target, parts["toolchain"][1]
     )
-    completed = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", _COMPILE, str(built_examples.cache)],
         input=json.dumps(encode(job)),
         capture_output=True,
@@ -148,5 +150,5 @@ def test_another_process_builds_the_same_bytes(example: Find, built_examples: Bu
         cwd=Path(__file__).parents[2],
         check=False,
     )
-    assert completed.returncode == 0, completed.stderr
-    assert completed.stdout.strip() == found.record(step).outputs["plan"].sha256
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.strip() == example.record(step).outputs["plan"].sha256

@@ -24,48 +24,49 @@ NO_REFERENCE = "network_detector"
 WITH_REFERENCE = [name for name in example_names() if name != NO_REFERENCE]
 
 
-def points(found: Example) -> Iterator[tuple[str, tuple[int, ...]]]:
-    for point, sizes in found.points:
+def points(example: Example) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The name of each point, and the sizes of the symbols there: min, opt, max and two random points of each profile."""
+    for point, sizes in example.points:
         yield str(point), sizes
-    choose = random.Random(found.name)
-    for profile in found.model.profiles:
-        low, high = (symbol_values(found.shapes, profile, which) for which in ("min", "max"))
+    rng = random.Random(example.name)
+    for profile in example.model.profiles:
+        low, high = (symbol_values(example.shapes, profile, which) for which in ("min", "max"))
         for number in range(2):
-            units = [symbol.multiple_of for symbol in found.shapes.symbols]
+            units = [symbol.multiple_of for symbol in example.shapes.symbols]
             sizes = (
-                choose.randint(smallest // unit, largest // unit) * unit
+                rng.randint(smallest // unit, largest // unit) * unit
                 for smallest, largest, unit in zip(low, high, units, strict=True)
             )
             yield f"{profile.name}-random-{number}", tuple(sizes)
 
 
 @pytest.mark.parametrize("name", WITH_REFERENCE)
-def test_a_loaded_package_equals_the_eager_model(name: str, example: Find, built_examples: BuiltExamples) -> None:
-    found = example(name)
+def test_a_loaded_package_equals_the_eager_model(name: str, find_example: Find, built_examples: BuiltExamples) -> None:
+    example = find_example(name)
     loaded = trtbuild.load(built_examples.project / "dist" / name, device="cpu")
     module = loaded.module()
-    assert loaded.is_reference and [entry.name for entry in loaded.inputs] == [i.name for i in found.model.inputs]
-    for point, sizes in points(found):
-        inputs = found.inputs(sizes)
-        positional = [inputs[entry.name] for entry in found.model.inputs if not entry.keyword]
-        named = {entry.name: inputs[entry.name] for entry in found.model.inputs if entry.keyword}
-        ours, theirs = module(*positional, **named), found.run_eager(inputs)
-        flat = list(ours) if isinstance(ours, Fields) else pytree.tree_leaves(ours)
-        for our, their in zip(flat, theirs, strict=True):
-            assert relative_difference(our, their) <= TOLERANCE[found.model.precision], point
+    assert loaded.is_reference and [entry.name for entry in loaded.inputs] == [i.name for i in example.model.inputs]
+    for point, sizes in points(example):
+        inputs = example.inputs(sizes)
+        positional = [inputs[entry.name] for entry in example.model.inputs if not entry.keyword]
+        named = {entry.name: inputs[entry.name] for entry in example.model.inputs if entry.keyword}
+        computed, expected = module(*positional, **named), example.run_eager(inputs)
+        flat = list(computed) if isinstance(computed, Fields) else pytree.tree_leaves(computed)
+        for value, expected_value in zip(flat, expected, strict=True):
+            assert relative_difference(value, expected_value) <= TOLERANCE[example.model.precision], point
 
 
 @pytest.mark.parametrize("name", WITH_REFERENCE)
-def test_rejects_sizes_beyond_every_profile(name: str, example: Find, built_examples: BuiltExamples) -> None:
-    found = example(name)
+def test_rejects_sizes_beyond_every_profile(name: str, find_example: Find, built_examples: BuiltExamples) -> None:
+    example = find_example(name)
     module = trtbuild.load(built_examples.project / "dist" / name, device="cpu").module()
-    for number, symbol in enumerate(found.shapes.symbols):
-        sizes = [each.max for each in found.shapes.symbols]
+    for number, symbol in enumerate(example.shapes.symbols):
+        sizes = [other.max for other in example.shapes.symbols]
         sizes[number] += symbol.multiple_of
-        shapes = found.shapes.input_shapes(sizes)
+        shapes = example.shapes.input_shapes(sizes)
         inputs = {
             entry.name: torch.empty(shape, dtype=getattr(torch, entry.dtype), device="cpu")
-            for entry, shape in zip(found.model.inputs, shapes, strict=True)
+            for entry, shape in zip(example.model.inputs, shapes, strict=True)
         }
         with pytest.raises(CallRefused) as raised:
             module(**inputs)

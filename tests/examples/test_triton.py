@@ -54,40 +54,41 @@ def test_every_example_can_be_served(name: str, built_examples: BuiltExamples) -
 
 
 @pytest.mark.parametrize("name", example_names(computed=True))
-def test_an_ensemble_computes_the_model(name: str, example: Find, built_examples: BuiltExamples) -> None:
-    """Runs the steps of the ensemble as Triton does, with PyTorch in the place of the engines. The tensors of
-    requests and of steps have the types and shapes that the configurations declare."""
+def test_an_ensemble_computes_the_model(name: str, find_example: Find, built_examples: BuiltExamples) -> None:
+    """The test runs the steps of the ensemble as Triton does, with PyTorch in the place of the engines. All tensors must
+    have the types and shapes that the configurations declare."""
     index = as_tensorrt_package(built_examples.index(name))
     assert unsupported_reason(typed(index)) == NOT_NATIVE.get(name)
     if name in NOT_NATIVE:
         return
-    configs, found = configurations(index), example(name)
-    parts = {part.name: part for part in found.partitions.partitions}
+    configs, example = configurations(index), find_example(name)
+    parts = {part.name: part for part in example.partitions.partitions}
     ensemble = configs[name]
-    for _, sizes in found.points:
-        inputs = found.inputs(sizes)
+    for _, sizes in example.points:
+        inputs = example.inputs(sizes)
         values = dict(inputs)
         for entry in ensemble.input:
             _check_tensor(entry, values[entry.name], batched=ensemble.max_batch_size > 0)
         for step in ensemble.ensemble_scheduling.step:
             config, part = configs[step.model_name], parts[step.model_name.removeprefix(f"{name}.")]
             arguments = [values[step.input_map[f"i{k}"]] for k in range(len(part.inputs))]
-            results = found.in_torch(part, arguments)
+            results = example.in_torch(part, arguments)
             for entry, value in zip((*config.input, *config.output), (*arguments, *results), strict=True):
                 _check_tensor(entry, value, batched=False)
             values.update({step.output_map[f"o{k}"]: value for k, value in enumerate(results)})
-        for entry, theirs in zip(ensemble.output, found.run_eager(inputs), strict=True):
+        for entry, expected in zip(ensemble.output, example.run_eager(inputs), strict=True):
             _check_tensor(entry, values[entry.name], batched=ensemble.max_batch_size > 0)
-            assert relative_difference(values[entry.name], theirs) <= TOLERANCE[found.model.precision]
+            assert relative_difference(values[entry.name], expected) <= TOLERANCE[example.model.precision]
 
 
 def _check_tensor(entry: Any, value: torch.Tensor, *, batched: bool) -> None:
-    """Check type and shape of a tensor against the configuration, as Triton does."""
+    """Check type and shape of a tensor against the configuration, as Triton does. In Triton, a scalar has the shape [1]."""
     assert (
         entry.DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_number[entry.data_type].name
         == (_TYPES[value.dtype])
     )
     shape = list(value.shape)[1:] if batched else list(value.shape)
     dims = list(entry.dims) if shape else [1]
-    assert len(dims) == len(shape or [1])
-    assert all(dim in (-1, size) for dim, size in zip(dims, shape or [1], strict=True)), (entry.name, dims, shape)
+    shape = shape or [1]
+    assert len(dims) == len(shape)
+    assert all(dim in (-1, size) for dim, size in zip(dims, shape, strict=True)), (entry.name, dims, shape)

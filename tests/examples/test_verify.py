@@ -1,4 +1,4 @@
-"""`trtbuild verify` accepts three of the examples: float32 within 1e-5, float16 within 5e-3, also at random shapes."""
+"""`trtbuild verify` accepts three of the examples: float32 within 1e-5, float16 within 5e-3, also at a random point."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.conftest import BuiltExamples, CommandLine
 NAMES = ("keyword", "three_parts", "bert")
 
 
-def test_the_examples_are_right(built_examples: BuiltExamples) -> None:
+def test_verify_accepts_the_examples(built_examples: BuiltExamples) -> None:
     trtbuild = CommandLine(built_examples.project, built_examples.cache)
     document = trtbuild("verify", *NAMES, "--points", "1", "--force")
     assert document["ok"] and [model["model"] for model in document["models"]] == list(NAMES)
@@ -26,10 +26,8 @@ def test_the_examples_are_right(built_examples: BuiltExamples) -> None:
         }
         assert all(part["points"] == len(result["points"]) for part in result["partitions"])
         assert result["whole"]["error"] == pytest.approx(result["lowered"]["error"], rel=0.1, abs=1e-5)
-    for name in NAMES:
-        (
-            built_examples.project / "dist" / name / "provenance.json"
-        ).unlink()  # other tests compare the files of these folders
+    for name in NAMES:  # other tests compare the files of these folders
+        (built_examples.project / "dist" / name / "provenance.json").unlink()
 
 
 def test_a_package_with_provenance_is_up_to_date(built_examples: BuiltExamples) -> None:

@@ -15,17 +15,17 @@ from multiprocessing.connection import wait
 
 import torch
 
-from tests.fuzz.children import CASES, Child
+from tests.fuzz.children import MOST_CASES, Child
 from tests.fuzz.operators import operators
 from tests.fuzz.trying import FINDINGS, Outcome, attempt
 from trtbuild.stages.program.translations import decomposition_table
 from trtbuild.stages.trace.run import prepare
 
 #: The number of case seeds for each ``--seed``, so that two runs have no common case.
-PER_SEED = 1_000_000
+CASES_PER_SEED = 1_000_000
 
-#: The progress is printed each time that this number of cases has ended.
-_EVERY = 50
+#: The number of cases after which the progress is printed again.
+_PROGRESS_CASES = 50
 
 
 def run(seeds: Sequence[int], jobs: int, limit_s: float) -> Iterator[Outcome]:
@@ -36,7 +36,7 @@ def run(seeds: Sequence[int], jobs: int, limit_s: float) -> Iterator[Outcome]:
         while True:
             while len(children) < jobs and (seed := next(waiting, None)) is not None:
                 child = Child(attempt)
-                child.give(seed)
+                child.start_case(seed)
                 children.append(child)
             if not children:
                 return
@@ -44,43 +44,40 @@ def run(seeds: Sequence[int], jobs: int, limit_s: float) -> Iterator[Outcome]:
             for child in list(children):
                 if child.connection in ready:
                     outcome = child.answer()
-                elif child.overdue(limit_s):
+                elif child.is_overdue(limit_s):
                     outcome = child.stop(limit_s)
                 else:
                     continue
                 yield outcome
-                seed = next(waiting, None) if child.alive and child.given < CASES else None
+                seed = next(waiting, None) if child.alive and child.case_count < MOST_CASES else None
                 if seed is None:
                     children.remove(child)
                     child.close()
                 else:
-                    child.give(seed)
+                    child.start_case(seed)
     finally:
         for child in children:
             child.close()
 
 
-def shown(outcome: Outcome) -> str:
-    """The text of an outcome."""
+def outcome_text(outcome: Outcome) -> str:
+    """The text of an outcome, for a person."""
     details = "\n".join(f"  {line}" for line in outcome.details)
     return f"seed {outcome.seed}: {outcome.verdict} {outcome.group}\n{outcome.case}\n{details}\n"
 
 
-def counts(outcomes: Sequence[Outcome]) -> str:
+def counts_text(outcomes: Sequence[Outcome]) -> str:
     """The number of outcomes with each verdict."""
     verdicts = collections.Counter(outcome.verdict for outcome in outcomes)
     return ", ".join(f"{verdicts[name]} {name}" for name in ("built", "refused", "skipped", *FINDINGS))
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
-    """The counts, and all cases that were not built, grouped by their reasons."""
-    lines = [counts(outcomes)]
+    """The counts, and up to three cases for each reason why cases were not built."""
+    lines = [counts_text(outcomes)]
     unchecked = sum(bool(outcome.unchecked) for outcome in outcomes)
-    lines += (
-        [f"{unchecked} have partitions that onnxruntime cannot run: only their types were compared"]
-        if unchecked
-        else []
-    )
+    if unchecked:
+        lines.append(f"{unchecked} have partitions that onnxruntime cannot run: only their types were compared")
     for verdict in ("refused", "skipped", *FINDINGS):
         groups: dict[str, list[int]] = {}
         for outcome in outcomes:
@@ -100,7 +97,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--limit", type=float, default=120, metavar="S", help="seconds that a case may take (120)")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    first = options.seed * PER_SEED
+    first = options.seed * CASES_PER_SEED
     seeds = range(first, first + options.n) if options.only is None else [options.only]
     prepare()  # these three calls load libraries once, before the children are forked
     decomposition_table()
@@ -110,9 +107,9 @@ def main(arguments: Sequence[str]) -> int:
     for outcome in run(seeds, options.j, options.limit):
         outcomes.append(outcome)
         if outcome.verdict in FINDINGS or options.only is not None:
-            print(shown(outcome), flush=True)
-        if len(outcomes) % _EVERY == 0:
-            print(f"{len(outcomes)} of {len(seeds)}: {counts(outcomes)}", file=sys.stderr, flush=True)
+            print(outcome_text(outcome), flush=True)
+        if len(outcomes) % _PROGRESS_CASES == 0:
+            print(f"{len(outcomes)} of {len(seeds)}: {counts_text(outcomes)}", file=sys.stderr, flush=True)
     print(summary(outcomes))
     print(f"{len(outcomes)} cases in {time.monotonic() - started:.0f} s")
     return int(any(outcome.verdict in FINDINGS for outcome in outcomes))

@@ -20,39 +20,39 @@ from pathlib import Path
 from tests.fuzz.trying import Outcome
 
 #: A child is replaced after this number of cases, because libraries may keep memory of each case.
-CASES = 100
+MOST_CASES = 100
 
-#: The number of lines that are kept of the output of a child that died or did not answer.
-_LINES = 25
+#: The number of lines in the outcome of a child that died or did not answer.
+_MOST_LINES = 25
 
-#: The limit of the address space of a child.
+#: The limit of the address space of a child, in bytes.
 MEMORY_BYTES = 24 << 30
 
 
 class Child:
-    """A process that calls `try_seed` with the given seeds, in their order."""
+    """A process that calls `try_seed` with one seed after the other."""
 
     def __init__(self, try_seed: Callable[[int], Outcome]) -> None:
         self.connection, child_end = multiprocessing.Pipe()
-        self._printed = tempfile.NamedTemporaryFile(prefix="trtbuild-fuzz-", suffix=".log")  # noqa: SIM115
+        self._output = tempfile.NamedTemporaryFile(prefix="trtbuild-fuzz-", suffix=".log")  # noqa: SIM115
         self._process = multiprocessing.get_context("fork").Process(
-            target=_serve, args=(self.connection, child_end, try_seed, self._printed.name), daemon=True
+            target=_serve, args=(self.connection, child_end, try_seed, self._output.name), daemon=True
         )
         self._process.start()
         child_end.close()
         self.seed: int | None = None
-        self.given = 0
-        self._since = 0.0
+        self.case_count = 0
+        self._started_s = 0.0
 
-    def give(self, seed: int) -> None:
-        """Start a case in the child."""
+    def start_case(self, seed: int) -> None:
+        """Start the case of a seed in the child. The outcome of the case before must have been read."""
         self.seed = seed
-        self.given += 1
-        self._since = time.monotonic()
+        self.case_count += 1
+        self._started_s = time.monotonic()
         self.connection.send(seed)
 
     def answer(self) -> Outcome:
-        """Wait for the outcome of the current case. If the child died, that is an outcome, too."""
+        """Wait for the outcome of the current case. The death of the child is an outcome, too."""
         assert self.seed is not None
         seed, self.seed = self.seed, None
         try:
@@ -63,8 +63,9 @@ class Child:
             name = signal.Signals(-code).name if code < 0 else f"exit status {code}"
             return Outcome(seed, "crashed", f"the process died: {name}", self._last_lines())
 
-    def overdue(self, limit_s: float) -> bool:
-        return self.seed is not None and time.monotonic() - self._since > limit_s
+    def is_overdue(self, limit_s: float) -> bool:
+        """Whether the current case takes longer than the limit."""
+        return self.seed is not None and time.monotonic() - self._started_s > limit_s
 
     def stop(self, limit_s: float) -> Outcome:
         """End a child that does not answer, and return the outcome of its case."""
@@ -85,20 +86,23 @@ class Child:
         self.connection.close()
         self._process.kill()
         self._process.join()
-        self._printed.close()
+        self._output.close()
 
     def _last_lines(self) -> tuple[str, ...]:
         """The stack that faulthandler wrote, or otherwise the last lines of the output."""
-        lines = Path(self._printed.name).read_text(errors="replace").splitlines()
+        lines = Path(self._output.name).read_text(errors="replace").splitlines()
         fatal = [number for number, line in enumerate(lines) if line.startswith("Fatal Python error")]
-        return tuple(lines[max(0, fatal[-1] - 2) :][:_LINES] if fatal else lines[-_LINES:])
+        if fatal:
+            return tuple(lines[max(0, fatal[-1] - 2) :][:_MOST_LINES])  # a library may print a message before it aborts
+        return tuple(lines[-_MOST_LINES:])
 
 
-def _serve(parent_end: Connection, connection: Connection, try_seed: Callable[[int], Outcome], printed: str) -> None:
+def _serve(parent_end: Connection, connection: Connection, try_seed: Callable[[int], Outcome], output: str) -> None:
+    """The program of the child. Standard output and error go to the file `output`."""
     parent_end.close()  # while the child has a copy of the parent's end open, it does not notice that the parent ends
-    descriptor = os.open(printed, os.O_WRONLY | os.O_APPEND)
-    for number in (1, 2):
-        os.dup2(descriptor, number)
+    descriptor = os.open(output, os.O_WRONLY | os.O_APPEND)
+    for standard in (1, 2):
+        os.dup2(descriptor, standard)
     faulthandler.enable(2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))

@@ -13,7 +13,7 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Value:
-    """A named tensor, with its value at opt. Formatted in a text, it gives its name."""
+    """A named tensor, with its value at opt. In a formatted string, it is its name."""
 
     name: str
     tensor: torch.Tensor
@@ -34,13 +34,14 @@ class Value:
 
     @property
     def kind(self) -> str:
+        """``bool``, ``float`` or ``int``."""
         if self.tensor.dtype is torch.bool:
             return "bool"
         return "float" if self.tensor.is_floating_point() else "int"
 
 
 class NoSuitableValue(Exception):
-    """The module has no value that a statement could use, or the statement could give no usable value."""
+    """The module has no value that the statement can use, or the statement has no usable result."""
 
 
 class Chooser:
@@ -51,16 +52,16 @@ class Chooser:
         self.values = values
         self.parts = parts
 
-    def value(self, kind: str = "any", least: int = 0, most: int = 9) -> Value:
-        """A random value of `kind` whose rank is between `least` and `most`. Later values are more frequent."""
-        suitable = [v for v in self.values if kind in ("any", v.kind) and least <= v.rank <= most]
+    def value(self, kind: str = "any", min_rank: int = 0, max_rank: int = 9) -> Value:
+        """A random value of `kind` whose rank is in the range. Later values are more frequent."""
+        suitable = [v for v in self.values if kind in ("any", v.kind) and min_rank <= v.rank <= max_rank]
         if not suitable:
             raise NoSuitableValue
         return self.rng.choices(suitable, range(1, len(suitable) + 1))[0]
 
-    def f(self, least: int = 0, most: int = 9) -> Value:
+    def float_value(self, min_rank: int = 0, max_rank: int = 9) -> Value:
         """A random floating-point value, as in `value`."""
-        return self.value("float", least, most)
+        return self.value("float", min_rank, max_rank)
 
     def like(self, example: Value) -> Value:
         """A value with the dtype of `example`, and with its shape at opt."""
@@ -69,15 +70,18 @@ class Chooser:
         )
 
     def axis(self, value: Value) -> int:
+        """An axis of a value, counted from the front or (negative) from the end."""
         if not value.rank:
             raise NoSuitableValue
         return self.rng.randrange(value.rank) - self.rng.choice([0, value.rank])
 
     def axes(self, value: Value) -> str:
-        number = self.rng.randint(1, max(1, value.rank))
-        return str(sorted(self.rng.sample(range(value.rank), min(number, value.rank))))
+        """The text of a list of axes."""
+        count = self.rng.randint(1, max(1, value.rank))
+        return str(sorted(self.rng.sample(range(value.rank), min(count, value.rank))))
 
     def order(self, value: Value) -> str:
+        """All axes of a value in a random order, for ``permute``."""
         return ", ".join(map(str, self.rng.sample(range(value.rank), value.rank)))
 
     def size(self, value: Value, axis: int) -> str:
@@ -87,18 +91,20 @@ class Chooser:
     def sizes(self, value: Value) -> list[str]:
         return [self.size(value, axis) for axis in range(value.rank)]
 
-    def int(self, low: int, high: int) -> int:
+    def number(self, low: int, high: int) -> int:
+        """A number from `low` to `high`, both included."""
         return self.rng.randint(low, high)
 
     def pick(self, *choices: Any) -> Any:
         return self.rng.choice(choices)
 
-    def part(self, module: nn.Module) -> str:
+    def add_part(self, module: nn.Module) -> str:
+        """Add a submodule. Returns the expression for it."""
         name = f"m{len(self.parts)}"
         self.parts[name] = module
         return f"self.{name}"
 
-    def last(self, value: Value) -> int:
+    def width(self, value: Value) -> int:
         """The size of the last axis at opt, for a layer with this width."""
         return int(value.shape[-1])
 
@@ -112,10 +118,10 @@ class Attention(nn.Module):
         self.heads, self.causal = heads, causal
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        b, s, width = x.shape
-        q, k, v = self.qkv(x).view(b, s, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        batch, length, width = x.shape
+        q, k, v = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
         y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
-        return x + self.out(y.transpose(1, 2).reshape(b, s, width))
+        return x + self.out(y.transpose(1, 2).reshape(batch, length, width))
 
 
 class Block(nn.Module):

@@ -6,15 +6,16 @@ Rules
 2. At min, opt, max and random points, PyTorch runs each partition on the values that reach it. The results must have the
    declared dtypes and sizes. onnxruntime runs the conversion of an engine on the same values.
 3. The outputs, in the structure that the module returns, equal the results of the module.
-4. Numbers differ if their distance is larger than the tolerance of `verify`, and much larger than the change of PyTorch's
-   results when the last bits of the inputs change (`_perturbed_results`). For the outputs of the whole model, the tolerance
-   is larger (`_WHOLE_MODEL_TOLERANCES`). Dtypes and shapes must always be equal.
+4. Two numbers differ if their distance exceeds the tolerance of `verify`, and is also much larger than the change of
+   PyTorch's results when the last bits of the inputs change (`_perturbed_results`). For the outputs of the whole model,
+   the tolerance is larger (`_WHOLE_MODEL_TOLERANCES`). Dtypes and shapes must always be equal.
 5. Uninitialized memory is filled with NaN (`filled_memory`), so that a read of it is visible in the results.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -40,14 +41,14 @@ from trtbuild.stages.verify.running import NotRunnable, PartFailed, TorchReferen
 #: The distance between 1 and the next larger number of a type.
 _LAST_BIT = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
-#: Operators that choose among equal values. PyTorch does not specify which one they choose.
+#: Operators that choose among equal values. PyTorch does not specify which of these values they choose.
 _CHOOSING = frozenset((
     "argmax", "argmin", "argsort", "cummax", "cummin", "kthvalue", "max", "median", "min", "mode", "msort", "nanmedian",
     "sort", "topk", "max_pool2d_with_indices", "max_pool3d_with_indices", "adaptive_max_pool2d",
 ))  # fmt: skip
 
-#: A difference may be this many times as large as the change of PyTorch's own results.
-_TIMES = 16
+#: A difference may be this many times as large as the change of PyTorch's own results (rule 4).
+_CHANGE_FACTOR = 16
 
 #: The number of runs with changed inputs that measure this change. Rounded results change seldom, but by much.
 _PERTURBED_RUNS = 12
@@ -58,7 +59,8 @@ _WHOLE_MODEL_TOLERANCES = 4
 
 @dataclass
 class Comparison:
-    """The result of a comparison. `unchecked` are error messages about partitions without a kernel in onnxruntime."""
+    """The result of a comparison. `unchecked` are error messages about partitions without a kernel in onnxruntime, and
+    `compared` is the number of compared outputs."""
 
     differences: list[str] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
@@ -66,7 +68,7 @@ class Comparison:
 
 
 def differences(case: Case, built: Built, *, count: int = 2, seed: int = 0) -> Comparison:
-    """The differences between a built model and its module, as text. `count` is the number of random points."""
+    """Compare a built model with its module. `count` is the number of random points."""
     found = Comparison()
     for part in built.partitions.partitions:
         if part.name in built.layers:
@@ -74,7 +76,7 @@ def differences(case: Case, built: Built, *, count: int = 2, seed: int = 0) -> C
     with filled_memory(), torch.no_grad():
         comparer = _Comparer(case, built, found)
         for point in points(built.model, built.shapes, count=count, seed=seed):
-            comparer.at(point)
+            comparer.compare_at(point)
     found.differences = list(dict.fromkeys(found.differences))
     return found
 
@@ -91,21 +93,35 @@ def filled_memory() -> Iterator[None]:
             torch.use_deterministic_algorithms(False)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Run:
-    """A run of PyTorch for a comparison.
-
-    A difference may be `times` the tolerance. `results` runs PyTorch again, with `inputs` or with changed inputs.
-    """
+    """A run of PyTorch for a comparison. `compute` runs PyTorch again, with `inputs` or with changed inputs."""
 
     place: str
     precision: Precision
-    times: int
-    results: Callable[[Sequence[torch.Tensor]], Sequence[Any]]
+    #: A difference may be this many times the tolerance.
+    tolerance_factor: int
+    compute: Callable[[Sequence[torch.Tensor]], Sequence[Any]]
     inputs: Sequence[torch.Tensor]
+    #: Whether the operators choose among equal values (`_CHOOSING`).
+    chooses: bool
+
+    @property
+    def tolerance(self) -> float:
+        return self.tolerance_factor * tolerances("onnxruntime")[self.precision]
+
+    @functools.cached_property
+    def repeated_results(self) -> Sequence[Any]:
+        return self.compute(self.inputs)
+
+    @functools.cached_property
+    def perturbed_results(self) -> list[Sequence[Any]]:
+        return _perturbed_results(self)
 
 
 class _Comparer:
+    """Compares a built model with its module, and adds the results to `found`."""
+
     def __init__(self, case: Case, built: Built, found: Comparison) -> None:
         self._case = case
         self._built = built
@@ -118,7 +134,8 @@ class _Comparer:
         self._restore = restorer(built.output_tree)
         self._chooses = any(_operator(node) in _CHOOSING for node in built.traced.graph.nodes)
 
-    def at(self, point: Point) -> None:
+    def compare_at(self, point: Point) -> None:
+        """Compare each partition, and then the outputs of the model, at one point."""
         built, differences = self._built, self._found.differences
         where = f"{point.which} {list(point.sizes)}"
         sizes = sizes_in_units(built.shapes, point.sizes)
@@ -140,11 +157,11 @@ class _Comparer:
             differences += result_differences(part, expected, sizes, where)
             if part.kind == "tensorrt":
                 differences += profile_differences(part, built.jobs[part.name], arguments, point, where)
-                self._part(part, arguments, expected, point, where)
+                self._compare_engine(part, arguments, expected, point, where)
             values.put(number, part, expected)
-        self._whole(inputs, [values[source] for source in built.partitions.outputs], where)
+        self._compare_outputs(inputs, [values[source] for source in built.partitions.outputs], where)
 
-    def _part(
+    def _compare_engine(
         self,
         part: Partition,
         arguments: Sequence[torch.Tensor],
@@ -153,7 +170,7 @@ class _Comparer:
         where: str,
     ) -> None:
         try:
-            ours = self._onnx(part, arguments, point)
+            computed = self._onnx(part, arguments, point)
         except NotRunnable as error:
             self._found.unchecked.append(f"{part.name}: {error}")
             return
@@ -162,15 +179,22 @@ class _Comparer:
             return
         precision = coarsest_precision(output_precisions(self._eager.program(part)))
         run = _Run(
-            f"{part.name} at {where}", precision, 1, lambda perturbed: self._eager.run_part(part, perturbed), arguments
+            f"{part.name} at {where}",
+            precision,
+            1,
+            lambda inputs: self._eager.run_part(part, inputs),
+            arguments,
+            self._chooses,
         )
-        self._compare(ours, expected, run)
+        self._compare(computed, expected, run)
 
-    def _whole(self, inputs: Sequence[torch.Tensor], flat: Sequence[torch.Tensor], where: str) -> None:
+    def _compare_outputs(self, inputs: Sequence[torch.Tensor], flat: Sequence[torch.Tensor], where: str) -> None:
         expected, structure = pytree.tree_flatten(_plain(self._case.module(*inputs)))
-        ours, our_structure = pytree.tree_flatten(_plain(self._restore(flat)))
-        if our_structure != structure:
-            self._found.differences.append(f"the outputs at {where} are {our_structure}, and of the module {structure}")
+        computed, built_structure = pytree.tree_flatten(_plain(self._restore(flat)))
+        if built_structure != structure:
+            self._found.differences.append(
+                f"the outputs at {where} are {built_structure}, and of the module {structure}"
+            )
             return
         precision = coarsest_precision([self._built.model.precision, *output_precisions(self._built.traced)])
         module = self._case.module
@@ -178,34 +202,34 @@ class _Comparer:
             f"output at {where}",
             precision,
             _WHOLE_MODEL_TOLERANCES,
-            lambda perturbed: pytree.tree_leaves(module(*perturbed)),
+            lambda inputs: pytree.tree_leaves(module(*inputs)),
             inputs,
+            self._chooses,
         )
-        self._compare(ours, expected, run)
+        self._compare(computed, expected, run)
 
-    def _compare(self, ours: Sequence[Any], expected: Sequence[Any], run: _Run) -> None:
-        allowed = run.times * tolerances("onnxruntime")[run.precision]
-        perturbed: list[Sequence[Any]] | None = None
-        for k, (our, their) in enumerate(zip(ours, expected, strict=True)):
+    def _compare(self, computed: Sequence[Any], expected: Sequence[Any], run: _Run) -> None:
+        for number, (value, expected_value) in enumerate(zip(computed, expected, strict=True)):
             self._found.compared += 1
-            if not isinstance(their, torch.Tensor):
-                if our != their:
-                    self._found.differences.append(f"{run.place}, {k}: {our} instead of {their}")
-                continue
-            distance = deviation(our, their)
-            if distance.error <= allowed:
-                continue
-            if our.dtype == their.dtype and our.shape == their.shape:
-                if perturbed is None and _deviation(run.results(run.inputs)[k], their).error:
-                    self._found.differences.append(f"{run.place}, {k}: PyTorch gives different results each time")
-                    continue
-                if perturbed is None:
-                    perturbed = _perturbed_results(run, self._chooses)
-                if distance.error <= _TIMES * max(
-                    (_deviation(results[k], their).error for results in perturbed), default=0.0
-                ):
-                    continue
-            self._found.differences.append(f"{run.place}, {k}: {distance.text or f'{distance.error:.1e} away'}")
+            problem = _difference(number, value, expected_value, run)
+            if problem is not None:
+                self._found.differences.append(f"{run.place}, {number}: {problem}")
+
+
+def _difference(number: int, value: Any, expected: Any, run: _Run) -> str | None:
+    """The difference between output `number` and PyTorch's output, as text. None if they are equal (rule 4)."""
+    if not isinstance(expected, torch.Tensor):
+        return None if value == expected else f"{value} instead of {expected}"
+    distance = deviation(value, expected)
+    if distance.error <= run.tolerance:
+        return None
+    if value.dtype == expected.dtype and value.shape == expected.shape:
+        if _deviation(run.repeated_results[number], expected).error:
+            return "PyTorch gives different results each time"
+        changes = (_deviation(results[number], expected).error for results in run.perturbed_results)
+        if distance.error <= _CHANGE_FACTOR * max(changes, default=0.0):
+            return None
+    return distance.text or f"{distance.error:.1e} away"
 
 
 def _plain(value: Any) -> Any:
@@ -216,26 +240,28 @@ def _plain(value: Any) -> Any:
 
 
 def _operator(node: torch.fx.Node) -> str:
+    """The name of the operator without its overload, such as ``argmax``."""
     return getattr(node.target, "__name__", str(node.target)).partition(".")[0]
 
 
-def _perturbed_results(run: _Run, break_ties: bool) -> list[Sequence[Any]]:
+def _perturbed_results(run: _Run) -> list[Sequence[Any]]:
     """PyTorch's results of several runs, in which each float of the inputs changes by about its last bit.
 
-    With `break_ties`, there are as many further runs, in which each float changes by the last bit of the largest float.
-    Then no two numbers are equal.
+    If the operators choose among equal values, there are as many further runs, in which each float changes by the last bit
+    of the largest float. Then no two numbers are equal.
     """
     results: list[Sequence[Any]] = []
-    for seed in range(2 * _PERTURBED_RUNS if break_ties else _PERTURBED_RUNS):
+    for seed in range(2 * _PERTURBED_RUNS if run.chooses else _PERTURBED_RUNS):
         generator = torch.Generator().manual_seed(seed)
         perturbed = [
             _perturbed(value, _LAST_BIT[run.precision], seed >= _PERTURBED_RUNS, generator) for value in run.inputs
         ]
-        results.append(run.results(perturbed))
+        results.append(run.compute(perturbed))
     return results
 
 
 def _perturbed(value: torch.Tensor, bit: float, by_largest: bool, generator: torch.Generator) -> torch.Tensor:
+    """A copy with noise: the fraction `bit` of each number, or (`by_largest`) of the largest number."""
     if not value.is_floating_point() or not value.numel():
         return value
     wide = value.double()

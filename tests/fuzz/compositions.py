@@ -47,26 +47,29 @@ def composition_case(seed: int) -> Case:
     for _ in range(rng.randint(3, 12)):
         writer.write()
     result = _result(writer, rng)
-    statements = _needed(writer.statements, result)
+    statements = _needed_statements(writer.statements, result)
     parts = {name: part for name, part in writer.parts.items() if f"self.{name}(" in "\n".join(statements)}
     granularity = ("model",)
     if parts and rng.random() < 0.4:
         granularity = (rng.choice([*parts, "m*"]),)
-    listed = rng.sample(_TORCH_EXECUTED, rng.randint(1, 4)) if rng.random() < 0.5 else []
+    torch_executed = rng.sample(_TORCH_EXECUTED, rng.randint(1, 4)) if rng.random() < 0.5 else []
     case = Case(
         module_from_text(statements, result, len(inputs), parts),
         inputs,
         dims,
         precision=rng.choices(["float32", "float16", "bfloat16"], [6, 2, 2])[0],
         granularity=granularity,
-        torch_executed_ops=tuple(listed),
+        torch_executed_ops=tuple(torch_executed),
     )
     check_usable(case)
     return case
 
 
 def _inputs(rng: random.Random) -> tuple[list[tuple[str, list[Axis]]], tuple[NamedDim, ...]]:
-    """Inputs with common axes, as in real models: a batch, a length, channels, an image."""
+    """Inputs (dtype and axes) with common axes, and named dims.
+
+    A letter is an axis: batch (B), length (S), height (H), width (W), or channels (C), whose number is fixed.
+    """
     units = {name: rng.choice([2, 4]) if rng.random() < 0.15 else 1 for name in "BSHW"}
     spans = {
         name: random_range(rng, size, units[name])
@@ -74,7 +77,7 @@ def _inputs(rng: random.Random) -> tuple[list[tuple[str, list[Axis]]], tuple[Nam
     }
     if rng.random() < 0.3:  # two dims with the same range, whose sizes may differ
         spans["S"], units["S"] = spans["B"], units["B"]
-    fixed = {name: rng.choice(span) for name, span in spans.items() if rng.random() < 0.3}
+    static = {name: rng.choice(span) for name, span in spans.items() if rng.random() < 0.3}
     channels = rng.choice([4, 4, 8])
     layouts = ["BC", "BSC", "BSC", "BCHW", "BCHW", "BS", "S", "BCS", "SB", "BSS", "HW"]
     inputs: list[tuple[str, list[Axis]]] = []
@@ -84,23 +87,24 @@ def _inputs(rng: random.Random) -> tuple[list[tuple[str, list[Axis]]], tuple[Nam
         for number, letter in enumerate(rng.choice(layouts)):
             if letter == "C":
                 axes.append(channels)
-            elif letter in fixed:
-                axes.append(fixed[letter])
+            elif letter in static:
+                axes.append(static[letter])
             else:
                 axes.append(spans[letter])
                 places.setdefault(letter, []).append((f"x{k}", number))
         inputs.append((rng.choices(list(_DTYPES), list(_DTYPES.values()))[0], axes))
-    shared = rng.random() < 0.9
+    # a dim is named if its size is a multiple of more than 1, or if several axes share it
+    shares_dims = rng.random() < 0.9
     dims = [
-        NamedDim(letter, tuple(at), units[letter])
-        for letter, at in places.items()
-        if units[letter] > 1 or (shared and len(at) > 1)
+        NamedDim(letter, tuple(axes_of_dim), units[letter])
+        for letter, axes_of_dim in places.items()
+        if units[letter] > 1 or (shares_dims and len(axes_of_dim) > 1)
     ]
     return inputs, tuple(dims)
 
 
 class _Writer:
-    """Writes statements, and runs each at all points. A statement that fails at a point is dropped."""
+    """Writes statements, and runs each at all points of `case`. A statement that fails at a point is dropped."""
 
     def __init__(self, case: Case, rng: random.Random) -> None:
         self._rng = rng
@@ -109,18 +113,18 @@ class _Writer:
         self.statements: list[str] = []
         model, shapes = case.model, case.shapes
         entries = [(entry.name, entry.dtype) for entry in model.inputs]
-        self._namespaces: list[dict[str, Any]] = []
+        self._namespaces: list[dict[str, Any]] = []  # the values of all names, for each point
         for point in points(model, shapes):
             arguments = random_inputs(entries, shapes.input_shapes(point.sizes), point, [2] * len(entries), {})
             values = {f"x{k}": value for k, value in enumerate(arguments)}
             self._namespaces.append({**NAMES, "self": self._module, **values})
-        self._opt = next((k for k, point in enumerate(points(model, shapes)) if point.which == "opt"), 0)
-        self.values = [Value(f"x{k}", self._namespaces[self._opt][f"x{k}"]) for k in range(len(entries))]
+        self._opt_index = next((k for k, point in enumerate(points(model, shapes)) if point.which == "opt"), 0)
+        self.values = [Value(f"x{k}", self._namespaces[self._opt_index][f"x{k}"]) for k in range(len(entries))]
 
     def write(self) -> None:
         """Add one statement. Raises UnusableCase if no working statement is found."""
         for _ in range(_ATTEMPTS):
-            before = dict(self.parts)
+            parts_before = dict(self.parts)
             try:
                 text = self._rng.choice(STATEMENTS)(Chooser(self._rng, self.values, self.parts))
                 for name, part in self.parts.items():
@@ -136,13 +140,13 @@ class _Writer:
                 NotImplementedError,
             ):
                 self.parts.clear()
-                self.parts.update(before)
+                self.parts.update(parts_before)
                 continue
             name = f"y{len(self.statements)}"
             for namespace, value in zip(self._namespaces, results, strict=True):
                 namespace[name] = value
             self.statements.append(f"{name} = {text}")
-            self.values.append(Value(name, results[self._opt]))
+            self.values.append(Value(name, results[self._opt_index]))
             return
         raise UnusableCase("statements: none was found that works at all points")
 
@@ -168,8 +172,8 @@ class _Writer:
 
 
 def _result(writer: _Writer, rng: random.Random) -> str:
-    """The returned expression: the last value alone, all values that no statement reads, the last and some other values,
-    the last value twice, or the last value and an input."""
+    """The returned expression: the last value, all values that no statement reads, the last and some other values, the
+    last value twice, or the last value and an input."""
     values: Sequence[str] = [str(value) for value in writer.values]
     last = values[-1]
     kind = rng.choices(["last", "unread", "several", "twice", "input"], [5, 5, 2, 1, 1])[0]
@@ -183,7 +187,7 @@ def _result(writer: _Writer, rng: random.Random) -> str:
     return f"({last}, {last})" if kind == "twice" else f"({last}, x0)"
 
 
-def _needed(statements: Sequence[str], result: str) -> list[str]:
+def _needed_statements(statements: Sequence[str], result: str) -> list[str]:
     """The statements that the result depends on."""
     names_read, needed = set(_WORD.findall(result)), []
     for text in reversed(statements):

@@ -35,14 +35,14 @@ def network_differences(part: Partition, built: Built) -> Iterator[str]:
     low, high = (sizes_in_units(built.shapes, symbol_values(built.shapes, profile, which)) for which in ("min", "max"))
     bounds = list(zip(low, high, strict=True))
     network = built.layers[part.name]
-    declared = {"inputs": [type_ for _, type_ in part.inputs], "outputs": list(part.outputs)}
-    for kind, types in declared.items():
-        wanted = {f"{kind[0]}{k}": type_ for k, type_ in enumerate(types)}
+    types_of_part = {"inputs": [type_ for _, type_ in part.inputs], "outputs": list(part.outputs)}
+    for kind, types in types_of_part.items():
+        declared_types = {f"{kind[0]}{k}": type_ for k, type_ in enumerate(types)}
         tensors = {entry["name"]: entry for entry in network[kind]}
-        if sorted(tensors) != sorted(wanted):
+        if sorted(tensors) != sorted(declared_types):
             yield f"{part.name}: the network's {kind} are {sorted(tensors)}, the partition has {len(types)}"
-        for name in wanted.keys() & tensors.keys():
-            type_, entry = wanted[name], tensors[name]
+        for name in declared_types.keys() & tensors.keys():
+            type_, entry = declared_types[name], tensors[name]
             dtype = ENGINE_DTYPES.get(entry["dtype"], entry["dtype"])
             sizes = entry["shape"]
             if dtype != type_.dtype or sizes is None or len(sizes) != len(type_.shape):
@@ -72,8 +72,10 @@ def profile_differences(
     """The inputs of an engine whose sizes are outside the profile of the engine."""
     for k, (value, shape) in enumerate(zip(values, job.profiles[point.profile], strict=True)):
         low, high = shape.min, shape.max
-        fits = len(low) == value.dim()
-        if not fits or any(not a <= size <= b for a, size, b in zip(low, value.shape, high, strict=True)):
+        fits = len(low) == value.dim() and all(
+            smallest <= size <= largest for smallest, size, largest in zip(low, value.shape, high, strict=True)
+        )
+        if not fits:
             yield f"{part.name} takes {list(value.shape)} at {where} as i{k}, its profile is {list(low)} to {list(high)}"
 
 
@@ -86,6 +88,7 @@ def _has_type(type_: TensorType, value: torch.Tensor, sizes: Sequence[int]) -> b
 
 
 def _fits(axis: Expression, size: int, sizes: Sequence[int]) -> bool:
+    """Whether an axis has the declared size. `sizes` are the values of the symbols."""
     return depends_on_data(axis) or evaluate(axis, sizes) == size
 
 

@@ -24,9 +24,10 @@ def module_from_text(
     parts: Mapping[str, Any] | None = None,
     names: Mapping[str, Any] | None = None,
 ) -> torch.nn.Module:
-    """The module of ``forward(self, x0, x1, …)`` with these statements.
+    """The module with the method ``forward(self, x0, x1, …)``, which runs the statements and returns `result`.
 
-    `parts` are submodules and buffers of the module. `names` are further names that the text can use.
+    `arity` is the number of inputs. `parts` are submodules and buffers of the module. `names` are further names that the
+    text can use.
     """
     arguments = ", ".join(["self", *(f"x{k}" for k in range(arity))])
     source = "\n".join([f"def forward({arguments}):", *(f"    {line}" for line in [*statements, f"return {result}"])])
@@ -45,21 +46,21 @@ def module_from_text(
 
 def case_text(case: Case) -> str:
     """A readable text of a case: its inputs, its settings and its module."""
-    named = {place: dim for dim in case.dims for place in dim.at}
+    dim_at = {place: dim for dim in case.dims for place in dim.at}
     lines = []
     for k, (dtype, axes) in enumerate(case.inputs):
-        shape = [_axis(axis, named.get((f"x{k}", number))) for number, axis in enumerate(axes)]
+        shape = [_axis_text(axis, dim_at.get((f"x{k}", number))) for number, axis in enumerate(axes)]
         lines.append(f"x{k}: {dtype}[{', '.join(shape)}]")
     settings = [f"precision={case.precision}"] if case.precision != "float32" else []
     settings += [f"granularity={list(case.granularity)}"] if case.granularity != ("model",) else []
     settings += [f"torch_executed_ops={list(case.torch_executed_ops)}"] if case.torch_executed_ops else []
     lines += [" ".join(settings)] if settings else []
     lines.append(getattr(case.module, "source", repr(case.module)))
-    lines += [f"self.{name} = {_part(part)}" for name, part in _parts(case.module)]
+    lines += [f"self.{name} = {_part_text(part)}" for name, part in _parts(case.module)]
     return "\n".join(lines)
 
 
-def _axis(axis: Axis, dim: Any) -> str:
+def _axis_text(axis: Axis, dim: Any) -> str:
     if isinstance(axis, int):
         return str(axis)
     text = "..".join(map(str, axis))
@@ -72,7 +73,7 @@ def _parts(module: torch.nn.Module) -> list[tuple[str, Any]]:
     return [*module.named_buffers(recurse=False), *module.named_children()]
 
 
-def _part(part: Any) -> str:
+def _part_text(part: Any) -> str:
     if not isinstance(part, torch.Tensor):
         return " ".join(repr(part).split())
     values = f" {part.flatten().tolist()}" if part.numel() <= 16 else ""

@@ -48,8 +48,12 @@ _DTYPES = {
 #: The largest numbers of samples of an operator, of elements in a sample, and of attempts to find a usable case.
 _MOST_SAMPLES, _MOST_ELEMENTS, _ATTEMPTS = 60, 20_000, 12
 
-#: Operators that are put before and after the tested operator: text, name for `torch_executed_ops`, and supported dtypes.
-_AROUND = (
+#: From these attempts on: only the first tensor is an input; only one axis is dynamic; only a random tensor is an input;
+#: no axis is dynamic.
+_FIRST_INPUT_ONLY, _ONE_DYNAMIC_AXIS, _RANDOM_INPUT_ONLY, _ALL_STATIC = 6, 7, 9, 11
+
+#: Operators that are called before and after the tested operator: text, name for `torch_executed_ops`, supported dtypes.
+_SIMPLE_OPERATORS = (
     ("{}.flip(0)", "aten.flip", "any"),
     ("torch.roll({}, 1, 0)", "aten.roll", "any"),
     ("-{}", "aten.neg", "number"),
@@ -67,8 +71,8 @@ _AROUND = (
     ("{}.bool()", "aten._to_copy", "any"),
     ("{}.long()", "aten._to_copy", "any"),
 )  # fmt: skip
-#: The first entries of `_AROUND`, up to this number, keep shape and dtype.
-_KEEPING = 6
+#: The entries of `_SIMPLE_OPERATORS` before this position keep shape and dtype.
+_KEEPING_COUNT = 6
 
 
 @functools.cache
@@ -98,7 +102,7 @@ def operator_case(seed: int) -> Case:
 
 @dataclass(frozen=True)
 class _OperatorCall:
-    """A call of an operator: its text, in which tensors are ``{0}``, ``{1}`` and so on, and these tensors."""
+    """A call of an operator: its text, in which ``{0}``, ``{1}`` are tensors, these tensors, and the names in the text."""
 
     text: str
     tensors: tuple[torch.Tensor, ...]
@@ -106,6 +110,7 @@ class _OperatorCall:
 
 
 def _sample(op: Any, rng: random.Random, seed: int) -> _OperatorCall:
+    """A call with a random sample of `op_db`, in a random dtype. Raises UnusableCase if there is no usable sample."""
     dtypes = {str(dtype).removeprefix("torch."): dtype for dtype in op.supported_dtypes("cpu")}
     weights = {name: weight for name, weight in _DTYPES.items() if name in dtypes}
     if op.name in _KILLS:
@@ -125,9 +130,9 @@ def _sample(op: Any, rng: random.Random, seed: int) -> _OperatorCall:
     calls = [call for call in calls if sum(tensor.numel() for tensor in call.tensors) <= _MOST_ELEMENTS]
     if rng.random() < 0.85:  # a third of the samples have empty tensors
         calls.sort(key=lambda call: not all(tensor.numel() for tensor in call.tensors))
-    for call in calls:
-        return call
-    raise UnusableCase(f"samples: {op.name} has no small sample with dense tensors")
+    if not calls:
+        raise UnusableCase(f"samples: {op.name} has no small sample with dense tensors")
+    return calls[0]
 
 
 def _call_text(op: Any, sample: Any) -> _OperatorCall | None:
@@ -174,80 +179,83 @@ def _argument(value: Any, tensors: list[torch.Tensor]) -> str:
 
 def _attempt(call: _OperatorCall, rng: random.Random, attempt: int) -> Case:
     """A case of a call. Later attempts are simpler: constants instead of inputs, then one dynamic axis, then none."""
-    inputs = [k for k in range(len(call.tensors)) if k == 0 or (attempt < 6 and rng.random() < 0.7)]
-    if attempt >= 9:
+    inputs = [k for k in range(len(call.tensors)) if k == 0 or (attempt < _FIRST_INPUT_ONLY and rng.random() < 0.7)]
+    if attempt >= _RANDOM_INPUT_ONLY:
         inputs = [rng.randrange(len(call.tensors))]
     axes, dims = _axes([call.tensors[k] for k in inputs], rng, attempt)
-    statements, places, listed = [], {}, []
+    # the inputs: some are changed by a simple operator
+    statements, names_of_inputs, simple_operators = [], {}, []
     for number, k in enumerate(inputs):
         name = f"x{number}"
         if rng.random() < 0.6 and call.tensors[k].dim():
-            text, operator = _before(call.tensors[k].dtype, rng)
+            text, operator = _operator_before(call.tensors[k].dtype, rng)
             statements.append(f"y{number} = {text.format(name, name)}")
-            listed.append(operator)
+            simple_operators.append(operator)
             name = f"y{number}"
-        places[k] = name
-    parts = {f"c{k}": tensor for k, tensor in enumerate(call.tensors) if k not in places}
-    names = [places.get(k, f"self.c{k}") for k in range(len(call.tensors))]
+        names_of_inputs[k] = name
+    # the call: the other tensors are constants
+    parts = {f"c{k}": tensor for k, tensor in enumerate(call.tensors) if k not in names_of_inputs}
+    names = [names_of_inputs.get(k, f"self.c{k}") for k in range(len(call.tensors))]
     statements.append(f"y = {call.text.format(*names)}")
     result = "y"
     if rng.random() < 0.7:
-        result, operator = _behind(statements, call, [call.tensors[k] for k in inputs], rng, parts)
-        listed += [operator] if operator else []
-    chosen = [name for name in dict.fromkeys(listed) if rng.random() < 0.35]
+        result, operator = _result_after_operator(statements, call, [call.tensors[k] for k in inputs], rng, parts)
+        simple_operators += [operator] if operator else []
+    torch_executed = [name for name in dict.fromkeys(simple_operators) if rng.random() < 0.35]
     return Case(
         module_from_text(statements, result, len(inputs), parts, call.names),
-        [(str(call.tensors[k].dtype).removeprefix("torch."), axes[n]) for n, k in enumerate(inputs)],
+        [(str(call.tensors[k].dtype).removeprefix("torch."), axes[number]) for number, k in enumerate(inputs)],
         dims,
         precision=rng.choices(["float32", "float16", "bfloat16"], [8, 1, 1])[0],
-        torch_executed_ops=tuple(chosen),
+        torch_executed_ops=tuple(torch_executed),
     )
 
 
-def _before(dtype: torch.dtype, rng: random.Random) -> tuple[str, str]:
-    suitable = [(text, name) for text, name, kind in _AROUND[:_KEEPING] if _takes(kind, dtype)]
+def _operator_before(dtype: torch.dtype, rng: random.Random) -> tuple[str, str]:
+    """The text and the name of a simple operator that keeps shape and dtype."""
+    suitable = [(text, name) for text, name, kind in _SIMPLE_OPERATORS[:_KEEPING_COUNT] if _takes(kind, dtype)]
     return rng.choice(suitable)
 
 
 def _takes(kind: str, dtype: torch.dtype) -> bool:
+    """Whether an operator for `kind` (any, number, bool) takes a dtype."""
     return kind == "any" or (kind == "bool") == (dtype is torch.bool)
 
 
-def _behind(
+def _result_after_operator(
     statements: list[str],
     call: _OperatorCall,
     inputs: Sequence[torch.Tensor],
     rng: random.Random,
     parts: Mapping[str, Any],
 ) -> tuple[str, str]:
-    """Apply an operator to one of the results. Returns the returned expression and the operator's name."""
+    """Apply a simple operator to the first result `y`. Returns the expression that the module returns, and the operator's
+    name. If the first result cannot be used, they are ``y`` and empty."""
     module = module_from_text(statements, "y", len(inputs), parts, call.names)
     try:
         with torch.no_grad():
-            leaves = pytree.tree_leaves(module(*[value.clone() for value in inputs]))
-            whole = isinstance(module(*[value.clone() for value in inputs]), torch.Tensor)
+            value = module(*[value.clone() for value in inputs])
     except Exception:  # `check_usable` raises UnusableCase for this failure
         return "y", ""
-    if not whole and not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
+    leaves = pytree.tree_leaves(value)
+    if not leaves or not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
         return "y", ""
-    leaf = leaves[0]
-    if not isinstance(leaf, torch.Tensor):
-        return "y", ""
-    text, operator, _ = rng.choice([entry for entry in _AROUND if _takes(entry[2], leaf.dtype)])
-    name = "y" if whole else "y[0]"
-    behind = text.format(name, name)
-    return rng.choice([behind, f"({behind}, y)"]), operator
+    dtype = leaves[0].dtype
+    text, operator = rng.choice([(text, operator) for text, operator, kind in _SIMPLE_OPERATORS if _takes(kind, dtype)])
+    name = "y" if isinstance(value, torch.Tensor) else "y[0]"
+    result = text.format(name, name)
+    return rng.choice([result, f"({result}, y)"]), operator
 
 
 def _axes(
     tensors: Sequence[torch.Tensor], rng: random.Random, attempt: int
 ) -> tuple[list[list[Axis]], tuple[NamedDim, ...]]:
-    """The axes of the inputs, and the dims of the dynamic axes: one axis, all axes with one size, all axes, or no axis."""
+    """The axes of the inputs, and the named dims. Dynamic are one axis, all axes with one size, all axes, or no axis."""
     axes: list[list[Axis]] = [list(tensor.shape) for tensor in tensors]
     places = [(k, axis) for k, shape in enumerate(axes) for axis, size in enumerate(shape) if size]
-    if not places or attempt >= 11:
+    if not places or attempt >= _ALL_STATIC:
         return axes, ()
-    kind = rng.choice(["one", "one", "size", "size", "each", "all"]) if attempt < 7 else "one"
+    kind = rng.choice(["one", "one", "size", "size", "each", "all"]) if attempt < _ONE_DYNAMIC_AXIS else "one"
     k, axis = rng.choice(places)
     size = tensors[k].shape[axis]
     chosen = [(k, axis)]

@@ -21,7 +21,7 @@ def random_range(rng: random.Random, size: int, unit: int = 1) -> tuple[int, int
 
     Borders (1, 2, min=opt, opt=max) are more frequent than other ranges.
     """
-    at = max(1, size // unit)
+    at = max(1, size // unit)  # the range is around or near this number of units
     low, mid, high = rng.choice(
         [
             (1, 2, 2), (1, 1, 2), (1, 2, 3), (1, 1, 3), (2, 2, 3), (2, 3, 3),
@@ -61,15 +61,16 @@ def check_usable(case: Case) -> None:
                     second = pytree.tree_leaves(case.module(*arguments))
         except Exception as error:
             raise UnusableCase(f"eager fails: {type(error).__name__}: {error}") from error
-        if not _same(copies, arguments):
+        if not _nearly_equal(copies, arguments):
             raise UnusableCase("inputs are written to: such a model is rejected")
         if not any(isinstance(value, torch.Tensor) for value in first):
             raise UnusableCase("no tensor is returned")
-        if not _same(first, second):
+        if not _nearly_equal(first, second):
             raise UnusableCase("results differ: random numbers, or uninitialized memory")
 
 
-def _same(first: Sequence[Any], second: Sequence[Any]) -> bool:
+def _nearly_equal(first: Sequence[Any], second: Sequence[Any]) -> bool:
+    """Whether two lists of results are equal, except for rounding."""
     return len(first) == len(second) and all(
         deviation(a, b).error <= 1e-5 if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) else a == b
         for a, b in zip(first, second, strict=True)

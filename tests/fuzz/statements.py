@@ -1,4 +1,7 @@
-"""The statements of compositions. Each entry of `STATEMENTS` writes one statement with existing values."""
+"""The statements of compositions. Each function in `STATEMENTS` returns the text of an expression with existing values.
+
+In these functions, `p` is the chooser, `v` and `w` are values that it has chosen, and `s` are sizes as text.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ from tests.fuzz.choosing import Attention, Block, Chooser
 Statement = Callable[[Chooser], str]
 
 
-def _join(*parts: str) -> str:
-    return "[" + ", ".join(parts) + "]"
+def _list(*items: str) -> str:
+    return f"[{', '.join(items)}]"
 
 
 _UNARY = (
@@ -21,7 +24,7 @@ _UNARY = (
 
 
 def _elementwise(p: Chooser) -> str:
-    return f"{p.f()}.{p.pick(*_UNARY)}()"
+    return f"{p.float_value()}.{p.pick(*_UNARY)}()"
 
 
 def _binary(p: Chooser) -> str:
@@ -54,7 +57,7 @@ def _cast(p: Chooser) -> str:
 
 
 def _reduce(p: Chooser) -> str:
-    v = p.f(1)
+    v = p.float_value(1)
     name = p.pick("sum", "mean", "amax", "amin", "var", "std", "prod", "norm", "logsumexp")
     keep = f", keepdim={p.pick(True, False)}"
     if name in ("var", "std"):
@@ -65,7 +68,7 @@ def _reduce(p: Chooser) -> str:
 
 
 def _count(p: Chooser) -> str:
-    v = p.value(least=1)
+    v = p.value(min_rank=1)
     return p.pick(
         f"{v}.bool().any({p.axis(v)})",
         f"{v}.bool().all({p.axis(v)})",
@@ -76,7 +79,7 @@ def _count(p: Chooser) -> str:
 
 
 def _choose(p: Chooser) -> str:
-    v = p.f(1)
+    v = p.float_value(1)
     axis = p.axis(v)
     return p.pick(
         f"{v}.argmax({axis})", f"{v}.topk(1, {axis})[{p.pick(0, 1)}]", f"{v}.sort({axis})[0]",
@@ -86,21 +89,21 @@ def _choose(p: Chooser) -> str:
 
 
 def _softmax(p: Chooser) -> str:
-    v = p.f(1)
+    v = p.float_value(1)
     return f"{v}.{p.pick('softmax', 'log_softmax')}({p.axis(v)})"
 
 
 def _flatten(p: Chooser) -> str:
-    v = p.value(least=1)
+    v = p.value(min_rank=1)
     s = p.sizes(v)
-    how = [f"{v}.reshape(-1)", f"{v}.flatten({p.int(0, v.rank - 1)})", f"{v}.reshape({s[0]}, -1)"]
+    texts = [f"{v}.reshape(-1)", f"{v}.flatten({p.number(0, v.rank - 1)})", f"{v}.reshape({s[0]}, -1)"]
     if v.rank >= 2:
-        how += [f"{v}.reshape({s[0]} * {s[1]}, *{v}.shape[2:])", f"{v}.flatten(0, 1)", f"{v}.reshape(-1, {s[-1]})"]
-    return p.pick(*how)
+        texts += [f"{v}.reshape({s[0]} * {s[1]}, *{v}.shape[2:])", f"{v}.flatten(0, 1)", f"{v}.reshape(-1, {s[-1]})"]
+    return p.pick(*texts)
 
 
 def _split_axis(p: Chooser) -> str:
-    v = p.value(least=1, most=4)
+    v = p.value(min_rank=1, max_rank=4)
     axis = p.axis(v) % v.rank
     n = p.pick(1, 2, 4)
     s = p.sizes(v)
@@ -111,17 +114,17 @@ def _split_axis(p: Chooser) -> str:
 
 
 def _squeeze(p: Chooser) -> str:
-    v = p.value(least=1)
-    return p.pick(f"{v}.squeeze({p.axis(v)})", f"{v}.squeeze()", f"{v}.unsqueeze({p.int(0, v.rank)})")
+    v = p.value(min_rank=1)
+    return p.pick(f"{v}.squeeze({p.axis(v)})", f"{v}.squeeze()", f"{v}.unsqueeze({p.number(0, v.rank)})")
 
 
 def _transpose(p: Chooser) -> str:
-    v = p.value(least=2)
+    v = p.value(min_rank=2)
     return p.pick(f"{v}.transpose({p.axis(v)}, {p.axis(v)})", f"{v}.permute({p.order(v)})", f"{v}.mT")
 
 
 def _slice(p: Chooser) -> str:
-    v = p.value(least=1)
+    v = p.value(min_rank=1)
     axis = p.axis(v) % v.rank
     last = f"{v}.shape[{axis}]"
     some = ["1:", ":-1", "::2", ":1", "0", "-1", "-1:", ":2", "-2:", ":0", "5:", "None"]
@@ -130,7 +133,7 @@ def _slice(p: Chooser) -> str:
 
 
 def _narrow(p: Chooser) -> str:
-    v = p.value(least=1)
+    v = p.value(min_rank=1)
     axis = p.axis(v)
     return p.pick(
         f"{v}.select({axis}, {p.pick(0, -1)})",
@@ -140,7 +143,7 @@ def _narrow(p: Chooser) -> str:
 
 
 def _pieces(p: Chooser) -> str:
-    v = p.value(least=1)
+    v = p.value(min_rank=1)
     axis = p.axis(v)
     last = p.pick(0, -1)
     return p.pick(
@@ -155,45 +158,47 @@ def _cat(p: Chooser) -> str:
     v = p.value()
     w = p.like(v)
     if not v.rank or p.rng.random() < 0.4:
-        return f"torch.stack({_join(str(v), str(w))}, {p.int(0, v.rank)})"
+        return f"torch.stack({_list(str(v), str(w))}, {p.number(0, v.rank)})"
     axis = p.axis(v)
     return p.pick(
-        f"torch.cat({_join(str(v), str(w))}, {axis})",
-        f"torch.cat({_join(str(v), f'{v}[:1]')}, 0)",
+        f"torch.cat({_list(str(v), str(w))}, {axis})",
+        f"torch.cat({_list(str(v), f'{v}[:1]')}, 0)",
         f"torch.cat([{v}] * 3, {axis})",
     )
 
 
 def _expand(p: Chooser) -> str:
-    v = p.value(least=1, most=4)
+    v = p.value(min_rank=1, max_rank=4)
     return p.pick(
-        f"{v}.unsqueeze(0).expand({p.int(1, 3)}, {', '.join(['-1'] * v.rank)})",
-        f"{v}.repeat({', '.join(str(p.int(1, 2)) for _ in range(v.rank))})", f"{v}.expand_as({p.like(v)})",
+        f"{v}.unsqueeze(0).expand({p.number(1, 3)}, {', '.join(['-1'] * v.rank)})",
+        f"{v}.repeat({', '.join(str(p.number(1, 2)) for _ in range(v.rank))})", f"{v}.expand_as({p.like(v)})",
         f"{v}.repeat_interleave(2, {p.axis(v)})", f"{v}[:1].expand({', '.join(p.sizes(v))})",
     )  # fmt: skip
 
 
 def _move(p: Chooser) -> str:
-    v = p.value(least=1)
+    v = p.value(min_rank=1)
     axis = p.axis(v)
     return p.pick(f"{v}.flip({axis})", f"{v}.roll({p.pick(1, -1, f'{v}.shape[{axis}] // 2')}, {axis})")
 
 
 def _triangle(p: Chooser) -> str:
-    v = p.value(least=2)
+    v = p.value(min_rank=2)
     return f"{v}.{p.pick('tril', 'triu')}({p.pick(0, 1, -1)})"
 
 
 def _where(p: Chooser) -> str:
     v = p.value()
-    c = f"({p.like(v)} > 0)" if v.kind != "bool" else f"{p.like(v)}"
+    condition = f"({p.like(v)} > 0)" if v.kind != "bool" else f"{p.like(v)}"
     return p.pick(
-        f"torch.where({c}, {v}, {p.like(v)})", f"{v}.masked_fill({c}, {p.pick(0, 1)})", f"torch.where({c}, {v}, 0)"
+        f"torch.where({condition}, {v}, {p.like(v)})",
+        f"{v}.masked_fill({condition}, {p.pick(0, 1)})",
+        f"torch.where({condition}, {v}, 0)",
     )
 
 
 def _gather(p: Chooser) -> str:
-    v = p.value(least=1)
+    v = p.value(min_rank=1)
     axis = p.axis(v)
     if p.rng.random() < 0.5:
         return f"{v}.gather({axis}, ({v} > 0).long() % {v}.shape[{axis}])"
@@ -204,15 +209,15 @@ def _gather(p: Chooser) -> str:
 
 
 def _embed(p: Chooser) -> str:
-    v = p.value("int", most=3)
-    return f"{p.part(nn.Embedding(8, 4))}({v} % 8)"
+    v = p.value("int", max_rank=3)
+    return f"{p.add_part(nn.Embedding(8, 4))}({v} % 8)"
 
 
 def _sized(p: Chooser) -> str:
     """A statement that uses sizes as values."""
-    v = p.value(least=1)
+    v = p.value(min_rank=1)
     axis = p.axis(v)
-    n = f"{v}.shape[{axis}]"
+    n = f"{v}.shape[{axis}]"  # a size
     return p.pick(
         f"{v} * {n}", f"torch.arange({n})", f"torch.arange({n}) + {v}.shape[0]", f"{v}.float() / {n}",
         f"torch.zeros({n}, 2) + 1", f"torch.full(({n},), {n})", f"torch.linspace(0, 1, {n})",
@@ -222,27 +227,29 @@ def _sized(p: Chooser) -> str:
 
 
 def _linear(p: Chooser) -> str:
-    v = p.f(1, 4)
-    return f"{p.part(nn.Linear(p.last(v), p.pick(4, 8), bias=p.pick(True, False)))}({v}.float())"
+    v = p.float_value(1, 4)
+    return f"{p.add_part(nn.Linear(p.width(v), p.pick(4, 8), bias=p.pick(True, False)))}({v}.float())"
 
 
 def _norm(p: Chooser) -> str:
-    v = p.f(2, 4)
+    v = p.float_value(2, 4)
     if v.rank == 4 and p.rng.random() < 0.7:
-        c = int(v.shape[1])
-        return f"{p.part(p.pick(nn.BatchNorm2d(c), nn.GroupNorm(1, c), nn.InstanceNorm2d(c)))}({v}.float())"
-    return f"{p.part(p.pick(nn.LayerNorm(p.last(v)), nn.RMSNorm(p.last(v))))}({v}.float())"
+        channels = int(v.shape[1])
+        norms = nn.BatchNorm2d(channels), nn.GroupNorm(1, channels), nn.InstanceNorm2d(channels)
+        return f"{p.add_part(p.pick(*norms))}({v}.float())"
+    return f"{p.add_part(p.pick(nn.LayerNorm(p.width(v)), nn.RMSNorm(p.width(v))))}({v}.float())"
 
 
 def _conv(p: Chooser) -> str:
-    v = p.f(3, 4)
-    c, k = int(v.shape[1]), p.pick(1, 3)
-    make = (nn.Conv1d, nn.Conv2d) if p.rng.random() < 0.7 else (nn.ConvTranspose1d, nn.ConvTranspose2d)
-    return f"{p.part(make[v.rank - 3](c, p.pick(4, 8), k, stride=p.pick(1, 1, 2), padding=k // 2))}({v}.float())"
+    v = p.float_value(3, 4)
+    channels, kernel = int(v.shape[1]), p.pick(1, 3)
+    layers = (nn.Conv1d, nn.Conv2d) if p.rng.random() < 0.7 else (nn.ConvTranspose1d, nn.ConvTranspose2d)
+    layer = layers[v.rank - 3](channels, p.pick(4, 8), kernel, stride=p.pick(1, 1, 2), padding=kernel // 2)
+    return f"{p.add_part(layer)}({v}.float())"
 
 
 def _pool(p: Chooser) -> str:
-    v = p.f(4, 4)
+    v = p.float_value(4, 4)
     return p.pick(
         f"F.max_pool2d({v}, {p.pick(1, 2)})", f"F.avg_pool2d({v}, 2, ceil_mode={p.pick(True, False)})",
         f"F.adaptive_avg_pool2d({v}, {p.pick(1, 2)})", f"F.max_pool2d({v}, 3, 1, 1)", f"F.adaptive_max_pool2d({v}, 1)",
@@ -251,7 +258,7 @@ def _pool(p: Chooser) -> str:
 
 
 def _resize(p: Chooser) -> str:
-    v = p.f(4, 4)
+    v = p.float_value(4, 4)
     return p.pick(
         f"F.interpolate({v}, scale_factor=2.0, mode={p.pick('nearest', 'bilinear')!r})",
         f"F.interpolate({v}, size=(5, 3), mode='bilinear')",
@@ -261,7 +268,7 @@ def _resize(p: Chooser) -> str:
 
 
 def _pad(p: Chooser) -> str:
-    v = p.value(least=2)
+    v = p.value(min_rank=2)
     amount = p.pick((1, 1), (0, 2), (-1, 0), (1, 0))
     if v.kind == "float" and v.rank == 3 and p.rng.random() < 0.5:
         return f"F.pad({v}, (1, 0), mode={p.pick('reflect', 'replicate', 'circular')!r})"
@@ -269,7 +276,7 @@ def _pad(p: Chooser) -> str:
 
 
 def _product(p: Chooser) -> str:
-    v = p.f(2, 4)
+    v = p.float_value(2, 4)
     return p.pick(
         f"{v} @ {v}.mT", f"torch.matmul({v}.mT, {p.like(v)})",
         f"torch.einsum('...ij,...kj->...ik', {v}, {p.like(v)})", f"torch.einsum('...ij->...ji', {v})",
@@ -279,15 +286,15 @@ def _product(p: Chooser) -> str:
 
 def _blocks(p: Chooser) -> str:
     if p.rng.random() < 0.5:
-        v = p.f(3, 3)
-        return f"{p.part(Attention(p.last(v), p.pick(1, 2), p.pick(True, False)))}({v}.float())"
-    v = p.f(4, 4)
-    return f"{p.part(Block(int(v.shape[1]), p.pick(1, 2)))}({v}.float())"
+        v = p.float_value(3, 3)
+        return f"{p.add_part(Attention(p.width(v), p.pick(1, 2), p.pick(True, False)))}({v}.float())"
+    v = p.float_value(4, 4)
+    return f"{p.add_part(Block(int(v.shape[1]), p.pick(1, 2)))}({v}.float())"
 
 
 def _tokens(p: Chooser) -> str:
     """A statement that converts an image to a sequence."""
-    v = p.f(4, 4)
+    v = p.float_value(4, 4)
     return p.pick(f"{v}.flatten(2).transpose(1, 2)", f"{v}.reshape({v}.shape[0], {v}.shape[1], -1).transpose(1, 2)")
 
 

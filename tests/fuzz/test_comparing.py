@@ -49,22 +49,24 @@ def differences_text(case: Case, built: Built) -> str:
 
 def test_a_correct_build_has_no_differences(case: Case, built: Built) -> None:
     assert [part.kind for part in built.partitions.partitions] == ["tensorrt", "torch", "tensorrt"]
-    seen = differences(case, built)
-    assert not seen.differences and not seen.unchecked
+    comparison = differences(case, built)
+    assert not comparison.differences and not comparison.unchecked
     # 5 points (min, opt, max, two random); at each, one output of the first engine, two of the last, two of the model
-    assert seen.compared == 5 * (1 + 2 + 2)
+    assert comparison.compared == 5 * (1 + 2 + 2)
 
 
 # -- the partition document
 
 
 def with_part(built: Built, number: int, change: Callable[[Partition], Partition]) -> Built:
+    """The build with another partition `number` in the document."""
     parts = list(built.partitions.partitions)
     parts[number] = change(parts[number])
     return replace(built, partitions=replace(built.partitions, partitions=tuple(parts)))
 
 
 def with_output(part: Partition, **changes: Any) -> Partition:
+    """The partition with changes of its first output."""
     return replace(part, outputs=(replace(part.outputs[0], **changes), *part.outputs[1:]))
 
 
@@ -123,6 +125,7 @@ def test_finds_a_profile_that_is_too_narrow(case: Case, built: Built) -> None:
 
 
 def with_onnx(built: Built, number: int, change: Callable[[onnx.ModelProto], None]) -> Built:
+    """The build with another conversion of partition `number`. `change` changes the model in place."""
     graph = built.partitions.partitions[number].graph
     model = onnx.ModelProto.FromString(built.store.get_bytes(built.onnx[graph]))
     change(model)
@@ -165,10 +168,10 @@ def test_finds_a_conversion_that_cannot_run(case: Case, built: Built) -> None:
 
 @pytest.fixture
 def plant(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Program], None]], None]:
-    """Returns a function that adds a faulty pass to the lower step. The checks that would detect the fault are off."""
+    """A function that adds a faulty pass to the lower step. The checks that would detect the fault are off."""
 
-    def planted(function: Callable[[Program], None]) -> None:
-        def changed(program: Program, request: Request) -> Program:
+    def plant_fault(function: Callable[[Program], None]) -> None:
+        def faulty_pass(program: Program, request: Request) -> Program:
             function(program)
             program.graph.lint()
             program.exported.graph_module.recompile()
@@ -178,16 +181,17 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Program], None
             program: Program, precisions: Precisions, decompositions: Mapping[Any, Any], points: Any, **settings: Any
         ) -> Program:
             request = Request(precisions=precisions, decompositions=decompositions, **settings)
-            return lowering.run_passes(program, request, (*PASSES, Pass("planted", changed, "a fault")))
+            return lowering.run_passes(program, request, (*PASSES, Pass("planted", faulty_pass, "a fault")))
 
         monkeypatch.setattr(lowering, "lower", lower)
         monkeypatch.setattr(lowered, "refuse_another_model", lambda *_: None)
         monkeypatch.setattr(partitioning, "refuse_inconsistency", lambda *_: None)
 
-    return planted
+    return plant_fault
 
 
 def calls(program: Program, name: str) -> list[torch.fx.Node]:
+    """The nodes that call an operator whose name contains `name`."""
     return [node for node in program.graph.nodes if node.op == "call_function" and name in str(node.target)]
 
 
@@ -216,10 +220,10 @@ def test_finds_a_pass_that_drops_an_operator(case: Case, plant: Callable[..., No
 
 
 def test_compares_named_results_of_torch() -> None:
-    """Results in a class of torch become fields, and their values are compared."""
+    """The result of topk is a class of torch. The values of its fields are compared."""
     case = Case(module_from_text(["y = x0.topk(2, 1)"], "(y[0] * 2, y)", 1), [("float32", [(1, 3, 5), 6])])
-    seen = differences(case, build(case))
-    assert not seen.differences and seen.compared > 3
+    comparison = differences(case, build(case))
+    assert not comparison.differences and comparison.compared > 3
 
 
 # -- numbers
@@ -242,5 +246,5 @@ def test_accepts_differences_of_unstable_results(monkeypatch: pytest.MonkeyPatch
     case = Case(module_from_text(statements, "z / (z.abs() + 1e-6)", 1), [("float32", [(1, 3, 5), 64])])
     built = build(case)
     assert not differences(case, built).differences
-    monkeypatch.setattr(comparing, "_TIMES", 0)
+    monkeypatch.setattr(comparing, "_CHANGE_FACTOR", 0)
     assert "away" in differences_text(case, built)

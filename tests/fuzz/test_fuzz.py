@@ -37,7 +37,6 @@ def test_most_cases_are_built() -> None:
 
 
 def test_excluded_operators_exist() -> None:
-    """Each excluded operator exists in `op_db`."""
     from torch.testing._internal.common_methods_invocations import op_db
 
     assert set(EXCLUDED) <= {op.name for op in op_db}
@@ -46,15 +45,15 @@ def test_excluded_operators_exist() -> None:
 
 def test_ranges_are_ordered_and_multiples_of_the_unit() -> None:
     rng = random.Random(0)
-    seen = set()
+    ranges = set()
     for size in (1, 2, 5, 12):
         for unit in (1, 2, 3):
             for _ in range(200):
                 low, mid, high = random_range(rng, size, unit)
                 assert 1 <= low <= mid <= high and low < high
                 assert not any(end % unit for end in (low, mid, high))
-                seen.add((low, mid, high))
-    assert {(1, 2, 2), (1, 1, 2), (1, 2, 3), (2, 2, 3)} <= seen
+                ranges.add((low, mid, high))
+    assert {(1, 2, 2), (1, 1, 2), (1, 2, 3), (2, 2, 3)} <= ranges
 
 
 @pytest.mark.parametrize(
@@ -68,8 +67,8 @@ def test_ranges_are_ordered_and_multiples_of_the_unit() -> None:
         ("x0.shape[0]", "no tensor"),
     ],
 )
-def test_unusable_cases_are_skipped(result: str, reason: str) -> None:
-    """The modules fail at 1, 2 or 3 rows, or are never usable."""
+def test_check_usable_refuses_a_case_with_the_reason(result: str, reason: str) -> None:
+    """Some of the modules fail only for 1 or 2 rows."""
     with pytest.raises(UnusableCase, match=reason):
         check_usable(Case(module_from_text([], result, 1), [("float32", [(1, 2, 3), 4])]))
 

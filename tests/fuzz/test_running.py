@@ -38,7 +38,7 @@ def dies_or_hangs(seed: int) -> Outcome:
 
 def test_a_child_that_dies_is_a_finding() -> None:
     child = Child(dies_or_hangs)
-    child.give(1)
+    child.start_case(1)
     outcome = child.answer()
     assert (outcome.seed, outcome.verdict, outcome.group) == (1, "crashed", "the process died: SIGSEGV")
     assert any("in dies_or_hangs" in line for line in outcome.details)
@@ -48,8 +48,8 @@ def test_a_child_that_dies_is_a_finding() -> None:
 
 def test_a_child_that_does_not_answer_is_ended() -> None:
     child = Child(dies_or_hangs)
-    child.give(2)
-    assert not child.connection.poll(0.2) and child.overdue(0.1)
+    child.start_case(2)
+    assert not child.connection.poll(0.2) and child.is_overdue(0.1)
     outcome = child.stop(0.1)
     assert outcome.verdict == "crashed" and outcome.group.startswith("no answer")
     assert any("in dies_or_hangs" in line for line in outcome.details)
@@ -64,11 +64,11 @@ def test_children_end_with_the_run() -> None:
         "os.kill(os.getpid(), 9)\n"
     )
     root = Path(__file__).parents[2]
-    completed = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, timeout=60, check=False
     )
-    assert completed.returncode == -signal.SIGKILL, completed.stderr
-    pids = [int(pid) for pid in completed.stdout.split()]
+    assert process.returncode == -signal.SIGKILL, process.stderr
+    pids = [int(pid) for pid in process.stdout.split()]
     assert len(pids) == 2
     deadline = time.monotonic() + 20
     while any(Path(f"/proc/{pid}").exists() for pid in pids):
@@ -119,7 +119,7 @@ def test_the_text_of_an_outcome() -> None:
     case = Case(module_from_text([], "self.c0 + x0", 1, {"c0": torch.ones(2)}), [("int64", [2])], precision="float16")
     outcome = try_case(case, 7)
     assert outcome.verdict == "built"
-    text = fuzz.shown(outcome)
+    text = fuzz.outcome_text(outcome)
     for line in ("seed 7: built", "x0: int64[2]", "precision=float16", "self.c0 = float32[2] [1.0, 1.0]"):
         assert line in text
 
@@ -128,7 +128,7 @@ def test_the_text_of_an_outcome() -> None:
 def test_a_finding_sets_the_exit_status(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], planted: bool
 ) -> None:
-    """Runs the whole command. The planted fault is a wrong dtype in the partition document, which the compiler finds."""
+    """The whole command runs. The planted fault is a wrong dtype in the partition document, which the compiler finds."""
     read = Partitions.from_bytes
     if planted:
         monkeypatch.setattr(
@@ -144,6 +144,6 @@ def test_a_finding_sets_the_exit_status(
 def test_a_seed_gives_the_same_case_in_every_process() -> None:
     code = f"import tests.fuzz.generator as g, tests.fuzz.modules as m; print(m.case_text(g.case_of({SEED})))"
     root = Path(__file__).parents[2]
-    completed = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    process = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
     case_of(SEED - 2)  # earlier cases have no effect
-    assert case_text(case_of(SEED)) == completed.stdout.strip() != ""
+    assert case_text(case_of(SEED)) == process.stdout.strip() != ""

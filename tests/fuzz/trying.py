@@ -25,7 +25,7 @@ FINDINGS = ("different", "crashed")
 class Outcome:
     """The outcome of a case.
 
-    `group` is the reason of any verdict other than built. `details` are the differences, or the lines of an error.
+    `group` is the reason of every verdict except ``built``. `details` are the differences, or the lines of an error.
     `case` is the text of the case, empty if there is no case. `unchecked` are the partitions that onnxruntime cannot run.
     """
 
@@ -60,24 +60,30 @@ def try_case(case: Case, seed: int = -1) -> Outcome:
     except InternalError as error:
         return Outcome(seed, "crashed", "InternalError", (str(error),), text)
     except TrtbuildError as error:
-        return Outcome(seed, "refused", group(error), (str(error),), text)
+        return Outcome(seed, "refused", reason_group(error), (str(error),), text)
     except Exception as error:
         lines = traceback.format_exception(error)
         return Outcome(seed, "crashed", type(error).__name__, tuple("".join(lines).splitlines()[-12:]), text)
     unchecked = tuple(dict.fromkeys(comparison.unchecked))
     if comparison.differences:
         return Outcome(
-            seed, "different", _plain(comparison.differences[0]), tuple(comparison.differences), text, unchecked
+            seed,
+            "different",
+            _without_details(comparison.differences[0]),
+            tuple(comparison.differences),
+            text,
+            unchecked,
         )
     return Outcome(seed, "built", "", (), text, unchecked)
 
 
-def group(error: TrtbuildError) -> str:
-    """The type, code and first line of a rejection. Names, numbers and places are replaced, so that equal reasons agree."""
+def reason_group(error: TrtbuildError) -> str:
+    """The type, code and first line of an error, for example to count errors. See `_without_details`."""
     code = getattr(error, "code", "")
     first = (error.text.strip().splitlines() or [""])[0]
-    return f"{type(error).__name__}{f' ({code})' if code else ''}: {_plain(first)}"
+    return f"{type(error).__name__}{f' ({code})' if code else ''}: {_without_details(first)}"
 
 
-def _plain(text: str) -> str:
+def _without_details(text: str) -> str:
+    """The start of a text, with dots in the place of names, numbers and lists: errors with the same reason become equal."""
     return re.sub(r"'[^']*'|\"[^\"]*\"|\[[^\]]*\]|(?<!float)(?<!int)\b[\w.]*\d[\w.]*", "…", text)[:110]

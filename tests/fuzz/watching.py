@@ -1,7 +1,7 @@
 """``python -m tests.fuzz.watching --minutes N --seed S``: edit a project at random under ``trtbuild watch``.
 
-The watcher is killed and started again at random, and builds in other terminals use it. After each round the outputs must
-be those of a clean build with another cache, and at the end no process is left over. The test suite does not run this
+The watcher is killed and started again at random. After each round, a build that uses the watcher must have the outputs of
+a clean build with another cache. At the end, all processes of the watcher must end. The test suite does not run this
 program. It prints the memory of the watcher and its processes after each round.
 """
 
@@ -32,17 +32,17 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    chance, end = random.Random(options.seed), time.monotonic() + 60 * options.minutes
+    rng, end = random.Random(options.seed), time.monotonic() + 60 * options.minutes
     folder = Path(tempfile.mkdtemp(prefix="trtbuild-watching-"))
     watch = Watch(folder)
     watch.start()
     rounds, problems = 0, []
     while time.monotonic() < end and not problems:
         rounds += 1
-        _edit(watch, chance)
-        if chance.random() < 0.2:
+        _edit(watch, rng)
+        if rng.random() < 0.2:
             _kill_and_start(watch)
-        problems = _differences(watch, folder / "clean", chance)
+        problems = _differences(watch, folder / "clean", rng)
         print(f"round {rounds}: {_memory_mb(watch):.0f} MB; {problems or 'equal'}", flush=True)
     watch.end()
     shutil.rmtree(folder)
@@ -50,21 +50,22 @@ def main() -> int:
     return 1 if problems else 0
 
 
-def _edit(watch: Watch, chance: random.Random) -> None:
+def _edit(watch: Watch, rng: random.Random) -> None:
     """Save the model's source several times, sometimes with an error, and at the end without one."""
-    for _ in range(chance.randrange(1, 12)):
+    for _ in range(rng.randrange(1, 12)):
         source = watch.project / "net.py"
-        if chance.random() < 0.1:
+        if rng.random() < 0.1:
             source.unlink(missing_ok=True)
-        elif chance.random() < 0.1:
+        elif rng.random() < 0.1:
             source.write_text("def build(:\n")
         else:
-            watch.edit(chance.choice(LAYERS))
-        time.sleep(chance.choice((0.0, 0.01, 0.1, 1.0)))
-    watch.edit(chance.choice(LAYERS[:-1]))
+            watch.edit(rng.choice(LAYERS))
+        time.sleep(rng.choice((0.0, 0.01, 0.1, 1.0)))
+    watch.edit(rng.choice(LAYERS[:-1]))
 
 
 def _kill_and_start(watch: Watch) -> None:
+    """Kill the watcher, wait until its processes have ended, and start another watcher."""
     pids = descendants(watch.pid)
     os.kill(watch.pid, signal.SIGKILL)
     if watch.process is not None:
@@ -73,28 +74,32 @@ def _kill_and_start(watch: Watch) -> None:
     watch.start()
 
 
-def _differences(watch: Watch, clean: Path, chance: random.Random) -> list[str]:
-    """Build through the watcher, then in a copy of the project with an empty cache. Return the differences."""
-    built = watch.build("--json", *(["--force"] if chance.random() < 0.2 else []))
+def _differences(watch: Watch, clean: Path, rng: random.Random) -> list[str]:
+    """Build with the watcher, then without it in a copy of the project with an empty cache. Return the differences."""
+    built = watch.build("--json", *(["--force"] if rng.random() < 0.2 else []))
     if built.returncode:
         return [f"exit {built.returncode}: {built.stderr[-2000:]}"]
     shutil.rmtree(clean, ignore_errors=True)
     clean.mkdir()
     for name in ("trtbuild.yaml", "net.py"):
         shutil.copy(watch.project / name, clean / name)
-    alone = watch.build("--json", "-C", str(clean), XDG_RUNTIME_DIR="")
-    if alone.returncode:
-        return [f"clean: exit {alone.returncode}: {alone.stderr[-2000:]}"]
-    keys = [{step["id"]: step["key"] for step in json.loads(done.stdout)["steps"]} for done in (built, alone)]
-    packages = [folder / "dist" / "net" for folder in (watch.project, clean)]
-    files = [
-        {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
-        for root in packages
-    ]
-    problems = ["other keys"] if keys[0] != keys[1] else []
-    return problems + sorted(
-        name for name in files[0].keys() | files[1].keys() if files[0].get(name) != files[1].get(name)
+    # without this variable, the build does not find the watcher
+    clean_build = watch.build("--json", "-C", str(clean), XDG_RUNTIME_DIR="")
+    if clean_build.returncode:
+        return [f"clean: exit {clean_build.returncode}: {clean_build.stderr[-2000:]}"]
+    keys, clean_keys = (
+        {step["id"]: step["key"] for step in json.loads(process.stdout)["steps"]} for process in (built, clean_build)
     )
+    files, clean_files = _files(watch.project / "dist/net"), _files(clean / "dist/net")
+    problems = ["other keys"] if keys != clean_keys else []
+    return problems + sorted(
+        name for name in files.keys() | clean_files.keys() if files.get(name) != clean_files.get(name)
+    )
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    """The content of each file in a folder, by its path in the folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def _memory_mb(watch: Watch) -> float:

@@ -32,13 +32,14 @@ models:
 
 
 class Files:
-    """Writes a project's files and loads it."""
+    """Writes a project's files and loads it. `marks` are the marked places (file, line, column), from 1."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.marks: set[tuple[str, int, int]] = set()
 
     def write(self, name: str, text: str = "") -> Files:
+        """Write a dedented text without its marks, and add the places of the marks to `marks`."""
         text = textwrap.dedent(text)
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -66,8 +67,9 @@ class Files:
         """Return the model of `BASE` with more fields. Their text is dedented, then indented by four spaces."""
         return self.model(BASE + textwrap.indent(textwrap.dedent(more), "    "))
 
-    def refused(self, text: str | None = None, *words: str) -> tuple[Problem, ...]:
-        """Return the problems of a manifest. They must be exactly at the marks, and contain all `words`."""
+    def assert_refused(self, text: str | None = None, *words: str) -> tuple[Problem, ...]:
+        """Check that a manifest is rejected, with problems exactly at the marks and a message that contains all `words`.
+        Returns the problems. Without `text`, the files are those that were written before."""
         if text is not None:
             self.manifest(text)
         with pytest.raises(ManifestErrors) as caught:
@@ -79,9 +81,9 @@ class Files:
             assert word in report, report
         return problems
 
-    def base_refused(self, more: str, *words: str) -> tuple[Problem, ...]:
-        """Call `refused` for `BASE` with more fields of its model."""
-        return self.refused(BASE + textwrap.indent(textwrap.dedent(more), "    "), *words)
+    def assert_base_refused(self, more: str, *words: str) -> tuple[Problem, ...]:
+        """Call `assert_refused` for `BASE` with more fields of its model."""
+        return self.assert_refused(BASE + textwrap.indent(textwrap.dedent(more), "    "), *words)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from trtbuild.manifest import load
 
 from .conftest import BASE, Files
 
+#: The two parts of `BASE`: its version, targets and profiles, and its models.
 PROFILES, MODELS = BASE.partition("models:")[0], "models:" + BASE.partition("models:")[2]
 
 
@@ -19,22 +20,23 @@ def base_with_model(name: str) -> str:
     return BASE.replace("  net:", f"  {name}:")
 
 
-def names(files: Files, *chosen: str) -> list[str]:
-    return [model.name for model in files.load(*chosen).models]
+def model_names(files: Files, *manifests: str) -> list[str]:
+    """The models of some manifests, or of the manifests that trtbuild finds."""
+    return [model.name for model in files.load(*manifests).models]
 
 
 def test_trtbuild_yaml_hides_the_manifests_folder(files: Files) -> None:
     files.write("manifests/b.yaml", base_with_model("b")).write("manifests/a.yaml", base_with_model("a"))
     files.write("manifests/.hidden.yaml", ":").write("manifests/notes.yml", ":").write("manifests/deep/c.yaml", ":")
-    assert names(files) == ["a", "b"]
+    assert model_names(files) == ["a", "b"]
     files.manifest(BASE)
-    assert names(files) == ["net"]
+    assert model_names(files) == ["net"]
 
 
 def test_files_are_named_relative_to_the_project_or_absolutely(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     files.manifest(":").write("x/b.yaml", base_with_model("b")).write("x/a.yaml", base_with_model("a"))
     monkeypatch.chdir("/")
-    assert names(files, "x/b.yaml", "./x/../x/a.yaml", "x/b.yaml") == ["b", "a"]
+    assert model_names(files, "x/b.yaml", "./x/../x/a.yaml", "x/b.yaml") == ["b", "a"]
     project = files.load(str(files.root / "x" / "a.yaml"))
     assert project.files == ("x/a.yaml",)
     assert project.models[0].source.roots == ("x", ".")
@@ -64,12 +66,12 @@ def test_includes_are_relative_to_their_file_and_read_once(files: Files) -> None
 def test_an_included_file_is_not_a_separate_manifest(files: Files) -> None:
     files.write("manifests/a.yaml", "version: 1\ninclude: [b.yaml]\n" + MODELS)
     files.write("manifests/b.yaml", PROFILES.replace("version: 1\n", ""))
-    assert names(files) == ["net"]
-    assert names(files, "manifests/b.yaml", "manifests/a.yaml") == ["net"]
+    assert model_names(files) == ["net"]
+    assert model_names(files, "manifests/b.yaml", "manifests/a.yaml") == ["net"]
 
 
 def test_rejects_a_manifest_without_a_version(files: Files) -> None:
-    files.refused("«" + BASE.replace("version: 1\n", ""), "the field `version` is missing", "version: 1")
+    files.assert_refused("«" + BASE.replace("version: 1\n", ""), "the field `version` is missing", "version: 1")
 
 
 @pytest.mark.parametrize(
@@ -79,19 +81,19 @@ def test_rejects_a_manifest_without_a_version(files: Files) -> None:
 )  # fmt: skip
 def test_rejects_other_versions(files: Files, version: str, words: str) -> None:
     text = BASE.replace("version: 1", f"version: «{version}" if version else "version:«")
-    files.refused(text, words)
+    files.assert_refused(text, words)
 
 
 def test_rejects_files_that_include_themselves(files: Files) -> None:
     files.manifest("version: 1\ninclude: [a.yaml]\n" + MODELS)
     files.write("a.yaml", "include: [b.yaml]\n" + PROFILES.replace("version: 1\n", ""))
     files.write("b.yaml", "include: [x.yaml, «a.yaml]\n").write("x.yaml", "version: 1\n")
-    files.refused(None, "'a.yaml' includes itself: a.yaml → b.yaml → a.yaml")
+    files.assert_refused(None, "'a.yaml' includes itself: a.yaml → b.yaml → a.yaml")
 
 
 def test_rejects_a_cycle_through_a_link(files: Files) -> None:
     (files.root / "link.yaml").symlink_to("trtbuild.yaml")
-    files.refused(
+    files.assert_refused(
         "version: 1\ninclude: [«link.yaml]\n" + MODELS + PROFILES.replace("version: 1\n", ""), "includes itself"
     )
 
@@ -99,7 +101,7 @@ def test_rejects_a_cycle_through_a_link(files: Files) -> None:
 def test_rejects_manifests_that_include_each_other(files: Files) -> None:
     files.write("manifests/a.yaml", BASE + "include: [b.yaml]\n")
     files.write("manifests/b.yaml", "version: 1\ninclude: [«a.yaml]\n")
-    files.refused(None, "'manifests/a.yaml' includes itself")
+    files.assert_refused(None, "'manifests/a.yaml' includes itself")
 
 
 def test_rejects_includes_that_are_too_deep(files: Files) -> None:
@@ -113,7 +115,7 @@ def test_rejects_includes_that_are_too_deep(files: Files) -> None:
 
 def test_rejects_includes_that_are_missing_repeated_or_not_a_list(files: Files) -> None:
     files.write("shapes.yaml", PROFILES.replace("version: 1\n", ""))
-    files.refused(
+    files.assert_refused(
         "version: 1\ninclude: [«shape.yaml, shapes.yaml, «./shapes.yaml, «nowhere/a.yaml]\n" + MODELS,
         "'shape.yaml' cannot be read: no such file",
         "did you mean 'shapes.yaml'?",
@@ -121,11 +123,11 @@ def test_rejects_includes_that_are_missing_repeated_or_not_a_list(files: Files) 
         "there is no directory 'nowhere'",
     )
     files.marks.clear()
-    files.refused(
+    files.assert_refused(
         "version: 1\ninclude: «shapes.yaml\n" + BASE.partition("\n")[2], "`include` must be a list", "[shapes.yaml]"
     )
     files.marks.clear()
-    files.refused(
+    files.assert_refused(
         "version: 1\ninclude: [«3, «'']\n" + BASE.partition("\n")[2], "each entry of `include` must be a path"
     )
 
@@ -133,23 +135,23 @@ def test_rejects_includes_that_are_missing_repeated_or_not_a_list(files: Files) 
 def test_rejects_unreadable_files(files: Files) -> None:
     files.marks.add(("trtbuild.yaml", 1, 1))
     (files.root / "trtbuild.yaml").mkdir()
-    files.refused(None, "it is a directory")
+    files.assert_refused(None, "it is a directory")
     (files.root / "trtbuild.yaml").rmdir()
     (files.root / "trtbuild.yaml").symlink_to("trtbuild.yaml")
-    files.refused(None, "too many levels of symbolic links")
+    files.assert_refused(None, "too many levels of symbolic links")
     (files.root / "trtbuild.yaml").unlink()
     (files.root / "trtbuild.yaml").symlink_to("gone.yaml")
-    files.refused(None, "it is a link to nothing")
+    files.assert_refused(None, "it is a link to nothing")
     (files.root / "trtbuild.yaml").unlink()
     os.mkfifo(files.root / "trtbuild.yaml")
-    files.refused(None, "not a regular file")
+    files.assert_refused(None, "not a regular file")
 
 
 def test_rejects_a_file_without_permission(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     files.manifest(BASE).marks.add(("trtbuild.yaml", 1, 1))
     # Tests may run as root, who may read a file of any mode.
     monkeypatch.setattr("trtbuild.manifest.paths.os.access", lambda path, mode: False)
-    files.refused(None, "permission denied")
+    files.assert_refused(None, "permission denied")
 
 
 def test_rejects_a_named_file_that_is_missing(files: Files) -> None:

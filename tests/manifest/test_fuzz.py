@@ -28,9 +28,33 @@ WORDS = [
 ]  # fmt: skip
 KEYS = ["version", "include", "defaults", "targets", "profiles", "models", "source", "inputs", "dims", "builder", "x", "at",
         "shape", "min", "partition", "granularity", "outputs", "package", "weights", "[key]", "<<", "yes", ""]  # fmt: skip
+#: Short texts, most of which have a meaning in YAML.
+FRAGMENTS = [
+    "",
+    " ",
+    "\t",
+    "\n",
+    ":",
+    "- ",
+    "{",
+    "}",
+    "[",
+    "]",
+    "&a ",
+    "*a",
+    "!!",
+    "'",
+    '"',
+    "#",
+    "0",
+    "é",
+    "\n  ",
+    "? ",
+]
 
 
 def check_load(content: bytes) -> None:
+    """Load a manifest. Fails if an error has no place, if a model is incomplete, or if another exception is raised."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "trtbuild.yaml").write_bytes(content)
         try:
@@ -63,10 +87,10 @@ def mutated(document: Any, rng: random.Random) -> Any:
         if isinstance(node[key], dict | list) and node[key] and rng.random() < 0.8:
             node = node[key]
             continue
-        operation = rng.randrange(3)
-        if operation == 0:
+        operation = rng.choice(("change", "remove", "add"))
+        if operation == "change":
             node[key] = copy.deepcopy(rng.choice(WORDS))
-        elif operation == 1:
+        elif operation == "remove":
             del node[key]
         elif isinstance(node, dict):
             node[rng.choice([*KEYS, *map(str, keys)])] = copy.deepcopy(rng.choice(WORDS))
@@ -93,31 +117,7 @@ def test_mutated_text_is_loaded_or_rejected(seed: int, text: str, count: int) ->
     for _ in range(count):
         start = rng.randrange(len(text) + 1)
         end = min(len(text), start + rng.choice([0, 0, 1, 3, 20]))
-        new = rng.choice(
-            [
-                "",
-                " ",
-                "\t",
-                "\n",
-                ":",
-                "- ",
-                "{",
-                "}",
-                "[",
-                "]",
-                "&a ",
-                "*a",
-                "!!",
-                "'",
-                '"',
-                "#",
-                "0",
-                "é",
-                "\n  ",
-                "? ",
-            ]
-        )
-        text = text[:start] + new + text[end:]
+        text = text[:start] + rng.choice(FRAGMENTS) + text[end:]
     check_load(text.encode())
 
 

@@ -45,13 +45,13 @@ def test_outputs_are_sorted_and_normalized(files: Files) -> None:
     ],
 )
 def test_rejects_outputs(files: Files, outputs: str, words: str) -> None:
-    files.base_refused(f"outputs: {outputs}", words)
+    files.assert_base_refused(f"outputs: {outputs}", words)
 
 
 def test_rejects_two_models_with_one_output(files: Files) -> None:
     text = two_models("outputs: {package: dist/x}", "outputs: {«package: dist//x}")
     words = "'dist/x' (package of model 'second') is also the package of model 'net' (trtbuild.yaml:13:15)"
-    files.refused(text, words)
+    files.assert_refused(text, words)
 
 
 def test_models_may_share_a_triton_repository(files: Files) -> None:
@@ -59,22 +59,22 @@ def test_models_may_share_a_triton_repository(files: Files) -> None:
     assert [model.outputs for model in models] == [(("triton", "dist/r"),)] * 2
 
 
-def test_rejects_a_model_that_may_be_anothers_engine_in_a_shared_repository(files: Files) -> None:
+def test_rejects_a_model_with_the_name_of_anothers_engine_in_a_shared_repository(files: Files) -> None:
     text = two_models("outputs: {triton: dist/r}", "outputs: {«triton: dist/r}").replace("  second:", "  net.p0:")
     words = "'net.p0' may also be an engine of model 'net' (trtbuild.yaml:13:15)\n  → give one of them another name"
-    files.refused(text, words)
+    files.assert_refused(text, words)
     separate = two_models("outputs: {triton: dist/r}", "outputs: {triton: dist/s}").replace("  second:", "  net.p0:")
     assert len(files.manifest(separate).load().models) == 2
 
 
 def test_rejects_a_triton_repository_inside_of_another(files: Files) -> None:
-    files.refused(
+    files.assert_refused(
         two_models("outputs: {triton: dist/r}", "outputs: {«triton: dist/r/s}"), "is inside of 'dist/r', the triton of"
     )
 
 
 def test_rejects_an_output_inside_of_another_models_output(files: Files) -> None:
-    files.refused(
+    files.assert_refused(
         two_models("outputs: {«package: dist/x/y/z}", "outputs: {plans: dist/x}"), "is inside of 'dist/x', the plans of"
     )
     assert (
@@ -83,21 +83,18 @@ def test_rejects_an_output_inside_of_another_models_output(files: Files) -> None
 
 
 def test_rejects_an_output_that_is_another_models_default(files: Files) -> None:
-    text = two_models("outputs: {plans: p}", "outputs: {«package: dist/third}") + f"  «third:\n{MODEL}"
-    files.marks.clear()
-    text = text.replace("{«package", "{package").replace("  «third", "  «third")
-    files.refused(text, "(package of model 'third') is also the package of model 'second'")
+    text = two_models("outputs: {plans: p}", "outputs: {package: dist/third}") + f"  «third:\n{MODEL}"
+    files.assert_refused(text, "(package of model 'third') is also the package of model 'second'")
 
 
 def test_rejects_outputs_that_would_replace_input_files(files: Files) -> None:
-    files.write("data/w.pt").write("pt/net.pt2").write("lib/t.yaml")
+    files.write("data/w.pt").write("pt/net.pt2").write("lib/t.yaml", "version: 1\n")
     text = two_models(
         "weights: data/w.pt\n    outputs: {«package: data}",
         "outputs: {«package: pt/net.pt2, «plans: lib}",
     ).replace('second:\n    source: {python: "net:build"}', "second:\n    source: {exported_program: pt/net.pt2}")
-    text = text.replace("version: 1", "version: 1\ninclude: [lib/t.yaml]").replace("{}", "{}")
-    files.write("lib/t.yaml", "version: 1\n")
-    files.refused(
+    text = text.replace("version: 1", "version: 1\ninclude: [lib/t.yaml]")
+    files.assert_refused(
         text, "would replace weights, 'data/w.pt'", "replace a source, 'pt/net.pt2'", "manifest, 'lib/t.yaml'"
     )
 
@@ -105,10 +102,10 @@ def test_rejects_outputs_that_would_replace_input_files(files: Files) -> None:
 def test_models_of_several_manifests_are_compared(files: Files) -> None:
     files.write("manifests/a.yaml", BASE + "    outputs: {package: dist/x}\n")
     files.write("manifests/b.yaml", BASE.replace("  net:", "  other:") + "    outputs: {«package: dist/x}\n")
-    files.refused(None, "is also the package of model 'net' (manifests/a.yaml:13:15)")
+    files.assert_refused(None, "is also the package of model 'net' (manifests/a.yaml:13:15)")
 
 
 def test_wrong_models_are_compared_too(files: Files) -> None:
-    files.refused(
+    files.assert_refused(
         two_models("outputs: {package: x}", "outputs: {«package: x}\n    precision: «half"), "is also the package"
     )

@@ -26,7 +26,7 @@ from trtbuild.errors import ManifestErrors, UsageError
 
 from .conftest import BASE, Files
 
-CONTRACT = """\
+EXAMPLE = """\
 version: 1
 include: [profiles.yaml]            # paths relative to this file
 defaults: {toolchain: tensorrt-rtx, targets: [ada]}   # any model field but source
@@ -60,8 +60,9 @@ profiles:
 """
 
 
-def contract(files: Files) -> Files:
-    return files.manifest(CONTRACT).write("profiles.yaml", SINGLE).write("weights/vit.safetensors")
+def write_example(files: Files) -> Files:
+    """Write `EXAMPLE`, and the files that it names."""
+    return files.manifest(EXAMPLE).write("profiles.yaml", SINGLE).write("weights/vit.safetensors")
 
 
 def without_places(model: Model) -> dict[str, object]:
@@ -70,7 +71,7 @@ def without_places(model: Model) -> dict[str, object]:
 
 def test_the_example_manifest_has_the_right_values(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trtbuild.manifest.resolve.this_platform", lambda: "linux-aarch64")
-    project = contract(files).load()
+    project = write_example(files).load()
     assert project.files == ("profiles.yaml", "trtbuild.yaml")
     single = (1, 3, 224, 224)
     assert project.models == (
@@ -95,7 +96,7 @@ def test_the_example_manifest_has_the_right_values(files: Files, monkeypatch: py
 
 
 def test_places_name_the_line_of_each_field(files: Files) -> None:
-    model = contract(files).model()
+    model = write_example(files).model()
     lines = {path: (origin.file, origin.line, origin.column) for path, origin in model.places.items()}
     expected = {
         "source": ("trtbuild.yaml", 13, 5),
@@ -187,13 +188,13 @@ def test_short_and_long_forms_have_equal_values(files: Files) -> None:
 
 def test_the_order_of_keys_matters_for_inputs_only(files: Files) -> None:
     expected = without_places(files.model(LONG))
-    shuffler = random.Random(0)
+    rng = random.Random(0)
 
     def shuffled(value: object, name: str = "") -> object:
         if isinstance(value, dict):
             items = [(key, shuffled(inner, key)) for key, inner in value.items()]
             if name != "inputs":
-                shuffler.shuffle(items)
+                rng.shuffle(items)
             return dict(items)
         return value
 
@@ -207,7 +208,7 @@ def test_all_problems_of_all_files_are_reported_at_once(files: Files) -> None:
     files.write("manifests/a.yaml", BASE.replace("net:build", "net").replace('{python: "net"}', '{python: «"net"}'))
     files.write("manifests/c.yaml", "a: b: c\n")
     files.marks.add(("manifests/c.yaml", 1, 5))
-    problems = files.refused(None, "unknown SM 88", "is not the name of a callable", "not YAML")
+    problems = files.assert_refused(None, "unknown SM 88", "is not the name of a callable", "not YAML")
     assert [problem.file for problem in problems] == ["manifests/a.yaml", "manifests/b.yaml", "manifests/c.yaml"]
 
 
@@ -217,18 +218,18 @@ def test_model_names_are_unique_in_the_project_and_target_names_in_a_manifest(fi
     project = files.load()
     assert [(model.name, model.targets[0].sm) for model in project.models] == [("net", 89), ("other", 120)]
     files.write("manifests/b.yaml", BASE.replace("  net:", "  «net:"))
-    files.refused(None, "model 'net' is already defined at manifests/a.yaml:8:3")
+    files.assert_refused(None, "model 'net' is already defined at manifests/a.yaml:8:3")
 
 
 def test_rejects_models_that_two_manifests_include(files: Files) -> None:
     files.write("lib/models.yaml", BASE.replace("  net:", "  «net:"))
     files.write("manifests/a.yaml", "version: 1\ninclude: [../lib/models.yaml]\n")
     files.write("manifests/b.yaml", "version: 1\ninclude: [../lib/models.yaml]\n")
-    files.refused(None, "manifests/a.yaml and manifests/b.yaml both include lib/models.yaml")
+    files.assert_refused(None, "manifests/a.yaml and manifests/b.yaml both include lib/models.yaml")
 
 
 def test_rejects_a_project_without_models(files: Files) -> None:
-    files.refused("«version: 1\nmodels:\n", "no model is declared")
+    files.assert_refused("«version: 1\nmodels:\n", "no model is declared")
 
 
 def test_the_error_without_a_manifest_shows_an_example(files: Files) -> None:
@@ -259,4 +260,4 @@ def test_loading_does_not_import_torch_or_tensorrt(files: Files) -> None:
 
 def test_the_directory_of_the_project_does_not_matter(tmp_path: Path) -> None:
     first, second = Files(tmp_path / "a"), Files(tmp_path / "somewhere" / "b")
-    assert contract(first).load() == contract(second).load()
+    assert write_example(first).load() == write_example(second).load()

@@ -29,15 +29,25 @@ def test_every_setting_reaches_the_model(files: Files) -> None:
     assert model.precision == "bfloat16"
     assert model.partition == PartitionSettings(("encoder.*",), 2, ("aten.mm",), True)
     assert model.builder == BuilderSettings(
-        5,
-        2048,
-        0,
-        "full",
-        1 << 20,
-        7,
-        2,
-        False,
-        *[True] * 11,
+        optimization_level=5,
+        workspace=2048,
+        max_aux_streams=0,
+        tiling_optimization_level="full",
+        l2_limit_for_tiling=1 << 20,
+        max_num_tactics=7,
+        avg_timing_iterations=2,
+        tf32=False,
+        sparse_weights=True,
+        strict_nans=True,
+        refit=True,
+        strip_plan=True,
+        weight_streaming=True,
+        version_compatible=True,
+        exclude_lean_runtime=True,
+        distributive_independence=True,
+        direct_io=True,
+        require_user_allocation=True,
+        monitor_memory=True,
         profiling_verbosity="none",
         tactic_sources=("cublas", "cudnn"),
     )
@@ -61,19 +71,19 @@ def test_every_setting_reaches_the_model(files: Files) -> None:
 )
 def test_rejects_a_model_that_lacks_a_field(files: Files, line: str, words: str) -> None:
     assert line in BASE
-    files.refused(BASE.replace(line, "").replace("  net:", "  «net:"), words)
+    files.assert_refused(BASE.replace(line, "").replace("  net:", "  «net:"), words)
 
 
 def test_rejects_an_empty_model_and_empty_fields(files: Files) -> None:
-    files.refused(BASE.partition("  net:")[0] + "  net:«\n", "`net` must be a mapping, not nothing (null)")
+    files.assert_refused(BASE.partition("  net:")[0] + "  net:«\n", "`net` must be a mapping, not nothing (null)")
     files.marks.clear()
     text = BASE.replace("    inputs: {x: {dtype: float32}}", "    «inputs: {}")
-    files.refused(text, "the field `inputs` of model 'net' is empty")
+    files.assert_refused(text, "the field `inputs` of model 'net' is empty")
 
 
 def test_rejects_unknown_and_repeated_names(files: Files) -> None:
     text = BASE.replace("[batch]", "[«bacth, batch, «batch, «zzz]").replace("[ada]", "[ada, «Adaa, «ada]")
-    files.refused(
+    files.assert_refused(
         text,
         "unknown profile 'bacth'\n  → did you mean 'batch'? the profiles are: batch",
         "profile 'batch' is named twice",
@@ -86,12 +96,14 @@ def test_rejects_unknown_and_repeated_names(files: Files) -> None:
 def test_names_are_not_reported_as_unknown_if_their_definitions_are_unreadable(files: Files) -> None:
     text = BASE.replace("targets:\n  ada: {sm: 89}", "targets: «[ada]\ninclude: [«gone.yaml]")
     text = text.replace("[batch]", "[batch, other]")
-    files.refused(text, "`targets` must be a mapping of names", "no such file")
+    files.assert_refused(text, "`targets` must be a mapping of names", "no such file")
 
 
 def test_a_long_list_of_names_is_shortened(files: Files) -> None:
     more = "".join(f"  t{number}: {{sm: 89}}\n" for number in range(100))
-    files.refused(BASE.replace("[ada]", "[«zzzzzz]").replace("profiles:\n", more + "profiles:\n", 1), "and 85 more")
+    files.assert_refused(
+        BASE.replace("[ada]", "[«zzzzzz]").replace("profiles:\n", more + "profiles:\n", 1), "and 85 more"
+    )
 
 
 def test_paths_of_weights_are_relative_to_the_project(files: Files) -> None:
@@ -110,15 +122,15 @@ def test_paths_of_weights_outside_of_the_project_begin_with_dots(files: Files) -
 
 def test_rejects_weights_that_cannot_be_read(files: Files) -> None:
     files.write("weights/vit.safetensors")
-    files.base_refused("weights: «weights/vit.safetensor", "no such file\n  → did you mean 'vit.safetensors'?")
+    files.assert_base_refused("weights: «weights/vit.safetensor", "no such file\n  → did you mean 'vit.safetensors'?")
     files.marks.clear()
-    files.base_refused("weights: «weights", "it is a directory")
+    files.assert_base_refused("weights: «weights", "it is a directory")
     files.marks.clear()
-    files.base_refused("weights: «~/w.pt", "~ and $VARIABLES are not expanded")
+    files.assert_base_refused("weights: «~/w.pt", "~ and $VARIABLES are not expanded")
     files.marks.clear()
-    files.base_refused(f"weights: «{'a' * 300}", "file name too long")
+    files.assert_base_refused(f"weights: «{'a' * 300}", "file name too long")
     files.marks.clear()
-    files.base_refused("weights: «trtbuild.yaml/w.pt", "no such file")
+    files.assert_base_refused("weights: «trtbuild.yaml/w.pt", "no such file")
 
 
 def test_the_platform_is_this_machines_by_default(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,6 +144,9 @@ def test_the_platform_is_this_machines_by_default(files: Files, monkeypatch: pyt
         monkeypatch.setattr(platform, "machine", lambda value=machine: value)
         assert this_platform() == expected
         assert files.model(BASE).targets[0].platform == expected
+
+
+def test_a_target_has_the_platform_compatibility_and_version_of_the_manifest(files: Files) -> None:
     model = files.model(
         BASE.replace("{sm: 89}", "{sm: 89, platform: windows-x86_64, compatibility: ampere_plus, version: '1.7'}")
     )
@@ -142,11 +157,11 @@ def test_the_platform_is_this_machines_by_default(files: Files, monkeypatch: pyt
 def test_rejects_float32_on_turing_with_tensorrt_rtx(files: Files) -> None:
     turing = BASE.replace("sm: 89", "sm: 75")
     words = ("FP32 GEMM is not supported", "model 'net' has precision float32", "write `precision: float16`")
-    files.refused(turing.replace("[ada]", "[«ada]"), *words)
+    files.assert_refused(turing.replace("[ada]", "[«ada]"), *words)
     files.marks.clear()
-    files.refused(turing + "    precision: «float32\n", *words)
+    files.assert_refused(turing + "    precision: «float32\n", *words)
     assert files.model(turing + "    precision: float16\n").precision == "float16"
-    files.refused(turing + "    precision: «{default: float32}\n", *words)
+    files.assert_refused(turing + "    precision: «{default: float32}\n", *words)
     files.model(turing + "    precision: {float16: [head]}\n")
     assert files.model(turing + "    toolchain: tensorrt\n").targets[0].toolchain == "tensorrt"
     assert files.model(turing.replace("sm: 75", "sm: 75, toolchain: tensorrt")).targets[0].sm == 75
@@ -166,5 +181,5 @@ def test_modules_may_have_other_precisions(files: Files) -> None:
     ]
     lines = {name: origin.line for name, origin in model.places.items() if name.startswith("precision")}
     assert lines == {"precision": 13, "precision.head": 15, "precision.a": 17, "precision.*.norm": 18}
-    plain = files.model(BASE + "    precision: {default: float16}\n")
-    assert plain.precisions == files.model(BASE + "    precision: float16\n").precisions
+    only_default = files.model(BASE + "    precision: {default: float16}\n")
+    assert only_default.precisions == files.model(BASE + "    precision: float16\n").precisions

@@ -110,12 +110,12 @@ def test_accepts_a_scalar_input(files: Files) -> None:
     ],
 )  # fmt: skip
 def test_rejects_shapes(files: Files, profiles: str, model: str, words: str) -> None:
-    files.refused(manifest(profiles, model), words)
+    files.assert_refused(manifest(profiles, model), words)
 
 
 def test_rejects_size_0_if_another_profile_makes_the_dim_dynamic(files: Files) -> None:
     profiles = "  a: {x: {shape: [«0]}}\n  b: {x: {shape: [4]}}"
-    files.refused(manifest(profiles, "    profiles: [b, a]", "{x: }"), "a dynamic dim cannot have min 0")
+    files.assert_refused(manifest(profiles, "    profiles: [b, a]", "{x: }"), "a dynamic dim cannot have min 0")
     model = files.model(manifest(profiles.replace("«", ""), "    profiles: [a]", "{x: }"))
     assert model.profiles[0].shapes[0][1].min == (0,)
 
@@ -125,7 +125,7 @@ def test_an_invalid_profile_is_reported_once_for_any_number_of_models(files: Fil
         manifest("  p: {x: {min: [«5], opt: [4], max: [8]}}", "    profiles: [p]", "{x: }")
         + '  two: {source: {python: "a:b"}, targets: [t], inputs: {x: }, profiles: [p]}\n'
     )
-    assert len(files.refused(text)) == 1
+    assert len(files.assert_refused(text)) == 1
     files.marks.clear()
     unused = text.replace("profiles: [p]", "profiles: [q]").replace("models:", "  q: {x: {shape: [1]}}\nmodels:")
-    assert len(files.refused(unused, "not in order")) == 1
+    assert len(files.assert_refused(unused, "not in order")) == 1

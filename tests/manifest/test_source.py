@@ -19,7 +19,7 @@ def with_source(source: str) -> str:
     return BASE.replace('{python: "net:build"}', source)
 
 
-def test_python_sources(files: Files) -> None:
+def test_a_python_source_has_all_fields_and_paths_relative_to_the_project(files: Files) -> None:
     files.write(
         "manifests/deep/m.yaml",
         with_source(
@@ -48,11 +48,16 @@ def test_the_path_of_an_exported_program_is_relative_to_the_project(files: Files
     assert (source.kind, source.target) == ("exported_program", "pt/net.pt2")
 
 
-@pytest.mark.parametrize(("kind", "form"), [("onnx", "onnx"), ("torchscript", "program")])
-def test_paths_of_other_files_are_relative_to_the_project(files: Files, kind: str, form: str) -> None:
+@pytest.mark.parametrize(("kind", "graph_kind"), [("onnx", "onnx"), ("torchscript", "program")])
+def test_paths_of_other_files_are_relative_to_the_project(files: Files, kind: str, graph_kind: str) -> None:
     files.write("manifests/m.yaml", with_source(f"{{{kind}: ../pt/net.bin}}")).write("pt/net.bin")
     source = files.load().models[0].source
-    assert (source.kind, source.target, source.file, source.graph.name) == (kind, "pt/net.bin", "pt/net.bin", form)
+    assert (source.kind, source.target, source.file, source.graph.name) == (
+        kind,
+        "pt/net.bin",
+        "pt/net.bin",
+        graph_kind,
+    )
 
 
 def test_a_network_is_a_callable_with_kwargs(files: Files) -> None:
@@ -75,7 +80,7 @@ def test_a_network_is_a_callable_with_kwargs(files: Files) -> None:
 )  # fmt: skip
 def test_rejects_fields_that_are_for_pytorch_models_only(files: Files, source: str, field: str, words: str) -> None:
     text = with_source(source).replace("    targets: [ada]", f"    targets: [ada]\n    {field}")
-    files.write("pt/net.pt2").refused(text, words)
+    files.write("pt/net.pt2").assert_refused(text, words)
 
 
 def test_partition_settings_are_allowed_for_a_whole_model(files: Files) -> None:
@@ -116,17 +121,17 @@ def test_partition_settings_are_allowed_for_a_whole_model(files: Files) -> None:
     ],
 )
 def test_rejects_sources(files: Files, source: str, words: str) -> None:
-    files.write("pt/net.pt2").refused(with_source(source), words)
+    files.write("pt/net.pt2").assert_refused(with_source(source), words)
 
 
 def test_rejects_a_source_without_a_kind(files: Files) -> None:
     text = with_source("{deps: [a]}").replace("    source:", "    «source:")
-    files.refused(text, "the source has no kind in model 'net'", "exactly one of python, exported_program")
+    files.assert_refused(text, "the source has no kind in model 'net'", "exactly one of python, exported_program")
 
 
 def test_only_kinds_with_layers_are_quantized(files: Files) -> None:
     files.write("net.file")
-    refused = set()
+    rejected_kinds = set()
     for name, kind in SOURCE_KINDS.items():
         target = "net.file" if kind.file else "net:build"
         source = f'{{{name}: "{target}"}}'
@@ -134,8 +139,8 @@ def test_only_kinds_with_layers_are_quantized(files: Files) -> None:
             files.manifest(with_source(source) + "    quantize: {format: int8_weight_only}\n").load()
         except ManifestErrors as errors:
             assert f"the layers of a PyTorch module, and model 'net' comes from `{name}`" in str(errors)
-            refused.add(name)
-    assert refused == SOURCE_KINDS.keys() - KINDS_WITH_LAYERS and "python" not in refused
+            rejected_kinds.add(name)
+    assert rejected_kinds == SOURCE_KINDS.keys() - KINDS_WITH_LAYERS and "python" not in rejected_kinds
 
 
 def test_each_kind_is_in_the_table_of_the_documentation() -> None:

@@ -12,10 +12,10 @@
 ``torch_partition``
     One model, in which a layer between two linear layers stays in PyTorch.
 ``ranker``
-    One model with a keyword argument, several outputs, two profiles, two targets, and comparisons with PyTorch.
+    One model with a keyword argument, several outputs, two profiles, two targets, a reference and a Triton repository.
 ``image_model``
-    A model with two engines and a sort in PyTorch between them, nested outputs, and relations between dims. Another model
-    has no engine.
+    ``net`` has two engines and a sort in PyTorch between them, nested outputs, relations between dims, and a reference.
+    ``bare`` has the same source and no reference. ``torch_only`` has no engine.
 ``comparisons``
     Models for comparisons with PyTorch. The tests write ``words.onnx``, the file of one model.
 """

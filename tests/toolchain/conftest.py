@@ -20,7 +20,7 @@ from trtbuild.toolchain.libraries.table import installed_version
 
 @dataclass(frozen=True)
 class JobAndBlobs:
-    """A job, and the blobs whose digests it contains."""
+    """A job and its blobs by name: the model is ``onnx``, and the name of a weight is its SHA-256."""
 
     job: EngineJob
     blobs: Mapping[str, bytes]
@@ -38,27 +38,29 @@ def model(
     outputs: Sequence[str],
     weights: Sequence[np.ndarray],
     constants: Mapping[str, np.ndarray] | None = None,
-    elements: Sequence[str] | None = None,
+    weight_types: Sequence[str] | None = None,
 ) -> bytes:
     """An ONNX model with inputs ``i0…``, outputs ``o0…``, nodes ``n0…`` and external weights ``w0…``.
 
-    `inputs` and `outputs` contain ONNX element types. `elements` are the ONNX types of the weights, for types that NumPy
-    does not have (bfloat16 as uint16).
+    An input is an ONNX element type and a shape, an output is an element type. `constants` are stored in the model, under
+    their names. `weight_types` replace the element types of `weights`: NumPy has no bfloat16, so such a weight is an array
+    of uint16.
     """
     graph = onnx.GraphProto(name="partition")
     for index, node in enumerate(nodes):
         node.name = f"n{index}"
         graph.node.append(node)
     for index, (element, shape) in enumerate(inputs):
-        kind = onnx.TensorProto.DataType.Value(element)
-        graph.input.append(h.make_tensor_value_info(f"i{index}", kind, shape))
+        element_type = onnx.TensorProto.DataType.Value(element)
+        graph.input.append(h.make_tensor_value_info(f"i{index}", element_type, shape))
     for index, element in enumerate(outputs):
-        graph.output.append(h.make_tensor_value_info(f"o{index}", onnx.TensorProto.DataType.Value(element), None))
+        element_type = onnx.TensorProto.DataType.Value(element)
+        graph.output.append(h.make_tensor_value_info(f"o{index}", element_type, None))
     for index, value in enumerate(weights):
-        kind = h.np_dtype_to_tensor_dtype(value.dtype)
-        if elements is not None:
-            kind = onnx.TensorProto.DataType.Value(elements[index])
-        tensor = graph.initializer.add(name=f"w{index}", dims=value.shape, data_type=kind)
+        element_type = h.np_dtype_to_tensor_dtype(value.dtype)
+        if weight_types is not None:
+            element_type = onnx.TensorProto.DataType.Value(weight_types[index])
+        tensor = graph.initializer.add(name=f"w{index}", dims=value.shape, data_type=element_type)
         tensor.data_location = onnx.TensorProto.EXTERNAL
         tensor.external_data.add(key="location", value=f"w{index}")
     for name, value in (constants or {}).items():
@@ -68,21 +70,22 @@ def model(
 
 
 def job_and_blobs(onnx_model: bytes, weights: Sequence[np.ndarray], *profiles: Sequence[ShapeRange]) -> JobAndBlobs:
-    """A job that compiles `onnx_model` for SM 89, with these weights and profiles."""
+    """A job that compiles `onnx_model` for SM 89 with these weights and profiles, and its blobs."""
     blobs = {"onnx": onnx_model}
-    entries = []
+    job_weights = []
     for value in weights:
         digest = hashlib.sha256(value.tobytes()).hexdigest()
         blobs[digest] = value.tobytes()
-        entries.append(Weight(str(value.dtype), value.shape, digest))
+        job_weights.append(Weight(str(value.dtype), value.shape, digest))
     version = installed_version("tensorrt-rtx")
     assert version is not None
     settings, target = BuilderSettings(), Target("ada", 89)
-    return JobAndBlobs(EngineJob("onnx", tuple(entries), tuple(map(tuple, profiles)), settings, target, version), blobs)
+    job = EngineJob("onnx", tuple(job_weights), tuple(map(tuple, profiles)), settings, target, version)
+    return JobAndBlobs(job, blobs)
 
 
 def mlp(seed: int = 0, dtype: str = "float32") -> tuple[bytes, list[np.ndarray]]:
-    """Two linear layers with equal biases, from (d0, 8) to (d0, 8)."""
+    """An ONNX model and its weights: two linear layers with equal biases, from (d0, 8) to (d0, 8)."""
     random = np.random.default_rng(seed)
     weights = [random.standard_normal((8, 8)).astype(dtype) for _ in range(2)]
     weights += [np.zeros(8, dtype), np.zeros(8, dtype)]
@@ -102,7 +105,7 @@ ROWS = ShapeRange((1, 8), (4, 8), (16, 8))
 
 @pytest.fixture(scope="session")
 def mlp_job() -> JobAndBlobs:
-    """A job for a small network with a dynamic axis, for SM 89."""
+    """A job that compiles `mlp` for SM 89, with one profile."""
     return job_and_blobs(*mlp(), (ROWS,))
 
 

@@ -1,7 +1,7 @@
 """Fakes of the Python objects of TensorRT 8.6.1 that trtbuild configures: builder configurations, networks and layers.
 
-The members of enumerations have the same names as in the real bindings (recorded from `tensorrt_bindings` 8.6.1). The
-fakes store the values that are set. The configuration rejects attributes that the real class does not have.
+The members of enumerations have the same names as in the real bindings (recorded from `tensorrt_bindings` 8.6.1), but not
+the same numbers. The fakes store the values that are set.
 """
 
 from __future__ import annotations
@@ -52,8 +52,10 @@ MODULE = SimpleNamespace(
 
 
 class FakeConfig:
-    """An IBuilderConfig of 8.6. Some attributes are those of the real class, others store the values of methods."""
+    """An IBuilderConfig of 8.6. In addition to the attributes of the real class, it has `flags`, `limits`, `preview`,
+    `profiles` and `sources`, which store the values that the methods set."""
 
+    # No other attribute can be set: the real class rejects settings that 8.6 lacks, too.
     __slots__ = (
         "avg_timing_iterations",
         "builder_optimization_level",
@@ -73,7 +75,7 @@ class FakeConfig:
         self.hardware_compatibility_level = HardwareCompatibilityLevel.NONE
         self.flags = {BuilderFlag.TF32}
         self.limits = {MemoryPoolType.WORKSPACE: 1 << 37}
-        self.sources = 31
+        self.sources = 0b11111  # a bit for each TacticSource
         self.preview: set[Any] = set()
         self.profiles: list[Any] = []
 
@@ -124,6 +126,8 @@ class FakeBuilder:
 
 
 class FakeTensor:
+    """An ITensor of shape (-1, 8)."""
+
     def __init__(self, name: str, dtype: Any = DataType.FLOAT, *, is_shape_tensor: bool = False) -> None:
         self.name, self.dtype, self.is_shape_tensor, self.shape = name, dtype, is_shape_tensor, (-1, 8)
 
@@ -132,7 +136,7 @@ class FakeLayer:
     """A layer that stores the precision and the output types that are set."""
 
     def __init__(self, kind: str, inputs: list[FakeTensor], outputs: list[FakeTensor]) -> None:
-        self.type = f"LayerType.{LayerType[kind].name}"
+        self.type = f"LayerType.{LayerType[kind].name}"  # trtbuild reads only the text of the type
         self.inputs, self.outputs = inputs, outputs
         self.precision: Any = None
         self.types: dict[int, Any] = {}
@@ -151,6 +155,8 @@ class FakeLayer:
 
 
 class FakeNetwork:
+    """An INetworkDefinition with `inputs` and `layers`."""
+
     def __init__(self, inputs: list[FakeTensor], layers: list[FakeLayer] | None = None) -> None:
         self.inputs, self.layers = inputs, layers or []
 

@@ -43,15 +43,15 @@ class Finder:
 
 
 def replace_command(folder: Callable[[], str | None]) -> None:
-    """Change the modules that start workers: they start clients of the servers in `folder()`, unless that returns None."""
+    """Change the modules that start workers. If `folder()` returns a folder, they start clients of the servers in it."""
     from trtbuild.driver.workers import worker_process  # the pool has imported it and `lending`
     from trtbuild.driver.workers.forking import lending
 
     original_command, original_start = worker_process.command, lending.start_servers
 
     def command(kind: str, *arguments: Any) -> list[str]:
-        sockets, words = folder() if kind in KINDS else None, list(original_command(kind, *arguments))
-        return words if sockets is None else client_command(f"{sockets}/{kind}", words)
+        sockets, original = folder() if kind in KINDS else None, list(original_command(kind, *arguments))
+        return original if sockets is None else client_command(f"{sockets}/{kind}", original)
 
     worker_process.command = command  # type: ignore[assignment]
     lending.start_servers = lambda directory: original_start(directory) if folder() is None else None

@@ -40,9 +40,11 @@ class Server(ForkServer):
     def __init__(self, kind: str, listening: int) -> None:
         super().__init__(listening, self._next)
         self._kind = kind
+        #: The variables that libraries have set. None before the libraries are loaded.
         self.set_by_libraries: dict[str, str] | None = None
 
     def _next(self, listening: int) -> Any:
+        """Wait for the next client. Returns its connection."""
         server = _socket.socket(fileno=listening)
         descriptor, _ = server._accept()
         server.detach()
@@ -95,9 +97,9 @@ def _run_command(main: str, folder: str, arguments: list[str]) -> None:
 is_command = sys.argv[1] == "command"  # a forked process replaces sys.argv
 is_trace = sys.argv[1] == "trace"
 server = Server(sys.argv[1], int(sys.argv[2]))
-started = server.serve()
-if started is not None:
-    command, environment = started
+request = server.serve()  # None in the server, when it ends
+if request is not None:
+    command, environment = request
     requests.set_environment(environment, server.set_by_libraries or {})
     if is_command:  # PYTHON …/command_line.py MODULE FOLDER …
         _run_command(*command[2:4], command[4:])

@@ -34,20 +34,20 @@ class Servers:
 
     def __init__(self) -> None:
         self._folder: Path | None = None
-        self._early = _early(os.environ)
+        self._early_variables = _early_variables(os.environ)
         self._processes: list[subprocess.Popen[bytes]] = []
-        self.off = not CAN_FORK_WORKERS
+        self.are_off = not CAN_FORK_WORKERS
 
-    def suit(self, environment: Mapping[str, str]) -> bool:
+    def can_fork(self, environment: Mapping[str, str]) -> bool:
         """Whether a worker with these variables can be forked."""
-        return not self.off and _early(environment) == self._early
+        return not self.are_off and _early_variables(environment) == self._early_variables
 
     def folder_for(self, environment: Mapping[str, str]) -> str | None:
         """The folder of the sockets, or None if workers with these variables cannot be forked."""
-        return str(self.folder) if self.suit(environment) else None
+        return str(self.folder) if self.can_fork(environment) else None
 
-    def start(self, module: str, environment: Mapping[str, str], *, cold: bool = False) -> list[str]:
-        """The arguments of Python to run trtbuild with these variables. Its workers are forked if possible.
+    def python_arguments(self, module: str, environment: Mapping[str, str], *, cold: bool = False) -> list[str]:
+        """The arguments of Python to run trtbuild with these variables. Its workers are forked if possible and not `cold`.
 
         `module` is ``trtbuild.cli.main``, or ``trtbuild.__main__`` to run the console script.
         """
@@ -59,12 +59,12 @@ class Servers:
     def command(self, module: str, environment: Mapping[str, str], *, cold: bool = False) -> list[str]:
         """The arguments of Python for a command of which the caller reads only the streams and the exit status.
 
-        Its process is forked, too, if possible. So it is not a child of the caller, and signals do not reach it.
+        The process of the command is forked, too, if possible. So it is not a child of the caller, which cannot signal it.
         """
         folder = None if cold else self.folder_for(environment)
         if folder is None:
-            return self.start(module, environment, cold=cold)
-        return client_command(f"{folder}/command", [sys.executable, *self.start(module, environment)])[1:]
+            return self.python_arguments(module, environment, cold=cold)
+        return client_command(f"{folder}/command", [sys.executable, *self.python_arguments(module, environment)])[1:]
 
     @property
     def folder(self) -> Path:
@@ -73,10 +73,11 @@ class Servers:
             self._folder = Path(tempfile.mkdtemp(prefix="trtbuild-warm-"))
             atexit.register(self.end)
             for kind in (*KINDS, "command"):
-                self._processes.append(self._started(kind, self._folder))
+                self._processes.append(self._start_server(kind, self._folder))
         return self._folder
 
     def end(self) -> None:
+        """End the servers and remove their sockets. A later use of `folder` starts new servers."""
         for process in self._processes:
             if process.stdin is not None:
                 process.stdin.close()
@@ -91,9 +92,10 @@ class Servers:
 
     @property
     def pids(self) -> list[int]:
+        """The process numbers of the servers that run."""
         return [process.pid for process in self._processes]
 
-    def _started(self, kind: str, folder: Path) -> subprocess.Popen[bytes]:
+    def _start_server(self, kind: str, folder: Path) -> subprocess.Popen[bytes]:
         environment = {name: value for name, value in os.environ.items() if name not in SET_BY_TORCH}
         if kind != "command":
             environment |= {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}  # as in a worker
@@ -116,7 +118,8 @@ class Servers:
             )
 
 
-def _early(environment: Mapping[str, str]) -> dict[str, str]:
+def _early_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that must be equal in a server and in its forked workers."""
     early = {name: value for name, value in environment.items() if name.startswith(READ_EARLY)}
     return {name: value for name, value in early.items() if name not in SET_BY_TORCH}
 

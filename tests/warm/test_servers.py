@@ -19,7 +19,7 @@ from tests.faults.processes import alive, descendants, wait_until_gone
 from tests.warm.servers import Servers, servers
 from trtbuild.driver.workers.worker_process import Worker, WorkerDied
 
-pytestmark = pytest.mark.skipif(servers.off, reason="this system cannot copy processes")
+pytestmark = pytest.mark.skipif(servers.are_off, reason="this system cannot copy processes")
 
 MANIFEST = """\
 version: 1
@@ -40,7 +40,7 @@ GOOD = "def build():\n    return torch.nn.Sequential(torch.nn.ReLU(), torch.nn.T
 
 @pytest.fixture
 def write(command_line: CommandLine) -> Callable[..., CommandLine]:
-    """A function that writes the project's models: name → code."""
+    """A function that writes the project's models, each with its code, and returns the command line."""
 
     def run(**models: str) -> CommandLine:
         text = MANIFEST + "".join(MODEL.replace("NAME", name) for name in models)
@@ -53,6 +53,7 @@ def write(command_line: CommandLine) -> Callable[..., CommandLine]:
 
 
 def keys(document: Any) -> dict[str, Any]:
+    """The key of each step of a build."""
     return {step["id"]: step["key"] for step in document["steps"]}
 
 
@@ -69,28 +70,31 @@ def test_a_build_with_forked_workers_has_the_same_keys_and_results(
     command = write(net=code + GOOD)
     variables = {"SEEN_IN": str(tmp_path), "SURROGATE": os.fsdecode(b"\xff")}
     warm = command("build", environment=variables)
-    command.cache.rename(tmp_path / "cache of the first")
-    (tmp_path / "seen").rename(tmp_path / "seen first")
+    command.cache.rename(tmp_path / "cache of forked workers")
+    (tmp_path / "seen").rename(tmp_path / "seen by forked")
     command.cold = True
     cold = command("build", environment=variables)
     assert cold["totals"] == warm["totals"]
     assert keys(warm) == keys(cold)
-    seen = [(tmp_path / name).read_text().splitlines() for name in ("seen first", "seen")]
+    seen = [(tmp_path / name).read_text().splitlines() for name in ("seen by forked", "seen")]
     assert len(seen[0]) == len(seen[1]) > 0
-    for in_forked, in_new in zip(*map(_values, seen), strict=True):
+    for in_forked, in_new in zip(*map(_seen_values, seen), strict=True):
         assert in_forked == in_new
 
 
-def _values(lines: list[str]) -> list[Any]:
+def _seen_values(lines: list[str]) -> list[Any]:
+    """The values that the model's code has written, one line for each time that it ran."""
     return [value for line in lines for value in ast.literal_eval(line)]
 
 
 def test_a_model_does_not_see_the_state_of_another(write: Callable[..., CommandLine], tmp_path: Path) -> None:
-    leave = "import json\njson.left_behind = True\nos.environ['LEFT'] = '1'\nopen('/proc/self/cwd/../loaded', 'a')\n"
-    meet = "import json\nassert not hasattr(json, 'left_behind') and 'LEFT' not in os.environ\n"
-    write(first=leave + GOOD)("build")
+    leaving_code = (
+        "import json\njson.left_behind = True\nos.environ['LEFT'] = '1'\nopen('/proc/self/cwd/../loaded', 'a')\n"
+    )
+    checking_code = "import json\nassert not hasattr(json, 'left_behind') and 'LEFT' not in os.environ\n"
+    write(first=leaving_code + GOOD)("build")
     assert (tmp_path / "loaded").exists()
-    write(second=meet + GOOD)("build")
+    write(second=checking_code + GOOD)("build")
 
 
 @pytest.mark.parametrize(
@@ -107,38 +111,39 @@ def test_the_error_names_how_a_worker_ended(write: Callable[..., CommandLine], c
 @pytest.fixture
 def own_servers() -> Iterator[Servers]:
     """Servers for a single test."""
-    own = Servers()
-    yield own
-    own.end()
+    new_servers = Servers()
+    yield new_servers
+    new_servers.end()
 
 
-def worker(own_servers: Servers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Worker:
-    """A worker that has rejected a job, so that it has loaded its modules."""
+def start_worker(own_servers: Servers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Worker:
+    """Start a worker, and let it reject a job, so that it has loaded its modules."""
     from tests.warm import command_line
     from trtbuild.driver.workers import worker_process
 
     monkeypatch.setattr(worker_process, "command", worker_process.command)
     command_line.replace_command(lambda: str(own_servers.folder))
-    started = Worker("torch", tmp_path / "store", tmp_path)
-    with pytest.raises(Exception, match="KeyError"):
-        started.call({"kind": "convert"})
-    assert started.is_alive
-    return started
+    worker = Worker("torch", tmp_path / "store", tmp_path)
+    with pytest.raises(Exception, match="KeyError"):  # the job has no fields
+        worker.call({"kind": "convert"})
+    assert worker.is_alive
+    return worker
 
 
 def forked_pids(own_servers: Servers) -> list[int]:
+    """The process numbers of all forked workers."""
     return [pid for server in own_servers.pids for pid in descendants(server)]
 
 
 def test_killing_a_worker_kills_its_forked_process(
     own_servers: Servers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    first = worker(own_servers, monkeypatch, tmp_path)
+    first = start_worker(own_servers, monkeypatch, tmp_path)
     (pid,) = forked_pids(own_servers)
     first.kill()
     first.end()
     wait_until_gone([pid])
-    second = worker(own_servers, monkeypatch, tmp_path)
+    second = start_worker(own_servers, monkeypatch, tmp_path)
     (pid,) = forked_pids(own_servers)
     os.kill(pid, signal.SIGTERM)
     with pytest.raises(WorkerDied, match="SIGTERM"):
@@ -173,13 +178,13 @@ def test_servers_and_forked_workers_end_when_their_owner_is_killed(tmp_path: Pat
 
 
 def test_does_not_fork_workers_with_other_early_variables(own_servers: Servers) -> None:
-    assert own_servers.suit(dict(os.environ))
-    assert own_servers.suit({**os.environ, "NET_FLAVOUR": "1", "TORCHINDUCTOR_CACHE_DIR": "/somewhere"})
+    assert own_servers.can_fork(dict(os.environ))
+    assert own_servers.can_fork({**os.environ, "NET_FLAVOUR": "1", "TORCHINDUCTOR_CACHE_DIR": "/somewhere"})
     for name in ("PYTHONPATH", "PYTHONHASHSEED", "TORCH_LOGS", "LD_PRELOAD", "OMP_NUM_THREADS", "LANG_"):
-        assert not own_servers.suit({**os.environ, name: os.environ.get(name, "") + "1"})
+        assert not own_servers.can_fork({**os.environ, name: os.environ.get(name, "") + "1"})
 
 
 @pytest.mark.cold_workers
 def test_a_test_with_the_mark_gets_no_forked_workers(command_line: CommandLine) -> None:
-    assert servers.off
+    assert servers.are_off
     assert servers.folder_for(os.environ) is None

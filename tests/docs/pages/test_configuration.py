@@ -25,8 +25,8 @@ def test_the_table_has_every_entry_and_every_variable() -> None:
     assert {entry for entry, *_ in ROWS if entry} == {
         f"{table}.{key}" for table, keys in FIELDS.items() for key in keys
     }
-    of_one_remote = {"TRTBUILD_REMOTE_<NAME>_PATIENCE_S", "TRTBUILD_REMOTE_<NAME>_CONNECTIONS"}
-    assert {variable for _, variable, *_ in ROWS} == set(configuration.VARIABLES) | of_one_remote
+    variables_of_one_remote = {"TRTBUILD_REMOTE_<NAME>_PATIENCE_S", "TRTBUILD_REMOTE_<NAME>_CONNECTIONS"}
+    assert {variable for _, variable, *_ in ROWS} == set(configuration.VARIABLES) | variables_of_one_remote
     assert all(f"`TRTBUILD_REMOTE_<NAME>_{suffix}`" in PAGE for suffix in ("TOKEN", "USER", "PASSWORD"))
 
 

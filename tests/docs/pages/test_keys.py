@@ -11,9 +11,10 @@ PAGE = (Path(__file__).parents[3] / "docs" / "keys.md").read_text()
 
 
 def table(name: str) -> list[list[str]]:
+    """The cells of each row of a table of the page, without the header."""
     (body,) = re.findall(rf"<!-- {name} -->\n(.*?)<!-- /{name} -->", PAGE, re.DOTALL)
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in body.strip().splitlines()]
-    return rows[2:]
+    return rows[2:]  # the header has two lines
 
 
 def test_the_page_lists_the_excluded_fields_of_the_code() -> None:
@@ -29,7 +30,7 @@ def test_the_page_lists_the_steps_and_versions_of_the_code() -> None:
 
 
 def test_the_page_lists_the_parts_of_each_recipe() -> None:
-    from tests.core import recipe_values  # one recipe of each stage, made by the real functions
+    from tests.core import recipe_values
 
     listed = {row[0]: re.findall(r"`([^`]+)`", row[2]) for row in table("parts")}
     for stage, recipe in recipe_values.recipe_of_each_stage().items():

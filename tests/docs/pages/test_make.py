@@ -46,7 +46,8 @@ def build(width: int = 8) -> nn.Module:
     return nn.Sequential(nn.Linear(8, width), nn.{activation}()).eval()
 """
 
-SHARED = """\
+#: A model that imports `models.shared`.
+MODEL_WITH_SHARED_HEAD = """\
 import torch
 from torch import nn
 from models.shared import head
@@ -68,7 +69,7 @@ class Project:
     folder: Path
 
     def make(self, *arguments: str, program: str = "make", expect: int = 0) -> str:
-        """Run make and return its output, standard error included."""
+        """Run make (or `program`) and return its output, standard error included. `expect` is the exit status."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
         environment["PATH"] = f"{self.folder.parent / 'bin'}:{environment['PATH']}"
         environment["TRTBUILD_CACHE_DIR"] = str(self.folder.parent / "cache")
@@ -86,10 +87,10 @@ class Project:
         return process.stdout
 
     def runs(self, *arguments: str, expect: int = 0) -> tuple[list[str], list[str]]:
-        """Run make. Return the models for which it calls trtbuild, and the archives that it makes."""
+        """Run make. Return the models for which it calls trtbuild, and the models whose archives it writes."""
         output = self.make(*arguments, expect=expect)
-        built = re.findall(r"^trtbuild build (\w+)", output, re.MULTILINE)
-        return sorted(built), sorted(re.findall(r"^tar .*build/(\w+)\.tar", output, re.MULTILINE))
+        built_models = re.findall(r"^trtbuild build (\w+)", output, re.MULTILINE)
+        return sorted(built_models), sorted(re.findall(r"^tar .*build/(\w+)\.tar", output, re.MULTILINE))
 
     def edit(self, name: str, old: str, new: str) -> None:
         path = self.folder / name
@@ -97,7 +98,8 @@ class Project:
         assert old in text
         path.write_text(text.replace(old, new))
 
-    def weights(self, seed: int) -> None:
+    def write_weights(self, seed: int) -> None:
+        """Write random weights of the model `detector`."""
         import torch
         from safetensors.torch import save_file
 
@@ -109,12 +111,14 @@ class Project:
 
 
 def block(language: str) -> str:
+    """The only code block of the page in a language."""
     (code,) = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
     return str(code)
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """The project after the first run of make, which builds all three models."""
     base = tmp_path_factory.mktemp("make")
     project = Project(base / "project")
     (base / "bin").mkdir()
@@ -126,18 +130,20 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
     (project.folder / "Makefile").write_text(block("make"))
     (project.folder / "trtbuild.yaml").write_text(MANIFEST)
     (project.folder / "models/detector.py").write_text(MODEL.format(seed=1, activation="Tanh"))
-    (project.folder / "models/classifier.py").write_text(SHARED.format(seed=2))
-    (project.folder / "models/embedder.py").write_text(SHARED.format(seed=3).replace("build()", "build(width)"))
+    (project.folder / "models/classifier.py").write_text(MODEL_WITH_SHARED_HEAD.format(seed=2))
+    (project.folder / "models/embedder.py").write_text(
+        MODEL_WITH_SHARED_HEAD.format(seed=3).replace("build()", "build(width)")
+    )
     (project.folder / "models/shared.py").write_text(HEAD)
-    project.weights(0)
-    built = project.runs("-j2")  # the three builds share one cache and one state directory
-    assert built == (["classifier", "detector", "embedder"], ["classifier", "detector", "embedder"])
+    project.write_weights(0)
+    # the three builds share one cache and one state directory
+    assert project.runs("-j2") == (["classifier", "detector", "embedder"], ["classifier", "detector", "embedder"])
     return project
 
 
 @pytest.fixture
 def project(built: Project) -> Iterator[Project]:
-    """The project with nothing to do. Files that a test edits are restored after it."""
+    """The project, for which make has nothing to do. After the test, all files that it has edited are restored."""
     before = _sources(built)
     assert built.runs() == ([], [])
     yield built
@@ -164,7 +170,7 @@ def test_editing_one_source_builds_its_model(project: Project) -> None:
     assert project.runs() == ([], [])
 
 
-def test_a_comment_calls_trtbuild_once_and_makes_no_archive(project: Project) -> None:
+def test_after_a_new_comment_make_calls_trtbuild_once_and_writes_no_archive(project: Project) -> None:
     index = project.folder / "dist/detector/index.json"
     before = index.stat().st_mtime_ns
     project.edit("models/detector.py", "import torch\n", "# which activation?\nimport torch\n")
@@ -180,12 +186,12 @@ def test_editing_a_shared_module_builds_the_models_that_import_it(project: Proje
 
 
 def test_replacing_weights_builds_their_model(project: Project) -> None:
-    project.weights(1)
+    project.write_weights(1)
     assert project.runs() == (["detector"], ["detector"])
     assert project.runs() == ([], [])
 
 
-def test_editing_one_model_in_the_manifest_makes_only_its_archive(project: Project) -> None:
+def test_editing_one_model_in_the_manifest_calls_trtbuild_for_all_and_writes_only_its_archive(project: Project) -> None:
     project.edit("trtbuild.yaml", 'models.classifier:build"}', 'models.classifier:build"}\n    precision: float16')
     assert project.runs() == (["classifier", "detector", "embedder"], ["classifier"])
     assert project.runs() == ([], [])
@@ -228,7 +234,7 @@ def test_a_failed_build_is_tried_again(project: Project) -> None:
         assert "not today" in output
 
 
-def test_an_archive_has_the_package(project: Project) -> None:
+def test_an_archive_contains_the_package(project: Project) -> None:
     with tarfile.open(project.folder / "build/detector.tar") as archive:
         assert "detector/index.json" in archive.getnames()
 
@@ -236,8 +242,8 @@ def test_an_archive_has_the_package(project: Project) -> None:
 @pytest.mark.skipif(shutil.which("ninja") is None, reason="needs ninja")
 def test_the_ninja_file_rebuilds_only_what_is_necessary(project: Project) -> None:
     rules = block("ninja")
-    archive = "rule tar\n  command = tar -C dist -cf $out detector\nbuild n.tar: tar dist/detector/index.json\n"
-    (project.folder / "build.ninja").write_text(f"{rules}\n{archive}")
+    archive_rule = "rule tar\n  command = tar -C dist -cf $out detector\nbuild n.tar: tar dist/detector/index.json\n"
+    (project.folder / "build.ninja").write_text(f"{rules}\n{archive_rule}")
     shutil.rmtree(project.folder / "dist/detector")
     output = project.make("-v", program="ninja")
     assert "trtbuild build detector" in output

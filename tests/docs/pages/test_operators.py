@@ -1,4 +1,4 @@
-"""The example at the top of the page about operators builds, is right, and computes the same as the original module."""
+"""The example at the top of the page about operators builds, passes `trtbuild verify`, and equals the original module."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tests.conftest import CommandLine
 
 PAGE = (Path(__file__).parents[3] / "docs" / "operators.md").read_text("utf-8")
 
+#: Compares the result of the example's program with that of the original module.
 CHECK = """
 import runpy, torch
 torch.manual_seed(5)
@@ -36,7 +37,7 @@ def test_the_example_runs_and_equals_the_original_module(command_line: CommandLi
     index = json.loads((command_line.project / "dist/net/index.json").read_bytes())
     kinds = [partition["kind"] for partition in index["targets"]["ada"]["partitions"]["partitions"]]
     assert sorted(kinds) == ["tensorrt", "tensorrt", "torch"]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", CHECK], cwd=command_line.project, capture_output=True, text=True, timeout=120
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr

@@ -1,4 +1,4 @@
-"""The example at the top of the page about quantization builds, is right, and stores its weights in 8 bits."""
+"""The example at the top of the page about quantization builds, passes `trtbuild verify`, and stores weights in 8 bits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
 
 
-def test_the_example_is_quantized_and_right(command_line: CommandLine) -> None:
+def test_the_example_is_quantized_and_passes_verify(command_line: CommandLine) -> None:
     for name, text in zip(("nets.py", "data.py"), blocks("python"), strict=True):
         (command_line.project / name).write_text(text)
     (command_line.project / "trtbuild.yaml").write_text(blocks("yaml")[0])
@@ -28,5 +28,5 @@ def test_the_example_is_quantized_and_right(command_line: CommandLine) -> None:
     assert model["status"] == "right"
     engines = documents["inspect"]["engines"]
     assert len(engines) == 2
-    for engine in engines:
+    for engine in engines:  # each has the weights of two layers
         assert engine["weights"]["float8e4m3fn"] == 256 * 128 + 128 * 10

@@ -11,8 +11,15 @@ from trtbuild.runtime.calls.loaded import Loaded
 
 PAGE = (Path(__file__).parents[3] / "docs" / "runtime.md").read_text()
 
+#: The title of the section about loading a package.
+LOADING = (
+    "## `trtbuild.load(path, *, device=None, target=None, verify=True, follow_links=False, import_operators=False, "
+    + "load_plugins=False)`"
+)
+
 
 def section(title: str) -> str:
+    """The text between a title and the next title of the second level."""
     return PAGE.partition(f"\n{title}\n")[2].partition("\n## ")[0]
 
 
@@ -26,15 +33,10 @@ def test_every_error_is_listed() -> None:
 
 def test_attributes_of_a_loaded_package_are_listed() -> None:
     listed = re.findall(r"`(\w+)(?:\([^)]*\))?`", "".join(re.findall(r"^\| (`.*?) \|", section(LOADING), re.MULTILINE)))
-    public = {name for name in vars(Loaded) if not name.startswith("_")} - {"runner"}
+    of_class = {name for name in vars(Loaded) if not name.startswith("_")} - {"runner"}
     set_in_init = {"inputs", "outputs", "dims", "profiles", "targets", "target", "device"}
-    assert public | set_in_init == set(listed) - {"path", "verify", "follow_links", "import_operators", "load_plugins"}
-
-
-LOADING = (
-    "## `trtbuild.load(path, *, device=None, target=None, verify=True, follow_links=False, import_operators=False, "
-    + "load_plugins=False)`"
-)
+    arguments = {"path", "verify", "follow_links", "import_operators", "load_plugins"}  # of `load`
+    assert of_class | set_in_init == set(listed) - arguments
 
 
 def test_fields_and_files_of_the_index_are_listed() -> None:

@@ -25,25 +25,25 @@ def eight_bytes(number: int) -> bytes:
 
 
 def frame(tag: str, value: str | bytes) -> bytes:
+    """Return a value after its type and its length."""
     data = value.encode() if isinstance(value, str) else value
     return tag.encode() + eight_bytes(len(data)) + data
 
 
 def test_a_record_is_found_and_verified_with_the_rules_of_the_page(tmp_path: Path) -> None:
-    untrusted, trusted = (
-        Keyring(signer=Signer(name, name.encode() * 8), builder="me@host") for name in ("evil", "good")
-    )
     recipe = Recipe("engine", 1, (("a", 1),))
-    for policy in (untrusted, trusted):
-        store = LocalStore(tmp_path, policy)
-        store.put_record(Record(recipe, {"plan": store.put_bytes(b"plan")}, {"by": policy.own_domain}))
+    for domain in ("evil", "good"):
+        keyring = Keyring(signer=Signer(domain, domain.encode() * 8), builder="me@host")
+        store = LocalStore(tmp_path, keyring)
+        store.put_record(Record(recipe, {"plan": store.put_bytes(b"plan")}, {"by": keyring.own_domain}))
 
+    # "good" does not trust the record that "evil" has stored under the key, so it stores its own under a second key
     key = recipe.key
     domain_key = hashlib.sha256(
         frame("S", "trtbuild.domain/1") + b"L" + eight_bytes(2) + frame("S", "good") + frame("S", key)
     ).hexdigest()
-    for name, signer in ((key, "evil"), (domain_key, "good")):
-        entry = json.loads((tmp_path / "ac" / name[:2] / name).read_bytes())
+    for entry_key, signer in ((key, "evil"), (domain_key, "good")):
+        entry = json.loads((tmp_path / "ac" / entry_key[:2] / entry_key).read_bytes())
         document = entry["outputFiles"][0]["digest"]
         (signature,) = json.loads(base64.b64decode(entry["stdoutRaw"]))
         assert (signature["signer"], signature["domain"], signature["builder"]) == (signer, signer, "me@host")
@@ -84,5 +84,5 @@ def test_the_commands_and_variables_of_the_threat_model_exist() -> None:
 
     text = (ROOT / "docs" / "threat-model.md").read_text()
     assert set(re.findall(r"trtbuild cache (\w+)", text)) <= cache.commands.keys()  # type: ignore[attr-defined]
-    named = set(re.findall(r"TRTBUILD_[A-Z]+(?:_[A-Z]+)*", text)) - {"TRTBUILD_REMOTE"}
-    assert named <= set(configuration.VARIABLES)
+    variables = set(re.findall(r"TRTBUILD_[A-Z]+(?:_[A-Z]+)*", text)) - {"TRTBUILD_REMOTE"}
+    assert variables and variables <= set(configuration.VARIABLES)

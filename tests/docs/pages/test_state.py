@@ -1,4 +1,4 @@
-"""The example at the top of the page about state builds, is right, and computes the same as the original module."""
+"""The example at the top of the page about state builds, passes `trtbuild verify`, and equals the original module."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_example_runs_and_equals_the_original_module(command_line: CommandLi
         "with torch.no_grad(): expected = [original(step) for step in torch.randn(10, 1, 8)][-1]\n"
         "torch.testing.assert_close(scores, expected)\n"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", check], cwd=command_line.project, capture_output=True, text=True, timeout=120
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr

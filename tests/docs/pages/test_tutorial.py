@@ -19,17 +19,19 @@ def blocks(page: str) -> list[tuple[str, str, str]]:
 
 def steps(page: str) -> list[tuple[str, str, list[str]]]:
     """Return ("file", path, lines) and ("command", command, output lines), in order. Blocks of `sh` are not run."""
-    result: list[tuple[str, str, list[str]]] = []
+    found_steps: list[tuple[str, str, list[str]]] = []
+    output_lines: list[str] = []
     for language, title, text in blocks(page):
         if title:
-            result.append(("file", title, text.splitlines()))
+            found_steps.append(("file", title, text.splitlines()))
         elif language == "console":
             for line in text.splitlines():
                 if line.startswith("$ "):
-                    result.append(("command", line[2:], []))
+                    output_lines = []
+                    found_steps.append(("command", line[2:], output_lines))
                 else:
-                    result[-1][2].append(line)
-    return result
+                    output_lines.append(line)
+    return found_steps
 
 
 def without_numbers(line: str) -> str:
@@ -37,43 +39,52 @@ def without_numbers(line: str) -> str:
     return " ".join(re.sub(r"\b[0-9a-f]{12}\b|\d+(\.\d+)*(e-\d+)?", "#", line).split())
 
 
-def test_every_command_of_the_tutorial_prints_the_shown_lines(tmp_path: Path) -> None:
+def start_shell(folder: Path) -> subprocess.Popen[str]:
+    """Start bash in `folder`, with the programs `trtbuild` and `python` of this environment, and without a GPU."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TRTBUILD_")}
-    programs = tmp_path / "bin"
+    programs = folder / "bin"
     programs.mkdir()
     for name, module in (("trtbuild", "-m trtbuild"), ("python", "")):
         (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {module} "$@"\n')
         (programs / name).chmod(0o755)
     environment |= {"PATH": f"{programs}:{environment['PATH']}", "CUDA_VISIBLE_DEVICES": ""}
-    shell = subprocess.Popen(
-        ["bash"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=environment
+    return subprocess.Popen(
+        ["bash"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder, env=environment
     )
+
+
+def run_in_shell(shell: subprocess.Popen[str], command: str) -> tuple[str, Path, list[str]]:
+    """Run a command in the shell. Returns its exit status, the shell's folder after it, and the printed lines."""
     assert shell.stdin is not None and shell.stdout is not None
-    commands_run, directory = 0, tmp_path
-    with shell:
+    shell.stdin.write(f"{command}\nstatus=$?; echo; echo {END} $status $PWD\n")
+    shell.stdin.flush()
+    printed = []
+    for line in shell.stdout:
+        if line.startswith(END):
+            _, status, folder = line.split()
+            return status, Path(folder), printed
+        printed.append(line)
+    raise AssertionError(f"the shell ended in {command!r}")
+
+
+def test_every_command_of_the_tutorial_prints_the_shown_lines(tmp_path: Path) -> None:
+    command_count, folder = 0, tmp_path
+    with start_shell(tmp_path) as shell:
         for kind, content, lines in steps(PAGE):
             if kind == "file":
-                (directory / content).write_text("\n".join(lines) + "\n")
+                (folder / content).write_text("\n".join(lines) + "\n")
                 continue
-            commands_run += 1
-            command = content.replace("/tmp/", f"{tmp_path}/")
-            shell.stdin.write(f"{command}\nstatus=$?; echo; echo {END} $status $PWD\n")
-            shell.stdin.flush()
-            printed = []
-            for line in shell.stdout:
-                if line.startswith(END):
-                    _, status, folder = line.split()
-                    break
-                printed.append(line)
-            directory = Path(folder)
+            command_count += 1
+            status, folder, printed = run_in_shell(shell, content.replace("/tmp/", f"{tmp_path}/"))
             assert status == "0", (content, printed)
             printed_lines = {without_numbers(line) for line in printed}
             assert [line for line in lines if without_numbers(line) not in printed_lines] == [], (
                 content,
                 "".join(printed),
             )
+        assert shell.stdin is not None
         shell.stdin.close()
-    assert commands_run > 15
+    assert command_count > 15
 
 
 def test_the_extras_in_the_installation_exist() -> None:

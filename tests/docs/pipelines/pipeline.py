@@ -1,7 +1,7 @@
 """Runs the jobs of the CI pipelines in the documents: each in a fresh clone, all with one shared cache.
 
-A `Pipeline` has the parts of GitHub that the documents need. `pip` is a program that installs nothing. `trtbuild` is the
-real program. It prints JSON, so that the test can read the steps that ran.
+A `Pipeline` has the parts of GitHub that the documents need. Its `pip` installs nothing. Its `trtbuild` is the real
+program, and prints JSON, so that the test can read the steps that ran.
 """
 
 from __future__ import annotations
@@ -70,23 +70,12 @@ class Pipeline:
 
     def run(self, command: str, clone: Path, variables: Mapping[str, str] | None = None) -> None:
         """Run one command for ``sh`` in a clone. The test fails if the command fails."""
-        programs = self.root / "programs"
-        if not programs.exists():
-            programs.mkdir()
-            trtbuild = shlex.join([sys.executable, *servers.command("trtbuild.cli.main", os.environ)])
-            texts = {
-                "pip": f'#!/bin/sh\necho "$@" >> {self.root}/pip\n',
-                "trtbuild": _TRTBUILD.format(command=trtbuild, log=self.root / "documents"),
-            }
-            for name, text in texts.items():
-                (programs / name).write_text(text)
-                (programs / name).chmod(0o755)
         process = subprocess.run(
             ["sh", "-e", "-c", command.replace("plan --matrix github", f"plan --matrix github {self.plan_flags}")],
             cwd=clone,
             env={
                 **os.environ,
-                "PATH": f"{programs}:{os.environ['PATH']}",
+                "PATH": f"{self._programs()}:{os.environ['PATH']}",
                 "TRTBUILD_REMOTES": f"team=rw:file://{self.cache}",
                 "GITHUB_ACTION_PATH": "ACTION",
                 **(variables or {}),
@@ -98,8 +87,23 @@ class Pipeline:
         )
         assert process.returncode == 0, f"$ {command}\n{process.stdout[-2000:]}{process.stderr[-4000:]}"
 
+    def _programs(self) -> Path:
+        """Return the folder with the programs `pip` and `trtbuild`. Both append to a log: their arguments, their output."""
+        folder = self.root / "programs"
+        if not folder.exists():
+            folder.mkdir()
+            trtbuild = shlex.join([sys.executable, *servers.command("trtbuild.cli.main", os.environ)])
+            texts = {
+                "pip": f'#!/bin/sh\necho "$@" >> {self.root}/pip\n',
+                "trtbuild": _TRTBUILD.format(command=trtbuild, log=self.root / "documents"),
+            }
+            for name, text in texts.items():
+                (folder / name).write_text(text)
+                (folder / name).chmod(0o755)
+        return folder
+
     def steps_that_ran(self) -> Counter[tuple[str, str]]:
-        """Return the number of runs for each stage and key, of all builds so far."""
+        """Return how often each step (stage, key) has run, in all builds so far."""
         ran: Counter[tuple[str, str]] = Counter()
         for line in (self.root / "documents").read_text().splitlines():
             document = json.loads(line) if line.startswith("{") else {}
@@ -113,27 +117,27 @@ def _commands(step: Mapping[str, Any], expressions: Mapping[str, str]) -> list[t
     """Return the commands of a step, each with its variables. A step of `THIS_ACTION` has the commands of action.yml."""
     if "run" in step:
         return [
-            (step["run"], {name: evaluated(str(value), expressions) for name, value in step.get("env", {}).items()})
+            (step["run"], {name: with_values(str(value), expressions) for name, value in step.get("env", {}).items()})
         ]
     if step["uses"] != THIS_ACTION:
         return []
     inputs = {name: str(entry["default"]) for name, entry in ACTION["inputs"].items()}
-    given = {name: evaluated(str(value), expressions) for name, value in step["with"].items()}
-    assert set(given) <= set(inputs)
-    values = {f"inputs.{name}": value for name, value in {**inputs, **given}.items()}
+    step_inputs = {name: with_values(str(value), expressions) for name, value in step["with"].items()}
+    assert set(step_inputs) <= set(inputs)
+    values = {f"inputs.{name}": value for name, value in {**inputs, **step_inputs}.items()}
     commands = []
-    for inner in ACTION["runs"]["steps"]:
-        condition = inner.get("if")
+    for inner_step in ACTION["runs"]["steps"]:
+        condition = inner_step.get("if")  # compares an input with a constant
         if condition is not None:
             name, operator, constant = re.fullmatch(r"(inputs\.\S+) (==|!=) '(.*)'", condition).groups()  # type: ignore[union-attr]
             is_equal = values[name] == constant
             if not (is_equal if operator == "==" else not is_equal):
                 continue
-        if "run" in inner:
-            commands += _commands(inner, values)
+        if "run" in inner_step:
+            commands += _commands(inner_step, values)
     return commands
 
 
-def evaluated(text: str, expressions: Mapping[str, str]) -> str:
+def with_values(text: str, expressions: Mapping[str, str]) -> str:
     """Return `text` with the values of the expressions ``${{ … }}``. An unknown expression is an error."""
     return re.sub(r"\$\{\{ (.*?) \}\}", lambda match: expressions[match[1]], text)

@@ -19,12 +19,14 @@ from trtbuild.toolchain.libraries import table
 
 WORKFLOW = yaml.safe_load((ROOT / "docs" / "github-actions" / "matrix.yml").read_text("utf-8"))
 GITLAB = yaml.safe_load((ROOT / "docs" / "gitlab" / "engines.yml").read_text("utf-8"))
-EMPTY = '{"include": []}'
-EXTRAS = "matrix.runs-on == 'ubuntu-latest' && 'rtx' || 'tensorrt'"
+EMPTY_MATRIX = '{"include": []}'
+#: The expression of the workflow that chooses the extra of trtbuild.
+EXTRA_EXPRESSION = "matrix.runs-on == 'ubuntu-latest' && 'rtx' || 'tensorrt'"
 
 
 @pytest.fixture
 def pipeline(tmp_path: Path) -> Pipeline:
+    """A pipeline of a project with two models, each for two targets and with a reference. A job gets one step."""
     version = table.installed_version("tensorrt-rtx")
     targets = f'ada: {{sm: 89, version: "{version}"}}\n  blackwell: {{sm: 120, version: "{version}"}}'
     sources = copy_project(
@@ -54,7 +56,7 @@ def test_the_jobs_of_the_workflow_build_every_step_once(pipeline: Pipeline) -> N
     assert not any(stage == "engine" for stage, _ in ran_before)
 
     for entry in reversed(converted):  # GitHub starts the jobs in any order
-        pipeline.run_github_job(jobs["engines"], {"matrix.command": entry["command"], EXTRAS: "rtx"})
+        pipeline.run_github_job(jobs["engines"], {"matrix.command": entry["command"], EXTRA_EXPRESSION: "rtx"})
     ran = pipeline.steps_that_ran()
     assert set(ran - ran_before) and {stage for stage, _ in ran - ran_before} == {"engine"}
     assert sum(1 for stage, _ in ran if stage == "engine") == 4
@@ -68,9 +70,10 @@ def test_the_jobs_of_the_workflow_build_every_step_once(pipeline: Pipeline) -> N
             "blackwell",
         }
 
+    # A machine without TensorRT: nothing is left to build with the cache of the jobs, two jobs with an empty cache.
     without_libraries = path_without_torch(pipeline.root, "tensorrt")
-    for cache, count in ((pipeline.cache, 0), (pipeline.root / "empty", 2)):
-        assert len(_plan_in_new_process(pipeline, cache, without_libraries)["include"]) == count
+    for cache, job_count in ((pipeline.cache, 0), (pipeline.root / "empty", 2)):
+        assert len(_plan_in_new_process(pipeline, cache, without_libraries)["include"]) == job_count
 
 
 def _plan_in_new_process(pipeline: Pipeline, cache: Path, python_path: str) -> Any:
@@ -90,17 +93,20 @@ def _plan_in_new_process(pipeline: Pipeline, cache: Path, python_path: str) -> A
 
 def test_the_workflow_skips_jobs_of_an_empty_matrix() -> None:
     jobs = WORKFLOW["jobs"]
-    assert jobs["convert"]["if"] == f"needs.plan.outputs.matrix != '{EMPTY}'"
-    assert jobs["engines"]["if"] == f"needs.convert.outputs.matrix != '{EMPTY}'"
+    assert jobs["convert"]["if"] == f"needs.plan.outputs.matrix != '{EMPTY_MATRIX}'"
+    assert jobs["engines"]["if"] == f"needs.convert.outputs.matrix != '{EMPTY_MATRIX}'"
     assert jobs["engines"]["strategy"]["matrix"] == "${{ fromJSON(needs.convert.outputs.matrix) }}"
     assert jobs["engines"]["runs-on"] == "${{ matrix.runs-on }}"
     assert set(jobs["package"]["needs"]) == {"plan", "convert", "engines"} and "!failure()" in jobs["package"]["if"]
 
 
-def test_the_action_takes_its_inputs_as_variables() -> None:
+def test_the_commands_of_the_action_read_its_inputs_from_variables() -> None:
     for step in ACTION["runs"]["steps"]:
         assert "${{" not in step.get("run", "")
         assert ("run" in step) == ("shell" in step)
+
+
+def test_the_workflow_uses_only_inputs_that_the_action_has() -> None:
     used = {
         name
         for job in WORKFLOW["jobs"].values()
@@ -108,11 +114,11 @@ def test_the_action_takes_its_inputs_as_variables() -> None:
         for name in step.get("with", {})
         if step.get("uses") == THIS_ACTION
     }
-    assert used <= set(ACTION["inputs"])
+    assert used and used <= set(ACTION["inputs"])
 
 
 def _child_pipeline(folder: Path, matrix: Any) -> Any:
-    """Return the child pipeline that the script of the GitLab job makes from a matrix."""
+    """Return the child pipeline that the script of the GitLab job `convert` writes for a matrix."""
     (folder / "matrix.json").write_text(json.dumps(matrix))
     (script,) = [line for line in GITLAB["convert"]["script"] if line.startswith("python - <<'END'")]
     subprocess.run(
@@ -137,7 +143,7 @@ def test_gitlabs_child_pipeline_has_a_job_for_each_entry_of_the_matrix(tmp_path:
 
 
 def test_gitlabs_child_pipeline_is_never_empty(tmp_path: Path) -> None:
-    assert list(_child_pipeline(tmp_path, json.loads(EMPTY))) == ["nothing to build"]
+    assert list(_child_pipeline(tmp_path, json.loads(EMPTY_MATRIX))) == ["nothing to build"]
 
 
 def test_gitlabs_jobs_run_the_commands_of_the_workflow() -> None:

@@ -1,4 +1,4 @@
-"""The recipe for GitHub Actions: the test runs its jobs command by command, with the nginx of docs/team-cache.md."""
+"""The recipe for GitHub Actions: a test runs its jobs command by command, with the nginx of docs/team-cache.md as cache."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ ROOT = Path(__file__).parents[3]
 RECIPE = yaml.safe_load((ROOT / "docs" / "github-actions" / "build.yml").read_text("utf-8"))
 
 
-#: Distributions whose names begin with one of these words: `pip install 'trtbuild[rtx]'` does not install them.
-TORCH_SIDE = ("torch", "onnx", "nvidia", "triton")
+#: How the names of torch and its dependencies begin. `pip install 'trtbuild[rtx]'` does not install them.
+TORCH_PREFIXES = ("torch", "onnx", "nvidia", "triton")
 
 
 def path_without_torch(folder: Path, *also_hidden: str) -> str:
     """Return a ``PYTHONPATH`` that hides torch and its dependencies from this interpreter.
 
-    It also hides distributions whose names begin with one of `also_hidden`.
+    It also hides all other packages whose names begin with one of `also_hidden`.
     """
-    (installed,) = [path for path in site.getsitepackages() if path.endswith("site-packages")]
+    (site_packages,) = [path for path in site.getsitepackages() if path.endswith("site-packages")]
     packages, start = folder / "packages", folder / "start"
     packages.mkdir()
     start.mkdir()
-    for entry in os.scandir(installed):
-        if not entry.name.lower().startswith((*TORCH_SIDE, *also_hidden)):
+    for entry in os.scandir(site_packages):
+        if not entry.name.lower().startswith((*TORCH_PREFIXES, *also_hidden)):
             (packages / entry.name).symlink_to(entry.path)
     (start / "sitecustomize.py").write_text(
         "import sys\n"
@@ -58,30 +58,27 @@ class Runner:
     sources: Path
     keys: dict[str, Signer]
     secrets: dict[str, str] = field(default_factory=dict)
-    jobs: int = 0
+    job_count: int = 0
 
     def run(self, job: str, *, secrets: bool = True, number: int = 17) -> Job:
-        """Run a job of the recipe to its end, or to the first command that fails."""
-        self.jobs += 1
-        home = self.root / f"runner{self.jobs}"
+        """Run a job of the recipe to its end, or to the first command that fails. `number` is that of the pull request."""
+        self.job_count += 1
+        home = self.root / f"runner{self.job_count}"
         home.mkdir()
         checkout = home / "work"
         shutil.copytree(self.sources, checkout)
         expressions = {f"secrets.{name}": value if secrets else "" for name, value in self.secrets.items()}
         expressions["github.event.number"] = str(number)
         variables = {**RECIPE["env"], **RECIPE["jobs"][job].get("env", {})}
-        environment = {name: self._evaluated(str(value), expressions) for name, value in variables.items()}
-        result = Job(checkout, home)
+        environment = {name: self._with_values(str(value), expressions) for name, value in variables.items()}
+        job_result = Job(checkout, home)
         for step in RECIPE["jobs"][job]["steps"]:
             assert "env" not in step
-            if "run" in step and not result.failed:
-                result.add(step["run"], self._shell(step["run"], home, environment))
-        return result
+            if "run" in step and not job_result.failed:
+                job_result.add(step["run"], self._shell(step["run"], home, environment))
+        return job_result
 
-    def _folder(self) -> Path:
-        return Path(tempfile.mkdtemp(dir=self.root))
-
-    def _evaluated(self, text: str, expressions: Mapping[str, str]) -> str:
+    def _with_values(self, text: str, expressions: Mapping[str, str]) -> str:
         text = text.replace("ci:PUBLIC-KEY", str(self.keys["ci"].trusted))
         return re.sub(r"\$\{\{ (\S+) \}\}", lambda match: expressions[match[1]], text)
 
@@ -92,8 +89,13 @@ class Runner:
             pip = shims / "pip"
             pip.write_text('#!/bin/sh\nprintf "%s\\n" "$@" > "$HOME/pip"\n')
             pip.chmod(0o755)
-        installed = (home / "pip").read_text() if (home / "pip").exists() else ""
-        path = "" if not installed or "torch" in installed else path_without_torch(self._folder())
+        # torch is hidden if an earlier command of the job has installed trtbuild without it
+        pip_arguments = (home / "pip").read_text() if (home / "pip").exists() else ""
+        path = (
+            ""
+            if not pip_arguments or "torch" in pip_arguments
+            else path_without_torch(Path(tempfile.mkdtemp(dir=self.root)))
+        )
         return subprocess.run(
             ["bash", "-e", "-c", command],
             cwd=home / "work",
@@ -114,7 +116,7 @@ class Runner:
 
 @dataclass
 class Job:
-    """The result of a job: its commands with their outcome, and the job summary."""
+    """A job that has run: its commands, with their exit statuses and outputs, and the job summary."""
 
     checkout: Path
     home: Path
@@ -164,7 +166,7 @@ def github(tmp_path_factory: pytest.TempPathFactory, nginx_server: Nginx) -> Ite
 
 
 def entries(folder: Path) -> set[str]:
-    """Return the names of the entries of a cache."""
+    """Return the names of all entries of a cache."""
     return {path.name for kind in ("ac", "cas") for path in (folder / kind).rglob("*") if path.is_file()}
 
 

@@ -11,13 +11,15 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from tests.manifest.conftest import BASE, Files
-from tests.manifest.test_project import CONTRACT, LONG, SHORT
+from tests.manifest.test_project import EXAMPLE, LONG, SHORT
 from trtbuild.core.model.builder_settings import BuilderSettings
 from trtbuild.core.model.spec import PartitionSettings
+from trtbuild.errors import ManifestErrors
 from trtbuild.manifest import load, schema
 from trtbuild.manifest.format import fields
 
-EXAMPLES = sorted(Path(__file__).parents[3].glob("manifests/**/*.yaml"))
+ROOT = Path(__file__).parents[3]
+EXAMPLES = sorted(ROOT.glob("manifests/**/*.yaml"))
 
 
 @pytest.fixture(scope="module")
@@ -27,18 +29,18 @@ def validator() -> Draft202012Validator:
     return Draft202012Validator(json_schema)
 
 
-def errors(validator: Draft202012Validator, text: str) -> list[str]:
+def messages(validator: Draft202012Validator, text: str) -> list[str]:
     return [error.message for error in validator.iter_errors(yaml.safe_load(text))]
 
 
-@pytest.mark.parametrize("text", [BASE, CONTRACT, LONG, SHORT])
+@pytest.mark.parametrize("text", [BASE, EXAMPLE, LONG, SHORT])
 def test_good_manifests_are_valid(validator: Draft202012Validator, text: str) -> None:
-    assert errors(validator, text) == []
+    assert messages(validator, text) == []
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_the_example_manifests_are_valid(validator: Draft202012Validator, path: Path) -> None:
-    assert errors(validator, path.read_text()) == []
+    assert messages(validator, path.read_text()) == []
 
 
 @pytest.mark.parametrize(
@@ -57,7 +59,7 @@ def test_the_example_manifests_are_valid(validator: Draft202012Validator, path: 
 )
 def test_shorthands_are_valid_and_load(validator: Draft202012Validator, files: Files, more: str) -> None:
     text = BASE.replace("1, 8]", "2, 8]").replace("    profiles:", f"    {more}\n    profiles:")
-    assert errors(validator, text) == []
+    assert messages(validator, text) == []
     files.manifest(text).load()
 
 
@@ -93,12 +95,13 @@ def test_invalid_manifests_do_not_match_and_do_not_load(
 ) -> None:
     assert old in BASE
     text = BASE.replace(old, new)
-    assert errors(validator, text)
-    with pytest.raises(Exception, match=r"trtbuild\.yaml:\d+:\d+: "):
+    assert messages(validator, text)
+    with pytest.raises(ManifestErrors, match=r"trtbuild\.yaml:\d+:\d+: "):
         files.manifest(text).load()
 
 
 def objects(part: Any) -> list[dict[str, Any]]:
+    """Every object of a schema that has properties."""
     own = [part] if isinstance(part, dict) and "properties" in part else []
     inner = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
     return own + [entry for value in inner for entry in objects(value)]
@@ -130,7 +133,6 @@ def test_settings_have_the_fields_and_defaults_of_the_spec() -> None:
 
 
 def test_the_example_manifests_load_with_inputs_profiles_and_targets() -> None:
-    root = EXAMPLES[0].parents[1]
-    project = load(root)  # without the projects in the folders of manifests/
+    project = load(ROOT)  # without the projects in the folders of manifests/
     assert len(project.models) >= 9
     assert {target.sm for model in project.models for target in model.targets} == {86, 89, 120}

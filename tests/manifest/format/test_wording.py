@@ -69,7 +69,7 @@ from trtbuild.manifest.format.wording import ExpectedType, allowed_text
     ],
 )  # fmt: skip
 def test_rejects_wrong_fields_of_a_model(files: Files, more: str, words: str) -> None:
-    files.base_refused(more, words)
+    files.assert_base_refused(more, words)
 
 
 @pytest.mark.parametrize(
@@ -137,11 +137,11 @@ def test_rejects_wrong_fields_of_a_model(files: Files, more: str, words: str) ->
 )
 def test_rejects_wrong_entries(files: Files, old: str, new: str, words: str) -> None:
     assert old in BASE
-    files.refused(BASE.replace(old, new, 1), words)
+    files.assert_refused(BASE.replace(old, new, 1), words)
 
 
 def test_all_problems_are_reported_at_once(files: Files) -> None:
-    files.refused(
+    files.assert_refused(
         """\
         version: 1
         targets: {ada: {sm: «88}}
@@ -169,7 +169,7 @@ def test_all_problems_are_reported_at_once(files: Files) -> None:
 
 def test_an_aliased_value_is_reported_once(files: Files) -> None:
     text = BASE.replace("{sm: 89}", "&t {sm: «88}\n  two: *t")
-    assert len(files.refused(text)) == 1
+    assert len(files.assert_refused(text)) == 1
 
 
 def test_the_text_about_allowed_values() -> None:

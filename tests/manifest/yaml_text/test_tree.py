@@ -12,7 +12,7 @@ from trtbuild.manifest.yaml_text.problems import Problems
 from trtbuild.manifest.yaml_text.tree import Node, parse_tree
 
 
-def parsed(text: str | bytes) -> Node:
+def parse(text: str | bytes) -> Node:
     problems = Problems()
     root = parse_tree(text if isinstance(text, bytes) else text.encode(), "a.yaml", problems)
     problems.raise_if_any()
@@ -20,14 +20,15 @@ def parsed(text: str | bytes) -> Node:
     return root
 
 
-def refused(text: str | bytes) -> list[tuple[int, int, str]]:
+def problems_of(text: str | bytes) -> list[tuple[int, int, str]]:
+    """The line, the column and the message with its hint of each problem of a rejected text."""
     with pytest.raises(ManifestErrors) as caught:
-        parsed(text)
+        parse(text)
     return [(p.line, p.column, f"{p.text} → {p.hint}") for p in caught.value.problems]
 
 
 def test_positions_of_nodes_are_in_characters() -> None:
-    root = parsed("a: 1\nbé: [x, {c: 2}]\nd:\n  - y\n")
+    root = parse("a: 1\nbé: [x, {c: 2}]\nd:\n  - y\n")
     assert root.data == {"a": 1, "bé": ["x", {"c": 2}], "d": ["y"]}
     inner = root.items["bé"].elements[1]
     assert (inner.origin.file, inner.line, inner.column) == ("a.yaml", 2, 9)
@@ -37,11 +38,11 @@ def test_positions_of_nodes_are_in_characters() -> None:
 
 
 def test_a_byte_order_mark_does_not_change_positions() -> None:
-    assert parsed(b"\xef\xbb\xbfa: 1").keys["a"].column == 1
+    assert parse(b"\xef\xbb\xbfa: 1").keys["a"].column == 1
 
 
 def test_anchors_and_aliases_share_a_node() -> None:
-    root = parsed("a: &x [1, 2]\nb: *x\n")
+    root = parse("a: &x [1, 2]\nb: *x\n")
     assert root.data == {"a": [1, 2], "b": [1, 2]}
     assert root.items["b"] is root.items["a"]
 
@@ -53,9 +54,9 @@ def test_both_parsers_of_pyyaml_give_the_same_tree(monkeypatch: pytest.MonkeyPat
         inner = {name: positions(child) for name, child in node.items.items()}
         return node.line, node.column, node.data, inner, [positions(child) for child in node.elements]
 
-    fast = positions(parsed(text))
+    fast = positions(parse(text))
     monkeypatch.setattr(tree, "_FastLoader", tree.yaml.SafeLoader)
-    assert positions(parsed(text)) == fast
+    assert positions(parse(text)) == fast
 
 
 @pytest.mark.parametrize(
@@ -86,32 +87,37 @@ def test_both_parsers_of_pyyaml_give_the_same_tree(monkeypatch: pytest.MonkeyPat
         ("a: .nan\n", 1, 4, ".nan (not a number) is not allowed"),
         ("a: 1\nb: 010\n", 2, 4, "010 is read differently"),
         ("a: 'x\x07y'\n", 1, 6, "a control character (U+0007)"),
-        ('a: "\\ud800"\n', 1, 4, ""),
     ],
 )
 def test_rejects_invalid_text(text: str, line: int, column: int, words: str) -> None:
-    ((found_line, found_column, message),) = refused(text)
+    ((found_line, found_column, message),) = problems_of(text)
     assert words in message
-    assert words == "" or (found_line, found_column) == (line, column)
+    assert (found_line, found_column) == (line, column)
+
+
+def test_rejects_half_a_surrogate_pair() -> None:
+    """The two parsers of PyYAML report different columns and messages."""
+    ((line, _, _),) = problems_of('a: "\\ud800"\n')
+    assert line == 1
 
 
 def test_rejects_bytes_that_are_not_utf8_with_their_position() -> None:
-    assert refused(b"a: 1\nb: caf\xe9\n") == [(2, 7, "not UTF-8: byte 0xe9 → save the file as UTF-8")]
-    assert "not UTF-8" in refused("a: 1".encode("utf-16"))[0][2]
+    assert problems_of(b"a: 1\nb: caf\xe9\n") == [(2, 7, "not UTF-8: byte 0xe9 → save the file as UTF-8")]
+    assert "not UTF-8" in problems_of("a: 1".encode("utf-16"))[0][2]
 
 
 def test_all_problems_of_a_tree_are_reported_at_once() -> None:
-    assert len(refused("a: .nan\nb: 010\na: 1\n1: 2\n")) == 4
+    assert len(problems_of("a: .nan\nb: 010\na: 1\n1: 2\n")) == 4
 
 
 def test_rejects_alias_bombs() -> None:
     levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     levels += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12)]
-    ((_, _, message),) = refused("\n".join(levels))
+    ((_, _, message),) = problems_of("\n".join(levels))
     assert "values, counting repeated aliases" in message
 
 
 def test_rejects_files_that_are_too_deep_or_too_large() -> None:
-    assert "nested more than" in refused("a: " + "[" * 50_000)[0][2]
-    assert "nested more than" in refused("- " * 5000 + "a")[0][2]
-    assert "larger than" in refused(b"#" * (tree.MAX_BYTES + 1))[0][2]
+    assert "nested more than" in problems_of("a: " + "[" * 50_000)[0][2]
+    assert "nested more than" in problems_of("- " * 5000 + "a")[0][2]
+    assert "larger than" in problems_of(b"#" * (tree.MAX_BYTES + 1))[0][2]

@@ -20,8 +20,9 @@ def resident_mib():
 if sys.argv[1] == "tuned":
     allocator.return_large_buffers()
 before = resident_mib()
-# If the threshold is not fixed, glibc raises it when a large buffer is freed, and later large buffers are in the heap.
-# glibc returns only the end of the heap to the system, so each small block keeps the freed memory before it.
+# glibc stores buffers above a threshold outside its heap, and returns them to the system when they are freed. If the
+# threshold is not fixed, glibc raises it when such a buffer is freed. Later large buffers are then in the heap. glibc
+# returns only the end of the heap, so a small block keeps all freed memory before it.
 for _ in range(3):
     large, small = [], []
     for number in range(40):
@@ -50,9 +51,9 @@ def test_glibc_alone_keeps_large_buffers() -> None:
 
 
 def _memory_of_child(allocator: str) -> tuple[int, int]:
-    """Run `CHILD`. Returns the MiB that it holds when its large buffers are free, and when all buffers are free."""
-    done = subprocess.run(
+    """Run `CHILD`. Returns how many MiB its memory has grown: after it has freed its large buffers, and all buffers."""
+    process = subprocess.run(
         [sys.executable, "-c", CHILD, allocator], capture_output=True, text=True, timeout=60, check=True
     )
-    held_mib, remaining_mib = map(int, done.stdout.split())
+    held_mib, remaining_mib = map(int, process.stdout.split())
     return held_mib, remaining_mib

@@ -53,6 +53,7 @@ def test_equal_jobs_give_equal_bytes_sequentially_and_in_threads(mlp_job: Any) -
     assert digests == [first] * 4
 
 
+#: Compiles the job of the standard input. Prints the digest of the plan, and which of the heavy modules are imported.
 _SCRIPT = """
 import hashlib, json, sys
 from trtbuild.core.engines.engine_job import EngineJob
@@ -103,9 +104,9 @@ def test_weights_with_equal_bytes_may_have_different_shapes(make_model: Any, mak
         h.make_node("Add", ["i1", "w2"], ["o1"]),
     ]
     model = make_model(nodes, [("FLOAT", ["d0", 8]), ("INT64", [4])], ["FLOAT", "INT64"], weights)
-    custom_job = make_job(model, weights, (_ROWS, ShapeRange((4,), (4,), (4,))))
-    assert len({weight.sha256 for weight in custom_job.job.weights}) == 1
-    assert compile_engine(custom_job.job, custom_job.read).plan.nbytes
+    zeros = make_job(model, weights, (_ROWS, ShapeRange((4,), (4,), (4,))))
+    assert len({weight.sha256 for weight in zeros.job.weights}) == 1
+    assert compile_engine(zeros.job, zeros.read).plan.nbytes
 
 
 def test_compiles_half_precisions_bools_integers_and_scalars(make_model: Any, make_job: Any) -> None:
@@ -118,11 +119,11 @@ def test_compiles_half_precisions_bools_integers_and_scalars(make_model: Any, ma
     ]
     inputs = [("FLOAT16", ["d0", 8]), ("BFLOAT16", ["d0", 8]), ("BOOL", ["d0"]), ("INT64", ["d0"]), ("INT64", [])]
     model = make_model(
-        nodes, inputs, ["FLOAT16", "BFLOAT16", "BOOL", "INT64"], weights, elements=["FLOAT16", "BFLOAT16"]
+        nodes, inputs, ["FLOAT16", "BFLOAT16", "BOOL", "INT64"], weights, weight_types=["FLOAT16", "BFLOAT16"]
     )
     row, scalar = ShapeRange((1,), (4,), (16,)), ShapeRange((), (), ())
-    custom_job = make_job(model, weights, (_ROWS, _ROWS, row, row, scalar))
-    layers = json.loads(compile_engine(custom_job.job, custom_job.read).layers)
+    typed = make_job(model, weights, (_ROWS, _ROWS, row, row, scalar))
+    layers = json.loads(compile_engine(typed.job, typed.read).layers)
     assert [entry["dtype"] for entry in layers["inputs"]] == ["half", "bf16", "bool", "int64", "int64"]
     assert layers["inputs"][4]["shape"] == []
 
@@ -144,12 +145,12 @@ def test_largest_sizes_are_those_of_all_profiles(mlp_job: Any) -> None:
     assert largest_sizes(job) == {"i0": 30, "i1": 0}
 
 
-def test_the_compatibility_changes_the_plan(mlp_job: Any) -> None:
+def test_only_the_compatibility_with_other_sms_changes_the_plan(mlp_job: Any) -> None:
     exact = compile_engine(mlp_job.job, mlp_job.read)
     wide = compile_engine(replace(mlp_job.job, target=Target("t", 89, compatibility="ampere_plus")), mlp_job.read)
     assert _digest(exact) != _digest(wide)
-    same = replace(mlp_job.job, target=Target("t", 89, compatibility="same_compute_capability"))
-    assert _digest(exact) == _digest(compile_engine(same, mlp_job.read))
+    same_capability = replace(mlp_job.job, target=Target("t", 89, compatibility="same_compute_capability"))
+    assert _digest(exact) == _digest(compile_engine(same_capability, mlp_job.read))
 
 
 #: Setting → a value that is not its default, and whether this value changes the bytes of a plan (TensorRT-RTX 1.7.1).
@@ -174,7 +175,7 @@ _CHANGED: dict[str, tuple[Any, bool]] = {
 
 
 @pytest.mark.parametrize("name", _CHANGED)
-def test_each_setting_is_accepted(name: str, mlp_job: Any) -> None:
+def test_accepts_each_setting_and_puts_it_into_the_plan_if_the_plan_depends_on_it(name: str, mlp_job: Any) -> None:
     value, changes = _CHANGED[name]
     settings = replace(BuilderSettings(), **{name: value})
     compiled = compile_engine(replace(mlp_job.job, settings=settings), mlp_job.read)
@@ -209,13 +210,13 @@ def test_rejects_a_flag_that_the_library_rejects(mlp_job: Any) -> None:
         compile_engine(replace(mlp_job.job, settings=settings), mlp_job.read)
 
 
-def test_rejects_another_version_than_the_key_says(mlp_job: Any) -> None:
+def test_rejects_another_version_than_the_job_names(mlp_job: Any) -> None:
     with pytest.raises(EnvironmentFault, match=r"built by tensorrt-rtx 1\.5\.0"):
         compile_engine(replace(mlp_job.job, toolchain_version="1.5.0"), mlp_job.read)
 
 
 def test_rejects_an_empty_plan(mlp_job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """TensorRT 8.6.0 returns one if it cannot put the lean runtime into a version-compatible plan."""
+    """TensorRT 8.6.0 returns an empty plan if it cannot put the lean runtime into a version-compatible plan."""
     monkeypatch.setattr(tensorrt_rtx.Builder, "build_serialized_network_to_stream", lambda *_: True)
     with pytest.raises(ToolchainError, match="cannot build for SM 89: the plan is empty"):
         compile_engine(mlp_job.job, mlp_job.read)
@@ -237,16 +238,16 @@ def test_rejects_profiles_that_do_not_fit(mlp_job: Any) -> None:
 
 
 def test_names_the_node_that_the_parser_rejects(make_model: Any, make_job: Any) -> None:
-    custom_job = make_job(make_model([h.make_node("Det", ["i0"], ["o0"])], [("FLOAT", [4, 4])], ["FLOAT"], []), [], ())
+    determinant = make_job(make_model([h.make_node("Det", ["i0"], ["o0"])], [("FLOAT", [4, 4])], ["FLOAT"], []), [], ())
     with pytest.raises(ToolchainError, match=r"n0 \(Det: UNSUPPORTED_NODE"):
-        compile_engine(custom_job.job, custom_job.read)
+        compile_engine(determinant.job, determinant.read)
 
 
 def test_rejects_float64_that_the_parser_would_convert_to_float32(make_model: Any, make_job: Any) -> None:
     model = make_model([h.make_node("Neg", ["i0"], ["o0"])], [("DOUBLE", [4])], ["DOUBLE"], [])
-    custom_job = make_job(model, [], (ShapeRange((4,), (4,), (4,)),))
+    doubles = make_job(model, [], (ShapeRange((4,), (4,), (4,)),))
     with pytest.raises(ToolchainError, match="float64 is not a type that an engine computes in"):
-        compile_engine(custom_job.job, custom_job.read)
+        compile_engine(doubles.job, doubles.read)
 
 
 def test_can_compile_after_errors(mlp_job: Any) -> None:

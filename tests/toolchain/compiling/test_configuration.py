@@ -22,6 +22,7 @@ ROWS = ShapeRange((1, 8), (4, 8), (16, 8))
 
 
 def _configured(target: Target = HOPPER, **settings: Any) -> trt.FakeConfig:
+    """The configuration of TensorRT 8.6 for a job with these settings."""
     job = EngineJob("onnx", (), ((ROWS,),), BuilderSettings(**settings), target, "8.6.0")
     builder = trt.FakeBuilder()
     return configure(trt.MODULE, builder, trt.FakeNetwork([trt.FakeTensor("i0")]), job)  # type: ignore[no-any-return]
@@ -34,7 +35,9 @@ def test_defaults_work_with_8_6() -> None:
     assert config.hardware_compatibility_level == trt.HardwareCompatibilityLevel.NONE
     assert config.profiles[0].shapes == {"i0": ((1, 8), (4, 8), (16, 8))}
     assert config.preview == {trt.PreviewFeature.PROFILE_SHARING_0806}
-    assert config.sources == 31 and config.limits[trt.MemoryPoolType.WORKSPACE] == 1 << 37  # the library's defaults
+    assert (
+        config.sources == 0b11111 and config.limits[trt.MemoryPoolType.WORKSPACE] == 1 << 37
+    )  # the library's defaults
 
 
 def test_settings_reach_the_library() -> None:
@@ -50,7 +53,7 @@ def test_settings_reach_the_library() -> None:
     assert config.flags == {trt.BuilderFlag.VERSION_COMPATIBLE, trt.BuilderFlag.EXCLUDE_LEAN_RUNTIME}
     assert config.hardware_compatibility_level == trt.HardwareCompatibilityLevel.AMPERE_PLUS
     assert (config.builder_optimization_level, config.limits[trt.MemoryPoolType.WORKSPACE]) == (5, 1 << 20)
-    assert config.sources == 1 << 2 | 1 << 4
+    assert config.sources == 1 << trt.TacticSource.CUDNN | 1 << trt.TacticSource.JIT_CONVOLUTIONS
     assert _configured(tactic_sources=()).sources == 0
 
 

@@ -20,8 +20,8 @@ def built() -> Built:
 
 
 def job(built: Built) -> EngineJob:
-    (only_job,) = built.jobs.values()
-    return only_job
+    (engine_job,) = built.jobs.values()
+    return engine_job
 
 
 def test_a_job_contains_the_tensors_of_its_partition(built: Built) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 from onnx import helper as h
 
 from trtbuild.toolchain.compiling.foreign_types import foreign_nodes
@@ -16,6 +17,7 @@ RTX = release("tensorrt-rtx", "1.7.1").dtypes
 
 
 def _foreign(model: bytes) -> dict[str, str]:
+    """The nodes with types that TensorRT-RTX does not compute in, with the reasons."""
     return foreign_nodes(read_outline(model), RTX)
 
 
@@ -29,18 +31,18 @@ def test_float64_spreads_until_it_is_cast_or_compared(make_model: Any) -> None:
         h.make_node("Add", ["i1", "v0"], ["v1"]),
         h.make_node("Less", ["v1", "i1"], ["v2"]),
         h.make_node("Not", ["v2"], ["o0"]),
-        h.make_node("Cast", ["v1"], ["v3"], to=1),
+        h.make_node("Cast", ["v1"], ["v3"], to=TensorProto.FLOAT),
         h.make_node("Relu", ["v3"], ["o1"]),
     ]
-    found = _foreign(make_model(nodes, [("FLOAT", [4]), ("DOUBLE", [4])], ["BOOL", "FLOAT"], []))
-    assert list(found) == ["n1", "n2", "n4"]
-    assert found["n2"] == "Less: float64 is not a type that an engine computes in"
+    reasons = _foreign(make_model(nodes, [("FLOAT", [4]), ("DOUBLE", [4])], ["BOOL", "FLOAT"], []))
+    assert list(reasons) == ["n1", "n2", "n4"]
+    assert reasons["n2"] == "Less: float64 is not a type that an engine computes in"
 
 
-def test_foreign_constants_weights_and_attributes_count(make_model: Any) -> None:
+def test_nodes_with_foreign_constants_weights_or_attributes_are_foreign(make_model: Any) -> None:
     weights = [np.zeros(4)]
     nodes = [
-        h.make_node("ConstantOfShape", ["c0"], ["v0"], value=h.make_tensor("t", 11, [1], [1.0])),
+        h.make_node("ConstantOfShape", ["c0"], ["v0"], value=h.make_tensor("t", TensorProto.DOUBLE, [1], [1.0])),
         h.make_node("Gather", ["w0", "i0"], ["v1"]),
         h.make_node("Relu", ["i1"], ["o0"]),
     ]
@@ -65,7 +67,8 @@ def test_int8_is_allowed_only_between_quantize_and_dequantize(make_model: Any) -
 TENSORRT_8_6 = release("tensorrt", "8.6.0")
 
 
-def _narrow(model: bytes) -> dict[str, str]:
+def _foreign_in_8_6(model: bytes) -> dict[str, str]:
+    """The nodes with types that TensorRT 8.6 does not compute in. It computes int64 in 32 bits."""
     return foreign_nodes(read_outline(model), TENSORRT_8_6.dtypes, narrows=TENSORRT_8_6.narrows_int64)
 
 
@@ -81,15 +84,15 @@ def test_sizes_and_positions_are_allowed_in_32_bits(make_model: Any) -> None:
     ]
     constants = {"c0": np.array([0]), "c1": np.array([-1])}
     model = make_model(nodes, [("FLOAT", ["d0", 4])], ["FLOAT"], [], constants)
-    assert _narrow(model) == {}
+    assert _foreign_in_8_6(model) == {}
 
 
 def test_int64_inputs_outputs_weights_and_casts_of_data_are_foreign(make_model: Any) -> None:
     nodes = [
         h.make_node("Gather", ["w0", "i1"], ["v0"]),
-        h.make_node("Cast", ["i0"], ["v1"], to=7),
+        h.make_node("Cast", ["i0"], ["v1"], to=TensorProto.INT64),
         h.make_node("Add", ["v1", "c0"], ["v2"]),
-        h.make_node("Cast", ["v2"], ["o0"], to=1),
+        h.make_node("Cast", ["v2"], ["o0"], to=TensorProto.FLOAT),
         h.make_node("ArgMax", ["i0"], ["o1"], axis=0),
         h.make_node("Relu", ["i0"], ["o2"]),
         h.make_node("Gather", ["i0", "w1"], ["v3"]),
@@ -98,9 +101,10 @@ def test_int64_inputs_outputs_weights_and_casts_of_data_are_foreign(make_model: 
     weights = [np.zeros(4, np.float32), np.zeros(3, np.int64)]
     outputs = ["FLOAT", "INT64", "FLOAT", "FLOAT"]
     model = make_model(nodes, [("FLOAT", [4]), ("INT64", [4])], outputs, weights, {"c0": np.array([1])})
-    found = _narrow(model)
-    assert list(found) == ["n0", "n1", "n2", "n3", "n4", "n6"]  # int64 indices do not make a gathered float foreign
-    assert found["n0"] == "Gather: int64 is not a type that an engine computes in"
+    reasons = _foreign_in_8_6(model)
+    # not n7: int64 indices do not make the gathered float foreign
+    assert list(reasons) == ["n0", "n1", "n2", "n3", "n4", "n6"]
+    assert reasons["n0"] == "Gather: int64 is not a type that an engine computes in"
 
 
 def test_a_constant_beyond_32_bits_is_foreign_except_in_a_slice(make_model: Any) -> None:
@@ -115,20 +119,20 @@ def test_a_constant_beyond_32_bits_is_foreign_except_in_a_slice(make_model: Any)
         h.make_node("Slice", ["i0", "c0", "c1"], ["v0"]),
         h.make_node("Slice", ["v0", "c2", "c3"], ["o0"]),
     ]
-    assert _narrow(make_model(slices, [("FLOAT", [9])], ["FLOAT"], [], constants)) == {}
+    assert _foreign_in_8_6(make_model(slices, [("FLOAT", [9])], ["FLOAT"], [], constants)) == {}
     for name in ("c1", "c2", "c3"):
         nodes = [
             h.make_node("Shape", ["i0"], ["v0"]),
             h.make_node("Add", ["v0", name], ["v1"]),
-            h.make_node("Cast", ["v1"], ["o0"], to=1),
+            h.make_node("Cast", ["v1"], ["o0"], to=TensorProto.FLOAT),
         ]
-        assert list(_narrow(make_model(nodes, [("FLOAT", [9])], ["FLOAT"], [], constants))) == ["n1", "n2"]
+        assert list(_foreign_in_8_6(make_model(nodes, [("FLOAT", [9])], ["FLOAT"], [], constants))) == ["n1", "n2"]
     filled = [
         h.make_node("Shape", ["i0"], ["v0"]),
-        h.make_node("ConstantOfShape", ["v0"], ["v1"], value=h.make_tensor("t", 7, [1], [1 << 40])),
-        h.make_node("Cast", ["v1"], ["o0"], to=1),
+        h.make_node("ConstantOfShape", ["v0"], ["v1"], value=h.make_tensor("t", TensorProto.INT64, [1], [1 << 40])),
+        h.make_node("Cast", ["v1"], ["o0"], to=TensorProto.FLOAT),
     ]
-    assert list(_narrow(make_model(filled, [("FLOAT", [9])], ["FLOAT"], [], {}))) == ["n1", "n2"]
+    assert list(_foreign_in_8_6(make_model(filled, [("FLOAT", [9])], ["FLOAT"], [], {}))) == ["n1", "n2"]
 
 
 @pytest.mark.parametrize("attribute", ["value_int", "value_ints"])
@@ -141,10 +145,10 @@ def test_reads_both_integer_attributes_of_a_constant(
         h.make_node("Constant", [], ["v0"], **constant),
         h.make_node("Shape", ["i0"], ["v1"]),
         h.make_node("Add", ["v0", "v1"], ["v2"]),
-        h.make_node("Cast", ["v2"], ["o0"], to=1),
+        h.make_node("Cast", ["v2"], ["o0"], to=TensorProto.FLOAT),
     ]
     model = make_model(nodes, [("FLOAT", [9])], ["FLOAT"], [], {})
-    assert list(_narrow(model)) == (["n0", "n2", "n3"] if is_foreign else [])
+    assert list(_foreign_in_8_6(model)) == (["n0", "n2", "n3"] if is_foreign else [])
     assert foreign_nodes(read_outline(model), release("tensorrt-rtx", "1.7.1").dtypes) == {}
 
 
@@ -153,6 +157,8 @@ def test_the_size_of_a_foreign_value_is_foreign_if_no_other_node_is(make_model: 
         h.make_node("Shape", ["i1"], ["v0"]),
         h.make_node("Expand", ["i0", "v0"], ["o0"]),
     ]
-    assert list(_narrow(make_model(nodes, [("FLOAT", [1]), ("INT64", ["d0"])], ["FLOAT"], []))) == ["n0"]
+    assert list(_foreign_in_8_6(make_model(nodes, [("FLOAT", [1]), ("INT64", ["d0"])], ["FLOAT"], []))) == ["n0"]
     nodes.append(h.make_node("Gather", ["i0", "i1"], ["o1"]))
-    assert list(_narrow(make_model(nodes, [("FLOAT", [1]), ("INT64", ["d0"])], ["FLOAT", "FLOAT"], []))) == ["n2"]
+    assert list(_foreign_in_8_6(make_model(nodes, [("FLOAT", [1]), ("INT64", ["d0"])], ["FLOAT", "FLOAT"], []))) == [
+        "n2"
+    ]

@@ -1,4 +1,4 @@
-"""The library of the lean runtime: where it is found, its version, and that the builder copies it into the plan.
+"""The builder finds the library of the lean runtime, checks its version, and copies it into the plan.
 
 TensorRT-RTX has no lean runtime, but its builder looks for one. So the tests give it a small library of the right name.
 Each test uses a separate process, because a library stays open.
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.toolchain.libraries.test_mapped import library
+from tests.toolchain.libraries.test_mapped import compile_library
 from trtbuild.core.model.builder_settings import BuilderSettings
 from trtbuild.core.values.codec import encode
 
@@ -48,10 +48,11 @@ except TrtbuildError as error:
 """
 
 
-def compiled(
+def compile_output(
     job_and_blobs: Any, file: Path | None, path: str | None = None, library_path: str = "", **settings: bool
 ) -> str:
-    """Compile a version-compatible engine. `path` is a folder for ``sys.path``."""
+    """Compile a version-compatible engine in a new process. Returns the output of `_PROGRAM`. `path` is a folder for
+    ``sys.path``, `library_path` is the value of LD_LIBRARY_PATH."""
     job = replace(job_and_blobs.job, settings=BuilderSettings(version_compatible=True, **settings))
     request = {
         "job": encode(job),
@@ -59,7 +60,7 @@ def compiled(
         "path": [path] if path else [],
         "file": None if file is None else str(file),
     }
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", _PROGRAM],
         input=json.dumps(request),
         env={"LD_LIBRARY_PATH": library_path} if library_path else {},
@@ -68,35 +69,35 @@ def compiled(
         timeout=120,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    assert process.returncode == 0, process.stderr
+    return process.stdout.strip()
 
 
 @pytest.mark.parametrize("folder", ["tensorrt_lean_libs", "tensorrt_lean"])
 def test_the_library_of_a_wheel_is_copied_into_the_plan(folder: str, mlp_job: Any, tmp_path: Path) -> None:
-    file = library(tmp_path / folder / _NAME, *_VERSION, *_RUNTIME)
-    assert compiled(mlp_job, file, path=str(tmp_path)) == "file in plan: True"
+    file = compile_library(tmp_path / folder / _NAME, *_VERSION, *_RUNTIME)
+    assert compile_output(mlp_job, file, path=str(tmp_path)) == "file in plan: True"
 
 
 def test_the_library_that_the_loader_finds_is_copied_into_the_plan(mlp_job: Any, tmp_path: Path) -> None:
-    file = library(tmp_path / "anywhere" / _NAME, *_VERSION, *_RUNTIME)
-    assert compiled(mlp_job, file, library_path=str(file.parent)) == "file in plan: True"
+    file = compile_library(tmp_path / "anywhere" / _NAME, *_VERSION, *_RUNTIME)
+    assert compile_output(mlp_job, file, library_path=str(file.parent)) == "file in plan: True"
 
 
 def test_without_the_library_nothing_is_built(mlp_job: Any) -> None:
     version = mlp_job.job.toolchain_version
-    assert compiled(mlp_job, None) == (
+    assert compile_output(mlp_job, None) == (
         f"ToolchainMissing: builder.version_compatible puts the lean runtime of tensorrt-rtx {version} into the engine, "
         f"and {_NAME} was not found\n"
         f"  → pip install 'tensorrt-lean=={version}', or add the folder of {_NAME} to LD_LIBRARY_PATH, or set "
         "exclude_lean_runtime: true"
     )
-    assert compiled(mlp_job, None, exclude_lean_runtime=True) == "file in plan: False"
+    assert compile_output(mlp_job, None, exclude_lean_runtime=True) == "file in plan: False"
 
 
 def test_a_library_of_another_version_is_refused(mlp_job: Any, tmp_path: Path) -> None:
-    file = library(tmp_path / "tensorrt_lean_libs" / _NAME, ("getInferLibVersion", 10600), *_RUNTIME)
-    text = compiled(mlp_job, file, path=str(tmp_path))
+    file = compile_library(tmp_path / "tensorrt_lean_libs" / _NAME, ("getInferLibVersion", 10600), *_RUNTIME)
+    text = compile_output(mlp_job, file, path=str(tmp_path))
     version = mlp_job.job.toolchain_version
     assert text.startswith("EnvironmentFault: the engine must contain the lean runtime of tensorrt-rtx")
     assert f"but {file} is 1.6.0\n  → pip install 'tensorrt-lean=={version}'" in text
@@ -106,5 +107,5 @@ def test_a_file_that_cannot_be_opened_is_named(mlp_job: Any, tmp_path: Path) -> 
     file = tmp_path / "tensorrt_lean_libs" / _NAME
     file.parent.mkdir()
     file.write_bytes(b"no library")
-    text = compiled(mlp_job, file, path=str(tmp_path))
+    text = compile_output(mlp_job, file, path=str(tmp_path))
     assert text.startswith("ToolchainMissing: ") and f"{file} cannot be opened: " in text

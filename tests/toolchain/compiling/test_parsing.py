@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 from onnx import helper as h
 
 from trtbuild.errors import EnvironmentFault
@@ -18,8 +19,8 @@ def parser() -> Parser:
 
 
 def test_accepts_a_model_without_its_weights(parser: Parser, make_mlp: Any) -> None:
-    assert parser.find_refusal(make_mlp()[0]) is None
-    assert parser.find_refusal(make_mlp()[0]) is None
+    for _ in range(2):  # a parser can be used again
+        assert parser.find_refusal(make_mlp()[0]) is None
 
 
 def test_names_exactly_the_rejected_nodes(parser: Parser, make_model: Any) -> None:
@@ -41,23 +42,23 @@ def test_names_exactly_the_rejected_nodes(parser: Parser, make_model: Any) -> No
     "nodes",
     [
         [h.make_node("NonZero", ["i0"], ["o0"])],
-        [h.make_node("Cast", ["i0"], ["o0"], to=5)],
+        [h.make_node("Cast", ["i0"], ["o0"], to=TensorProto.INT16)],
         [h.make_node("DFT", ["i0", "", "axis"], ["o0"])],
     ],
     ids=["nonzero", "int16", "dft"],
 )
-def test_refuses_what_supports_operator_says_yes_to(parser: Parser, make_model: Any, nodes: Any) -> None:
-    output = {"NonZero": "INT64", "Cast": "INT16", "DFT": "FLOAT"}[nodes[0].op_type]
-    refusal = parser.find_refusal(make_model(nodes, [("FLOAT", [2, 8, 1])], [output], [], {"axis": np.array(1)}))
+def test_refuses_nodes_for_which_supports_operator_returns_true(parser: Parser, make_model: Any, nodes: Any) -> None:
+    output_type = {"NonZero": "INT64", "Cast": "INT16", "DFT": "FLOAT"}[nodes[0].op_type]
+    refusal = parser.find_refusal(make_model(nodes, [("FLOAT", [2, 8, 1])], [output_type], [], {"axis": np.array(1)}))
     assert refusal is not None
     assert refusal.nodes == ("n0",)
 
 
 def test_rejects_values_that_the_parser_would_convert(parser: Parser, make_model: Any) -> None:
     nodes = [
-        h.make_node("Cast", ["i0"], ["v0"], to=11),
+        h.make_node("Cast", ["i0"], ["v0"], to=TensorProto.DOUBLE),
         h.make_node("Mul", ["v0", "c0"], ["v1"]),
-        h.make_node("Cast", ["v1"], ["v2"], to=1),
+        h.make_node("Cast", ["v1"], ["v2"], to=TensorProto.FLOAT),
         h.make_node("Relu", ["v2"], ["o0"]),
     ]
     model = make_model(nodes, [("FLOAT", [4])], ["FLOAT"], [], {"c0": np.array(1e300)})

@@ -1,4 +1,4 @@
-"""The types that a plan names. The text of the fake plan has the form of a plan of TensorRT-RTX 1.7.1."""
+"""Read the types of weights and kernels from plans. The text of the fake plan has the form of TensorRT-RTX 1.7.1."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ main {
 
 
 def plan(*texts: str) -> bytes:
+    """Bytes that contain each text after its marker, four bytes without a meaning here, and its length."""
     return b"ptrt".join(
         b"NLYM\xa1\xda\x1e\x00" + len(text.encode()).to_bytes(8, "little") + text.encode() for text in texts
     )
@@ -53,13 +54,17 @@ def test_a_plan_names_the_types_of_weights_and_kernels() -> None:
     assert contents.stores_quantized_weights and contents.multiplies_quantized_numbers
 
 
-def test_several_texts_are_one_result() -> None:
+def test_adds_the_weights_and_kernels_of_several_texts() -> None:
     contents = read_plan(plan(TEXT, TEXT))
     assert contents is not None and contents.weights["int8"] == 128 and len(contents.kernels) == 4
 
 
-@pytest.mark.parametrize("data", [b"", b"ptrt" * 100, plan(TEXT)[:40], plan("header {\n}\n"), plan(TEXT)[16:]])
-def test_a_plan_without_such_a_text_says_nothing(data: bytes) -> None:
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"ptrt" * 100, plan(TEXT)[:40], plan("header {\n}\n"), plan(TEXT)[16:]],
+    ids=["empty", "no text", "truncated text", "no kernels", "no marker"],
+)
+def test_returns_none_for_a_plan_without_a_complete_text(data: bytes) -> None:
     assert read_plan(data) is None
 
 
@@ -74,25 +79,27 @@ def test_a_plan_without_such_a_text_says_nothing(data: bytes) -> None:
         ([("function", "__myl_MulCast", "int8")], None),
     ],
 )
-def test_products_of_quantized_numbers_are_found(kernels: list[tuple[str, str, str]], expected: bool | None) -> None:
-    contents = PlanContents({}, tuple(Kernel(kind, name, (), (reads,), ()) for kind, name, reads in kernels))
+def test_finds_products_of_quantized_numbers_or_returns_none_if_a_kernel_may_hide_one(
+    kernels: list[tuple[str, str, str]], expected: bool | None
+) -> None:
+    contents = PlanContents({}, tuple(Kernel(kind, name, (), (type_,), ()) for kind, name, type_ in kernels))
     assert contents.multiplies_quantized_numbers is expected
 
 
-def _plan_of(weight: np.ndarray, *, quantized_inputs: bool) -> PlanContents:
-    """The contents of a real plan of one product."""
+def _contents_of_real_plan(weight: np.ndarray, *, quantized_inputs: bool) -> PlanContents:
+    """The contents of a plan that TensorRT-RTX builds for one product, ``i0 @ weight``. An int8 weight is dequantized."""
     weights = [weight, np.float32(0.02), *([np.full(64, 0.01, np.float32)] if weight.dtype == np.int8 else [])]
-    nodes, x, w = [], "i0", "w0"
+    nodes, left, right = [], "i0", "w0"
     if quantized_inputs:
         nodes += [
             h.make_node("QuantizeLinear", ["i0", "w1", "zero"], ["q"]),
             h.make_node("DequantizeLinear", ["q", "w1"], ["d"]),
         ]
-        x = "d"
+        left = "d"
     if weight.dtype == np.int8:
         nodes.append(h.make_node("DequantizeLinear", ["w0", "w2"], ["w"], axis=1))
-        w = "w"
-    nodes.append(h.make_node("MatMul", [x, w], ["o0"]))
+        right = "w"
+    nodes.append(h.make_node("MatMul", [left, right], ["o0"]))
     data = model(nodes, [("FLOAT", (8, 64))], ["FLOAT"], weights, {"zero": np.int8(0)})
     job = job_and_blobs(data, weights, [ShapeRange((8, 64), (8, 64), (8, 64))])
     contents = read_plan(compile_engine(job.job, job.read).plan)
@@ -103,12 +110,14 @@ def _plan_of(weight: np.ndarray, *, quantized_inputs: bool) -> PlanContents:
 @pytest.mark.parametrize("quantized_inputs", [True, False])
 def test_tensorrt_rtx_keeps_int8_weights(quantized_inputs: bool) -> None:
     weight = np.random.default_rng(0).integers(-127, 128, (64, 64)).astype(np.int8)
-    contents = _plan_of(weight, quantized_inputs=quantized_inputs)
+    contents = _contents_of_real_plan(weight, quantized_inputs=quantized_inputs)
     assert contents.weights["int8"] == 64 * 64
     assert contents.multiplies_quantized_numbers is quantized_inputs
 
 
 def test_tensorrt_rtx_multiplies_floats_if_only_the_inputs_are_quantized() -> None:
-    contents = _plan_of(np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32), quantized_inputs=True)
+    contents = _contents_of_real_plan(
+        np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32), quantized_inputs=True
+    )
     assert contents.weights["float32"] >= 4 * 64 * 64 and not contents.stores_quantized_weights
     assert contents.multiplies_quantized_numbers is False

@@ -1,6 +1,8 @@
-"""A quantized type that a GPU does not have is an error before TensorRT compiles."""
+"""Refuse quantized types that the GPU does not have, before TensorRT compiles. Values that stand in for unknown weights."""
 
 from __future__ import annotations
+
+import struct
 
 import pytest
 from onnx import TensorProto as T
@@ -14,6 +16,7 @@ from trtbuild.toolchain.onnx_files.onnx_outline import read_outline
 
 
 def model(kind: int) -> bytes:
+    """A model that quantizes its input to the ONNX element type `kind`."""
     zero = h.make_tensor("zero", kind, [], b"\0", raw=True)
     nodes = [h.make_node("QuantizeLinear", ["i0", "scale", "zero"], ["q"], "n0")]
     graph = h.make_graph(nodes, "g", [], [], [zero])
@@ -21,7 +24,7 @@ def model(kind: int) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("kind", "sm", "first"),
+    ("kind", "sm", "first_sm"),
     [
         (T.FLOAT8E4M3FN, 86, 89),
         (T.FLOAT8E4M3FN, 89, None),
@@ -30,21 +33,21 @@ def model(kind: int) -> bytes:
         (T.INT4, 75, 80),
     ],
 )
-def test_a_type_begins_with_an_sm(kind: int, sm: int, first: int | None) -> None:
+def test_refuses_a_type_for_sms_before_its_first_sm(kind: int, sm: int, first_sm: int | None) -> None:
     outline, target = read_outline(model(kind)), Target("ada", sm=sm)
-    if first is None:
+    if first_sm is None:
         refuse_types(outline, target)
         return
-    with pytest.raises(ToolchainError, match=f"begins with SM {first}, but the target is for SM {sm}"):
+    with pytest.raises(ToolchainError, match=f"begins with SM {first_sm}, but the target is for SM {sm}"):
         refuse_types(outline, target)
 
 
-def test_ampere_plus_begins_with_sm_80() -> None:
+def test_a_target_for_ampere_plus_needs_types_that_sm_80_has() -> None:
     with pytest.raises(ToolchainError, match="the target is for SM 80"):
         refuse_types(read_outline(model(T.FLOAT8E4M3FN)), Target("all", sm=89, compatibility="ampere_plus"))
 
 
-def test_unknown_scales_are_one_and_other_unknown_weights_zero() -> None:
+def test_one_stands_in_for_unknown_scales_and_zero_for_other_unknown_weights() -> None:
     def weight(name: str, kind: int) -> T:
         tensor = T(name=name, data_type=kind, dims=[2], data_location=T.EXTERNAL)
         entry = tensor.external_data.add()
@@ -57,7 +60,5 @@ def test_unknown_scales_are_one_and_other_unknown_weights_zero() -> None:
     ]
     tensors = [weight("w0", T.INT8), weight("w1", T.FLOAT), weight("w2", T.FLOAT)]
     outline = read_outline(h.make_model(h.make_graph(nodes, "g", [], [], tensors)).SerializeToString())
-    data = unknown_weights(outline)
-    assert {name: bytes(value) for name, value in data.items()} == {
-        "w0": bytes(2), "w1": b"\0\0\x80\x3f" * 2, "w2": bytes(8)
-    }  # fmt: skip
+    data = {name: bytes(value) for name, value in unknown_weights(outline).items()}
+    assert data == {"w0": bytes(2), "w1": struct.pack("<2f", 1, 1), "w2": bytes(8)}

@@ -1,4 +1,4 @@
-"""Tests of the plan that is passed on in pieces, with the real library."""
+"""The builder passes a plan on in pieces, with the real library."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from trtbuild.toolchain.compiling.compiler import compile_engine, compile_to
 from trtbuild.toolchain.compiling.serializing import serialize_network
 
 
-def test_gives_the_bytes_of_a_plan_that_is_built_in_memory(mlp_job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pieces_are_the_bytes_of_a_plan_that_is_built_in_memory(
+    mlp_job: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pieces: list[bytes] = []
     with monkeypatch.context() as patch:
         patch.delattr(tensorrt_rtx.Builder, "build_serialized_network")
@@ -23,15 +25,15 @@ def test_gives_the_bytes_of_a_plan_that_is_built_in_memory(mlp_job: Any, monkeyp
 
 
 def test_raises_the_error_of_the_writer_and_writes_no_more(mlp_job: Any) -> None:
-    written: list[int] = []
+    written_sizes: list[int] = []
 
     def fail(piece: bytes | memoryview) -> None:
-        written.append(len(piece))
+        written_sizes.append(len(piece))
         raise StoreUnavailable("the cache cannot be used: No space left on device")
 
     with pytest.raises(StoreUnavailable, match="No space left"):
         compile_to(fail, mlp_job.job, mlp_job.read)
-    assert len(written) == 1
+    assert len(written_sizes) == 1
 
 
 class _Refusing:

@@ -27,7 +27,7 @@ def test_accepts_a_model_that_both_parsers_accept(parser: Parser, make_mlp: Any)
     assert parser.find_refusal(make_mlp(dtype="float16")[0]) is None
 
 
-def test_rejects_known_limits_and_the_parsers_rejections_with_their_reasons(parser: Parser, make_model: Any) -> None:
+def test_rejects_known_limits_and_nodes_that_rtx_rejects_each_with_its_reason(parser: Parser, make_model: Any) -> None:
     nodes = [
         h.make_node("Erf", ["i0"], ["v0"]),
         h.make_node("Gather", ["v0", "i1"], ["v1"]),

@@ -11,15 +11,17 @@ from trtbuild.toolchain.compiling import timing_cache
 
 
 class FakeCache:
-    """An ITimingCache: the entries of one device."""
+    """An ITimingCache, which has the timings of one device. Serialized: ``device|kernel,kernel``."""
 
     def __init__(self, data: bytes) -> None:
-        head, _, entries = data.partition(b"|")
-        self.device = head or b"H200"
+        device, _, entries = data.partition(b"|")
+        self.device = device or b"H200"
         self.entries = set(entries.split(b",")) - {b""}
 
     def combine(self, other: FakeCache, ignore_mismatch: bool) -> bool:
         assert not ignore_mismatch
+        if other.device != self.device:
+            return False
         self.entries |= other.entries
         return True
 
@@ -50,10 +52,10 @@ def build(path: Path, *kernels: bytes) -> set[bytes]:
     """Simulate a build that needs the times of `kernels`. Returns the kernels whose times are in the cache."""
     config = FakeConfig()
     cache = timing_cache.attach_cache(config, path)
-    known = set(cache.entries)
+    known_kernels = set(cache.entries)
     cache.entries.update(kernels)
     timing_cache.save_cache(config, path)
-    return known
+    return known_kernels
 
 
 @pytest.fixture
@@ -61,7 +63,7 @@ def path(tmp_path: Path) -> Path:
     return timing_cache.cache_path(tmp_path / "timing", "tensorrt", "8.6.0", "NVIDIA H200", "580.159.04")
 
 
-def test_a_file_for_each_version_device_and_driver(tmp_path: Path) -> None:
+def test_each_version_device_and_driver_has_its_own_file(tmp_path: Path) -> None:
     paths = {
         timing_cache.cache_path(tmp_path, *arguments)
         for arguments in (
@@ -90,25 +92,26 @@ def test_parallel_builds_store_the_timings_of_both(path: Path) -> None:
     assert build(path) == {b"a", b"b"}
 
 
-@pytest.mark.parametrize("damage", [b"", b"rubbish", None])
-def test_a_damaged_file_counts_as_missing_and_is_replaced(path: Path, damage: bytes | None) -> None:
+@pytest.mark.parametrize("damage", ["empty", "no header", "wrong last byte"])
+def test_a_damaged_file_counts_as_missing_and_is_replaced(path: Path, damage: str) -> None:
     build(path, b"a")
     intact = path.read_bytes()
-    path.write_bytes(intact[:-1] + b"x" if damage is None else damage)
+    path.write_bytes({"empty": b"", "no header": b"rubbish", "wrong last byte": intact[:-1] + b"x"}[damage])
     assert timing_cache.read_cache(path) == b""
     assert build(path, b"a") == set()
     assert path.read_bytes() == intact
 
 
-def test_an_invalid_timing_cache_is_replaced(path: Path) -> None:
+def test_a_timing_cache_that_tensorrt_refuses_is_replaced(path: Path) -> None:
     path.parent.mkdir(parents=True)
     for body in (b"not TensorRT's", b"H100|a"):
         path.write_bytes(timing_cache._HEADER + hashlib.sha256(body).digest() + body)
         assert timing_cache.read_cache(path) == body
         assert build(path, b"b") == set()
+        assert build(path) == {b"b"}
         path.unlink()
 
 
 def test_an_unwritable_timing_cache_is_not_an_error(tmp_path: Path) -> None:
-    (tmp_path / "timing").write_text("in its place is a file")
+    (tmp_path / "timing").write_text("a file in the place of the folder")
     assert build(tmp_path / "timing" / "x.cache", b"a") == set()

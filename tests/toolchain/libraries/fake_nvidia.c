@@ -22,7 +22,7 @@ int cuDeviceGetCount(int *result) { *result = count; return 0; }
 int cuDeviceGet(int *device, int ordinal) { *device = visible[ordinal]; return ordinal >= count; }
 int cuDeviceGetAttribute(int *result, int attribute, int device) {
     (void)device;
-    *result = attribute == 75 ? 9 : 0;
+    *result = attribute == 75 ? 9 : 0;  /* 75 is the major number of the compute capability, 9.0 */
     return 0;
 }
 int cuDeviceGetPCIBusId(char *text, int size, int device) {
@@ -33,6 +33,7 @@ typedef struct { unsigned long long total, free, used; } Memory;
 int nvmlInit_v2(void) { return getenv("NVML_FAILS") != NULL; }
 int nvmlDeviceGetHandleByPciBusId_v2(const char *address, void **device) {
     if (strlen(address) != 12) return 1;
+    /* GPU n has the handle n+1, because NULL is not a handle. */
     *device = (void *)(long)(address[6] - '0' + 1);
     return 0;
 }

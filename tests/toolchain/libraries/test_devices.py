@@ -13,7 +13,7 @@ CAPABILITIES = ((8, 9), (9, 0), (12, 0))
 
 
 class FakeDriver:
-    """Answers like libcuda with three GPUs. The attributes of the GPU `broken` cannot be read."""
+    """Answers like libcuda on a machine with three GPUs. The attributes of the GPU `broken` cannot be read."""
 
     def __init__(self, broken: int | None) -> None:
         self.broken = broken
@@ -31,26 +31,26 @@ class FakeDriver:
         if device.value == self.broken:
             self.failures += 1
             return 999  # CUDA_ERROR_UNKNOWN
-        value._obj.value = CAPABILITIES[device.value][attribute - 75]
+        value._obj.value = CAPABILITIES[device.value][attribute - devices._COMPUTE_CAPABILITY_MAJOR]
         return 0
 
 
-def sms(monkeypatch: pytest.MonkeyPatch, driver: FakeDriver | None) -> tuple[int, ...]:
+def device_sms(monkeypatch: pytest.MonkeyPatch, driver: FakeDriver | None) -> tuple[int, ...]:
     monkeypatch.setattr(devices, "_driver", lambda: driver)
-    result: tuple[int, ...] = devices.device_sms.__wrapped__()
-    return result
+    sms: tuple[int, ...] = devices.device_sms.__wrapped__()  # without the cache
+    return sms
 
 
 def test_lists_the_sm_of_each_gpu_by_its_ordinal(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert sms(monkeypatch, FakeDriver(None)) == (89, 90, 120)
+    assert device_sms(monkeypatch, FakeDriver(None)) == (89, 90, 120)
 
 
 def test_lists_no_gpu_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert sms(monkeypatch, None) == ()
+    assert device_sms(monkeypatch, None) == ()
 
 
 def test_lists_no_gpu_if_one_cannot_be_queried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the first GPU in the list, SM 90 would be the GPU with the ordinal 0."""
     driver = FakeDriver(broken=0)
-    assert sms(monkeypatch, driver) == ()
+    assert device_sms(monkeypatch, driver) == ()
     assert driver.failures == 1

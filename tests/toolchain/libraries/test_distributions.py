@@ -1,4 +1,4 @@
-"""Versions are equal to those of `importlib.metadata`, also for unusual distributions."""
+"""The versions of distributions, also of unusual ones, are equal to those of `importlib.metadata`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from trtbuild.toolchain.libraries.distributions import installed_version
 def install(folder: Path, name: str, version: str, *, header: str | None = None) -> None:
     info = folder / f"{name}-{version}.dist-info"
     info.mkdir(parents=True)
-    (info / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: {name}\n{header or f'Version: {version}'}\n\nVersion: 9\n"
-    )
+    headers = f"Metadata-Version: 2.1\nName: {name}\n{header or f'Version: {version}'}\n"
+    description = "Version: 9\n"  # looks like a header
+    (info / "METADATA").write_text(f"{headers}\n{description}")
 
 
 def test_returns_the_version_of_every_installed_distribution() -> None:
@@ -50,7 +50,9 @@ def test_the_first_folder_of_the_path_wins(tmp_path: Path, monkeypatch: pytest.M
     assert installed_version("odd") == "2.0" == metadata.version("odd")
 
 
-def test_two_distributions_with_one_name_in_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chooses_like_importlib_between_two_distributions_with_one_name_in_one_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     install(tmp_path, "odd", "1.0")
     install(tmp_path, "odd", "2.0")
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -13,7 +13,7 @@ from tests.programs import program
 from trtbuild.toolchain.libraries.mapped import check_mapped_versions, library_version, mapped_files
 from trtbuild.toolchain.libraries.table import FLAVOURS, installed_version
 
-#: A program that loads the given libraries, and checks the versions of all mapped libraries.
+#: Loads the libraries `files`, then checks the versions of all mapped libraries. Prints "fits" or the error.
 _PROGRAM = """
 import ctypes, sys
 from trtbuild.errors import EnvironmentFault
@@ -33,8 +33,8 @@ except EnvironmentFault as error:
 """
 
 
-def library(file: Path, *functions: tuple[str, int]) -> Path:
-    """Compile a shared library whose functions each return a number."""
+def compile_library(file: Path, *functions: tuple[str, int]) -> Path:
+    """Compile a shared library. Each function is its name and the number that it returns. Returns `file`."""
     file.parent.mkdir(exist_ok=True)
     source = file.with_suffix(".c")
     source.write_text(
@@ -45,8 +45,9 @@ def library(file: Path, *functions: tuple[str, int]) -> Path:
     return file
 
 
-def checked(toolchain: str, version: str, files: Sequence[Path], library_path: str = "") -> str:
-    done = subprocess.run(
+def check_output(toolchain: str, version: str, files: Sequence[Path], library_path: str = "") -> str:
+    """The output of `_PROGRAM`, with `library_path` as LD_LIBRARY_PATH."""
+    process = subprocess.run(
         [sys.executable, "-c", _PROGRAM, toolchain, version, *map(str, files)],
         env={"LD_LIBRARY_PATH": library_path} if library_path else {},
         capture_output=True,
@@ -54,12 +55,12 @@ def checked(toolchain: str, version: str, files: Sequence[Path], library_path: s
         timeout=60,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    assert process.returncode == 0, process.stderr
+    return process.stdout.strip()
 
 
 @pytest.mark.parametrize(
-    ("number", "version", "fits"),
+    ("reported_number", "planned_version", "fits"),
     [
         (8601, "8.6.1", True),
         (8601, "8.6.0", True),  # the distribution 8.6.0 has parts of 8.6.1
@@ -72,34 +73,38 @@ def checked(toolchain: str, version: str, files: Sequence[Path], library_path: s
         (110000, "10.3.0", False),
     ],
 )
-def test_reads_the_version_from_the_library(tmp_path: Path, number: int, version: str, fits: bool) -> None:
-    file = library(tmp_path / "libnvinfer.so.8", ("getInferLibVersion", number))
-    assert (checked("tensorrt", version, [file]) == "fits") is fits
+def test_compares_the_version_that_the_library_reports(
+    tmp_path: Path, reported_number: int, planned_version: str, fits: bool
+) -> None:
+    file = compile_library(tmp_path / "libnvinfer.so.8", ("getInferLibVersion", reported_number))
+    assert (check_output("tensorrt", planned_version, [file]) == "fits") is fits
 
 
 def test_compares_build_numbers_if_both_versions_have_one(tmp_path: Path) -> None:
-    file = library(tmp_path / "libnvinfer.so.10", ("getInferLibVersion", 100900), ("getInferLibBuildVersion", 34))
-    assert checked("tensorrt", "10.9.0.34", [file]) == "fits"
-    assert checked("tensorrt", "10.9.0", [file]) == "fits"
-    assert "which is 10.9.0.34" in checked("tensorrt", "10.9.0.35", [file])
+    file = compile_library(
+        tmp_path / "libnvinfer.so.10", ("getInferLibVersion", 100900), ("getInferLibBuildVersion", 34)
+    )
+    assert check_output("tensorrt", "10.9.0.34", [file]) == "fits"
+    assert check_output("tensorrt", "10.9.0", [file]) == "fits"
+    assert "which is 10.9.0.34" in check_output("tensorrt", "10.9.0.35", [file])
 
 
 def test_the_error_names_the_mapped_library_its_version_and_the_fix(tmp_path: Path) -> None:
-    file = library(tmp_path / "libnvinfer.so.10", ("getInferLibVersion", 100901))
+    file = compile_library(tmp_path / "libnvinfer.so.10", ("getInferLibVersion", 100901))
     text = (
         f"tensorrt 10.3.0 was planned, but {file} is loaded, which is 10.9.1\n"
         "  → {way}, or install the toolchain of that version: pip install 'tensorrt==10.9.1.*'"
     )
     folder = "put the folder of the planned library first in LD_LIBRARY_PATH"
-    assert checked("tensorrt", "10.3.0", [file]) == text.format(way=folder)
+    assert check_output("tensorrt", "10.3.0", [file]) == text.format(way=folder)
     remove = f"take {tmp_path} out of LD_LIBRARY_PATH"
-    assert checked("tensorrt", "10.3.0", [file], f"/nowhere:{tmp_path}") == text.format(way=remove)
+    assert check_output("tensorrt", "10.3.0", [file], f"/nowhere:{tmp_path}") == text.format(way=remove)
 
 
 def test_rejects_a_wrong_library_even_if_the_right_one_is_loaded(tmp_path: Path) -> None:
-    right = library(tmp_path / "right" / "libnvinfer.so.10", ("getInferLibVersion", 100300))
-    wrong = library(tmp_path / "wrong" / "libnvinfer.so.9", ("getInferLibVersion", 9200))
-    assert f"{wrong} is loaded" in checked("tensorrt", "10.3.0", [right, wrong])
+    right = compile_library(tmp_path / "right" / "libnvinfer.so.10", ("getInferLibVersion", 100300))
+    wrong = compile_library(tmp_path / "wrong" / "libnvinfer.so.9", ("getInferLibVersion", 9200))
+    assert f"{wrong} is loaded" in check_output("tensorrt", "10.3.0", [right, wrong])
 
 
 @pytest.mark.parametrize(
@@ -113,18 +118,18 @@ def test_rejects_a_wrong_library_even_if_the_right_one_is_loaded(tmp_path: Path)
     ],
 )
 def test_finds_the_version_of_a_parser_by_its_name_or_folder(tmp_path: Path, name: str, result: str) -> None:
-    file = library(tmp_path / "beside" / "libnvinfer.so.10", ("getInferLibVersion", 100300))
-    parser = library(tmp_path / name)
-    assert result in checked("tensorrt", "10.3.0", [file, parser])
+    file = compile_library(tmp_path / "beside" / "libnvinfer.so.10", ("getInferLibVersion", 100300))
+    parser = compile_library(tmp_path / name)
+    assert result in check_output("tensorrt", "10.3.0", [file, parser])
 
 
 def test_ignores_libraries_of_the_other_toolchain(tmp_path: Path) -> None:
-    file = library(tmp_path / "libnvinfer.so.8", ("getInferLibVersion", 8601))
-    assert checked("tensorrt-rtx", "1.7.1.116", [file]) == "fits"
+    file = compile_library(tmp_path / "libnvinfer.so.8", ("getInferLibVersion", 8601))
+    assert check_output("tensorrt-rtx", "1.7.1.116", [file]) == "fits"
 
 
 def test_reads_the_version_of_a_deleted_library(tmp_path: Path) -> None:
-    file = library(tmp_path / "libnvinfer.so.10", ("getInferLibVersion", 100300))
+    file = compile_library(tmp_path / "libnvinfer.so.10", ("getInferLibVersion", 100300))
     deleting_program = (
         "import ctypes, os, sys; from pathlib import Path\n"
         "from trtbuild.toolchain.libraries.mapped import library_version, mapped_files\n"
@@ -134,8 +139,8 @@ def test_reads_the_version_of_a_deleted_library(tmp_path: Path) -> None:
         "print(library_version(Path(sys.argv[1])))"
     )
     command = [sys.executable, "-c", deleting_program, str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.stdout, done.stderr) == ("(10, 3, 0)\n", "")
+    process = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (process.stdout, process.stderr) == ("(10, 3, 0)\n", "")
 
 
 def test_the_installed_library_has_the_planned_version() -> None:
@@ -143,8 +148,8 @@ def test_the_installed_library_has_the_planned_version() -> None:
 
     flavour, version = FLAVOURS["tensorrt-rtx"], installed_version("tensorrt-rtx")
     assert version is not None
-    (own,) = (path for path in mapped_files() if path.name.startswith(flavour.library))
-    numbers = library_version(own)
+    (library,) = (path for path in mapped_files() if path.name.startswith(flavour.library))
+    numbers = library_version(library)
     assert numbers is not None
     assert version.startswith(".".join(map(str, numbers)))
     assert any(path.name.startswith(flavour.parser_library) for path in mapped_files())

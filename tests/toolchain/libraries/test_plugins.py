@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +19,7 @@ ROI = ("RoiPlugin", "1", "")
 
 
 class FakeTensorRT:
-    """The registry of TensorRT. A library with the function ``roi`` registers `ROI` when it is loaded."""
+    """TensorRT with its registry of plugins. `load_library` registers `ROI` for any library."""
 
     def __init__(self) -> None:
         self.loaded: list[str] = []
@@ -41,21 +40,20 @@ class FakeTensorRT:
 
 
 @pytest.fixture(autouse=True)
-def _no_libraries(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _no_loaded_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugins, "_LOADED", {})
-    yield
 
 
 @pytest.fixture
 def libraries(tmp_path: Path) -> list[bytes]:
-    """Two libraries that TensorRT has to load, and one that registers nothing."""
-    result = []
+    """The bytes of three libraries. The first two have a function for which TensorRT loads them."""
+    contents = []
     for number, name in enumerate(("getCreators", "getPluginCreators", "nothing")):
         (tmp_path / "code.c").write_text(f"int {name}(void) {{ return {number}; }}\n")
         command = [program("g++"), "-shared", "-fPIC", "-xc", "code.c", "-o", "lib.so"]
         subprocess.run(command, cwd=tmp_path, check=True)
-        result.append((tmp_path / "lib.so").read_bytes())
-    return result
+        contents.append((tmp_path / "lib.so").read_bytes())
+    return contents
 
 
 def test_a_library_is_loaded_once(libraries: list[bytes]) -> None:
@@ -63,7 +61,7 @@ def test_a_library_is_loaded_once(libraries: list[bytes]) -> None:
     for _ in range(2):
         require_plugins(trt, None, [ROI], libraries[0], "libroi.so")
     assert len(trt.loaded) == 1
-    assert not Path(trt.loaded[0]).exists()  # the private copy
+    assert not Path(trt.loaded[0]).exists()  # the private copy was deleted
 
 
 def test_a_second_library_with_the_same_plugin_is_refused(libraries: list[bytes]) -> None:
@@ -74,19 +72,19 @@ def test_a_second_library_with_the_same_plugin_is_refused(libraries: list[bytes]
     assert len(trt.loaded) == 1
 
 
-def test_a_plugin_that_tensorrt_has_is_refused(libraries: list[bytes]) -> None:
+def test_a_library_is_refused_if_tensorrt_has_its_plugin_already(libraries: list[bytes]) -> None:
     trt = FakeTensorRT()
     trt.registered = {ROI}
     with pytest.raises(PluginError, match=r"would not use the one of libroi\.so"):
         require_plugins(trt, None, [ROI], libraries[0], "libroi.so")
 
 
-def test_the_plugins_of_the_library_are_listed(libraries: list[bytes]) -> None:
-    wanted = ("RoiPlugin", "2", "")
+def test_the_error_for_a_missing_plugin_lists_those_of_the_library(libraries: list[bytes]) -> None:
+    missing = ("RoiPlugin", "2", "")
     with pytest.raises(PluginError, match=r"no plugin RoiPlugin, version 2: lib.so registers RoiPlugin, version 1\n"):
-        require_plugins(FakeTensorRT(), None, [wanted], libraries[0], "lib.so")
+        require_plugins(FakeTensorRT(), None, [missing], libraries[0], "lib.so")
     with pytest.raises(PluginError, match=r"lib.so registers no plugin\n"):
-        require_plugins(FakeTensorRT(), None, [wanted], libraries[2], "lib.so")
+        require_plugins(FakeTensorRT(), None, [missing], libraries[2], "lib.so")
 
 
 def test_plugins_of_tensorrt_need_no_library() -> None:

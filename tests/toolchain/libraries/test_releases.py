@@ -17,7 +17,7 @@ HOPPER = Target("hopper", 90, toolchain="tensorrt")
 
 
 @pytest.mark.parametrize(
-    ("version", "flags", "strong", "opset"),
+    ("version", "flags", "strongly_typed", "opset"),
     [
         ("8.6.0", ("EXPLICIT_BATCH",), False, 17),
         ("8.6.1", ("EXPLICIT_BATCH",), False, 17),
@@ -27,16 +27,24 @@ HOPPER = Target("hopper", 90, toolchain="tensorrt")
         ("11.0.0.114", (), True, 20),
     ],
 )
-def test_the_flags_of_networks_and_the_opset(version: str, flags: tuple[str, ...], strong: bool, opset: int) -> None:
+def test_the_flags_of_networks_and_the_opset(
+    version: str, flags: tuple[str, ...], strongly_typed: bool, opset: int
+) -> None:
     abilities = release("tensorrt", version)
-    assert (abilities.network_flags, abilities.strongly_typed, abilities.opset) == (flags, strong, opset)
+    assert (abilities.network_flags, abilities.strongly_typed, abilities.opset) == (flags, strongly_typed, opset)
 
 
-def test_a_release_without_int64_narrows_it() -> None:
+def test_exactly_the_releases_without_int64_narrow_it() -> None:
     for version in ("8.6.0", "8.6.1", "9.3.0", "10.0.1", "11.2.0"):
         abilities = release("tensorrt", version)
         assert abilities.narrows_int64 == ("int64" not in abilities.dtypes)
+
+
+def test_8_6_has_no_bfloat16() -> None:
     assert "bfloat16" not in release("tensorrt", "8.6.1").dtypes
+
+
+def test_all_releases_of_rtx_have_the_same_abilities() -> None:
     assert release("tensorrt-rtx", "1.4.0.76") == release("tensorrt-rtx", "1.7.1.116")
 
 
@@ -46,7 +54,7 @@ def test_does_not_set_the_parser_flag_that_crashes_8_6_0() -> None:
     assert release("tensorrt", "8.6.1").parser_flags == ("NATIVE_INSTANCENORM",)
 
 
-def test_has_default_is_true_for_default_values() -> None:
+def test_has_default_is_true_only_for_default_values() -> None:
     assert all(has_default(BuilderSettings(), name) for name in SETTINGS)
     assert not has_default(BuilderSettings(tf32=False), "tf32")
 
@@ -68,7 +76,7 @@ def test_a_setting_exists_from_its_first_release_on(name: str, toolchain: Any, v
 
 
 @pytest.mark.parametrize(
-    ("version", "target", "settings", "precision", "says"),
+    ("version", "target", "settings", "precision", "message"),
     [
         ("8.6.0", {}, {"strip_plan": True}, "float32", "no builder.strip_plan: tensorrt 10.0 and later have"),
         ("8.6.0", {}, {"tiling_optimization_level": "full"}, "float32", "tensorrt 10.8 and later have"),
@@ -86,12 +94,12 @@ def test_a_setting_exists_from_its_first_release_on(name: str, toolchain: Any, v
         ("7.2.1", {}, {}, "float32", "pip install 'tensorrt>=8.6'"),
     ],
 )
-def test_rejects_settings_that_a_release_lacks(
-    version: str, target: dict[str, Any], settings: dict[str, Any], precision: Any, says: str
+def test_rejects_releases_that_are_too_old_and_features_that_a_release_lacks(
+    version: str, target: dict[str, Any], settings: dict[str, Any], precision: Any, message: str
 ) -> None:
     with pytest.raises(TargetUnsupported) as raised:
         check_release(replace(HOPPER, **target), BuilderSettings(**settings), version, [precision])
-    assert says in str(raised.value)
+    assert message in str(raised.value)
     assert "'hopper'" in str(raised.value)
 
 
@@ -108,8 +116,8 @@ def test_accepts_settings_that_a_release_has() -> None:
 
 
 def test_a_parser_that_needs_a_gpu_has_a_stand_in() -> None:
-    found = stand_in("tensorrt", "8.6.0")
-    assert found is not None
-    assert (found.toolchain, found.narrows_int64) == ("tensorrt-rtx", True)
-    assert found.dtypes == release("tensorrt", "8.6.0").dtypes
+    parser = stand_in("tensorrt", "8.6.0")
+    assert parser is not None
+    assert (parser.toolchain, parser.narrows_int64) == ("tensorrt-rtx", True)
+    assert parser.dtypes == release("tensorrt", "8.6.0").dtypes
     assert stand_in("tensorrt-rtx", "1.7.1") is None

@@ -18,7 +18,7 @@ MODULES = [module for runtime in RUNTIMES.values() for module in runtime.modules
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The only folder with distributions and modules of these runtimes."""
+    """An empty folder on ``sys.path``. No other folder on the path has a module of these runtimes."""
     without = [entry for entry in sys.path if not any((Path(entry) / module).is_dir() for module in MODULES)]
     monkeypatch.setattr(sys, "path", [str(tmp_path), *without])
     for module in MODULES:
@@ -40,14 +40,14 @@ def write_distribution(site: Path, name: str, version: str) -> None:
         ({}, None),
         ({"tensorrt_lean": "8.6.0"}, "8.6.0"),
         ({"tensorrt_lean": "8.6.1.post1", "tensorrt_lean_bindings": "8.6.1"}, "8.6.1"),
-        ({"tensorrt_lean_cu12_bindings": "10.3.0"}, "10.3.0"),  # without the distributions that only require others
+        ({"tensorrt_lean_cu12_bindings": "10.3.0"}, "10.3.0"),  # the distribution tensorrt-lean-cu12 is not installed
         ({"tensorrt_lean": "11.4.0.106", "tensorrt_lean_cu13_bindings": "11.4.0.106"}, "11.4.0.106"),
         ({"tensorrt_dispatch": "11.4.0.106", "tensorrt": "10.3.0"}, None),
     ],
 )
 def test_the_version_is_that_of_the_bindings(site: Path, distributions: dict[str, str], version: str | None) -> None:
-    for name, number in distributions.items():
-        write_distribution(site, name, number)
+    for name, installed_version in distributions.items():
+        write_distribution(site, name, installed_version)
     assert installed_runtime("tensorrt_lean") == version
 
 

@@ -15,13 +15,13 @@ from trtbuild.toolchain.onnx_files.onnx_outline import read_outline
 
 def test_nodes_weights_and_types_are_equal_to_those_of_onnx(make_mlp: Any) -> None:
     model, weights = make_mlp()
-    proto, found = onnx.ModelProto.FromString(model), read_outline(model)
-    assert [(n.name, n.operator, list(n.inputs), list(n.outputs)) for n in found.nodes] == [
+    proto, outline = onnx.ModelProto.FromString(model), read_outline(model)
+    assert [(n.name, n.operator, list(n.inputs), list(n.outputs)) for n in outline.nodes] == [
         (n.name, n.op_type, list(n.input), list(n.output)) for n in proto.graph.node
     ]
-    assert [(w.name, w.size_bytes) for w in found.weights] == [(f"w{k}", w.nbytes) for k, w in enumerate(weights)]
-    assert found.inputs == (("i0", onnx.TensorProto.FLOAT),)
-    assert found.outputs == (("o0", onnx.TensorProto.FLOAT),)
+    assert [(w.name, w.size_bytes) for w in outline.weights] == [(f"w{k}", w.nbytes) for k, w in enumerate(weights)]
+    assert outline.inputs == (("i0", onnx.TensorProto.FLOAT),)
+    assert outline.outputs == (("o0", onnx.TensorProto.FLOAT),)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "int64", "int32", "int8", "uint8", "bool"])
@@ -32,27 +32,29 @@ def test_returns_the_sizes_of_weights(dtype: str, shape: tuple[int, ...], make_m
     assert weight.size_bytes == value.nbytes
 
 
-def test_reads_unpacked_dims() -> None:
-    tensor = b"\x08\x02\x08\xac\x02\x10\x01\x42\x02w0\x70\x01"  # dims 2 and 300 unpacked, FLOAT, "w0", EXTERNAL
+def test_reads_dims_that_are_not_packed() -> None:
+    # two fields with the dims 2 and 300, FLOAT, "w0", EXTERNAL
+    tensor = b"\x08\x02\x08\xac\x02\x10\x01\x42\x02w0\x70\x01"
     proto = onnx.TensorProto.FromString(tensor)
     assert (list(proto.dims), proto.name) == ([2, 300], "w0")
+    # fields of protobuf messages: 5 is GraphProto.initializer (tag 0x2a), 7 is ModelProto.graph (tag 0x3a)
     graph = b"\x2a" + bytes([len(tensor)]) + tensor
     (weight,) = read_outline(b"\x3a" + bytes([len(graph)]) + graph).weights
-    assert weight.size_bytes == 2400
+    assert weight.size_bytes == 2 * 300 * 4
 
 
 def test_inline_constants_are_not_weights(make_model: Any) -> None:
-    found = read_outline(make_model([], [], [], [np.zeros(2, np.float32)], {"c0": np.zeros(3)}))
-    assert [weight.name for weight in found.weights] == ["w0"]
-    assert found.initializers == (("w0", onnx.TensorProto.FLOAT), ("c0", onnx.TensorProto.DOUBLE))
+    outline = read_outline(make_model([], [], [], [np.zeros(2, np.float32)], {"c0": np.zeros(3)}))
+    assert [weight.name for weight in outline.weights] == ["w0"]
+    assert outline.initializers == (("w0", onnx.TensorProto.FLOAT), ("c0", onnx.TensorProto.DOUBLE))
 
 
-def test_inputs_and_types_of_nested_graphs_belong_to_the_node(make_model: Any) -> None:
+def test_a_node_has_the_inputs_and_types_of_its_nested_graphs(make_model: Any) -> None:
     inner = h.make_graph(
-        [h.make_node("Cast", ["i0"], ["t"], to=11), h.make_node("Add", ["t", "k"], ["r"])],
+        [h.make_node("Cast", ["i0"], ["t"], to=onnx.TensorProto.DOUBLE), h.make_node("Add", ["t", "k"], ["r"])],
         "inner",
         [],
-        [h.make_tensor_value_info("r", 11, None)],
+        [h.make_tensor_value_info("r", onnx.TensorProto.DOUBLE, None)],
         [numpy_helper.from_array(np.array(1, np.int16), "k")],
     )
     model = make_model(
@@ -64,7 +66,7 @@ def test_inputs_and_types_of_nested_graphs_belong_to_the_node(make_model: Any) -
 
 
 @pytest.mark.parametrize("removed", [20, 40, 60])
-def test_rejects_a_truncated_message(removed: int, make_mlp: Any) -> None:
+def test_rejects_a_truncated_model(removed: int, make_mlp: Any) -> None:
     with pytest.raises(ValueError, match="cut off"):
         read_outline(make_mlp()[0][:-removed])
 

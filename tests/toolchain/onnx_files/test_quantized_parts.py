@@ -18,10 +18,12 @@ FLOATS, INTEGERS = np.ones((8, 8), np.float32), np.ones((8, 8), np.int8)
 
 
 def node(operator: str, inputs: str, output: str, **attributes: Any) -> onnx.NodeProto:
+    """A node. Spaces separate the names of `inputs`."""
     return h.make_node(operator, inputs.split(), [output], **attributes)
 
 
 def quantizer(value: str, name: str) -> list[onnx.NodeProto]:
+    """Nodes that quantize and dequantize `value`. The result is `name`; the constants s and z are scale and zero point."""
     return [node("QuantizeLinear", f"{value} s z", f"{name}_q"), node("DequantizeLinear", f"{name}_q s z", name)]
 
 
@@ -48,7 +50,11 @@ def quantizer(value: str, name: str) -> list[onnx.NodeProto]:
         (np.ones(8, np.int8), [node("DequantizeLinear", "w0 s", "w"), node("Add", "i0 w", "o0")], QuantizedParts(0, 0)),
     ],
 )
-def test_quantized_parts_are_counted(weight: np.ndarray, nodes: list[Any], expected: QuantizedParts) -> None:
+def test_counts_quantized_weights_and_products(weight: np.ndarray, nodes: list[Any], expected: QuantizedParts) -> None:
     constants = {"s": np.array(0.1, np.float32), "z": np.array(0, np.int8)}
     assert quantized_parts(read_outline(model(nodes, [("FLOAT", (8, 8))], ["FLOAT"], [weight], constants))) == expected
-    assert bool(expected) == (expected != QuantizedParts(0, 0))
+
+
+@pytest.mark.parametrize(("parts", "is_true"), [((0, 0), False), ((1, 0), True), ((0, 1), True)])
+def test_quantized_parts_are_false_only_without_a_part(parts: tuple[int, int], is_true: bool) -> None:
+    assert bool(QuantizedParts(*parts)) is is_true

@@ -1,5 +1,4 @@
-"""The adapter with the dispatch runtime, which is small enough to be installed for tests. It does not need a driver until
-it runs an engine."""
+"""The adapter with the dispatch runtime, which is small enough to be installed for tests. Its module needs no driver."""
 
 from __future__ import annotations
 
@@ -27,12 +26,12 @@ def test_the_distribution_has_the_version_of_its_module() -> None:
 @pytest.mark.skipif(bool(device_sms()), reason="this machine has a GPU")
 @pytest.mark.parametrize("host_code", [False, True])
 def test_without_a_driver_the_library_is_refused_before_a_call_ends_the_process(host_code: bool) -> None:
-    """The constructor of `Runtime` returns an object here, whose properties end the process."""
+    """Without a driver, `Runtime` returns an object. A use of this object would end the process."""
     with pytest.raises(EngineError, match=r"^tensorrt_dispatch cannot run engines here: createInferRuntime.*CUDA init"):
         load_library(EngineLibrary("tensorrt_dispatch", VERSION, "10.3.0", host_code=host_code))
 
 
-def test_it_has_every_name_that_the_adapter_uses() -> None:
+def test_the_module_has_every_name_that_the_adapter_uses() -> None:
     calls = calls_of("tensorrt", VERSION)
     assert calls is not None and calls.memory_size_of_profile is not None
     used: dict[Any, tuple[str, ...]] = {
@@ -73,13 +72,16 @@ def test_it_has_every_name_that_the_adapter_uses() -> None:
     assert missing == []
 
 
-def test_plans_of_an_older_version_run_with_the_calls_of_both_versions() -> None:
+def test_plans_of_an_older_version_run_with_calls_that_the_installed_library_has() -> None:
     newest = calls_of("tensorrt", VERSION)
     assert newest is not None
     assert calls_for_plans(dispatch, "tensorrt", VERSION, "10.3.0") == newest
-    # 11 has no `device_memory_size`, which 10.0 has; so 10.0's plans run with the calls of 11
+    # The calls of 10.0 need `device_memory_size`, which 11 lacks. So plans of 10.0 run with the calls of 11.
+    assert not hasattr(dispatch.ICudaEngine, "device_memory_size")
     assert calls_for_plans(dispatch, "tensorrt", VERSION, "10.0.1") == newest
 
+
+def test_plans_of_8_6_run_with_the_calls_of_8_6_if_the_library_has_them() -> None:
     class OlderEngine:
         device_memory_size = 0
         create_execution_context_without_device_memory = None
@@ -91,6 +93,6 @@ def test_plans_of_an_older_version_run_with_the_calls_of_both_versions() -> None
     expected = ExecutionCalls("method", "property", "device_memory_size", None, shared_profiles=False)
     assert calls_for_plans(OlderModule, "tensorrt", "10.16.1.11", "8.6.0") == expected
     del OlderEngine.device_memory_size
-    without_old_calls = calls_for_plans(OlderModule, "tensorrt", "10.16.1.11", "8.6.0")
-    assert without_old_calls is not None
-    assert without_old_calls.context == "strategy" and not without_old_calls.shared_profiles
+    newer_calls = calls_for_plans(OlderModule, "tensorrt", "10.16.1.11", "8.6.0")
+    assert newer_calls is not None
+    assert newer_calls.context == "strategy" and not newer_calls.shared_profiles

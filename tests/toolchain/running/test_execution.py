@@ -20,7 +20,6 @@ from trtbuild.toolchain.running.execution import TensorRTEngine, load_library
 
 __all__ = ["rig"]
 
-
 RTX = EngineLibrary("tensorrt-rtx", tensorrt_rtx.__version__, tensorrt_rtx.__version__, host_code=False)
 
 
@@ -32,8 +31,8 @@ def test_loads_the_installed_library_once() -> None:
 
 
 def test_host_code_is_allowed_only_for_plans_with_host_code() -> None:
-    """A version-compatible plan contains its runtime. TensorRT loads it only with `engine_host_code_allowed`. This property
-    of a runtime object is never set for other plans, also after a plan with host code was loaded."""
+    """A version-compatible plan contains its runtime. TensorRT loads this code only if `engine_host_code_allowed` is set.
+    Other plans use a separate runtime object, whose property stays unset."""
     with_host_code = load_library(replace(RTX, host_code=True))
     assert with_host_code._runtime.engine_host_code_allowed
     assert not load_library(RTX)._runtime.engine_host_code_allowed
@@ -62,7 +61,7 @@ def test_rejects_an_invalid_plan_with_the_librarys_message(plan: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("toolchain", "version", "context", "memory", "shared"),
+    ("toolchain", "version", "context", "memory", "shared_profiles"),
     [
         ("tensorrt", "8.6.1", "method", "property", False),
         ("tensorrt", "9.3.0", "method", "property", True),
@@ -72,10 +71,12 @@ def test_rejects_an_invalid_plan_with_the_librarys_message(plan: bytes) -> None:
         ("tensorrt-rtx", "1.7.1.116", "configuration", "sized", True),
     ],
 )
-def test_the_calls_of_each_version(toolchain: Any, version: str, context: str, memory: str, shared: bool) -> None:
+def test_the_calls_of_each_version(
+    toolchain: Any, version: str, context: str, memory: str, shared_profiles: bool
+) -> None:
     calls = calls_of(toolchain, version)
     assert calls is not None
-    assert (calls.context, calls.memory, calls.shared_profiles) == (context, memory, shared)
+    assert (calls.context, calls.memory, calls.shared_profiles) == (context, memory, shared_profiles)
 
 
 def test_tensorrt_rtx_has_every_name_that_the_adapter_uses() -> None:
@@ -160,6 +161,8 @@ class FakeConfig:
 
 
 class FakeCache:
+    """An ``IRuntimeCache`` that accepts only data that begins with "good"."""
+
     def __init__(self) -> None:
         self.content = b""
 
@@ -179,35 +182,36 @@ class FakeRtxEngine:
 
     def __init__(self) -> None:
         self.configs: list[FakeConfig] = []
+        #: Each profile that a context has set, with its stream.
         self.profiles: list[tuple[int, int]] = []
+        #: The address and the size of the memory that a context has got.
+        self.memory = (0, 0)
 
     def create_runtime_config(self) -> FakeConfig:
         self.configs.append(FakeConfig())
         return self.configs[-1]
 
     def create_execution_context(self, config: FakeConfig) -> Any:
-        outer = self
+        engine = self
 
         class Context:
             set_input_shape = set_tensor_address = execute_async_v3 = None
             active_optimization_profile = 0
 
             def set_optimization_profile_async(self, profile: int, stream: int) -> bool:
-                outer.profiles.append((profile, stream))
-                if profile == outer.rejected_profile:
+                engine.profiles.append((profile, stream))
+                if profile == engine.rejected_profile:
                     raise RuntimeError("Error in set optimization profile async.")
                 self.active_optimization_profile = profile
                 return True
 
             def set_device_memory(self, address: int, size: int) -> None:
-                outer.memory = (address, size)
+                engine.memory = (address, size)
 
         return Context()
 
     def get_device_memory_size_for_profile_v2(self, profile: int) -> int:
         return 1000 + profile
-
-    memory = (0, 0)
 
 
 def test_configures_a_context_of_tensorrt_rtx() -> None:
@@ -238,7 +242,7 @@ def test_configures_a_context_of_tensorrt_rtx() -> None:
 def test_raises_if_tensorrt_rejects_the_memory(rig: Rig) -> None:
     with rig.memory.on_device():
         context = rig.library.load_engine(rig.trt.plan("wide")).create_context(0, rig.stream(), ContextOptions())
-        for address in (0, 4096 + 256):
+        for address in (0, 4096 + 256):  # NULL, and an address that is not aligned
             with pytest.raises(EngineError, match=r"refuses its memory: .*setDeviceMemory: "):
                 context.use_memory(address, 1 << 20)
         context.use_memory(4096, 1 << 20)

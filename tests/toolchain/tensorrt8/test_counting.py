@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 from onnx import helper as h
 
 from trtbuild.toolchain.compiling.foreign_types import foreign_nodes
@@ -21,36 +22,37 @@ _SIZE = [h.make_node("Shape", ["i0"], ["v0"]), h.make_node("Gather", ["v0", "fir
 _BIG = np.array(2_000_000_000)
 
 
-def rejected(
+def rejected_operators(
     make_model: Any,
     nodes: Sequence[Any],
     constants: Mapping[str, np.ndarray],
     output: str = "FLOAT",
     largest: Mapping[str, int] | None = None,
 ) -> list[str]:
-    """The operators that are rejected. The nodes may read `size`, the first size of a float input."""
+    """The operators of a model that TensorRT 8.6 rejects. `nodes` may read `size`, the first size of a float input.
+    `largest` maps inputs to their largest sizes."""
     model = make_model(
         [*_SIZE, *nodes], [("FLOAT", ["d0", 4])], [output], [], {"first": np.array(0), "zero": np.array(0), **constants}
     )
-    found = foreign_nodes(read_outline(model), TENSORRT_8_6.dtypes, narrows=True, largest=largest)
-    return [reason.partition(":")[0] for reason in found.values()]
+    reasons = foreign_nodes(read_outline(model), TENSORRT_8_6.dtypes, narrows=True, largest=largest)
+    return [reason.partition(":")[0] for reason in reasons.values()]
 
 
 def test_rejects_a_size_that_may_grow_beyond_32_bits(make_model: Any) -> None:
-    nodes = [h.make_node("Mul", ["size", "c"], ["v1"]), h.make_node("Cast", ["v1"], ["o0"], to=1)]
-    assert rejected(make_model, nodes, {"c": _BIG}) == ["Mul", "Cast"]
-    assert rejected(make_model, nodes, {"c": np.array(12)}) == []
+    nodes = [h.make_node("Mul", ["size", "c"], ["v1"]), h.make_node("Cast", ["v1"], ["o0"], to=TensorProto.FLOAT)]
+    assert rejected_operators(make_model, nodes, {"c": _BIG}) == ["Mul", "Cast"]
+    assert rejected_operators(make_model, nodes, {"c": np.array(12)}) == []
 
 
 def test_rejects_a_quotient_of_an_overflowing_product(make_model: Any) -> None:
-    """(size * 2e9) // 2e9 is equal to size, but in 32 bits it may have any value."""
+    """(size * 2e9) // 2e9 is equal to size, but not if the product overflows."""
     nodes = [
         h.make_node("Mul", ["size", "c"], ["v1"]),
         h.make_node("Div", ["v1", "c"], ["v2"]),
         h.make_node("Unsqueeze", ["v2", "first"], ["v3"]),
         h.make_node("Expand", ["i0", "v3"], ["o0"]),
     ]
-    assert rejected(make_model, nodes, {"c": _BIG})[:2] == ["Mul", "Div"]
+    assert rejected_operators(make_model, nodes, {"c": _BIG})[:2] == ["Mul", "Div"]
 
 
 def test_accepts_a_product_that_is_only_used_as_a_size(make_model: Any) -> None:
@@ -64,9 +66,10 @@ def test_accepts_a_product_that_is_only_used_as_a_size(make_model: Any) -> None:
         h.make_node("Reshape", ["i0", "v4"], ["o0"]),
     ]
     constants = {"one": np.array(1), "c": np.array(12), "rest": np.array([-1])}
-    assert rejected(make_model, nodes, constants) == []
+    assert rejected_operators(make_model, nodes, constants) == []
     sliced = [*nodes[:5], h.make_node("Slice", ["i0", "rest", "v4"], ["o0"])]
-    assert "Mul" in rejected(make_model, sliced, constants)  # an end may be beyond all sizes, because it is clamped
+    # TensorRT accepts any end of a slice, so the product may overflow
+    assert "Mul" in rejected_operators(make_model, sliced, constants)
 
 
 def test_accepts_positions_up_to_the_last_element(make_model: Any) -> None:
@@ -77,46 +80,53 @@ def test_accepts_positions_up_to_the_last_element(make_model: Any) -> None:
         h.make_node("Add", ["v2", "c"], ["v3"]),
         h.make_node("Abs", ["v3"], ["v4"]),
         h.make_node("Less", ["v4", "v1"], ["v5"]),
-        h.make_node("Cast", ["v5"], ["v6"], to=7),
-        h.make_node("Cast", ["v6"], ["o0"], to=1),
+        h.make_node("Cast", ["v5"], ["v6"], to=TensorProto.INT64),
+        h.make_node("Cast", ["v6"], ["o0"], to=TensorProto.FLOAT),
     ]
-    one = {"one": np.array(1), "c": np.array(2)}
-    assert rejected(make_model, masks, one) == []
-    squares = [h.make_node("Mul", ["v1", "v1"], ["v2"]), h.make_node("Cast", ["v2"], ["o0"], to=1)]
-    assert rejected(make_model, [*ranged, *squares], one) == ["Mul", "Cast"]
+    constants = {"one": np.array(1), "c": np.array(2)}
+    assert rejected_operators(make_model, masks, constants) == []
+    squares = [h.make_node("Mul", ["v1", "v1"], ["v2"]), h.make_node("Cast", ["v2"], ["o0"], to=TensorProto.FLOAT)]
+    assert rejected_operators(make_model, [*ranged, *squares], constants) == ["Mul", "Cast"]
     steps = [h.make_node("Mul", ["size", "c"], ["v1"]), h.make_node("Range", ["zero", "v1", "c"], ["v2"])]
-    data = h.make_node("Cast", ["v2"], ["o0"], to=1)
-    assert "Range" in rejected(make_model, [*steps, data], {"c": _BIG})
+    cast = h.make_node("Cast", ["v2"], ["o0"], to=TensorProto.FLOAT)
+    assert "Range" in rejected_operators(make_model, [*steps, cast], {"c": _BIG})
 
 
 def test_uses_the_largest_size_of_the_profiles(make_model: Any) -> None:
-    nodes = [h.make_node("Mul", ["size", "size"], ["v1"]), h.make_node("Cast", ["v1"], ["o0"], to=1)]
-    assert rejected(make_model, nodes, {}) == ["Mul", "Cast"]
-    assert rejected(make_model, nodes, {}, largest={"i0": 46340}) == []
-    assert rejected(make_model, nodes, {}, largest={"i0": 46341}) == ["Mul", "Cast"]
-    nodes[0] = h.make_node("Mul", ["size", "c"], ["v1"])
-    assert rejected(make_model, nodes, {"c": np.array(127)}) == []
-    assert rejected(make_model, nodes, {"c": np.array(127)}, largest={"i0": LIKELY_SIZE + 2**18}) == ["Mul", "Cast"]
+    nodes = [h.make_node("Mul", ["size", "size"], ["v1"]), h.make_node("Cast", ["v1"], ["o0"], to=TensorProto.FLOAT)]
+    assert rejected_operators(make_model, nodes, {}) == ["Mul", "Cast"]
+    # 46340 is the largest number whose square fits 32 bits
+    assert rejected_operators(make_model, nodes, {}, largest={"i0": 46340}) == []
+    assert rejected_operators(make_model, nodes, {}, largest={"i0": 46341}) == ["Mul", "Cast"]
+    nodes[0] = h.make_node("Mul", ["size", "c"], ["v1"])  # 127 * LIKELY_SIZE fits 32 bits
+    assert rejected_operators(make_model, nodes, {"c": np.array(127)}) == []
+    assert rejected_operators(make_model, nodes, {"c": np.array(127)}, largest={"i0": LIKELY_SIZE + 2**18}) == [
+        "Mul",
+        "Cast",
+    ]
 
 
 @pytest.mark.parametrize("operator", ["Pow", "BitShift"])
 def test_rejects_fast_growing_operators(make_model: Any, operator: str) -> None:
-    more = {"direction": "LEFT"} if operator == "BitShift" else {}
-    nodes = [h.make_node(operator, ["size", "c"], ["v1"], **more), h.make_node("Cast", ["v1"], ["o0"], to=1)]
-    assert rejected(make_model, nodes, {"c": np.array(9)}) == [operator, "Cast"]
+    attributes = {"direction": "LEFT"} if operator == "BitShift" else {}
+    nodes = [
+        h.make_node(operator, ["size", "c"], ["v1"], **attributes),
+        h.make_node("Cast", ["v1"], ["o0"], to=TensorProto.FLOAT),
+    ]
+    assert rejected_operators(make_model, nodes, {"c": np.array(9)}) == [operator, "Cast"]
 
 
 def test_rejects_sizes_that_are_quotients_of_floats(make_model: Any) -> None:
     nodes = [
-        h.make_node("Cast", ["size"], ["v1"], to=1),
+        h.make_node("Cast", ["size"], ["v1"], to=TensorProto.FLOAT),
         h.make_node("Div", ["v1", "half"], ["v2"]),
-        h.make_node("Cast", ["v2"], ["v3"], to=7),
+        h.make_node("Cast", ["v2"], ["v3"], to=TensorProto.INT64),
         h.make_node("Unsqueeze", ["v3", "first"], ["v4"]),
         h.make_node("ConstantOfShape", ["v4"], ["o0"]),
     ]
-    assert "Cast" in rejected(make_model, nodes, {"half": np.array(1e-9, np.float32)})
+    assert "Cast" in rejected_operators(make_model, nodes, {"half": np.array(1e-9, np.float32)})
     nodes[1] = h.make_node("Floor", ["v1"], ["v2"])
-    assert rejected(make_model, nodes, {}) == []
+    assert rejected_operators(make_model, nodes, {}) == []
 
 
 def test_accepts_floats_with_int64_positions(make_model: Any) -> None:
@@ -125,25 +135,30 @@ def test_accepts_floats_with_int64_positions(make_model: Any) -> None:
         h.make_node("ScatterElements", ["v1", "first", "values"], ["o0"]),
     ]
     constants = {"c": np.array(9), "values": np.array([0, 1], np.float32)}
-    assert rejected(make_model, nodes, constants) == []
+    assert rejected_operators(make_model, nodes, constants) == []
 
 
 def test_an_int32_that_becomes_an_int64_fits(make_model: Any) -> None:
     nodes = [
-        h.make_node("Cast", ["i0"], ["v1"], to=6),
-        h.make_node("Cast", ["v1"], ["v2"], to=7),
-        h.make_node("Cast", ["v2"], ["o0"], to=1),
+        h.make_node("Cast", ["i0"], ["v1"], to=TensorProto.INT32),
+        h.make_node("Cast", ["v1"], ["v2"], to=TensorProto.INT64),
+        h.make_node("Cast", ["v2"], ["o0"], to=TensorProto.FLOAT),
     ]
-    assert rejected(make_model, nodes, {}) == []
-    doubled = [nodes[0], nodes[1], h.make_node("Add", ["v2", "v2"], ["v3"]), h.make_node("Cast", ["v3"], ["o0"], to=1)]
-    assert rejected(make_model, doubled, {}) == ["Add", "Cast"]
+    assert rejected_operators(make_model, nodes, {}) == []
+    doubled = [
+        nodes[0],
+        nodes[1],
+        h.make_node("Add", ["v2", "v2"], ["v3"]),
+        h.make_node("Cast", ["v3"], ["o0"], to=TensorProto.FLOAT),
+    ]
+    assert rejected_operators(make_model, doubled, {}) == ["Add", "Cast"]
 
 
 # Random models, computed in unlimited integers and in 32 bits. The results of every accepted model must be equal.
 
 
 class _Numbers:
-    """Computes a chain of nodes in unlimited integers, or in 32 bits with overflow."""
+    """Computes nodes in unlimited integers, or in 32 bits with overflow (`narrow`)."""
 
     def __init__(self, narrow: bool) -> None:
         self._narrow = narrow
@@ -152,11 +167,9 @@ class _Numbers:
         return (value + 2**31) % 2**32 - 2**31 if self._narrow else value
 
     def run(self, operator: str, values: list[int]) -> int:
-        left, right = (*values, 0)[:2]
+        left, right = (*values, 0)[:2]  # Neg and Abs have one operand
         if operator == "Div":
             result = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1) if right else 0
-        elif operator == "Where":
-            result = values[1] if values[0] else values[2]
         else:
             result = {
                 "Add": left + right,
@@ -166,22 +179,22 @@ class _Numbers:
                 "Min": min(values),
                 "Neg": -left,
                 "Abs": abs(left),
-                "Less": int(left < right),
             }[operator]
         return self.stored(result)
 
 
-_OPERANDS = {"Add": 2, "Sub": 2, "Mul": 2, "Max": 2, "Min": 2, "Neg": 1, "Abs": 1, "Div": 2}
+_OPERAND_COUNTS = {"Add": 2, "Sub": 2, "Mul": 2, "Max": 2, "Min": 2, "Neg": 1, "Abs": 1, "Div": 2}
 
 
 def _chain(random_: random.Random) -> tuple[list[Any], dict[str, int]]:
+    """Random nodes that compute with `size` and constants, and the constants by name."""
     constants = {f"c{k}": random_.choice([0, 1, -1, 7, 1000, 46341, 2**20, -(2**20), 2**30]) for k in range(4)}
     names = ["size", "size", *constants]
     nodes = []
     for number in range(random_.randint(1, 6)):
-        operator = random_.choice(list(_OPERANDS))
+        operator = random_.choice(list(_OPERAND_COUNTS))
         recent = names[-3:] if random_.random() < 0.7 else names
-        operands = [random_.choice(recent), *(random_.choice(names) for _ in range(_OPERANDS[operator] - 1))]
+        operands = [random_.choice(recent), *(random_.choice(names) for _ in range(_OPERAND_COUNTS[operator] - 1))]
         nodes.append(h.make_node(operator, operands, [f"x{number}"]))
         names.append(f"x{number}")
     return nodes, constants
@@ -190,19 +203,19 @@ def _chain(random_: random.Random) -> tuple[list[Any], dict[str, int]]:
 @pytest.mark.parametrize("seed", range(4))
 def test_accepted_models_compute_correct_results_in_32_bits(make_model: Any, seed: int) -> None:
     random_ = random.Random(seed)
-    accepted = rejected_count = wrong_if_accepted = 0
+    accepted_count = rejected_count = wrong_count = 0
     for _ in range(250):
         nodes, constants = _chain(random_)
         last = nodes[-1].output[0]
         as_size = random_.random() < 0.5
-        end = [h.make_node("Cast", [last], ["o0"], to=1)]
+        end = [h.make_node("Cast", [last], ["o0"], to=TensorProto.FLOAT)]
         if as_size:
             end = [h.make_node("Unsqueeze", [last, "axis"], ["shape"]), h.make_node("Expand", ["i0", "shape"], ["o0"])]
         arrays = {name: np.array(value) for name, value in constants.items()} | {"axis": np.array([0])}
-        is_accepted = not rejected(make_model, [*nodes, *end], arrays, largest={"i0": 50_000})
-        accepted, rejected_count = accepted + is_accepted, rejected_count + (not is_accepted)
+        is_accepted = not rejected_operators(make_model, [*nodes, *end], arrays, largest={"i0": 50_000})
+        accepted_count, rejected_count = accepted_count + is_accepted, rejected_count + (not is_accepted)
         for size in (0, 1, 3, 46341, 50_000):
-            results = []
+            results = []  # in unlimited integers, in 32 bits
             for narrow in (False, True):
                 numbers, values = _Numbers(narrow), {**constants, "size": size}
                 for node in nodes:
@@ -211,5 +224,5 @@ def test_accepted_models_compute_correct_results_in_32_bits(make_model: Any, see
             impossible = as_size and not 0 <= results[0] < 2**31  # no tensor has this size, so the run fails anyway
             if results[0] != results[1] and not impossible:
                 assert not is_accepted, (nodes, constants, size, results)
-                wrong_if_accepted += 1
-    assert accepted > 10 and rejected_count > 10 and wrong_if_accepted > 10  # the test has cases of each kind
+                wrong_count += 1
+    assert accepted_count > 10 and rejected_count > 10 and wrong_count > 10  # the test has cases of each kind

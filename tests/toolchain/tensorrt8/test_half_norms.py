@@ -13,7 +13,6 @@ import pytest
 import torch
 from onnx import helper as h
 
-from trtbuild.core.engines.engine_job import EngineJob
 from trtbuild.core.model.spec import ShapeRange
 from trtbuild.stages.verify.onnx_models.narrow import convert_to_float32
 from trtbuild.toolchain.compiling.compiler import compile_engine
@@ -29,19 +28,19 @@ CHANNELS = 8
 def parameters(seed: int = 0, **changes: Any) -> list[np.ndarray]:
     """Scale, shift, mean and variance as arrays; `changes` replace some of them."""
     random = np.random.default_rng(seed)
-    found = {
+    by_name = {
         "scale": random.uniform(0.5, 1.5, CHANNELS),
         "shift": random.standard_normal(CHANNELS),
         "mean": random.standard_normal(CHANNELS),
         "variance": random.uniform(0.5, 2, CHANNELS),
     }
-    return [np.asarray(value, np.float32) for value in (found | changes).values()]
+    return [np.asarray(value, np.float32) for value in (by_name | changes).values()]
 
 
-def normalizing(make_model: Any, values: Sequence[np.ndarray], half: int = HALF, **attributes: Any) -> bytes:
-    """A model that casts its input to half, normalizes it, and casts the result to float32."""
+def normalization(make_model: Any, values: Sequence[np.ndarray], dtype: int = HALF, **attributes: Any) -> bytes:
+    """A model that casts its input to `dtype`, normalizes it with the parameters `values`, and casts to float32."""
     nodes = [
-        h.make_node("Cast", ["i0"], ["v0"], to=half),
+        h.make_node("Cast", ["i0"], ["v0"], to=dtype),
         h.make_node("BatchNormalization", ["v0", "w0", "w1", "w2", "w3"], ["v1"], **attributes),
         h.make_node("Relu", ["v1"], ["v2"]),
         h.make_node("Cast", ["v2"], ["o0"], to=FLOAT),
@@ -49,13 +48,14 @@ def normalizing(make_model: Any, values: Sequence[np.ndarray], half: int = HALF,
     return make_model(nodes, [("FLOAT", ["n", CHANNELS, 4, 4])], ["FLOAT"], values)  # type: ignore[no-any-return]
 
 
-def rewritten(model: bytes, values: Sequence[np.ndarray]) -> tuple[bytes, dict[str, bytes]]:
-    found, weights = rewrite_norms(model, {f"w{k}": value.tobytes() for k, value in enumerate(values)})
-    return found, {name: bytes(data) for name, data in weights.items()}
+def rewrite(model: bytes, values: Sequence[np.ndarray]) -> tuple[bytes, dict[str, bytes]]:
+    """Rewrite the normalizations of a model. Returns the new model and its weights by name."""
+    new_model, weights = rewrite_norms(model, {f"w{k}": value.tobytes() for k, value in enumerate(values)})
+    return new_model, {name: bytes(data) for name, data in weights.items()}
 
 
-def computed(model: bytes, weights: Mapping[str, bytes], *inputs: np.ndarray) -> np.ndarray:
-    """The output of a model. Each half value is rounded, which onnxruntime alone does not do."""
+def compute_output(model: bytes, weights: Mapping[str, bytes], *inputs: np.ndarray) -> np.ndarray:
+    """Run a model with onnxruntime. `convert_to_float32` rounds each half value, which onnxruntime alone does not do."""
     proto = onnx.ModelProto.FromString(model)
     for tensor in proto.graph.initializer:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
@@ -77,12 +77,12 @@ def operators(model: bytes) -> list[str]:
 @pytest.mark.parametrize("attributes", [{}, {"epsilon": 1e-3}, {"epsilon": 1e-5, "momentum": 0.9, "training_mode": 0}])
 def test_a_factor_and_a_term_in_half_give_nearly_the_same_results(make_model: Any, attributes: dict[str, Any]) -> None:
     values = parameters(variance=np.full(CHANNELS, 1e-3))  # so small that epsilon matters
-    model = normalizing(make_model, values, **attributes)
-    found, weights = rewritten(model, values)
-    assert operators(found) == operators(model)
+    model = normalization(make_model, values, **attributes)
+    new_model, weights = rewrite(model, values)
+    assert operators(new_model) == operators(model)
     assert set(weights) == {"v1.factor", "v1.term", "v1.mean", "v1.variance"}
-    assert dict(read_outline(found).initializers) == dict.fromkeys(weights, HALF)
-    before, after = (computed(m, w, images()) for m, w in ((model, _bytes(values)), (found, weights)))
+    assert dict(read_outline(new_model).initializers) == dict.fromkeys(weights, HALF)
+    before, after = (compute_output(*pair, images()) for pair in ((model, _bytes(values)), (new_model, weights)))
     assert np.abs(after - before).max() / np.abs(before).max() < 2e-3
 
 
@@ -93,7 +93,7 @@ def _bytes(values: Sequence[np.ndarray]) -> dict[str, bytes]:
 def test_the_term_corrects_the_rounding_of_the_factor(make_model: Any) -> None:
     """Near 500, half precision has steps of 0.25. A term for the exact factor would add another error of this size."""
     values = parameters(scale=np.full(CHANNELS, 1.0003), mean=np.full(CHANNELS, 500.0), shift=np.zeros(CHANNELS))
-    _, weights = rewritten(normalizing(make_model, values), values)
+    _, weights = rewrite(normalization(make_model, values), values)
     factor, term = (np.frombuffer(weights[f"v1.{part}"], np.float16).astype(np.float64) for part in ("factor", "term"))
     assert np.abs(factor * 500 + term).max() <= 0.25
 
@@ -109,16 +109,16 @@ def test_the_term_corrects_the_rounding_of_the_factor(make_model: Any) -> None:
 )
 def test_values_beyond_half_stay_in_float32(make_model: Any, changes: dict[str, Any]) -> None:
     values = parameters(**changes)
-    model = normalizing(make_model, values)
-    found, weights = rewritten(model, values)
-    assert operators(found) == ["Cast", "Cast", "BatchNormalization", "Cast", "Relu", "Cast"]
+    model = normalization(make_model, values)
+    new_model, weights = rewrite(model, values)
+    assert operators(new_model) == ["Cast", "Cast", "BatchNormalization", "Cast", "Relu", "Cast"]
     assert weights == _bytes(values)
-    before, after = (computed(m, w, images()) for m, w in ((model, _bytes(values)), (found, weights)))
+    before, after = (compute_output(*pair, images()) for pair in ((model, _bytes(values)), (new_model, weights)))
     np.testing.assert_array_equal(after, before)
 
 
 @pytest.mark.parametrize(
-    ("toolchain", "version", "scales"),
+    ("toolchain", "version", "has_scale_layer"),
     [
         ("tensorrt-rtx", "1.7.1.116", True),
         ("tensorrt", "11.0.0", True),
@@ -127,51 +127,59 @@ def test_values_beyond_half_stay_in_float32(make_model: Any, changes: dict[str, 
     ],
 )
 def test_uses_a_scale_layer_for_releases_that_support_it(
-    make_model: Any, toolchain: Any, version: str, scales: bool
+    make_model: Any, toolchain: Any, version: str, has_scale_layer: bool
 ) -> None:
     values = parameters()
-    found, _ = prepare_model(normalizing(make_model, values), _bytes(values), release(toolchain, version))
-    assert operators(found).count("Cast") == (2 if scales else 4)
+    new_model, _ = prepare_model(normalization(make_model, values), _bytes(values), release(toolchain, version))
+    assert operators(new_model).count("Cast") == (2 if has_scale_layer else 4)
 
 
 def test_does_not_change_models_for_weakly_typed_releases(make_model: Any) -> None:
     values = parameters()
-    model = normalizing(make_model, values)
+    model = normalization(make_model, values)
     assert prepare_model(model, _bytes(values), release("tensorrt", "8.6.1")) == (model, _bytes(values))
 
 
 def test_a_channel_with_scale_zero_has_factor_zero(make_model: Any) -> None:
     values = parameters(scale=np.zeros(CHANNELS))
-    found, weights = rewritten(normalizing(make_model, values), values)
-    assert not np.frombuffer(weights["v1.factor"], np.float16).any() and "Cast" in operators(found)
+    model = normalization(make_model, values)
+    new_model, weights = rewrite(model, values)
+    assert not np.frombuffer(weights["v1.factor"], np.float16).any()
+    assert operators(new_model) == operators(model)
 
 
-@pytest.mark.parametrize("types", [("FLOAT",) * 4, ("FLOAT16",) * 4])
-def test_does_not_change_a_model_of_one_type(make_model: Any, types: tuple[str, ...]) -> None:
-    half = HALF if types[0] == "FLOAT16" else FLOAT
-    values = [value.astype(np.float16 if half == HALF else np.float32) for value in parameters()]
-    model = normalizing(make_model, values, half)
-    assert rewritten(model, values) == (model, _bytes(values))
+@pytest.mark.parametrize(("dtype", "numpy_dtype"), [(FLOAT, np.float32), (HALF, np.float16)])
+def test_does_not_change_a_normalization_whose_parameters_have_its_type(
+    make_model: Any, dtype: int, numpy_dtype: Any
+) -> None:
+    values = [value.astype(numpy_dtype) for value in parameters()]
+    model = normalization(make_model, values, dtype)
+    assert rewrite(model, values) == (model, _bytes(values))
 
 
-def test_casts_other_parameters_to_float32(make_model: Any) -> None:
-    """The first model has scale and shift in half, mean and variance in float32. The second has its parameters inside."""
+def test_a_normalization_with_other_parameters_is_computed_in_float32(make_model: Any) -> None:
+    """The first model has scale and shift in half, mean and variance in float32. The second stores its parameters in the
+    model, not as external weights."""
     scale, shift, mean, variance = parameters()
     values = [scale.astype(np.float16), shift.astype(np.float16), mean, variance]
-    model = normalizing(make_model, values)
-    found, weights = rewritten(model, values)
-    assert operators(found).count("Cast") == 6 and weights == _bytes(values)
-    np.testing.assert_array_equal(computed(found, weights, images()), computed(model, weights, images()))
-    inside = dict(zip(("c0", "c1", "c2", "c3"), parameters(), strict=True))
+    model = normalization(make_model, values)
+    new_model, weights = rewrite(model, values)
+    assert operators(new_model).count("Cast") == 6 and weights == _bytes(values)
+    np.testing.assert_array_equal(
+        compute_output(new_model, weights, images()), compute_output(model, weights, images())
+    )
+    constants = dict(zip(("c0", "c1", "c2", "c3"), parameters(), strict=True))
     nodes = [
         h.make_node("Cast", ["i0"], ["v0"], to=HALF),
-        h.make_node("BatchNormalization", ["v0", *inside], ["v1"]),
+        h.make_node("BatchNormalization", ["v0", *constants], ["v1"]),
         h.make_node("Cast", ["v1"], ["o0"], to=FLOAT),
     ]
-    model = make_model(nodes, [("FLOAT", ["n", CHANNELS, 4, 4])], ["FLOAT"], [], inside)
-    found, weights = rewritten(model, [])
-    assert operators(found) == ["Cast", "Cast", "BatchNormalization", "Cast", "Cast"] and not weights
-    np.testing.assert_array_equal(computed(found, weights, images()), computed(model, weights, images()))
+    model = make_model(nodes, [("FLOAT", ["n", CHANNELS, 4, 4])], ["FLOAT"], [], constants)
+    new_model, weights = rewrite(model, [])
+    assert operators(new_model) == ["Cast", "Cast", "BatchNormalization", "Cast", "Cast"] and not weights
+    np.testing.assert_array_equal(
+        compute_output(new_model, weights, images()), compute_output(model, weights, images())
+    )
 
 
 def test_keeps_parameters_that_another_node_reads(make_model: Any) -> None:
@@ -186,10 +194,10 @@ def test_keeps_parameters_that_another_node_reads(make_model: Any) -> None:
         h.make_node("Mul", ["v3", "v4"], ["o0"]),
     ]
     model = make_model(nodes, [("FLOAT", ["n", CHANNELS, 4, 4])], ["FLOAT"], values)
-    found, weights = rewritten(model, values)
-    made = {f"{v}.{part}" for v in ("v1", "v2") for part in ("factor", "term", "mean", "variance")}
-    assert set(weights) == {"w1", *made} == {name for name, _ in read_outline(found).initializers}
-    before, after = (computed(m, w, images()) for m, w in ((model, _bytes(values)), (found, weights)))
+    new_model, weights = rewrite(model, values)
+    new_names = {f"{v}.{part}" for v in ("v1", "v2") for part in ("factor", "term", "mean", "variance")}
+    assert set(weights) == {"w1", *new_names} == {name for name, _ in read_outline(new_model).initializers}
+    before, after = (compute_output(*pair, images()) for pair in ((model, _bytes(values)), (new_model, weights)))
     assert np.abs(after - before).max() / np.abs(before).max() < 3e-3
 
 
@@ -204,28 +212,27 @@ def test_rounds_bfloat16_like_pytorch() -> None:
         ]
     ).astype(np.float32)
     expected = torch.from_numpy(values).bfloat16().view(torch.uint16).numpy()
-    found = _bfloat16_bits(values)
-    known = ~np.isnan(values)
-    np.testing.assert_array_equal(found[known], expected[known])
-    assert np.isnan((found[~known].astype(np.uint32) << 16).view(np.float32)).all()
+    bits = _bfloat16_bits(values)
+    is_nan = np.isnan(values)
+    np.testing.assert_array_equal(bits[~is_nan], expected[~is_nan])
+    # NaN has many bit patterns. A bfloat16 is the upper half of a float32.
+    assert np.isnan((bits[is_nan].astype(np.uint32) << 16).view(np.float32)).all()
 
 
 @pytest.mark.parametrize("half", ["FLOAT16", "BFLOAT16"])
 def test_the_engine_has_one_scale_layer(make_model: Any, make_job: Any, half: str) -> None:
     values = [np.random.default_rng(2).standard_normal((CHANNELS, 3, 3, 3)).astype(np.float32), *parameters()]
-    kind = onnx.TensorProto.DataType.Value(half)
+    dtype = onnx.TensorProto.DataType.Value(half)
     nodes = [
-        h.make_node("Cast", ["i0"], ["v0"], to=kind),
-        h.make_node("Cast", ["w0"], ["v1"], to=kind),
+        h.make_node("Cast", ["i0"], ["v0"], to=dtype),
+        h.make_node("Cast", ["w0"], ["v1"], to=dtype),
         h.make_node("Conv", ["v0", "v1"], ["v2"], pads=[1, 1, 1, 1]),
         h.make_node("BatchNormalization", ["v2", "w1", "w2", "w3", "w4"], ["v3"]),
         h.make_node("Cast", ["v3"], ["o0"], to=FLOAT),
     ]
     model = make_model(nodes, [("FLOAT", ["n", 3, 8, 8])], ["FLOAT"], values)
-    made = make_job(model, values, [ShapeRange((1, 3, 8, 8), (4, 3, 8, 8), (8, 3, 8, 8))])
-    job: EngineJob = made.job
-    compiled = compile_engine(job, made.read)
+    job_and_blobs = make_job(model, values, [ShapeRange((1, 3, 8, 8), (4, 3, 8, 8), (8, 3, 8, 8))])
+    compiled = compile_engine(job_and_blobs.job, job_and_blobs.read)
     layers = json.loads(compiled.layers)["layers"]
     (scale,) = (layer for layer in layers if layer["name"] == "n3")
     assert scale["type"] == "scale" and scale["outputs"][0]["dtype"] == {"FLOAT16": "half", "BFLOAT16": "bf16"}[half]
-    assert len(compiled.plan)

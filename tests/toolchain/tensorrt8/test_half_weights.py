@@ -19,12 +19,13 @@ FLOAT, HALF = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16
 
 
 def cast(model: bytes, weights: Sequence[np.ndarray]) -> tuple[bytes, dict[str, bytes]]:
-    found, new_weights = cast_weights(model, {f"w{k}": value.tobytes() for k, value in enumerate(weights)})
-    return found, {name: bytes(data) for name, data in new_weights.items()}
+    """Cast the weights of a model. Returns the new model and its weights by name."""
+    new_model, new_weights = cast_weights(model, {f"w{k}": value.tobytes() for k, value in enumerate(weights)})
+    return new_model, {name: bytes(data) for name, data in new_weights.items()}
 
 
 def with_weights(model: bytes, weights: Mapping[str, bytes]) -> onnx.ModelProto:
-    """`model` with its external weights stored inside."""
+    """`model` with its external weights stored in the model."""
     proto = onnx.ModelProto.FromString(model)
     for tensor in proto.graph.initializer:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
@@ -35,13 +36,13 @@ def with_weights(model: bytes, weights: Mapping[str, bytes]) -> onnx.ModelProto:
     return proto
 
 
-def computed(model: bytes, weights: Mapping[str, bytes], *inputs: np.ndarray) -> list[np.ndarray]:
+def compute_outputs(model: bytes, weights: Mapping[str, bytes], *inputs: np.ndarray) -> list[np.ndarray]:
     session = onnxruntime.InferenceSession(with_weights(model, weights).SerializeToString())
     return session.run(None, {f"i{k}": value for k, value in enumerate(inputs)})  # type: ignore[no-any-return]
 
 
-def halves(make_model: Any) -> tuple[bytes, list[np.ndarray]]:
-    """A model that uses w0 only in half, w1 in both precisions, w2 only in float32; w3 is half already."""
+def half_and_float_model(make_model: Any) -> tuple[bytes, list[np.ndarray]]:
+    """A model and its weights. It uses w0 only in half, w1 in both precisions, w2 only in float32; w3 is half already."""
     random = np.random.default_rng(0)
     weights = [random.standard_normal((8, 8)).astype(np.float32) for _ in range(3)]
     weights.append(random.standard_normal(8).astype(np.float16))
@@ -60,12 +61,12 @@ def halves(make_model: Any) -> tuple[bytes, list[np.ndarray]]:
 
 
 def test_removes_the_casts_and_keeps_the_results(make_model: Any) -> None:
-    model, weights = halves(make_model)
-    found, new_weights = cast(model, weights)
+    model, weights = half_and_float_model(make_model)
+    new_model, new_weights = cast(model, weights)
     value = np.random.default_rng(1).standard_normal((8, 8)).astype(np.float32)
-    before = computed(model, {f"w{k}": weight.tobytes() for k, weight in enumerate(weights)}, value)
-    assert np.array_equal(computed(found, new_weights, value)[0], before[0])
-    outline = read_outline(found)
+    before = compute_outputs(model, {f"w{k}": weight.tobytes() for k, weight in enumerate(weights)}, value)
+    assert np.array_equal(compute_outputs(new_model, new_weights, value)[0], before[0])
+    outline = read_outline(new_model)
     assert [node.name for node in outline.nodes] == ["n0", "n2", "n4", "n5", "n6", "n7", "n8"]
     assert dict(outline.initializers) == {"w1": FLOAT, "w2": FLOAT, "w3": HALF, "v1": HALF, "v3": HALF}
     assert {weight.name: (weight.shape, weight.size_bytes) for weight in outline.weights} == {
@@ -85,10 +86,11 @@ def test_rounds_to_nearest_even_and_to_infinity(make_model: Any) -> None:
     )
     nodes = [h.make_node("Cast", ["w0"], ["v0"], to=HALF), h.make_node("Identity", ["v0"], ["o0"])]
     model = make_model(nodes, [], ["FLOAT16"], [weight])
-    found, new_weights = cast(model, [weight])
-    ours, theirs = computed(found, new_weights)[0], computed(model, {"w0": weight.tobytes()})[0]
-    assert ours.tobytes()[:-2] == theirs.tobytes()[:-2] and np.isnan(ours[-1]) and np.isnan(theirs[-1])
-    assert ours[:5].tolist() == [1, 1 + 4 * half_step, 65504, np.inf, -np.inf]
+    new_model, new_weights = cast(model, [weight])
+    rounded, expected = compute_outputs(new_model, new_weights)[0], compute_outputs(model, {"w0": weight.tobytes()})[0]
+    # the last value is NaN, which has many bit patterns
+    assert rounded[:-1].tobytes() == expected[:-1].tobytes() and np.isnan(rounded[-1]) and np.isnan(expected[-1])
+    assert rounded[:5].tolist() == [1, 1 + 4 * half_step, 65504, np.inf, -np.inf]
 
 
 def test_keeps_a_cast_that_is_an_output(make_model: Any) -> None:
@@ -114,7 +116,8 @@ def test_keeps_the_cast_of_a_constant_inside_the_model(make_model: Any) -> None:
 
 
 def test_keeps_weights_that_a_nested_graph_reads(make_model: Any) -> None:
-    """One branch reads the weight and the half that was cast outside. The other branch has its own cast, which stays."""
+    """One branch reads the weight, and its half that the outer graph casts. The other branch casts the weight itself. Both
+    keep their casts."""
     weight = np.arange(4, dtype=np.float32)
     then = h.make_graph(
         [h.make_node("Cast", ["v0"], ["t0"], to=FLOAT), h.make_node("Add", ["t0", "w0"], ["r0"])],
@@ -133,31 +136,31 @@ def test_keeps_weights_that_a_nested_graph_reads(make_model: Any) -> None:
         h.make_node("If", ["i0"], ["o0"], then_branch=then, else_branch=otherwise),
     ]
     model = make_model(nodes, [("BOOL", [])], ["FLOAT"], [weight])
-    found, new_weights = cast(model, [weight])
+    new_model, new_weights = cast(model, [weight])
     assert set(new_weights) == {"w0", "v0"}
-    assert [node.operator for node in read_outline(found).nodes] == ["If"]
+    assert [node.operator for node in read_outline(new_model).nodes] == ["If"]
     for choice in (True, False):
-        before = computed(model, {"w0": weight.tobytes()}, np.array(choice))
-        assert np.array_equal(computed(found, new_weights, np.array(choice))[0], before[0])
+        before = compute_outputs(model, {"w0": weight.tobytes()}, np.array(choice))
+        assert np.array_equal(compute_outputs(new_model, new_weights, np.array(choice))[0], before[0])
 
 
 def test_keeps_everything_else_in_the_model(make_model: Any) -> None:
-    model, weights = halves(make_model)
+    model, weights = half_and_float_model(make_model)
     proto = onnx.ModelProto.FromString(model)
     proto.metadata_props.add(key="said", value="by somebody")
     proto.graph.doc_string = "a graph"
     proto.graph.initializer.append(numpy_helper.from_array(np.array(1.5), "c0"))
-    found = onnx.ModelProto.FromString(cast(proto.SerializeToString(), weights)[0])
-    for part in (proto, found):
+    new_model = onnx.ModelProto.FromString(cast(proto.SerializeToString(), weights)[0])
+    for part in (proto, new_model):
         del part.graph.node[:]
         del part.graph.initializer[:]
-    assert found == proto
+    assert new_model == proto
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (300, 2)])
 def test_casts_weights_of_any_shape(shape: tuple[int, ...], make_model: Any) -> None:
     weight = np.ones(shape, np.float32)
     nodes = [h.make_node("Cast", ["w0"], ["v0"], to=HALF), h.make_node("Identity", ["v0"], ["o0"])]
-    found, new_weights = cast(make_model(nodes, [], ["FLOAT16"], [weight]), [weight])
+    new_model, new_weights = cast(make_model(nodes, [], ["FLOAT16"], [weight]), [weight])
     assert new_weights == {"v0": np.ones(shape, np.float16).tobytes()}
-    assert np.array_equal(computed(found, new_weights)[0], np.ones(shape, np.float16))
+    assert np.array_equal(compute_outputs(new_model, new_weights)[0], np.ones(shape, np.float16))

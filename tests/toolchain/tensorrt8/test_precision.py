@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto
 from onnx import helper as h
 
 from tests.toolchain import tensorrt86 as trt
@@ -20,10 +21,10 @@ FLOAT, HALF = trt.DataType.FLOAT, trt.DataType.HALF
 def mixed(make_model: Any) -> bytes:
     """A model with float32 input and output, a product in float16, a softmax in float32, and a size."""
     nodes = [
-        h.make_node("Cast", ["i0"], ["v0"], to=10),
-        h.make_node("Cast", ["w0"], ["v1"], to=10),
+        h.make_node("Cast", ["i0"], ["v0"], to=TensorProto.FLOAT16),
+        h.make_node("Cast", ["w0"], ["v1"], to=TensorProto.FLOAT16),
         h.make_node("MatMul", ["v0", "v1"], ["v2"]),
-        h.make_node("Cast", ["v2"], ["v3"], to=1),
+        h.make_node("Cast", ["v2"], ["v3"], to=TensorProto.FLOAT),
         h.make_node("Softmax", ["v3"], ["v4"]),
         h.make_node("Shape", ["v4"], ["v5"]),
         h.make_node("Greater", ["v4", "c0"], ["v6"]),
@@ -42,13 +43,13 @@ def test_float_types_are_equal_to_those_of_onnx(make_model: Any) -> None:
     weight.ClearField("external_data")
     weight.raw_data = bytes(256)
     inferred = onnx.shape_inference.infer_shapes(proto, strict_mode=True)
-    found = float_types(read_outline(model))
+    types = float_types(read_outline(model))
     kinds = {
         value.name: value.type.tensor_type.elem_type for value in (*inferred.graph.value_info, *inferred.graph.output)
     }
-    assert len(kinds) == 9
-    assert {name: kind for name, kind in kinds.items() if kind in (1, 10)} == {
-        name: found[name] for name in found if name in kinds
+    assert len(kinds) == 9  # the results of all nodes
+    assert {name: kind for name, kind in kinds.items() if kind in (TensorProto.FLOAT, TensorProto.FLOAT16)} == {
+        name: types[name] for name in types if name in kinds
     }
 
 
@@ -61,16 +62,16 @@ def test_does_not_set_the_fp16_flag_for_a_float32_graph(make_mlp: Any) -> None:
 
 
 def test_every_layer_has_the_precision_of_its_values(make_model: Any) -> None:
-    tensor = {name: trt.FakeTensor(name) for name in ("i0", "v0", "v1", "v2", "v3", "v4", "v7", "o0", "x0", "x1")}
+    tensors = {name: trt.FakeTensor(name) for name in ("i0", "v0", "v1", "v2", "v3", "v4", "v7", "o0", "x0", "x1")}
     sizes = trt.FakeTensor("v5", trt.DataType.INT32, is_shape_tensor=True)
     layers = {
-        "cast": trt.FakeLayer("CAST", [tensor["i0"]], [tensor["v0"]]),
-        "constant": trt.FakeLayer("CONSTANT", [], [tensor["v1"]]),
-        "helper": trt.FakeLayer("ACTIVATION", [tensor["v0"]], [tensor["x0"]]),
-        "product": trt.FakeLayer("MATRIX_MULTIPLY", [tensor["x0"], tensor["v1"]], [tensor["v2"]]),
-        "softmax": trt.FakeLayer("SOFTMAX", [tensor["v3"]], [tensor["v4"]]),
-        "size": trt.FakeLayer("SHAPE", [tensor["v4"]], [sizes]),
-        "unknown": trt.FakeLayer("ELEMENTWISE", [trt.FakeTensor("nobody's")], [tensor["x1"]]),
+        "cast": trt.FakeLayer("CAST", [tensors["i0"]], [tensors["v0"]]),
+        "constant": trt.FakeLayer("CONSTANT", [], [tensors["v1"]]),
+        "helper": trt.FakeLayer("ACTIVATION", [tensors["v0"]], [tensors["x0"]]),
+        "product": trt.FakeLayer("MATRIX_MULTIPLY", [tensors["x0"], tensors["v1"]], [tensors["v2"]]),
+        "softmax": trt.FakeLayer("SOFTMAX", [tensors["v3"]], [tensors["v4"]]),
+        "size": trt.FakeLayer("SHAPE", [tensors["v4"]], [sizes]),
+        "unknown": trt.FakeLayer("ELEMENTWISE", [trt.FakeTensor("unknown")], [tensors["x1"]]),
         "integers": trt.FakeLayer("ELEMENTWISE", [sizes], [trt.FakeTensor("x2", trt.DataType.INT32)]),
     }
     config = trt.FakeConfig()
@@ -90,11 +91,11 @@ def test_every_layer_has_the_precision_of_its_values(make_model: Any) -> None:
 
 def test_constrains_layers_that_only_move_data_if_the_data_is_float32(make_model: Any) -> None:
     """Half values may be moved as float32, but float32 values must not be moved as half."""
-    tensor = {name: trt.FakeTensor(name) for name in ("v2", "v3", "v4", "x0", "x1")}
+    tensors = {name: trt.FakeTensor(name) for name in ("v2", "v3", "v4", "x0", "x1")}
     kinds = ("SHUFFLE", "SLICE", "CONCATENATION", "GATHER", "IDENTITY", "SELECT")
-    halves = [trt.FakeLayer(kind, [tensor["v2"]], [tensor["x0"]]) for kind in kinds]
-    floats = [trt.FakeLayer(kind, [tensor["v3"]], [tensor["x1"]]) for kind in kinds]
-    next_layer = trt.FakeLayer("UNARY", [tensor["x0"]], [trt.FakeTensor("x2")])
+    halves = [trt.FakeLayer(kind, [tensors["v2"]], [tensors["x0"]]) for kind in kinds]
+    floats = [trt.FakeLayer(kind, [tensors["v3"]], [tensors["x1"]]) for kind in kinds]
+    next_layer = trt.FakeLayer("UNARY", [tensors["x0"]], [trt.FakeTensor("x2")])
     network = trt.FakeNetwork([], [*halves, *floats, next_layer])
     constrain_layers(trt.MODULE, network, trt.FakeConfig(), read_outline(mixed(make_model)))
     assert [(layer.precision, layer.types) for layer in halves] == [(None, {})] * len(kinds)
@@ -102,32 +103,35 @@ def test_constrains_layers_that_only_move_data_if_the_data_is_float32(make_model
     assert (next_layer.precision, next_layer.types) == (HALF, {0: HALF})  # layers that only move data pass the type on
 
 
-def nested(branch: list[Any], result: int, input_type: int) -> bytes:
-    """A model whose output o0 is the exponential of an If. The first branch is `branch`, which computes r0 from v0."""
-    inner = [
-        h.make_graph(nodes, "nested", [], [h.make_tensor_value_info(name, result, [4])])
+def nested(branch: list[Any], result_type: int, input_type: int) -> bytes:
+    """A model whose output o0 is the exponential of an If with the condition i0. The first branch has the nodes `branch`,
+    which compute r0 from v0. The second branch casts v0. v0 is equal to the input i1."""
+    branches = [
+        h.make_graph(nodes, "nested", [], [h.make_tensor_value_info(name, result_type, [4])])
         for nodes, name in (
             (branch, "r0"),
-            ([h.make_node("Cast", ["v0"], ["r1"], to=result)], "r1"),
+            ([h.make_node("Cast", ["v0"], ["r1"], to=result_type)], "r1"),
         )
     ]
     graph = h.make_graph(
         [
             h.make_node("Identity", ["i1"], ["v0"]),
-            h.make_node("If", ["i0"], ["v1"], then_branch=inner[0], else_branch=inner[1]),
+            h.make_node("If", ["i0"], ["v1"], then_branch=branches[0], else_branch=branches[1]),
             h.make_node("Exp", ["v1"], ["v2"]),
             h.make_node("Identity", ["v2"], ["o0"]),
         ],
         "partition",
         [h.make_tensor_value_info("i0", onnx.TensorProto.BOOL, []), h.make_tensor_value_info("i1", input_type, [4])],
-        [h.make_tensor_value_info("o0", result, [4])],
+        [h.make_tensor_value_info("o0", result_type, [4])],
     )
     model = h.make_model(graph, opset_imports=[h.make_opsetid("", 17)])
     onnx.checker.check_model(model, full_check=True)
     return model.SerializeToString()  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize(("inside", "outside"), [(10, 1), (1, 10)])
+@pytest.mark.parametrize(
+    ("inside", "outside"), [(TensorProto.FLOAT16, TensorProto.FLOAT), (TensorProto.FLOAT, TensorProto.FLOAT16)]
+)
 def test_outputs_of_a_nested_graph_have_its_declared_type(inside: int, outside: int) -> None:
     casts = [h.make_node("Cast", ["v0"], ["t0"], to=inside), h.make_node("Cast", ["t0"], ["r0"], to=outside)]
     model = read_outline(nested(casts, outside, outside))
@@ -137,30 +141,39 @@ def test_outputs_of_a_nested_graph_have_its_declared_type(inside: int, outside: 
 
 def test_outputs_of_a_loop_have_the_type_of_its_body() -> None:
     """The first output of the body is the condition of the loop, not a result."""
-    body_inputs = (("number", 7, []), ("condition", 9, []), ("state", 10, [4]))
-    body_outputs = (("next_condition", 9, []), ("next_state", 10, [4]), ("scanned", 1, [4]))
+    float32, float16, int64, boolean = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT64, TensorProto.BOOL
+    body_inputs = (("number", int64, []), ("condition", boolean, []), ("state", float16, [4]))
+    body_outputs = (("next_condition", boolean, []), ("next_state", float16, [4]), ("scanned", float32, [4]))
     body = h.make_graph(
         [
             h.make_node("Identity", ["condition"], ["next_condition"]),
-            h.make_node("Cast", ["state"], ["as_float"], to=1),
-            h.make_node("Cast", ["as_float"], ["next_state"], to=10),
+            h.make_node("Cast", ["state"], ["as_float"], to=TensorProto.FLOAT),
+            h.make_node("Cast", ["as_float"], ["next_state"], to=TensorProto.FLOAT16),
             h.make_node("Identity", ["as_float"], ["scanned"]),
         ],
         "nested",
         [h.make_tensor_value_info(*value) for value in body_inputs],
         [h.make_tensor_value_info(*value) for value in body_outputs],
     )
-    inputs = [h.make_tensor_value_info(*value) for value in (("i0", 7, []), ("i1", 9, []), ("i2", 10, [4]))]
+    inputs = [
+        h.make_tensor_value_info(*value) for value in (("i0", int64, []), ("i1", boolean, []), ("i2", float16, [4]))
+    ]
     nodes = [h.make_node("Loop", ["i0", "i1", "i2"], ["v0", "v1"], body=body), h.make_node("Exp", ["v0"], ["o0"])]
-    graph = h.make_graph(nodes, "partition", inputs, [h.make_tensor_value_info("o0", 10, [4])])
-    found = float_types(read_outline(h.make_model(graph).SerializeToString()))
-    assert (found["v0"], found["v1"]) == (10, 1)
+    graph = h.make_graph(nodes, "partition", inputs, [h.make_tensor_value_info("o0", float16, [4])])
+    types = float_types(read_outline(h.make_model(graph).SerializeToString()))
+    assert (types["v0"], types["v1"]) == (float16, float32)
 
 
 def test_layers_after_a_cast_in_a_nested_graph_have_its_type() -> None:
-    """The values of a cast in a nested graph are not in the outer graph."""
-    casts = [h.make_node("Cast", ["v0"], ["t0"], to=1), h.make_node("Exp", ["t0"], ["t1"])]
-    model = read_outline(nested([*casts, h.make_node("Cast", ["t1"], ["r0"], to=10)], 10, 10))
+    """Values of a nested graph have no type in the outer graph."""
+    casts = [h.make_node("Cast", ["v0"], ["t0"], to=TensorProto.FLOAT), h.make_node("Exp", ["t0"], ["t1"])]
+    model = read_outline(
+        nested(
+            [*casts, h.make_node("Cast", ["t1"], ["r0"], to=TensorProto.FLOAT16)],
+            TensorProto.FLOAT16,
+            TensorProto.FLOAT16,
+        )
+    )
     values = (("v0", HALF), ("t0", FLOAT), ("t1", FLOAT), ("r0", HALF))
     half, as_float, exponential, as_half = (trt.FakeTensor(name, dtype) for name, dtype in values)
     layers = [

@@ -50,9 +50,9 @@ def canonical_model(model: onnx.ModelProto, weight_count: int, opset: int) -> tu
     names.values.update((value.name, f"w{index}") for index, value in enumerate(source.input[:weight_count]))
     names.values.update((value.name, f"i{index}") for index, value in enumerate(source.input[weight_count:]))
     names.values.update((value.name, f"o{index}") for index, value in enumerate(source.output))
-    reads = list(_read_names(source))
+    names_by_use = list(_read_names(source))
     constants = {tensor.name: tensor for tensor in source.initializer}
-    constant_names = [name for name in dict.fromkeys(reads) if name in constants]
+    constant_names = [name for name in dict.fromkeys(names_by_use) if name in constants]
     names.values.update((name, f"c{index}") for index, name in enumerate(constant_names))
 
     result = onnx.ModelProto(ir_version=_ir_version(opset))
@@ -67,13 +67,13 @@ def canonical_model(model: onnx.ModelProto, weight_count: int, opset: int) -> tu
         _copy_value(value, graph.input.add(), names, size_names)
     for value in source.output:
         _copy_value(value, graph.output.add(), names, size_names)
-    results = {name for node in source.node if node.domain == ONNX_DOMAIN for name in node.output}
+    plugin_results = {name for node in source.node if node.domain == ONNX_DOMAIN for name in node.output}
     for value in sorted(source.value_info, key=lambda value: names.values.get(value.name, "")):
-        if value.name in results:
+        if value.name in plugin_results:
             _copy_value(value, graph.value_info.add(), names, size_names)
-    read_names = set(reads)
+    used_names = set(names_by_use)
     for value in source.input[:weight_count]:
-        if value.name in read_names:
+        if value.name in used_names:
             _add_weight(value, graph.initializer.add(), names)
     for name in constant_names:
         tensor = graph.initializer.add()

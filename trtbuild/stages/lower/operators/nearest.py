@@ -136,11 +136,11 @@ def _scales(node: torch.fx.Node, axis_count: int) -> list[float | None]:
 def _is_unambiguous(size: Any, count: Any, scale: float | None) -> bool:
     """Whether all ways to compute the elements of an axis agree (rule 2)."""
     has_known_sizes = isinstance(size, int) and isinstance(count, int)
-    if scale is not None:
-        if has_known_sizes and count != math.floor(size * scale):
+    if scale is not None and has_known_sizes:
+        if count != math.floor(size * scale):
             return False  # the translation of the overload `default` ignores the scale
-        if has_known_sizes:
-            return _scale_agrees(scale, count) and _quotient_selects(scale, size, count)
+        return _scale_agrees(scale, count) and _quotient_selects(scale, size, count)
+    if scale is not None:
         return (
             _sizes_agree(scale) and _scale_agrees(scale, math.ceil(_LARGEST_SIZE * scale)) and _quotients_select(scale)
         )

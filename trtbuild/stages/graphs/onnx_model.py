@@ -4,8 +4,8 @@ Rules
 1. The blob is a canonical model (`trtbuild.stages.convert.canonical`) in its original opset, with metadata: each node's
    name in the user's file (`NAME_KEY`), the model's types (`TYPES_KEY`), and example shapes of its inputs (`EXAMPLE_KEY`).
 2. The graph text covers everything except these names and examples, so a renamed node does not change it.
-3. The model is converted to the toolchain's opset only if its own opset is newer. The error for a node without an older
-   form names the node. The result of onnx's converter is run and compared with the original (module `proving`).
+3. The model is converted to the toolchain's opset only if its own opset is newer. If an operator has no older form, the
+   error names this operator. The result of onnx's converter is run and compared with the original (module `proving`).
    A parser for an old opset ignores some features without an error. For such a parser, these features are rewritten or
    rejected in models of every opset.
 """

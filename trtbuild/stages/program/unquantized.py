@@ -29,7 +29,7 @@ _MOVES = (
     "alias", "clone", "contiguous", "detach", "expand", "flatten", "max_pool2d", "permute", "relu", "reshape", "select",
     "slice", "split", "squeeze", "t", "transpose", "unsqueeze", "view", "_unsafe_view",
 )  # fmt: skip
-#: Fewer steps than this are those of int4.
+#: A quantizer with fewer steps counts as int4.
 _FEWEST_INT8_STEPS = 64
 
 

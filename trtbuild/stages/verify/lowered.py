@@ -64,8 +64,8 @@ def refuse_another_model(
 ) -> None:
     """Raise InconsistentShapes if `lowered` and `traced` give different results.
 
-    `precisions` are those of the lowered program. For an output that is computed in half precision because of them, raises
-    SourceError with the code ``precision`` instead (rule 3). For an operator whose declared type is wrong, raises
+    `precisions` are those of the lowered program. If an output is computed in half precision because of them, a difference
+    raises SourceError with the code ``precision`` instead (rule 3). An operator whose declared type is wrong raises
     SourceError with the code ``wrong-type``.
     """
     try:

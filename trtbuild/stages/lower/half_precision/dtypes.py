@@ -19,8 +19,8 @@ Rules
 5. The program's inputs and outputs belong to the model itself, not to the layer that reads or computes them.
 6. All nodes of a module that wants float32 are float32. They read and return float32 values without a cast to half, also
    across repeated modules.
-7. A value in float16 that a bfloat16 node reads is cast to bfloat16, and the reverse. Data movement and comparisons in one
-   of the two types do not count values in the other type as half.
+7. A value in one of the two half types is cast if a node in the other half type reads it. Data movement and comparisons in
+   one half type do not count values in the other one as half.
 """
 
 from __future__ import annotations

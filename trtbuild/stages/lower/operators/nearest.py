@@ -116,9 +116,8 @@ def _counts(node: torch.fx.Node, scales: Sequence[float | None]) -> list[Any]:
     counts: list[Any] = list(node.meta["val"].shape[2:])
     for position, (count, scale) in enumerate(zip(counts, scales, strict=True)):
         if not isinstance(count, int):
-            size = insert_call(
-                node, torch.sym_float, _size(node, position + 2)
-            )  # the first two axes are not interpolated
+            axis = position + 2  # the first two axes are not interpolated
+            size = insert_call(node, torch.sym_float, _size(node, axis))
             counts[position] = insert_call(node, math.trunc, insert_call(node, operator.mul, size, scale))
     return counts
 

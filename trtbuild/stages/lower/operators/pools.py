@@ -1,8 +1,9 @@
 """Write the padding of an average out, if the windows of the average may end outside of it.
 
-With `ceil_mode`, the last window may end after the padding. PyTorch divides its sum by the number of its elements: those of
-the padding count, and those after the padding do not. With TensorRT 8.6 on an H200, such averages were wrong by up to
-a third, and averages that count only elements of the input were right. So the padding becomes a part of the input.
+With `ceil_mode`, the last window may end after the padding. PyTorch divides the sum of this window by the number of its
+elements: elements of the padding count, and elements after the padding do not. With TensorRT 8.6 on an H200, such averages
+were wrong by up to a third, and averages that count only elements of the input were right. So the padding becomes a part
+of the input.
 
 In PyTorch, no window begins in the padding after the input. If the padding is a part of the input, one may begin there. A
 call that may have such a window, or that has dynamic sizes, does not change, and stays in PyTorch.

@@ -15,8 +15,8 @@ Rules
    often. If the scale is negative, both are multiplied by the square root of its absolute value, and the query by -1.
 6. If the inputs are float16 or bfloat16 in the user's module, the scores are cast to float32, and the result of the softmax
    is cast back, as in torch's own kernels. In half, a mask of finite numbers could overflow to -inf everywhere in a row.
-7. Attention is never written out if it has dropout, if it has both a mask and ``is_causal``, if its inputs are not
-   floating-point, or if the scale or the number of heads in a group depends on a dynamic size.
+7. Attention is never written out with dropout, with both a mask and ``is_causal``, or with inputs that are not
+   floating-point. It is not written out either if the scale or the number of heads in a group depends on a dynamic size.
 """
 
 from __future__ import annotations

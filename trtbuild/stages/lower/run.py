@@ -37,10 +37,10 @@ def lower(
     `decompositions` maps each operator that has no ONNX translation to its decomposition, in the form of
     ``ExportedProgram.run_decompositions``. `points` are additional values of the symbols for the comparison of rule 4.
 
-    Raises SourceError for a program that writes to one of its inputs (code ``mutated-input``) or calls ``as_strided`` on a
-    tensor whose order in memory is not known (``strides``), and for the patterns that `check_modules` refuses
-    (``precision-pattern``). Raises ConversionRefused if PyTorch cannot decompose the program, and InconsistentShapes (rule
-    4).
+    Raises SourceError for a program that writes to one of its inputs (code ``mutated-input``), and for ``as_strided`` of a
+    tensor whose order in memory is not known (``strides``). Also raises SourceError for the patterns that `check_modules`
+    refuses (``precision-pattern``). Raises ConversionRefused if PyTorch cannot decompose the program, and
+    InconsistentShapes (rule 4).
     """
     precisions = precision if isinstance(precision, Precisions) else Precisions(precision)
     check_modules(program, precisions)

@@ -14,7 +14,7 @@ def raw_bytes(tensor: torch.Tensor) -> bytes:
 
 
 def raw_tensor(name: str, tensor: torch.Tensor) -> tuple[str, str, tuple[int, ...], bytes]:
-    """A tensor as `trtbuild.core.values.safetensors.to_bytes` takes it."""
+    """The name, dtype, shape and bytes of a tensor, as `trtbuild.core.values.safetensors.to_bytes` takes them."""
     return name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), raw_bytes(tensor)
 
 

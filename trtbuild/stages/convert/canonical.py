@@ -4,8 +4,8 @@ Rules
 1. Inputs are ``i0…``, outputs ``o0…``, weights ``w0…`` by position. Nodes are ``n0…`` and values ``v0…`` in graph order,
    nested graphs included. Constants are ``c0…`` in the order of their first use. Unused weights and constants are left
    out, and unused inputs stay.
-2. A size that is not a number is named ``d0…``, one name for each distinct size expression, in the order of the inputs'
-   and then the outputs' axes.
+2. A size that is not a number is named ``d0…``, one name for each distinct size expression, in the order of the axes of
+   the inputs, the outputs and the results of plugins.
 3. Weights are initializers without data: dtype, dims, and an external location. The location is a file with the weight's
    name beside the model. So any tool can read the model with a folder of raw weights. Constants are inline.
 4. The model contains nothing else: no producer, documentation, metadata or tensor names, and value information only for
@@ -50,9 +50,9 @@ def canonical_model(model: onnx.ModelProto, weight_count: int, opset: int) -> tu
     names.values.update((value.name, f"w{index}") for index, value in enumerate(source.input[:weight_count]))
     names.values.update((value.name, f"i{index}") for index, value in enumerate(source.input[weight_count:]))
     names.values.update((value.name, f"o{index}") for index, value in enumerate(source.output))
-    reads = list(_read_names(source))
+    names_by_use = list(_read_names(source))
     constants = {tensor.name: tensor for tensor in source.initializer}
-    constant_names = [name for name in dict.fromkeys(reads) if name in constants]
+    constant_names = [name for name in dict.fromkeys(names_by_use) if name in constants]
     names.values.update((name, f"c{index}") for index, name in enumerate(constant_names))
 
     result = onnx.ModelProto(ir_version=_ir_version(opset))
@@ -67,13 +67,13 @@ def canonical_model(model: onnx.ModelProto, weight_count: int, opset: int) -> tu
         _copy_value(value, graph.input.add(), names, size_names)
     for value in source.output:
         _copy_value(value, graph.output.add(), names, size_names)
-    results = {name for node in source.node if node.domain == ONNX_DOMAIN for name in node.output}
+    plugin_results = {name for node in source.node if node.domain == ONNX_DOMAIN for name in node.output}
     for value in sorted(source.value_info, key=lambda value: names.values.get(value.name, "")):
-        if value.name in results:
+        if value.name in plugin_results:
             _copy_value(value, graph.value_info.add(), names, size_names)
-    read_names = set(reads)
+    used_names = set(names_by_use)
     for value in source.input[:weight_count]:
-        if value.name in read_names:
+        if value.name in used_names:
             _add_weight(value, graph.initializer.add(), names)
     for name in constant_names:
         tensor = graph.initializer.add()

@@ -164,7 +164,7 @@ def _translate_program(program: Program, exported: ExportedProgram, opset: int) 
         remove_assertions(exported.graph_module)
         model = translate(exported, opset)
     except TranslationFailed as error:
-        (node,) = [node for node in exported.graph.nodes if node.name == error.node] or (None,)
+        node = next((node for node in exported.graph.nodes if node.name == error.node), None)
         origin = None if node is None else node.meta.get(ORIGIN_KEY)
         raise ConversionRefused(
             f"the PyTorch exporter cannot translate {'a node' if node is None else target_name(node.target)}: {error}",

@@ -49,39 +49,40 @@ _INTERPOLATIONS = frozenset((
 
 
 def is_mistranslated(node: torch.fx.Node) -> bool:
-    """Whether the translation of a call_function node gives other results than the call."""
-    if node.target in _ROUNDING_FUNCTIONS:
+    """Whether the translation of a call_function node gives other results than the call. The numbers in the comments are
+    those of the list above."""
+    if node.target in _ROUNDING_FUNCTIONS:  # 13
         return True
     if not isinstance(node.target, torch._ops.OpOverload):
         return False
     name, arguments = node.target._opname, _arguments(node)
-    if name.startswith(("replication_pad", "reflection_pad")):
+    if name.startswith(("replication_pad", "reflection_pad")):  # 1
         return any(isinstance(amount, int) and amount < 0 for amount in arguments.get("padding") or ())
-    if name.startswith("avg_pool"):
+    if name.startswith("avg_pool"):  # 3
         counts_padding = arguments.get("count_include_pad", True)
         return arguments.get("divisor_override") is not None or bool(arguments.get("ceil_mode") and counts_padding)
-    if name in _ALWAYS_WRONG:
+    if name in _ALWAYS_WRONG:  # 6 to 9
         return True
-    if name == "angle":
+    if name == "angle":  # 15
         return bool(node.args[0].meta["val"].is_complex())
-    if name == "elu":
+    if name == "elu":  # 10
         return bool(arguments.get("input_scale", 1) != 1)
-    if name == "cross_entropy_loss":
+    if name == "cross_entropy_loss":  # 16
         return bool(arguments.get("label_smoothing", 0) != 0)
-    if name.endswith("_aa") and arguments.get("align_corners"):
+    if name.endswith("_aa") and arguments.get("align_corners"):  # 16
         return True
-    if name in _INTERPOLATIONS and _has_another_scale(node, arguments):
+    if name in _INTERPOLATIONS and _has_another_scale(node, arguments):  # 11
         return True
-    if name in _INTERPOLATIONS or name.startswith("upsample_nearest"):
+    if name in _INTERPOLATIONS or name.startswith("upsample_nearest"):  # 12
         return _gives_other_sizes(node, arguments)
-    if name == "repeat_interleave":
+    if name == "repeat_interleave":  # 4
         return isinstance(arguments.get("repeats"), torch.fx.Node)
-    if name == "scatter_reduce":
+    if name == "scatter_reduce":  # 5
         without_target = arguments.get("include_self") is False and arguments.get("reduce") in ("amax", "amin")
         return arguments.get("reduce") == "mean" or without_target
-    if name.startswith("clamp"):
+    if name.startswith("clamp"):  # 14
         return any(isinstance(bound, float) and math.isnan(bound) for bound in arguments.values())
-    if "batch_norm" in name:
+    if "batch_norm" in name:  # 2
         return arguments.get("training") is True and arguments.get("running_mean") is not None
     return False
 

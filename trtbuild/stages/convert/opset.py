@@ -160,7 +160,7 @@ def _lower_graph(
         elif node.op_type in _EXTENDED_OPERATORS:
             attributes, position = _EXTENDED_OPERATORS[node.op_type]
             for name in attributes:
-                if name in attribute_values and attribute_values[name] not in (0, b"stretch"):
+                if name in attribute_values and attribute_values[name] not in (0, b"stretch"):  # not the default
                     raise _refusal(node, f"{name} is new in opset 18")
                 _drop_attribute(node, name)
             if position is not None and len(node.input) > position and node.input[position]:

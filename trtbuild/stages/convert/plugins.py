@@ -1,7 +1,7 @@
 """Plugins in ONNX models: the types of their results, and a form of the model without them.
 
-The partition step asks TensorRT's parser about a model without its plugins: their results are inputs of the model. So it
-needs neither their library nor a GPU, and its result does not depend on the library.
+The partition step asks TensorRT's parser about a model without its plugins: their results are inputs of the model. So the
+step needs neither the library of the plugins nor a GPU, and its result does not depend on the library.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Rules
 1. Nodes, placeholders, nested graphs and constants are named by their index. So the exporter, the optimizer and the
    serializer cannot depend on the names that a user chose.
 2. ``meta[ORIGIN_KEY]`` of every call_function node of the outer graph is its index among the call_function nodes of the
-   *original* graph. A pass that inserts nodes does not change it.
+   *original* graph. A pass that inserts nodes does not change this index.
 3. The original program is not changed.
 """
 
@@ -70,7 +70,7 @@ class _Copier:
         self.outer: dict[torch.fx.Node, torch.fx.Node] = {}
 
     def copy(self, module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-        """Copy `module` and the graphs nested in it. `outer` maps the nodes of the graph that was copied last."""
+        """Copy `module` and the graphs nested in it. Then `outer` maps the nodes of `module` to their copies."""
         graph = torch.fx.Graph()
         attributes: dict[str, Any] = {}
         new_names: dict[str, str] = {}

@@ -6,8 +6,8 @@ Rules
    must be those of the program. The toolchain's parser checks the sizes that ONNX cannot infer.
 2. The error for a difference names the first call whose result differs: the translation of its operator is wrong.
 3. ONNX must define each node's operator for the element types of its operands. TensorRT's parser does not check this.
-   For example, it accepts a power of booleans. The check accepts int32 in place of int64, and the reverse, because
-   TensorRT accepts indices of both types.
+   For example, it accepts a power of booleans. The check does not distinguish int32 from int64, because TensorRT accepts
+   indices of both types.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Rules
 1. The blob is a canonical model (`trtbuild.stages.convert.canonical`) in its original opset, with metadata: each node's
    name in the user's file (`NAME_KEY`), the model's types (`TYPES_KEY`), and example shapes of its inputs (`EXAMPLE_KEY`).
 2. The graph text covers everything except these names and examples, so a renamed node does not change it.
-3. The model is converted to the toolchain's opset only if its own opset is newer. The error for a node without an older
-   form names the node. The result of onnx's converter is run and compared with the original (module `proving`).
+3. The model is converted to the toolchain's opset only if its own opset is newer. If an operator has no older form, the
+   error names this operator. The result of onnx's converter is run and compared with the original (module `proving`).
    A parser for an old opset ignores some features without an error. For such a parser, these features are rewritten or
    rejected in models of every opset.
 """
@@ -124,34 +124,35 @@ def origins(model: bytes) -> list[tuple[str, int]]:
     return [(node.name, number) for number, node in enumerate(proto.graph.node)]
 
 
-def convert_to_opset(data: bytes, wanted: int) -> tuple[bytes, tuple[int, ...]]:
-    """Return the model of a blob in canonical form, without metadata, in opset `wanted` or an older one.
+def convert_to_opset(data: bytes, parser_opset: int) -> tuple[bytes, tuple[int, ...]]:
+    """Return the model of a blob in canonical form, without metadata, in opset `parser_opset` or an older one.
 
-    A model that quantizes in blocks or to 4 bits keeps its opset, if `wanted` is at least `_OPSET_OF_BLOCK_READERS`. The
-    second result has a number for each node of the returned model: the index of its origin among the blob's nodes, or -1.
-    Raises ConversionRefused if the model cannot be written in this opset, or if the conversion changes its results.
+    A model that quantizes in blocks or to 4 bits keeps its opset, if `parser_opset` is at least `_OPSET_OF_BLOCK_READERS`.
+    The second result has a number for each node of the returned model: the index of its origin among the blob's nodes, or
+    -1. Raises ConversionRefused if the model cannot be written in this opset, or if the conversion changes its results.
     """
     source = onnx.ModelProto.FromString(data)
     numbers = {node.name: number for number, node in enumerate(source.graph.node)}
     model_types = types(data)
     model, model_opset = _with_weight_inputs(source, model_types.weights), opset(source)
-    if model_opset > wanted and not (wanted >= _OPSET_OF_BLOCK_READERS and _has_blocks(model)):
-        model = _lower_to_opset(model, model_opset, wanted, json.loads(_property(source, EXAMPLE_KEY)))
-        model_opset = wanted
-    if wanted <= LAST_DOWNGRADED_OPSET:
+    keeps_opset = model_opset <= parser_opset or (parser_opset >= _OPSET_OF_BLOCK_READERS and _has_blocks(model))
+    if not keeps_opset:
+        model = _lower_to_opset(model, model_opset, parser_opset, json.loads(_property(source, EXAMPLE_KEY)))
+        model_opset = parser_opset
+    if parser_opset <= LAST_DOWNGRADED_OPSET:
         from trtbuild.stages.convert.opset import adapt_to_old_parser  # it loads onnxscript
 
         try:
             model = adapt_to_old_parser(model)
         except ConversionRefused as error:
             raise ConversionRefused(
-                f"the toolchain takes ONNX opset {wanted}, and the model cannot be written in it: {error.text}",
+                f"the toolchain takes ONNX opset {parser_opset}, and the model cannot be written in it: {error.text}",
                 hint="use a newer toolchain, or export the model without this operator",
             ) from error
     result, _ = canonical_model(model, model_types.weights, model_opset)
-    return result.SerializeToString(deterministic=True), tuple(
-        numbers.get(node.name, -1) for node in model.graph.node
-    ) + (-1,) * (len(result.graph.node) - len(model.graph.node))
+    calls = [numbers.get(node.name, -1) for node in model.graph.node]
+    calls += [-1] * (len(result.graph.node) - len(calls))  # `canonical_model` adds Identity nodes at the end
+    return result.SerializeToString(deterministic=True), tuple(calls)
 
 
 def _has_blocks(model: onnx.ModelProto) -> bool:
@@ -163,22 +164,22 @@ def _has_blocks(model: onnx.ModelProto) -> bool:
 
 
 def _lower_to_opset(
-    model: onnx.ModelProto, model_opset: int, wanted: int, example: Sequence[Sequence[int]]
+    model: onnx.ModelProto, model_opset: int, new_opset: int, example: Sequence[Sequence[int]]
 ) -> onnx.ModelProto:
     from trtbuild.stages.convert.opset import lower_opset  # it loads onnxscript
     from trtbuild.stages.graphs.proving import refuse_change
 
     try:
-        if (model_opset, wanted) == (18, 17):
-            return lower_opset(model, wanted)
-        converted = onnx.version_converter.convert_version(model, wanted)
+        if (model_opset, new_opset) == (18, 17):
+            return lower_opset(model, new_opset)
+        converted = onnx.version_converter.convert_version(model, new_opset)
     except Exception as error:  # the converter's assertions raise RuntimeError and other errors
         raise ConversionRefused(
-            f"the ONNX model is in opset {model_opset}, the toolchain takes {wanted}, and the model cannot be written in "
-            f"that: {error.text if isinstance(error, ConversionRefused) else _last_line(error)}",
-            hint=f"export it with opset_version={wanted}",
+            f"the ONNX model is in opset {model_opset}, the toolchain takes {new_opset}, and the model cannot be written "
+            f"in that: {error.text if isinstance(error, ConversionRefused) else _last_line(error)}",
+            hint=f"export it with opset_version={new_opset}",
         ) from error
-    refuse_change(model, converted, example, wanted)
+    refuse_change(model, converted, example, new_opset)
     return converted
 
 

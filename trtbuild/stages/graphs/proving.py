@@ -20,30 +20,28 @@ _TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-5, "float64": 1e-
 _SEED = 0
 
 
-def refuse_change(
-    before: onnx.ModelProto, after: onnx.ModelProto, shapes: Sequence[Sequence[int]], wanted: int
-) -> None:
+def refuse_change(before: onnx.ModelProto, after: onnx.ModelProto, shapes: Sequence[Sequence[int]], opset: int) -> None:
     """Raise ConversionRefused if `after` and `before` give different results, or if they cannot be compared.
 
     `shapes` are the shapes of the last inputs of both models. The inputs before them are weights, with constant shapes.
-    `wanted` is the opset of `after`.
+    `opset` is the opset of `after`.
     """
     feeds = _random_inputs(before.graph, shapes)
-    hint = f"export it with opset_version={wanted}"
+    hint = f"export it with opset_version={opset}"
     try:
         expected = ReferenceEvaluator(before).run(None, feeds)
         results = ReferenceEvaluator(after).run(None, feeds)
     except Exception as error:  # an operator of the reference evaluator may raise any error
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ConversionRefused(
-            f"the ONNX model was converted to opset {wanted}, but the result cannot be compared with the original: {first}",
+            f"the ONNX model was converted to opset {opset}, but the result cannot be compared with the original: {first}",
             hint=hint,
         ) from error
     for number, (result, reference) in enumerate(zip(results, expected, strict=True)):
         difference = _difference(np.asarray(result), np.asarray(reference))
         if difference is not None:
             raise ConversionRefused(
-                f"onnx's converter to opset {wanted} changes the model: output {number} has {difference}", hint=hint
+                f"onnx's converter to opset {opset} changes the model: output {number} has {difference}", hint=hint
             )
 
 

@@ -2,22 +2,21 @@
 translation differs from eager PyTorch.
 
 Rules
-1. In float32, attention without a mask is not written out, even with ``is_causal`` (which masks no row entirely). An
-   exception is attention with a negative scale, because the translation computes the square root of the scale: NaN.
-   The same is true for inputs that are float64, float16 or bfloat16 in the user's module, and in nested graphs.
+1. Attention without a mask is not written out, even with ``is_causal`` (which masks no row entirely). There are two
+   exceptions: a negative scale, because the translation computes the square root of the scale, which is NaN, and rule 4.
 2. A mask can hide every key of a row, by ``False`` or by -inf. Eager then returns 0 (``torch._safe_softmax``), and the
    translation returns the average of the values, or NaN. This pass sets such a row to 0 behind the second MatMul, so that
    the compiler can fuse the four operators.
 3. A mask of finite numbers (``torch.finfo.min``) is added unchanged, as in eager. The result is the softmax of the sums.
-4. In modules with the precision float16 or bfloat16, attention without a mask is written out, too, because the translation
-   would compute its softmax in half. Then the general rules of precision keep sum and softmax in float32, and both products
-   in half.
+4. In modules with the precision float16 or bfloat16, attention with float32 inputs is written out even without a mask,
+   because the translation would compute its softmax in half. Then the general rules of precision keep sum and softmax in
+   float32, and both products in half. Nested graphs are an exception, because they stay in float32.
 5. Query and key are both multiplied by the square root of the scale, as in torch's own formula. So half overflows less
    often. If the scale is negative, both are multiplied by the square root of its absolute value, and the query by -1.
 6. If the inputs are float16 or bfloat16 in the user's module, the scores are cast to float32, and the result of the softmax
    is cast back, as in torch's own kernels. In half, a mask of finite numbers could overflow to -inf everywhere in a row.
-7. Some attention is never written out: with dropout, or with a mask and ``is_causal``. The same is true if the scale or the
-   number of heads in a group depends on a dynamic size.
+7. Attention is never written out with dropout, with both a mask and ``is_causal``, or with inputs that are not
+   floating-point. It is not written out either if the scale or the number of heads in a group depends on a dynamic size.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ def write_out_attention(program: Program, request: Request) -> Program:
 
 
 def _write_out_in_graph(graph: torch.fx.Graph, is_half: Callable[[torch.fx.Node], bool]) -> None:
-    """Write attention out in one graph. `is_half` is whether the precision of a node will be half."""
+    """Write attention out in one graph. `is_half` says whether rule 4 covers a node."""
     changed: set[torch.fx.Node] = set()
     for node in list(graph.nodes):
         refresh(node, changed)
@@ -137,7 +136,7 @@ class _Writer:
             masked_rows = self._call(_aten.logical_not.default, self._call(_aten.any.dim, mask, -1, True))
             return self._set_lowest(scores, self._call(_aten.logical_not.default, mask)), masked_rows
         mask = self._cast(mask, scores.meta["val"].dtype)
-        # -inf becomes the lowest finite number: softmax is the same, and is not NaN in a row that is masked entirely
+        # -inf becomes the lowest finite number: softmax gives the same weights, and no NaN in a row that is masked entirely
         sums = self._call(_aten.add.Tensor, scores, self._call(_aten.clamp.default, mask, _LOWEST))
         return sums, self._call(_aten.eq.Scalar, self._call(_aten.amax.default, mask, [-1], True), -math.inf)
 

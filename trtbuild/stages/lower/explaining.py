@@ -1,10 +1,12 @@
-"""Say in which floating type each operator of a model computes, and which rule keeps it in another type than its module's.
+"""Find the floating type in which each operator of a model computes. If it is not the type that the operator's module
+requests, name the rule that decided this.
 
 Rules
-1. The decisions are those of the lower step: the same passes run, and then `trtbuild.stages.lower.half_precision.dtypes`
-   decides. No cast is inserted, because the model does not have the casts.
-2. An operator that neither reads nor returns floating-point values has no type, and is left out. So are operators that
-   only read the shape of a value.
+1. The decisions are those of the lower step: the passes before `apply_precision` run, and then
+   `trtbuild.stages.lower.half_precision.dtypes` decides. No cast is inserted, because the casts are not operators of the
+   model.
+2. The result leaves out operators without floating-point inputs and results, and operators that read only the shape of a
+   value.
 """
 
 from __future__ import annotations
@@ -44,8 +46,10 @@ def explain(
     *,
     truncates_double: bool = False,
 ) -> list[ComputedOperator]:
-    """Return the operators of a traced program by module, in the order of the graph. The arguments are those of
-    `trtbuild.stages.lower.run.lower`. Raises the same SourceErrors for patterns."""
+    """Return the operators of a traced program with their modules, in the order of the graph. Equal calls in one module are
+    one entry, with their number.
+
+    The arguments, and the SourceErrors for patterns of modules, are those of `trtbuild.stages.lower.run.lower`."""
     check_modules(program, precisions)
     earlier_passes = PASSES[: [step.function for step in PASSES].index(apply_precision)]
     prepared = run_passes(program, Request(precisions, decompositions, truncates_double), earlier_passes)
@@ -90,31 +94,30 @@ def _type_of(node: torch.fx.Node, dtypes: Dtypes) -> torch.dtype | None:
 
 
 def _rule_of(node: torch.fx.Node, computed_type: torch.dtype, dtypes: Dtypes) -> tuple[str | None, str | None]:
-    """The name of the rule by which `node` does not compute in the type that its module wants, and the reason."""
-    wanted = dtypes.wanted[node]
-    if computed_type is wanted:
+    """The name of the rule by which `node` does not compute in the type that its module requests, and the reason. Both are
+    None if the node computes in that type."""
+    requested_type = dtypes.requested[node]
+    if computed_type is requested_type:
         return None, None
     if computed_type is not torch.float32:
         return "type", f"the model itself computes this value in {_name(computed_type)}"
-    others = [tensor.dtype for value in (node, *node.all_input_nodes) for tensor in tensors(value)]
-    other = next((dtype for dtype in others if dtype.is_floating_point and dtype is not torch.float32), None)
-    if other is not None:
-        return "type", f"the model itself converts between float32 and {_name(other)} here"
+    used_types = [tensor.dtype for value in (node, *node.all_input_nodes) for tensor in tensors(value)]
+    other_type = next((dtype for dtype in used_types if dtype.is_floating_point and dtype is not torch.float32), None)
+    if other_type is not None:
+        return "type", f"the model itself converts between float32 and {_name(other_type)} here"
     rule = dtypes.rules.get(node)
     if rule in _REASONS:
-        return rule.value, _REASONS[rule].format(type=_name(wanted))
+        return rule.value, _REASONS[rule].format(type=_name(requested_type))
     if role_of(node) is Role.COMPARE:
         return "operands", "it compares values in float32"
     if rule is Rule.OPERATOR:
         row = row_of(node.target)
-        reason = row.reason if row.role is Role.KEEP else f"this form of it is not known to be right in {_name(wanted)}"
-        return rule.value, reason
-    source = (
-        "its operand is float32"
-        if any(map(is_float32, node.all_input_nodes))
-        else "its operands are integers or booleans"
-    )
-    return "operands", source
+        if row.role is Role.KEEP:
+            return rule.value, row.reason
+        return rule.value, f"this form of it is not known to be right in {_name(requested_type)}"
+    if any(map(is_float32, node.all_input_nodes)):
+        return "operands", "its operand is float32"
+    return "operands", "its operands are integers or booleans"
 
 
 def _name(dtype: torch.dtype) -> str:

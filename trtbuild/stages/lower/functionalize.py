@@ -52,10 +52,10 @@ def functionalize(program: Program, request: Request) -> Program:
 
 
 def _add_decompositions(program: Program, request: Request) -> Request:
-    """Return `request` with the decompositions that PyTorch lacks, and with those of quantizers if the program has any.
+    """Return `request` with trtbuild's own decompositions (`operators.decompositions`).
 
-    If the program pools dynamic axes, the decompositions of pooling are added, too, because PyTorch's own are right only
-    at the sizes of the example.
+    Those of quantizers are added only if the program has quantizers. Those of pooling are added only if the program pools
+    dynamic axes, because PyTorch's own are right only at the sizes of the example.
     """
     has_pooling = any(
         node.target in POOLING_DECOMPOSITIONS and _pools_dynamic_axes(node) for node in program.graph.nodes
@@ -142,19 +142,21 @@ def _restore_placeholders(exported: ExportedProgram, placeholders: list[tuple[In
     pairs = list(zip(_input_specs(exported), exported.graph.find_nodes(op="placeholder"), strict=True))
     user_inputs = iter([pair for pair in pairs if pair[0].kind == InputKind.USER_INPUT])
     constants = {spec.target: (spec, node) for spec, node in pairs if spec.kind != InputKind.USER_INPUT}
-    order = [
+    old_placeholders = [
         (*(next(user_inputs) if spec.kind == InputKind.USER_INPUT else constants.pop(spec.target)), name)
         for spec, name in placeholders
     ]
     new_constants = [(spec, node, node.name) for spec, node in constants.values()]
-    first_input = max(
-        (k + 1 for k, (spec, _) in enumerate(placeholders) if spec.kind != InputKind.USER_INPUT), default=0
+    # new constants stand after the last placeholder of a weight or a constant
+    constants_end = max(
+        (position + 1 for position, (spec, _) in enumerate(placeholders) if spec.kind != InputKind.USER_INPUT),
+        default=0,
     )
     restored: list[InputSpec] = []
-    last = exported.graph._root
-    for spec, node, name in [*order[:first_input], *new_constants, *order[first_input:]]:
-        last.append(node)
-        last = node
+    previous = exported.graph._root
+    for spec, node, name in [*old_placeholders[:constants_end], *new_constants, *old_placeholders[constants_end:]]:
+        previous.append(node)  # moves `node` behind `previous`
+        previous = node
         node._rename(name)  # adds a suffix if a call has the name already
         node.target = node.name
         argument = TensorArgument(name=node.name)
@@ -163,11 +165,12 @@ def _restore_placeholders(exported: ExportedProgram, placeholders: list[tuple[In
 
 
 def _refuse_mutations(exported: ExportedProgram, names: list[str]) -> None:
+    """Raise SourceError if the retrace shows a mutation (rule 4). `names` are the model's inputs before the retrace."""
     specs = exported.graph_signature.input_specs
-    order = [spec.arg.name for spec in specs if spec.kind == InputKind.USER_INPUT]
+    retraced_names = [spec.arg.name for spec in specs if spec.kind == InputKind.USER_INPUT]
     for spec in exported.graph_signature.output_specs:
         if spec.kind in _MUTATIONS:
-            name = names[order.index(spec.target)] if spec.target in order else str(spec.target)
+            name = names[retraced_names.index(spec.target)] if spec.target in retraced_names else str(spec.target)
             raise SourceError(
                 f"the model writes to its input {name!r}",
                 code="mutated-input",

@@ -4,7 +4,7 @@ Rules
 1. Only listed operators are removed, and only if result and input have the same dtype, device, shape and strides. Strides
    count because a later ``view`` may depend on the strides of a copy.
 2. After functionalization no operator changes a tensor in place. So inside the graph a copy is the same as its source.
-3. A copy that is an output stays if its source is an input, a constant, or another output.
+3. A copy that is an output stays if its source is a placeholder or another output.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trtbuild.stages.program.functional import Program
 
 _aten = torch.ops.aten
 
-#: Operator → where it comes from.
+#: Operator → the code of the model, or the pass, that creates it.
 IDENTITIES = {
     _aten.clone.default: "dropout in evaluation mode, .clone(), and .contiguous() of a contiguous tensor",
     _aten.alias.default: "functionalization",

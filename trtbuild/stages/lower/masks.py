@@ -4,9 +4,9 @@ Libraries build a mask even if the caller passes no mask (transformers: ``arange
 Each attention then computes with this mask, and the mask becomes an input of each layer's engine.
 
 Rules
-1. A mask is removed only if its operators show that all its elements are ``True``. Such a mask is a constant, or a
-   comparison ``positions >= number``, where positions are 0 or more and the number is 0 or less. Data movement and ``and``
-   keep this property.
+1. A mask is removed only if its operators show that all its elements are ``True``. Such a mask is the result of ``ones`` or
+   ``full``, or a comparison ``positions >= number``, where positions are 0 or more and the number is 0 or less. Data
+   movement and ``and`` keep this property.
 2. Values of inputs, weights and lifted constants are not read. The operators alone decide.
 """
 

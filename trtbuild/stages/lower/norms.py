@@ -40,9 +40,9 @@ def _compute_in_float32(norm: torch.fx.Node) -> None:
         wide = norm.graph.call_function(_aten._to_copy.default, (norm.args[0],), {"dtype": torch.float32})
     with norm.graph.inserting_after(norm):
         narrow = norm.graph.call_function(_aten._to_copy.default, (norm,), {"dtype": dtype})
-    norm.replace_all_uses_with(narrow)
-    norm.args = (wide, *norm.args[1:])
+    norm.replace_all_uses_with(narrow)  # also in `narrow` itself
     narrow.args = (norm,)
+    norm.args = (wide, *norm.args[1:])
     for node in (wide, norm, narrow):
         set_stack(node, stack_of(norm))
         propagate(node)

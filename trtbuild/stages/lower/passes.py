@@ -39,7 +39,7 @@ from trtbuild.stages.program.functional import Program
 
 @dataclass(frozen=True)
 class Pass:
-    """One row of the table. `why` is its reason."""
+    """One row of the table. `why` is the reason for the pass."""
 
     name: str
     function: Callable[[Program, Request], Program]

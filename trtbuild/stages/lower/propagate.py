@@ -29,7 +29,7 @@ def propagate(node: torch.fx.Node) -> None:
     if mode is None:  # a graph without tensors
         node.meta["val"] = node.target(*args, **kwargs)
         return
-    with mode, enable_python_dispatcher():  # as in torch.export: otherwise kernels in C++ read the numbers of symbols
+    with mode, enable_python_dispatcher():  # as in torch.export: a kernel in C++ may replace a symbol by a number
         node.meta["val"] = node.target(*args, **kwargs)
 
 

@@ -37,8 +37,10 @@ def lower(
     `decompositions` maps each operator that has no ONNX translation to its decomposition, in the form of
     ``ExportedProgram.run_decompositions``. `points` are additional values of the symbols for the comparison of rule 4.
 
-    Raises SourceError for a program that writes to one of its inputs (code ``mutated-input``), and for the patterns that
-    `check_modules` refuses (``precision-pattern``). Raises InconsistentShapes (rule 4).
+    Raises SourceError for a program that writes to one of its inputs (code ``mutated-input``), and for ``as_strided`` of a
+    tensor whose order in memory is not known (``strides``). Also raises SourceError for the patterns that `check_modules`
+    refuses (``precision-pattern``). Raises ConversionRefused if PyTorch cannot decompose the program, and
+    InconsistentShapes (rule 4).
     """
     precisions = precision if isinstance(precision, Precisions) else Precisions(precision)
     check_modules(program, precisions)
@@ -49,7 +51,8 @@ def lower(
 
 
 def check_modules(program: Program, precisions: Precisions) -> None:
-    """Raise SourceError if a pattern covers no module of `program`, or if two precisions are wanted for one module."""
+    """Raise SourceError if a pattern covers no module of `program`, or if two patterns give one module different
+    precisions."""
     if precisions.modules:
         paths = list(dict.fromkeys(path for path, _, _ in module_paths(program)))
         precisions.check(paths)

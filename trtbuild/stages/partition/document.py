@@ -46,11 +46,11 @@ def make_result(
     reasons: Mapping[int, str],
     plugins: Sequence[Plugin] = (),
 ) -> PartitionResult:
-    """Make partitions of the candidates. `candidates` is in an order in which they can run. `reasons` maps the call numbers
+    """Make partitions of the candidates, which are in an order in which they can run. `reasons` maps the call numbers
     of units that stay in PyTorch to the reasons. `plugins` are those of the model. Raises SourceError if an output of the
     model is a constant."""
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
-    numbers = {node: number for number, node in enumerate(calls)}
+    call_numbers = {node: number for number, node in enumerate(calls)}
     slots = {node: slot for slot, node in enumerate(program.weight_nodes)}
     sources = {node: f"weight:{slot}" for node, slot in slots.items()}
     sources |= {node: f"input:{number}" for number, node in enumerate(program.input_nodes)}
@@ -69,9 +69,9 @@ def make_result(
                 weights=tuple(slots[node] for node in piece.weights),
                 inputs=tuple((sources[node], _tensor_type(node, symbols)) for node in piece.inputs),
                 outputs=tuple(_tensor_type(node, symbols) for node in piece.outputs),
-                calls=tuple(-1 if node is None else numbers[node] for node in piece_program.origins),
+                calls=tuple(-1 if origin is None else call_numbers[origin] for origin in piece_program.origins),
                 reasons=_reasons(piece, reasons) if candidate.region is None else {},
-                plugins=() if candidate.region is None else _operators(piece_program.program, plugins),
+                plugins=() if candidate.region is None else _plugin_operators(piece_program.program, plugins),
             )
         )
         sources |= {node: f"{name}:{number}" for number, node in enumerate(piece.outputs)}
@@ -82,7 +82,7 @@ def make_result(
     return PartitionResult(Partitions(tuple(partitions), outputs), programs)
 
 
-def _operators(program: Program, plugins: Sequence[Plugin]) -> tuple[str, ...]:
+def _plugin_operators(program: Program, plugins: Sequence[Plugin]) -> tuple[str, ...]:
     return tuple(sorted(plugin.operator for plugin in plugins_called(program.graph, plugins)))
 
 

@@ -20,8 +20,8 @@ _DEFINED_OPERATORS = frozenset(
 
 
 def find_calls_on_empty_tensors(units: Sequence[Unit], points: Sequence[Point]) -> dict[int, str]:
-    """Return call number → reason for each unit that has an empty input and a result with elements, at one of the
-    points."""
+    """Return call number → reason for each unit that computes a result with elements from an empty input, at one of the
+    points. `_DEFINED_OPERATORS` are excepted."""
     evaluators = [PointEvaluator(point) for point in points]
     return {
         unit.index: "computes values from a tensor without elements"
@@ -44,4 +44,5 @@ def _computes_from_empty_input(unit: Unit, evaluators: Sequence[PointEvaluator])
 
 
 def _is_empty(type_: Type) -> bool:
-    return 0 in type_[1]
+    _, sizes = type_
+    return 0 in sizes

@@ -71,7 +71,7 @@ def check_operators_exist(operators: Sequence[str]) -> None:
     known = {name.replace("::", ".") for name in torch._C._dispatch_get_all_op_names()}
     for schema in torch._C._jit_get_all_schemas():  # includes operators without a kernel
         known.add(f"{schema.name}.{schema.overload_name}".rstrip(".").replace("::", "."))
-    known |= {".".join(name.split(".")[:2]) for name in known}
+    known |= {".".join(name.split(".")[:2]) for name in known}  # without the overload
     namespaces = {name.partition(".")[0] for name in known} & TORCH_NAMESPACES
     for operator in operators:
         name = operator.removeprefix("torch.ops.").removesuffix(".default")

@@ -29,7 +29,7 @@ def partition_names(regions: Sequence[Region | None]) -> list[str]:
     path_counts, used_numbers = Counter(paths), Counter[str]()
     used_names = set(_RESERVED_NAMES)
     names = {}
-    for position in sorted(range(len(paths)), key=lambda position: not paths[position]):  # paths first
+    for position in sorted(range(len(paths)), key=lambda position: not paths[position]):  # first those with a path
         path = paths[position]
         name = path or f"p{position}"
         if path and path_counts[path] > 1:

@@ -67,6 +67,7 @@ class _PieceMaker:
         group_nodes = {node for unit in group for node in unit.nodes}
         outputs = group_nodes & needed_nodes
         live = _with_dependencies(outputs, group_nodes)
+        # A carrier may be a node of this group. Then the piece computes it, and may need more tensors from outside.
         while True:
             nodes = sorted(live, key=self._order.__getitem__)
             outside_nodes = _tensors_from_outside(nodes, live)

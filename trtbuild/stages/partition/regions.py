@@ -24,7 +24,7 @@ from trtbuild.stages.partition.units import Unit
 
 @dataclass(frozen=True, order=True)
 class Region:
-    """One call of the module at `path`; `call` is its number. The path is empty for `REST_REGION`."""
+    """One call of the module at `path`; `call` is the number of the call. The path is empty for `REST_REGION`."""
 
     path: str
     call: int = 0

@@ -78,8 +78,9 @@ def partition(
     """Split a lowered program. `points` are additional values of the symbols at which sizes are compared. `plugins` are
     those of the model.
 
-    Raises ConversionRefused under rule 4, SourceError for a pattern of `granularity` that matches nothing,
-    InconsistentShapes if a piece has other sizes than the whole program, and the errors of `validator`.
+    Raises ConversionRefused under rule 4, and InconsistentShapes if a piece has other sizes than the whole program. Raises
+    SourceError for a constant output, for a pattern of `granularity` that matches nothing, and for wrong entries of
+    `torch_executed_ops` or `plugins`. Raises the errors of `validator`.
     """
     with suppress_new_guards():
         return _Partitioner(program, settings, validator, points, plugins).run()

@@ -89,7 +89,8 @@ class _Builder:
         while waiting:
             current = waiting[-1]
             solution = self._sizes.solve(current) if is_size(current) and is_size_root(current) else None
-            uncopied = [] if solution is not None else [n for n in current.all_input_nodes if n not in self._copies]
+            needed_nodes = current.all_input_nodes if solution is None else []
+            uncopied = [needed for needed in needed_nodes if needed not in self._copies]
             if uncopied:
                 if any(not is_size(needed) and needed.op != "get_attr" for needed in uncopied):
                     raise AssertionError(f"{current} reads a tensor that its partition does not have: {uncopied}")

@@ -24,11 +24,11 @@ from trtbuild.stages.program.symbols import Symbols
 
 @dataclass(frozen=True)
 class CallOutput:
-    """An argument of a call: output `number` of the opened program. `contiguous` is whether the tensor was contiguous in
+    """An argument of a call: output `number` of the opened program. `is_contiguous` is whether the tensor was contiguous in
     the traced program (rule 4)."""
 
     number: int
-    contiguous: bool
+    is_contiguous: bool
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class TakenCall:
 
 def close_calls(calls: Sequence[TakenCall], output_count: int, lowered: Program) -> Program:
     """Put `calls` back into `lowered`. The result has the first `output_count` outputs of `lowered`. Raises
-    ConversionRefused."""
+    ConversionRefused (rule 3)."""
     return _Closing(calls, output_count, lowered).close()
 
 
@@ -73,9 +73,9 @@ class _Closing:
         self._copies: dict[torch.fx.Node, torch.fx.Node] = {}
         self._calls_by_result = {name: call for call in calls for name in call.results}
         self._placeholders = {node.name: node for node in lowered.placeholders}
-        kept = [node for node in lowered.placeholders if node.name not in self._calls_by_result]
-        for node in kept:
-            self._copy(node)
+        for node in lowered.placeholders:
+            if node.name not in self._calls_by_result:
+                self._copy(node)
         inputs = [self._copies[node] for node in lowered.input_nodes if node in self._copies]
         self._sizes = SizeNodes(self._graph, inputs, Symbols(lowered))
 
@@ -135,11 +135,11 @@ class _Closing:
         args, kwargs = pytree.tree_map(lambda leaf: self._argument(leaf, call), (call.args, call.kwargs))
         node = self._graph.call_function(call.node.target, args, kwargs)
         node.meta = dict(call.node.meta)
-        for name, (index, reader) in call.results.items():
+        for name, (index, traced_result) in call.results.items():
             result = node
             if index is not None:
                 result = self._graph.call_function(operator.getitem, (node, index))
-                result.meta = dict(reader.meta)
+                result.meta = dict(traced_result.meta)
             self._copies[self._placeholders[name]] = result
             self._sizes.add_carrier(result)
 
@@ -156,7 +156,7 @@ class _Closing:
         if not sources:
             return leaf
         copy = self._copies[sources[0]]
-        if not (isinstance(leaf, CallOutput) and leaf.contiguous):
+        if not (isinstance(leaf, CallOutput) and leaf.is_contiguous):
             return copy
         contiguous = self._graph.call_function(torch.ops.aten.contiguous.default, (copy,))
         value = copy.meta["val"]

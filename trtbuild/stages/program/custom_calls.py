@@ -7,7 +7,7 @@ outputs hold for the calls: their types stay those of the traced program, and th
 
 Rules
 1. `open_calls` adds the results of all calls as the last inputs, and the values that calls read as the last outputs. A
-   value that is an input, a weight or another result is not added.
+   value that is a placeholder of the program or another result is not added.
 2. `OpenedProgram.close` puts the calls back, each before the first reader of its results.
 3. A number that a call reads (a size) is computed again from the sizes of the model's inputs. A number that depends on
    data cannot be computed in this way: ConversionRefused.
@@ -65,7 +65,7 @@ class OpenedProgram:
         return {**point, **numbers}
 
     def result_types(self, point: Point) -> list[tuple[str, str, tuple[int, ...]]]:
-        """Name, dtype and shape of each added input at a point, which `point_with_results` has returned."""
+        """Name, dtype and shape of each added input at `point`, which is a result of `point_with_results`."""
         evaluator = PointEvaluator(point)
         types = []
         for node in self.added_inputs:
@@ -130,8 +130,8 @@ class _Opening:
         copy.meta = dict(node.meta)
 
     def _add_results(self, number: int, call: torch.fx.Node) -> Iterator[tuple[str, tuple[int | None, torch.fx.Node]]]:
-        """Add an input for each result of a call that is read."""
-        readers: list[tuple[int | None, torch.fx.Node]] = [(None, call)]
+        """Add an input for each result of `call` that is read. Yields its name with the entry of `TakenCall.results`."""
+        readers: list[tuple[int | None, torch.fx.Node]] = [(None, call)]  # one tensor: the call is its own result
         if not isinstance(call.meta["val"], torch.Tensor):
             readers = [(reader.args[1], reader) for reader in call.users]
             if any(reader.target is not operator.getitem for _, reader in readers):
@@ -139,15 +139,15 @@ class _Opening:
                     f"the model passes all results of {overload_name(call.target)} to one operator",
                     hint="read the results one by one",
                 )
-        first: dict[int | None, torch.fx.Node] = {}
+        inputs_by_index: dict[int | None, torch.fx.Node] = {}
         for index, reader in readers:
-            if index in first:
-                self._copies[reader] = first[index]
+            if index in inputs_by_index:
+                self._copies[reader] = inputs_by_index[index]
                 continue
-            name = f"{_PREFIX}{number}_{len(first)}"
+            name = f"{_PREFIX}{number}_{len(inputs_by_index)}"
             placeholder = self._graph.placeholder(name)
             placeholder.meta = {"val": reader.meta["val"]}
-            first[index] = self._copies[reader] = placeholder
+            inputs_by_index[index] = self._copies[reader] = placeholder
             yield name, (index, reader)
 
     def _argument(self, node: torch.fx.Node) -> Any:

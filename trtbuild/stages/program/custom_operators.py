@@ -106,7 +106,8 @@ def define_missing_operators(schemas: Mapping[str, str]) -> None:
                 hint="load the code of the operator that the model was traced with",
             )
         if name in _defined_here:
-            _defined_here.pop(name)[1]._destroy()
+            _, old_library = _defined_here.pop(name)
+            old_library._destroy()
         namespace, _, signature = schema.partition("::")
         library = torch.library.Library(namespace, "FRAGMENT")
         library.define(signature)
@@ -115,7 +116,7 @@ def define_missing_operators(schemas: Mapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def dynamic_sizes_from_zero() -> Iterator[None]:
-    """Let sizes that depend on data begin at 0 inside the block, also those of older fake implementations.
+    """Let sizes that depend on data begin at 0 inside the block, also in older fake implementations.
 
     ``create_unbacked_symint`` of torch declares that such a size is at least 2. It is deprecated, and torchvision calls it
     for nms (0.28), which may also keep one box or none."""

@@ -24,7 +24,7 @@ def register_translations(registry: Any) -> None:
         return divisor if divisor.dtype == dtype else onnx.Cast(divisor, to=dtype)
 
     def has_other_sign(remainder: Any, divisor: Any, dtype: Any) -> Any:
-        """Whether a remainder is not 0 and has not the sign of its divisor."""
+        """Whether a remainder is not 0 and its sign differs from the divisor's."""
         zero = onnx_ir.tensor(0, dtype=dtype)
         return onnx.Or(
             onnx.And(onnx.Less(remainder, zero), onnx.Greater(divisor, zero)),

@@ -110,9 +110,10 @@ def plugin_call(node: torch.fx.Node, plugin: Plugin) -> PluginCall:
     inputs: list[torch.fx.Node | None] = []
     fields: dict[str, Any] = {}
     for position, argument in enumerate(arguments):
-        value = node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
-        if position >= len(node.args) and argument.name not in node.kwargs:
-            value = argument.default_value
+        if position < len(node.args):
+            value = node.args[position]
+        else:
+            value = node.kwargs.get(argument.name, argument.default_value)
         if "Tensor" in str(argument.type):
             inputs += value if isinstance(value, list | tuple) else [value]
             continue
@@ -129,45 +130,49 @@ def plugin_call(node: torch.fx.Node, plugin: Plugin) -> PluginCall:
 
 def write_nodes(graph: torch.fx.Graph, plugins: Mapping[str, Plugin]) -> None:
     """Replace calls by torch's symbolic operator for a node of ONNX, and checks by the checked values, in place."""
-    from torch.onnx.ops import _symbolic_impl
-
     for node in list(graph.nodes):
         if declared_sizes.is_check(node.target):
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
         elif is_plugin(node, plugins):
-            plugin = plugins[str(name_of(node.target))]
-            call = plugin_call(node, plugin)
-            value = node.meta["val"]
-            results = value if isinstance(value, list | tuple) else [value]
-            encoded = vars(_symbolic_impl.EncodedAttrs.from_dict(dict(call.fields)))
-            options: dict[str, Any] = {
-                **encoded,
-                "metadata_props_keys": [],
-                "metadata_props_values": [],
-                "domain": ONNX_DOMAIN,
-                "version": 1,
-            }
-            types = [int(from_torch_dtype(result.dtype)) for result in results]
-            shapes = [list(result.shape) for result in results]
-            symbolic = torch.ops.onnx_symbolic
-            with graph.inserting_before(node):
-                if isinstance(value, torch.Tensor):
-                    arguments: tuple[Any, ...] = (list(call.inputs), plugin.name, types[0])
-                    new = graph.call_function(symbolic._symbolic.default, arguments, {**options, "shape": shapes[0]})
-                else:
-                    arguments = (list(call.inputs), plugin.name, types)
-                    new = graph.call_function(
-                        symbolic._symbolic_multi_out.default, arguments, {**options, "shapes": shapes}
-                    )
+            symbolic_call = _insert_symbolic_call(node, plugins[str(name_of(node.target))])
             name = node.name
-            node.replace_all_uses_with(new)
-            new.meta = dict(node.meta)
+            node.replace_all_uses_with(symbolic_call)
+            symbolic_call.meta = dict(node.meta)
             graph.erase_node(node)
-            new.name = name  # the exporter names values by their nodes
+            symbolic_call.name = name  # the exporter names values by their nodes
     for node in reversed(graph.nodes):  # sizes that only checks read
         if node.op == "call_function" and isinstance(node.meta.get("val"), torch.SymInt) and not node.users:
             graph.erase_node(node)
+
+
+def _insert_symbolic_call(node: torch.fx.Node, plugin: Plugin) -> torch.fx.Node:
+    """Insert torch's symbolic operator for the ONNX node of `plugin` before the call `node`."""
+    from torch.onnx.ops import _symbolic_impl
+
+    call = plugin_call(node, plugin)
+    value = node.meta["val"]
+    results = value if isinstance(value, list | tuple) else [value]
+    options: dict[str, Any] = {
+        **vars(_symbolic_impl.EncodedAttrs.from_dict(dict(call.fields))),
+        "metadata_props_keys": [],
+        "metadata_props_values": [],
+        "domain": ONNX_DOMAIN,
+        "version": 1,
+    }
+    types = [int(from_torch_dtype(result.dtype)) for result in results]
+    shapes = [list(result.shape) for result in results]
+    target: Any
+    if isinstance(value, torch.Tensor):
+        target = torch.ops.onnx_symbolic._symbolic.default
+        arguments: tuple[Any, ...] = (list(call.inputs), plugin.name, types[0])
+        options["shape"] = shapes[0]
+    else:
+        target = torch.ops.onnx_symbolic._symbolic_multi_out.default
+        arguments = (list(call.inputs), plugin.name, types)
+        options["shapes"] = shapes
+    with node.graph.inserting_before(node):
+        return node.graph.call_function(target, arguments, options)
 
 
 def forget_shapes(graph: torch.fx.Graph) -> None:

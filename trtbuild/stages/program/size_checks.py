@@ -36,7 +36,7 @@ def insert_size_checks(program: Program) -> None:
             if isinstance(call, torch.fx.Node) and is_custom(call.target):
                 node = _insert_check(graph, node, call, sizes)
             sizes.add_carrier(node)
-    for node in reversed(graph.nodes):  # symbols that no check reads
+    for node in reversed(graph.nodes):  # remove size nodes that no check reads
         if node.op == "call_function" and isinstance(node.meta.get("val"), torch.SymInt) and not node.users:
             graph.erase_node(node)
     for spec, node in zip(program.exported.graph_signature.output_specs, program.output_nodes, strict=True):

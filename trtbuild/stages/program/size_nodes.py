@@ -103,8 +103,10 @@ def _as_multiple(expression: Any) -> tuple[int, int | None]:
     """The factor and the number of the symbol of ``factor * symbol``. The number is None for any other expression."""
     if isinstance(expression, int):
         return 1, None
-    if expression[0] == "sym":
-        return 1, expression[1]
-    if expression[0] == "mul" and len(expression) == 3 and isinstance(expression[1], int):
-        return expression[1], _as_multiple(expression[2])[1] if expression[2][:1] == ["sym"] else None
+    name, *operands = expression
+    if name == "sym":
+        return 1, operands[0]
+    if name == "mul" and len(operands) == 2 and isinstance(operands[0], int):
+        factor, rest = operands
+        return factor, rest[1] if rest[:1] == ["sym"] else None
     return 1, None

@@ -159,8 +159,8 @@ class PointEvaluator:
     def walk(self, program: Program) -> Iterator[tuple[torch.fx.Node, list[Type], list[Type] | str]]:
         """Yield each call with its declared types and its computed types, or the text of its error.
 
-        A call with several results is not compared itself, only those of its results that the program reads. Kernels differ
-        in the results that nothing reads.
+        For a call with several results, only the results that the program reads are compared, because kernels differ in the
+        results that nothing reads.
         """
         values: dict[torch.fx.Node, Any] = {}
         for node in program.graph.nodes:

@@ -113,7 +113,7 @@ class Symbols:
         if low < 0 or high - low > _MAX_COMPARED_SIZES:
             return None
         round_exactly = math.ceil if rounds_up else math.floor
-        for fraction in dict.fromkeys((factor.limit_denominator(_LARGEST_DENOMINATOR), factor)):
+        for fraction in dict.fromkeys((factor.limit_denominator(_LARGEST_DENOMINATOR), factor)):  # simplest first
             if all(round_exactly(compute(n)) == round_exactly(fraction * n) for n in range(low, high + 1)):
                 return Rounding(operand, fraction, rounds_up)
         return None
@@ -141,7 +141,8 @@ class Symbols:
         for symbol in self._numbers:
             bounds = self._ranges.get(symbol)
             low = int(bounds.lower) if bounds is not None else 0
-            high = None if bounds is None or not bounds.upper.is_finite or bounds.upper > 2**62 else int(bounds.upper)
+            has_upper_bound = bounds is not None and bounds.upper.is_finite and bounds.upper <= _LARGEST_BOUND
+            high = int(bounds.upper) if has_upper_bound else None
             ranges.append((low, high))
         return tuple(ranges)
 
@@ -184,6 +185,9 @@ def _divide(size: int, divisor: int) -> float:
 #: Functions that round a float to a whole number. The float is computed from a size and is not negative, so truncating is
 #: the same as rounding down.
 _ROUNDING_FUNCTIONS = frozenset({"TruncToInt", "FloorToInt", "CeilToInt"})
+
+#: A larger upper bound of a symbol counts as no bound.
+_LARGEST_BOUND = 2**62
 
 #: A rounded product is compared with its fraction at most at this many sizes.
 _MAX_COMPARED_SIZES = 100_000

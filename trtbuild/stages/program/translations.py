@@ -112,8 +112,8 @@ def remove_assertions(module: torch.fx.GraphModule) -> None:
 
 
 def translate(exported: ExportedProgram, opset: int) -> onnx_ir.Model:
-    """Translate a prepared program with the exporter, without optimizing. The program's inputs, and so its weights, become
-    graph inputs, and stored numbers of quantizers have their own types.
+    """Translate a prepared program with the exporter, without optimizing. All inputs of the program, weights included,
+    become graph inputs. The stored numbers of quantizers have their own types.
 
     The opset of the result is the largest of `OPSETS` that is not above `opset`. If all are above, it is the smallest.
     ``node.meta["node"]`` of each ONNX node is the fx node that it came from. Raises TranslationFailed.

@@ -2,7 +2,7 @@
 
 Rules
 1. A call of ``fake_quantize`` is replaced by its input. A quantizer and its dequantizers are replaced by the input of the
-   quantizer, if only operators of `_MOVES` are between them. These give the same results for floats.
+   quantizer, if only operators of `_MOVES` are between them. These operators give the same results for floats.
 2. A dequantizer of other numbers stays. If the numbers are weights, the program has never had their floats: PT2E and the
    trace store quantized weights as numbers of their type. Such types are listed in `Unquantized.stored`.
 3. A quantizer whose numbers are used in another way stays, too (`Unquantized.left`).
@@ -29,7 +29,7 @@ _MOVES = (
     "alias", "clone", "contiguous", "detach", "expand", "flatten", "max_pool2d", "permute", "relu", "reshape", "select",
     "slice", "split", "squeeze", "t", "transpose", "unsqueeze", "view", "_unsafe_view",
 )  # fmt: skip
-#: Fewer steps than this are those of int4.
+#: A quantizer with fewer steps counts as int4.
 _FEWEST_INT8_STEPS = 64
 
 
@@ -46,11 +46,14 @@ def quantizer_type(node: torch.fx.Node) -> RoundedType:
             return name
     if _has_name(node, "trtbuild.fake_quantize_two_levels"):
         return "float4e2m1"
+    if not _has_name(node, "aten.", _QUANTIZERS):
+        return "int8"
+    # The arguments after the input, the scale and the zero point: for some operators an axis, then the two limits.
     limits = [argument for argument in node.args[3:] if isinstance(argument, int)][-2:]
-    has_few_steps = (
-        _has_name(node, "aten.", _QUANTIZERS) and len(limits) == 2 and limits[1] - limits[0] < _FEWEST_INT8_STEPS
-    )
-    return "int4" if has_few_steps else "int8"
+    if len(limits) < 2:
+        return "int8"
+    smallest, largest = limits
+    return "int4" if largest - smallest < _FEWEST_INT8_STEPS else "int8"
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,7 @@ def without_quantizers(program: Program) -> Unquantized:
             continue
         if node not in variables:
             stored[_stored_type(node)] = None
-        elif not left:  # the dequantizers of a quantizer that is left are not listed
+        elif not left:  # otherwise it may belong to a quantizer that is left, which is listed already
             left.append(target_name(node.target))
     program.exported.graph_module.recompile()
     return Unquantized(program, removed, tuple(stored), tuple(left))
@@ -131,11 +134,11 @@ def _short_name(node: torch.fx.Node) -> str:
 
 def _cast(value: Any, dtype: torch.dtype, dequantizer: torch.fx.Node) -> Any:
     """`value`, which now has floats of type `dtype`, in the type of a dequantizer's result."""
-    wanted = dequantizer.meta["val"].dtype
-    if wanted == dtype:
+    result_dtype = dequantizer.meta["val"].dtype
+    if result_dtype == dtype:
         return value
     with dequantizer.graph.inserting_before(dequantizer):
-        return dequantizer.graph.call_function(torch.ops.aten.to.dtype, (value, wanted))
+        return dequantizer.graph.call_function(torch.ops.aten.to.dtype, (value, result_dtype))
 
 
 def _replace(node: torch.fx.Node, value: Any) -> None:

@@ -110,29 +110,31 @@ class _PartitionedModel(torch.nn.Module):
             value = torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
             self.register_buffer(f"weight_{slot}", value.reshape(weight.shape))
         self._texts: dict[str, str] = {}
-        buffer_names: dict[str, str] = {}  # by digest: partitions with the same engine share one buffer
+        #: SHA-256 of a file → its buffer. Partitions with the same engine share one buffer.
+        self._file_buffers: dict[str, str] = {}
+        #: Partition → the buffer of its plan, and the buffer of its program.
         self._plans: dict[str, str] = {}
         self._references: dict[str, str] = {}
         for part in target.partitions.partitions:
             if part.kind != "tensorrt":
                 self._register_constants(part)
                 continue
-            path = target.engines[part.name]
-            digest = index.files[path].sha256
-            if digest not in buffer_names:
-                buffer_names[digest] = f"plan_{len(buffer_names)}"
-                self.register_buffer(buffer_names[digest], _byte_tensor(read(path)))
-            self._plans[part.name] = buffer_names[digest]
-            reference = None
+            self._plans[part.name] = self._register_file("plan", target.engines[part.name], read)
+            program_digest = None
             path = target.programs.get(part.graph, "")
             if index.reference and path.endswith(".pt2"):
-                reference = index.files[path].sha256
-                if reference not in buffer_names:
-                    buffer_names[reference] = f"reference_{len(buffer_names)}"
-                    self.register_buffer(buffer_names[reference], _byte_tensor(read(path)))
-                self._references[part.name] = buffer_names[reference]
-            self._texts[part.name] = engine_text(index, target, part, shapes, reference).to_text()
+                program_digest = index.files[path].sha256
+                self._references[part.name] = self._register_file("reference", path, read)
+            self._texts[part.name] = engine_text(index, target, part, shapes, program_digest).to_text()
         self.forward = _make_forward(index, self._run)
+
+    def _register_file(self, kind: str, path: str, read: ReadFile) -> str:
+        """Register the bytes of a package's file as a buffer, if no buffer has them yet. Returns the name of the buffer."""
+        digest = self._index.files[path].sha256
+        if digest not in self._file_buffers:
+            self._file_buffers[digest] = f"{kind}_{len(self._file_buffers)}"
+            self.register_buffer(self._file_buffers[digest], _byte_tensor(read(path)))
+        return self._file_buffers[digest]
 
     def _register_constants(self, part: Partition) -> None:
         """Register the lifted constants of a PyTorch partition as buffers."""
@@ -182,17 +184,11 @@ class _PartitionedModel(torch.nn.Module):
         constants = {
             name: getattr(self, f"constant_{part.graph[:16]}_{number}") for number, name in enumerate(program.constants)
         }
-        weights = iter([getattr(self, f"weight_{slot}") for slot in part.weights])
-        input_values = iter(inputs)
-        weight_names = {node.name for node in program.weight_nodes}
-        arguments = [
-            constants[node.name]
-            if node.name in constants
-            else next(weights)
-            if node.name in weight_names
-            else next(input_values)
-            for node in program.placeholders
-        ]
+        weights = [getattr(self, f"weight_{slot}") for slot in part.weights]
+        values = dict(zip(program.weight_nodes, weights, strict=True)) | dict(
+            zip(program.input_nodes, inputs, strict=True)
+        )
+        arguments = [values[node] if node in values else constants[node.name] for node in program.placeholders]
         results: Sequence[torch.Tensor] = program.exported.graph_module(*arguments)
         return results
 

@@ -4,10 +4,10 @@ Rules
 1. dtype and shape must be equal. Bools and integers must be equal.
 2. NaN equals NaN at the same place, and an infinity equals an infinity of the same sign. All other values are compared as
    numbers. A tensor that is NaN everywhere proves nothing, so it counts as not compared.
-3. The error is max|a-b| / max|b| over the finite numbers. If all of b is zero, the error is 0 or infinite. Fill values
-   do not count in max|b|, because a mask's -1e9 would hide every error. A fill value is equal in both tensors. Its
-   absolute value is at least `SMALLEST_FILL_VALUE`, and a thousand times larger than the other values. At most two
-   numbers that occur several times are fill values.
+3. The error is max|a-b| / max|b| over the finite numbers of the actual tensor a and the expected tensor b. If all of b is
+   zero, the error is 0 or infinite. Fill values do not count in max|b|, because a mask's -1e9 would hide every error. A
+   fill value is equal in both tensors. Its absolute value is at least `SMALLEST_FILL_VALUE`, and a thousand times larger
+   than the other values. There are at most two different fill values, at three or more places together.
 4. Empty tensors of one shape are equal.
 5. Values that rounding decides (`rounding`) are left out. If no value is left, nothing was compared.
 """
@@ -39,47 +39,49 @@ class Deviation:
 EQUAL, NOT_COMPARED = Deviation(0.0), Deviation(0.0, compared=False)
 
 
-def deviation(ours: torch.Tensor, theirs: torch.Tensor, undecided: torch.Tensor | None = None) -> Deviation:
-    """Compare `ours` with `theirs`, the reference. The error is infinite if dtypes, shapes or exact values differ.
+def deviation(actual: torch.Tensor, expected: torch.Tensor, undecided: torch.Tensor | None = None) -> Deviation:
+    """Compare `actual` with `expected`. The error is infinite if dtypes, shapes or exact values differ.
 
-    `undecided` is True at the values that are left out. It has the shape of `theirs`.
+    `undecided` is True at the values that are left out. It has the shape of `expected`.
     """
     left_out_count = int(undecided.sum()) if undecided is not None else 0
     if undecided is None or not left_out_count:
-        return _compare(ours, theirs)
+        return _compare(actual, expected)
     if left_out_count == undecided.numel():  # the shapes may differ, too
         return Deviation(0.0, compared=False, undecided=left_out_count)
-    if ours.shape == theirs.shape:
-        ours, theirs = ours[~undecided], theirs[~undecided]
-    return replace(_compare(ours, theirs), undecided=left_out_count)
+    if actual.shape == expected.shape:
+        actual, expected = actual[~undecided], expected[~undecided]
+    return replace(_compare(actual, expected), undecided=left_out_count)
 
 
-def exact_deviation(ours: torch.Tensor, theirs: torch.Tensor) -> Deviation:
+def exact_deviation(actual: torch.Tensor, expected: torch.Tensor) -> Deviation:
     """Compare two numbers that may not differ at all."""
-    if ours.dtype == theirs.dtype and torch.equal(ours, theirs):
+    if actual.dtype == expected.dtype and torch.equal(actual, expected):
         return EQUAL
-    return _infinite_deviation(f"{ours.tolist()} instead of {theirs.tolist()}")
+    return _infinite_deviation(f"{actual.tolist()} instead of {expected.tolist()}")
 
 
-def _compare(ours: torch.Tensor, theirs: torch.Tensor) -> Deviation:
-    if ours.dtype != theirs.dtype:
-        return _infinite_deviation(f"dtype {_name(ours.dtype)} instead of {_name(theirs.dtype)}")
-    if ours.shape != theirs.shape:
-        return _infinite_deviation(f"shape {list(ours.shape)} instead of {list(theirs.shape)}")
-    if not theirs.numel():
+def _compare(actual: torch.Tensor, expected: torch.Tensor) -> Deviation:
+    if actual.dtype != expected.dtype:
+        return _infinite_deviation(f"dtype {_name(actual.dtype)} instead of {_name(expected.dtype)}")
+    if actual.shape != expected.shape:
+        return _infinite_deviation(f"shape {list(actual.shape)} instead of {list(expected.shape)}")
+    if not expected.numel():
         return EQUAL
-    if not (theirs.is_floating_point() or theirs.is_complex()):
-        different = int((ours != theirs).sum())
-        return _infinite_deviation(f"{different:,} of {theirs.numel():,} values differ") if different else EQUAL
-    same = (ours == theirs) | (torch.isnan(ours) & torch.isnan(theirs))
-    finite = torch.isfinite(ours) & torch.isfinite(theirs)
+    if not (expected.is_floating_point() or expected.is_complex()):
+        different = int((actual != expected).sum())
+        return _infinite_deviation(f"{different:,} of {expected.numel():,} values differ") if different else EQUAL
+    same = (actual == expected) | (torch.isnan(actual) & torch.isnan(expected))
+    finite = torch.isfinite(actual) & torch.isfinite(expected)
     not_finite = int((~(finite | same)).sum())
     if not_finite:
-        return _infinite_deviation(f"{not_finite:,} of {theirs.numel():,} values are NaN or infinite in one of the two")
+        return _infinite_deviation(
+            f"{not_finite:,} of {expected.numel():,} values are NaN or infinite in one of the two"
+        )
     if bool(same.all()):
-        return NOT_COMPARED if bool(torch.isnan(theirs).all()) else EQUAL
-    wide_dtype = torch.complex128 if theirs.is_complex() else torch.float64
-    a, b = ours[finite].to(wide_dtype), theirs[finite].to(wide_dtype)
+        return NOT_COMPARED if bool(torch.isnan(expected).all()) else EQUAL
+    wide_dtype = torch.complex128 if expected.is_complex() else torch.float64
+    a, b = actual[finite].to(wide_dtype), expected[finite].to(wide_dtype)
     largest = largest_magnitude(b, same[finite])
     largest_difference = float((a - b).abs().max())
     if not largest:

@@ -55,8 +55,8 @@ class FloatErrors:
         self._largest: dict[int, float] = {}
         self._means: dict[int, list[tuple[float, int]]] = {}
 
-    def add(self, ours: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
-        """Compare the results `ours` of the quantized model for `inputs`."""
+    def add(self, actual: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
+        """Compare the results `actual` of the quantized model for `inputs`."""
         if self._model.run is None:
             return
         try:
@@ -65,10 +65,10 @@ class FloatErrors:
             first_line = (str(error).splitlines() or [""])[0]
             self._unknown = f"unknown, because the float model fails: {type(error).__name__}: {first_line}"
             return
-        if len(ours) != len(expected):
-            self._unknown = f"unknown, because the float model has {len(expected)} outputs instead of {len(ours)}"
+        if len(actual) != len(expected):
+            self._unknown = f"unknown, because the float model has {len(expected)} outputs instead of {len(actual)}"
             return
-        for number, (a, b) in enumerate(zip(ours, expected, strict=True)):
+        for number, (a, b) in enumerate(zip(actual, expected, strict=True)):
             if b.is_floating_point() and (problem := self._add_output(number, a, b)) is not None:
                 self._unknown = f"unknown for output {number}, which {problem}"
 

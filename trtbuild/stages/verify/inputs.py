@@ -3,9 +3,9 @@
 Rules
 1. The values of an input with a range are drawn uniformly from this range. Without a range, floats are normal, as in the
    trace, and bools are random, with both values in each row.
-2. Without a range, integers are 0 or 1, because the trace has shown that the model accepts these. If an input is an index
-   of table rows (token ids, positions), it may be the index of any row. If it indexes several tables, the smallest one
-   counts.
+2. Without a range, integers are 0 or 1, because the trace has shown that the model accepts these. The values of an input
+   that indexes the rows of a table (token ids, positions) are drawn from all rows. If the input indexes several tables, the
+   smallest table counts.
 3. A file of inputs is a safetensors file, which other tools can read. It contains the model's inputs by name.
 """
 
@@ -82,7 +82,8 @@ def random_inputs(
             value = _random_tensor(getattr(torch, dtype), tuple(shape), end, generator)
         else:
             value = draw_in_range(getattr(torch, dtype), shape, values, generator)
-        if point.zeros and value.is_floating_point() and (values is None or values[0] <= 0 <= values[1]):
+        lowest, highest = values or (-1, 1)
+        if point.zeros and value.is_floating_point() and lowest <= 0 <= highest:
             value = value.masked_fill(torch.rand(tuple(shape), generator=generator) < 0.25, 0.0)
         tensors.append(value)
     return tensors

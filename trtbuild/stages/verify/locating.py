@@ -164,12 +164,12 @@ class _Recorder(torch.fx.Interpreter):
 def _record_values(
     program: Program, values: Sequence[torch.Tensor], calls: Sequence[torch.fx.Node]
 ) -> dict[torch.fx.Node, Any]:
-    """The values of the calls in `calls`."""
+    """The value of each of `calls`. `values` are the arguments of the program."""
     values_by_node: dict[torch.fx.Node, Any] = {}
-    wanted_calls = set(calls)
+    recorded_calls = set(calls)
 
     def record(node: torch.fx.Node, value: Any) -> None:
-        if node in wanted_calls:
+        if node in recorded_calls:
             values_by_node[node] = value
 
     with torch.no_grad():

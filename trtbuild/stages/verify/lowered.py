@@ -6,9 +6,9 @@ Rules
    smaller differences. Values that rounding decides (`rounding`) are not compared.
 2. Each value inside the lowered program must have the dtype and sizes that torch declares. If an operator returns
    another type, and does the same in the traced program, the error is about the model. Otherwise a pass is wrong.
-3. The tolerance of an output follows from the types of the values that it is computed from, in either program. In half
-   precision, such a difference is an error of the model, because half cannot represent a number of the model. The message
-   names the other precisions.
+3. The tolerance of an output follows from the types of the values that it is computed from, in either program. A
+   difference as in rule 1 in half precision is an error of the model, because half cannot represent a number of the model.
+   The message names the other precisions.
 4. If the traced program itself fails on random inputs, nothing is compared.
 5. Matrix products and convolutions of half-precision values are computed in float32 and rounded, as on a GPU. The CPU's
    own kernels for them are several times slower.
@@ -64,8 +64,8 @@ def refuse_another_model(
 ) -> None:
     """Raise InconsistentShapes if `lowered` and `traced` give different results.
 
-    `precisions` are those of the lowered program. For an output that is computed in half precision because of them, raises
-    SourceError with the code ``precision`` instead (rule 3). For an operator whose declared type is wrong, raises
+    `precisions` are those of the lowered program. If an output is computed in half precision because of them, a difference
+    raises SourceError with the code ``precision`` instead (rule 3). An operator whose declared type is wrong raises
     SourceError with the code ``wrong-type``.
     """
     try:

@@ -6,9 +6,9 @@ can change such a result completely, and two correct programs may differ in last
 Rules
 1. If results differ too much, the reference runs again, at most `MAX_RUNS` times. Each time, its floating-point inputs and
    weights are multiplied by random factors from 1 - `amount` to 1 + `amount`. `amount` is the tolerance of the output.
-2. If an integer or a bool changes in one of these runs, rounding decides it. The same is true for a floating-point number
+2. If an integer or a bool changes in one of these runs, rounding decides it. Rounding also decides a floating-point number
    that changes by more than `MAX_TOLERANCES` x `amount` of the largest number. Such a number depends on a decision
-   (``where``, ``round``, `topk`), or the model amplifies errors too much for a comparison.
+   (``where``, ``round``, ``topk``), or the model amplifies errors too much for a comparison.
 3. The reference may change by more than the tolerance in these runs, because the model amplifies errors (``exp`` of a
    large number). Then the change is allowed as an error, up to `MAX_AMPLIFICATION` tolerances. Without this limit a wrong
    conversion could hide in a model with a large tolerance, because the runs change each weight by up to a whole tolerance.
@@ -62,14 +62,14 @@ class PerturbedRuns:
 
 
 def deviations(
-    ours: Tensors, theirs: Tensors, tolerances: Sequence[float], perturbed_runs: PerturbedRuns, *, times: float = 1
+    actual: Tensors, expected: Tensors, tolerances: Sequence[float], perturbed_runs: PerturbedRuns, *, times: float = 1
 ) -> list[Deviation]:
-    """Compare each output with the reference's, `theirs`, and leave out the values that rounding decides.
+    """Compare each output with that of the reference, and leave out the values that rounding decides.
 
     The reference runs again only if an error is more than `times` the tolerance of its output.
     """
-    results = [deviation(a, b) for a, b in zip(ours, theirs, strict=True)]
-    undecided = [torch.zeros(b.shape, dtype=torch.bool) for b in theirs]
+    results = [deviation(a, b) for a, b in zip(actual, expected, strict=True)]
+    undecided = [torch.zeros(b.shape, dtype=torch.bool) for b in expected]
     allowed_errors = [0.0] * len(results)
     for number in range(MAX_RUNS):
         wrong = [
@@ -77,17 +77,17 @@ def deviations(
             for k, tolerance in enumerate(tolerances)
             if not results[k].error <= max(times * tolerance, allowed_errors[k])
         ]
-        for amount in {tolerances[k] for k in wrong}:
+        for amount in {tolerances[k] for k in wrong}:  # outputs with the same tolerance share a run
             changed = perturbed_runs(number, amount)
             if changed is None:
                 continue
             for k in wrong:
                 if tolerances[k] == amount:
-                    undecided[k] |= _decided_by_rounding(changed[k], theirs[k], amount)
-                    change = deviation(changed[k], theirs[k], undecided[k]).error
+                    undecided[k] |= _decided_by_rounding(changed[k], expected[k], amount)
+                    change = deviation(changed[k], expected[k], undecided[k]).error
                     if math.isfinite(change):
                         allowed_errors[k] = max(allowed_errors[k], min(change, MAX_AMPLIFICATION * amount))
-                    result = deviation(ours[k], theirs[k], undecided[k])
+                    result = deviation(actual[k], expected[k], undecided[k])
                     results[k] = replace(result, allowed_error=allowed_errors[k])
         if not wrong:
             break
@@ -111,15 +111,15 @@ def _clamp_to_range(changed: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     return changed.clamp(smallest, largest) if bool(smallest < largest) else changed
 
 
-def _decided_by_rounding(changed: torch.Tensor, theirs: torch.Tensor, amount: float) -> torch.Tensor:
-    """A mask that is True where `changed` differs too much from `theirs` (rules 2 and 4)."""
-    if changed.shape != theirs.shape:
-        return torch.ones(theirs.shape, dtype=torch.bool)
-    same = (changed == theirs) | (torch.isnan(changed) & torch.isnan(theirs))
-    if not (theirs.is_floating_point() or theirs.is_complex()):
+def _decided_by_rounding(changed: torch.Tensor, expected: torch.Tensor, amount: float) -> torch.Tensor:
+    """A mask that is True where `changed` differs too much from `expected` (rules 2 and 4)."""
+    if changed.shape != expected.shape:
+        return torch.ones(expected.shape, dtype=torch.bool)
+    same = (changed == expected) | (torch.isnan(changed) & torch.isnan(expected))
+    if not (expected.is_floating_point() or expected.is_complex()):
         return ~same
-    wide_dtype = torch.complex128 if theirs.is_complex() else torch.float64
-    finite = torch.isfinite(theirs)
-    largest = theirs[finite].to(wide_dtype).abs().max() if bool(finite.any()) else torch.tensor(0.0)
-    near = (changed.to(wide_dtype) - theirs.to(wide_dtype)).abs() <= MAX_TOLERANCES * amount * largest
+    wide_dtype = torch.complex128 if expected.is_complex() else torch.float64
+    finite = torch.isfinite(expected)
+    largest = expected[finite].to(wide_dtype).abs().max() if bool(finite.any()) else torch.tensor(0.0)
+    near = (changed.to(wide_dtype) - expected.to(wide_dtype)).abs() <= MAX_TOLERANCES * amount * largest
     return ~(same | near)

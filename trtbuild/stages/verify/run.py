@@ -10,7 +10,8 @@ Rules
    (`rounding`) are not compared, and the report says how many.
 4. The fault of a wrong partition is located at its smallest wrong point (`locating`).
 5. A model with an ONNX source has no PyTorch program, so the reference is onnxruntime on the CPU.
-6. At the ends of profiles, the state of a model is the state with which a package begins. At random points it is random.
+6. At the min, opt and max of profiles, the state of a model is the state with which a package begins. At random points, the
+   state is random.
 7. The whole model is also compared with the model without its quantizers (`float_errors`). This error is only reported.
 """
 
@@ -115,6 +116,7 @@ class _Verification:
         return values
 
     def _run_point(self, number: int, point: Point) -> None:
+        """Compare each partition and the whole model at a point (rule 1), and add the results to the outcomes."""
         inputs = self._inputs(number)
         try:
             expected = self._reference.run_model(inputs)
@@ -131,18 +133,15 @@ class _Verification:
             results = self._compare_partition(part, reference_inputs, reference_results, number, point)
             if failure_text is None:
                 own_inputs = own_values.inputs_of(part)
-                are_same = all(a is b for a, b in zip(reference_inputs, own_inputs, strict=True))
+                has_same_inputs = all(a is b for a, b in zip(reference_inputs, own_inputs, strict=True))
                 try:
-                    own_values.put(
-                        index,
-                        part,
-                        results
-                        if results is not None and are_same
-                        else self._run_on_own_results(part, own_inputs, point),
-                    )
+                    if results is None or not has_same_inputs:
+                        results = self._run_on_own_results(part, own_inputs, point)
+                    own_values.put(index, part, results)
                 except PartFailed as error:  # an earlier partition gave a wrong index or size
                     failure_text = f"partition {part.name} fails on the results of earlier partitions: {error}"
             reference_values.put(index, part, reference_results)
+        # the outputs of the model, by the partitions that PyTorch has run
         lowered = [reference_values[source] for source in self._partitions.outputs]
         perturbed_runs = self._reference.perturbed_model_runs(inputs, point)
         if expected is None:
@@ -152,25 +151,25 @@ class _Verification:
         if failure_text is not None:
             self._whole_outcome.add(number, [Deviation(math.inf, failure_text)], self._size)
         else:
-            results = [own_values[source] for source in self._partitions.outputs]
-            self._add_outputs(self._whole_outcome, number, results, expected, perturbed_runs)
+            outputs = [own_values[source] for source in self._partitions.outputs]
+            self._add_outputs(self._whole_outcome, number, outputs, expected, perturbed_runs)
             if self._float_errors is not None:
-                self._float_errors.add(results, inputs)
+                self._float_errors.add(outputs, inputs)
 
     def _add_outputs(
         self,
         outcome: Outcome,
         number: int,
-        ours: Sequence[torch.Tensor],
-        theirs: Sequence[torch.Tensor],
+        actual: Sequence[torch.Tensor],
+        expected: Sequence[torch.Tensor],
         perturbed_runs: PerturbedRuns,
     ) -> None:
         """Compare the outputs of a partition or of the whole model at a point, and add the result to `outcome`."""
         allowed = [self._job.tolerances[precision] for precision in outcome.precisions]
-        results = deviations(ours, theirs, allowed, perturbed_runs)
+        results = deviations(actual, expected, allowed, perturbed_runs)
         if outcome is self._whole_outcome or outcome is self._lowered_outcome:
             for position in self._exact_outputs:
-                results[position] = exact_deviation(ours[position], theirs[position])
+                results[position] = exact_deviation(actual[position], expected[position])
         outcome.add(number, results, self._size)
 
     def _precisions(self) -> Iterator[RoundedType]:
@@ -182,13 +181,13 @@ class _Verification:
         self,
         part: Partition,
         inputs: Sequence[torch.Tensor],
-        theirs: Sequence[torch.Tensor],
+        expected: Sequence[torch.Tensor],
         number: int,
         point: Point,
     ) -> Sequence[torch.Tensor] | None:
         """Compare one partition on PyTorch's own values. Returns its results, or None if there are no results."""
         if part.kind == "torch":
-            return theirs
+            return expected
         outcome = self._outcomes[part.name]
         if outcome.unchecked is not None:
             return None
@@ -200,7 +199,7 @@ class _Verification:
         except PartFailed as error:
             outcome.add(number, [Deviation(math.inf, str(error))], self._size)
             return None
-        self._add_outputs(outcome, number, results, theirs, self._reference.perturbed_part_runs(part, inputs, point))
+        self._add_outputs(outcome, number, results, expected, self._reference.perturbed_part_runs(part, inputs, point))
         return results
 
     def _run_on_own_results(

@@ -4,10 +4,10 @@ Rules
 1. All readers of a value in one repeated module share one cast to each dtype. (A repeated module is a module with a
    number in its path, such as ``layers.3``.)
 2. A cast to half belongs to the module that computes the value, and all readers share it. So repeated modules exchange
-   values in half, and equal layers have equal casts. These casts belong to the module that reads the value instead: casts
-   to float32, and casts to half of weights, of constants, and of values that are `WIDE` or wider. A cast between float16
-   and bfloat16 also belongs to the reader, unless the reader has the precision of the model itself. So layers with the
-   precision of the model stay equal beside a layer with another precision.
+   values in half, and equal layers have equal casts. Three kinds of casts belong to the module that reads the value: casts
+   to float32, casts to half of weights, of constants, and of values that are `WIDE` or wider, and casts between float16 and
+   bfloat16. If the reader computes in the precision of the model itself, a cast between float16 and bfloat16 is shared
+   instead. So layers with the precision of the model stay equal beside a layer with another precision.
 3. Weights stay in the dtype in which they are stored. Their casts are nodes, which the compiler folds.
 4. Only float32 values are cast, never integers, booleans and other floating types.
 5. The parameters of a `SCALING` operator (batch normalization) stay float32, even if its input is in half.
@@ -36,7 +36,7 @@ class CastInserter:
     def __init__(self, graph: torch.fx.Graph, dtypes: Dtypes) -> None:
         self._graph = graph
         self._dtypes = dtypes
-        # the nodes that are float32 before casts are inserted, because casts change the dtypes of nodes
+        # collected before casts are inserted, because casts change the dtypes of nodes
         self._float32_nodes = {node for node in graph.nodes if is_float32(node)}
         roles = {node: role_of(node) for node in graph.nodes if node.op == "call_function"}
         self._shape_nodes = {node for node, role in roles.items() if role is Role.SHAPE}
@@ -68,6 +68,7 @@ class CastInserter:
         return list(node.all_input_nodes)
 
     def _cast_to(self, source: torch.fx.Node, dtype: torch.dtype, reader: torch.fx.Node) -> torch.fx.Node:
+        """Return the node from which `reader` reads `source` in `dtype`: a cast, or `source` itself."""
         if source in self._dtypes.half:
             if self._dtypes.half[source] is dtype:
                 return source

@@ -9,8 +9,8 @@ Rules
    mean, the mask on a score before softmax). Otherwise it is half. Batch normalization with the model's own statistics
    counts as arithmetic on an activation. On an input of the model it is float32, because it brings the values into half's
    range.
-3. Data movement has the dtype of its input. If this dtype is float32 and no float32 operator reads the result, data
-   movement is half.
+3. Data movement is float32 if its result is `WIDE` or wider. Otherwise it has the dtype of its input. If this dtype is
+   float32 and no float32 operator reads the result, data movement is half.
 4. Each repeated module (a module with a number in its path, such as ``layers.3``) is decided separately. In rules 2 and 3,
    a reader in another repeated module does not count as a float32 reader. It gets a `HALF` or `UNSEEN` value in half. So
    equal layers stay equal, including the first and the last, and are built once. There is one exception: an `UNSEEN` value
@@ -19,8 +19,8 @@ Rules
 5. The program's inputs and outputs belong to the model itself, not to the layer that reads or computes them.
 6. All nodes of a module that wants float32 are float32. They read and return float32 values without a cast to half, also
    across repeated modules.
-7. A value in float16 that a bfloat16 node reads is cast to bfloat16, and the reverse. Data movement and comparisons in one
-   of the two types do not count values in the other type as half.
+7. A value in one of the two half types is cast if a node in the other half type reads it. Data movement and comparisons in
+   one half type do not count values in the other one as half.
 """
 
 from __future__ import annotations
@@ -81,15 +81,15 @@ class Dtypes:
     """The decisions for one graph. `half` maps each call node that computes in half to its type. All other calls keep their
     dtype.
 
-    `default` is the dtype that the model itself wants, and `wanted` has the dtype that the module of each call node wants.
-    `rules` has the reasons of nodes that are float32. Data movement with such a reason is float32 only if its input is
-    float32, too. `without_cast` contains the nodes that read an `UNSEEN` value without a cast. `ranges` are the ranges of
-    all nodes, for each half type.
+    `default` is the dtype that the model itself requests, and `requested` has the dtype that the module of each call node
+    requests. `rules` has the reasons of nodes that are float32. Data movement with a reason other than `Rule.RANGE` is
+    float32 only if its input is float32, too. `without_cast` contains the nodes that read an `UNSEEN` value without a cast.
+    `ranges` are the ranges of all nodes, for each half type.
     """
 
     half: Mapping[torch.fx.Node, torch.dtype]
     default: torch.dtype
-    wanted: Mapping[torch.fx.Node, torch.dtype]
+    requested: Mapping[torch.fx.Node, torch.dtype]
     rules: Mapping[torch.fx.Node, Rule]
     weights_and_constants: Set[torch.fx.Node]
     without_cast: Set[torch.fx.Node]
@@ -100,14 +100,15 @@ class Dtypes:
         return self.half.get(node, torch.float32)
 
     def half_between_modules(self, source: torch.fx.Node, reader: torch.fx.Node) -> torch.dtype | None:
-        """The half type in which `reader` reads a float32 `source` from another repeated module (rules 4 and 6). None if it
-        reads float32. It is the type that the reader wants; for an output of the model, the type that the source wants."""
+        """The half type in which `reader` reads a float32 `source` from another repeated module (rules 4 and 6); None if it
+        reads float32. The type is the one that the reader's module requests; for an output of the model, the one that the
+        source's module requests."""
         if source in self.weights_and_constants or repeat_of(source) == repeat_of(reader):
             return None
-        wanted = [self.wanted[node] for node in (source, reader) if node in self.wanted]
-        if torch.float32 in wanted or not wanted:
+        requested = [self.requested[node] for node in (source, reader) if node in self.requested]
+        if torch.float32 in requested or not requested:
             return None
-        half = wanted[-1]
+        half = requested[-1]
         source_range = self.ranges[half][source]
         is_half = source_range is Range.HALF or (source_range is Range.UNSEEN and reader not in self.without_cast)
         return half if is_half else None
@@ -121,15 +122,15 @@ def decide_dtypes(
     graph: torch.fx.Graph,
     weights_and_constants: Set[torch.fx.Node],
     default: torch.dtype,
-    wanted: Mapping[torch.fx.Node, torch.dtype],
+    requested: Mapping[torch.fx.Node, torch.dtype],
     ranges: Mapping[torch.dtype, Ranges],
 ) -> Dtypes:
-    """Decide the dtypes of all nodes of `graph`. The model itself wants `default`. `wanted` has the dtype that the module
-    of each call node wants. `ranges` has the result of `trtbuild.stages.lower.half_precision.ranges.find_ranges` for each
-    half type in `wanted`."""
-    rules, without_cast = _find_float32_nodes(graph, wanted, ranges)
+    """Decide the dtypes of all nodes of `graph`. The model itself requests `default`. `requested` has the dtype that the
+    module of each call node requests. `ranges` has the result of
+    `trtbuild.stages.lower.half_precision.ranges.find_ranges` for each half type in `requested`."""
+    rules, without_cast = _find_float32_nodes(graph, requested, ranges)
     half: dict[torch.fx.Node, torch.dtype] = {}
-    dtypes = Dtypes(half, default, wanted, rules, weights_and_constants, without_cast, ranges)
+    dtypes = Dtypes(half, default, requested, rules, weights_and_constants, without_cast, ranges)
     for node in graph.nodes:
         if node.op != "call_function":
             continue
@@ -138,7 +139,7 @@ def decide_dtypes(
             if sources and sources[0] in half:
                 half[node] = half[sources[0]]
             continue
-        dtype = wanted[node]
+        dtype = requested[node]
         if dtype is torch.float32:
             continue
         read_in_half = [dtypes.half_that_is_read(source, node) is dtype for source in sources]
@@ -157,11 +158,13 @@ def decide_dtypes(
 
 
 def _find_float32_nodes(
-    graph: torch.fx.Graph, wanted: Mapping[torch.fx.Node, torch.dtype], ranges_by_dtype: Mapping[torch.dtype, Ranges]
+    graph: torch.fx.Graph,
+    requested: Mapping[torch.fx.Node, torch.dtype],
+    ranges_by_dtype: Mapping[torch.dtype, Ranges],
 ) -> tuple[dict[torch.fx.Node, Rule], set[torch.fx.Node]]:
     """Return the nodes whose value is needed in float32, with the rule, and the nodes that read their input without a cast.
 
-    Data movement among the first nodes is float32 only if its input is float32.
+    The rules of data movement mean the same as in `Dtypes.rules`.
     """
     in_float32: dict[torch.fx.Node, Rule] = {}
     without_cast: set[torch.fx.Node] = set()
@@ -169,11 +172,11 @@ def _find_float32_nodes(
         if node.op != "call_function":
             continue
         role = role_of(node)
-        if wanted[node] is torch.float32:
+        if requested[node] is torch.float32:
             in_float32[node] = Rule.MODULE
             without_cast.add(node)
             continue
-        ranges = ranges_by_dtype[wanted[node]]
+        ranges = ranges_by_dtype[requested[node]]
         if role in (Role.KEEP, Role.COMPARE):
             in_float32[node] = Rule.OPERATOR
             if role is Role.COMPARE or getattr(node.target, "_opname", "") in EXPONENTIAL_OPERATORS:
@@ -184,25 +187,30 @@ def _find_float32_nodes(
         local_readers = [user for user in readers if repeat_of(user) == repeat_of(node)]
         float32_readers = [user for user in local_readers if user.op == "output" or user in in_float32]
         may_be_mask = ranges[node] is Range.UNSEEN and any(user in without_cast for user in readers)
-        rule = Rule.MASK if may_be_mask else None
-        if role is Role.CONTRACTION:
-            rule = Rule.RANGE if widest_input(node, ranges) is Range.BEYOND else None
-        elif role in (Role.ELEMENTWISE, Role.SCALING):
-            if max(widest_input(node, ranges), ranges[node]) >= Range.WIDE:
-                rule = Rule.RANGE
-            elif role is Role.SCALING and ranges[node.all_input_nodes[0]] is Range.UNSEEN:
-                rule = Rule.MODEL_INPUT
-            elif readers and len(float32_readers) == len(readers):
+        rule = _rule_of_ranges(node, role, ranges)
+        if rule is None and role is not Role.CONTRACTION:
+            is_arithmetic = role in (Role.ELEMENTWISE, Role.SCALING)
+            if float32_readers and (not is_arithmetic or len(float32_readers) == len(readers)):  # rules 2 and 3
                 rule = Rule.READERS
-        elif ranges[node] >= Range.WIDE:
-            rule = Rule.RANGE
-        elif float32_readers:
-            rule = Rule.READERS
+            elif may_be_mask:
+                rule = Rule.MASK
         if rule is not None:
             in_float32.setdefault(node, rule)
         if may_be_mask or (rule is not None and any(user in without_cast for user in local_readers)):
             without_cast.add(node)
     return in_float32, without_cast
+
+
+def _rule_of_ranges(node: torch.fx.Node, role: Role, ranges: Ranges) -> Rule | None:
+    """The rule by which the ranges of its input and result keep `node` in float32 (rules 1 to 3); None for no such rule."""
+    if role is Role.CONTRACTION:
+        return Rule.RANGE if widest_input(node, ranges) is Range.BEYOND else None
+    is_arithmetic = role in (Role.ELEMENTWISE, Role.SCALING)
+    if ranges[node] >= Range.WIDE or (is_arithmetic and widest_input(node, ranges) >= Range.WIDE):
+        return Rule.RANGE
+    if role is Role.SCALING and ranges[node.all_input_nodes[0]] is Range.UNSEEN:
+        return Rule.MODEL_INPUT
+    return None
 
 
 def _has_parameters(node: torch.fx.Node) -> bool:

@@ -47,10 +47,12 @@ def decide(program: Program, precisions: Precisions) -> Dtypes:
         *(node for node in program.placeholders if node.name in constants),
     }
     weights_and_constants |= {node for node in program.graph.nodes if node.op == "get_attr"}
-    wanted = {node: _DTYPES[precisions.of(path_of(node))] for node in program.graph.nodes if node.op == "call_function"}
+    requested = {
+        node: _DTYPES[precisions.of(path_of(node))] for node in program.graph.nodes if node.op == "call_function"
+    }
     ranges = {
         _DTYPES[name]: find_ranges(program.graph, constants, _DTYPES[name])
         for name in precisions.names
         if name != "float32"
     }
-    return decide_dtypes(program.graph, weights_and_constants, _DTYPES[precisions.default], wanted, ranges)
+    return decide_dtypes(program.graph, weights_and_constants, _DTYPES[precisions.default], requested, ranges)

@@ -2,10 +2,11 @@
 
 Rules
 1. There are four ranges. `HALF`: the value fits. `UNSEEN`: an input or a weight, or a value that is computed from these
-   alone by operators that keep the range. It may be a mask, and float32 arithmetic reads it without a cast. `WIDE`: the
-   value may leave half's range, or needs more digits than half has (a sum of squares, a tiny epsilon). Arithmetic stays in
-   float32 until an operator whose result fits, or a matrix product, reads the value. `BEYOND`: the value contains numbers
-   that half cannot represent (``torch.finfo.min``, integers). Matrix products that read it stay in float32, too.
+   alone by operators that keep the range. The value may be a mask, so float32 arithmetic reads it without a cast.
+   `WIDE`: the value may leave half's range, or needs more digits than half has (a sum of squares, a tiny epsilon).
+   Arithmetic stays in float32 until an operator whose result fits, or a matrix product, reads the value. `BEYOND`: the
+   value contains numbers that half cannot represent (``torch.finfo.min``, integers). Matrix products that read such a
+   value stay in float32, too.
 2. The range of a constant follows from its values. The values of weights and inputs are not known here. The result of
    arithmetic on an `UNSEEN` and a `HALF` value is `HALF`. The result of a matrix product is `HALF`, or `WIDE` if an input
    is `BEYOND`.
@@ -105,7 +106,7 @@ def _range_of_call(node: torch.fx.Node, ranges_by_node: Mapping[torch.fx.Node, R
 
 
 def _range_of_conversion(node: torch.fx.Node, table_row: Row) -> Range:
-    """The range of a value that was converted from another dtype than float32 (rule 4)."""
+    """The range of a value that is converted from another dtype than float32 (rule 4); `HALF` for other values."""
     name = getattr(node.target, "_opname", "")
     if name in ("_to_copy", "to", "type_as"):
         sources = node.all_input_nodes[:1]
@@ -133,12 +134,12 @@ def _range_of_fill(node: torch.fx.Node, name: str, half: torch.dtype) -> Range:
 
 def _range_of_scalars(node: torch.fx.Node, name: str, half: torch.dtype) -> Range:
     widest = Range.HALF
-    for value in (*node.args, *node.kwargs.values()):  # lists contain sizes
+    for value in (*node.args, *node.kwargs.values()):  # lists are not searched: they contain sizes
         if isinstance(value, torch.fx.Node):
-            # a size that is used as a number: lengths and counts
-            is_scalar = isinstance(value.meta.get("val"), torch.SymInt | torch.SymFloat | int | float)
-            widest = max(widest, Range.WIDE if is_scalar else Range.HALF)
+            is_size = isinstance(value.meta.get("val"), torch.SymInt | torch.SymFloat | int | float)
+            widest = max(widest, Range.WIDE if is_size else Range.HALF)
         elif isinstance(value, int | float) and not isinstance(value, bool):
+            # a bound below 1 may be an epsilon, which half may round to 0
             is_bound = name in _CLAMPING_OPERATORS and abs(value) >= 1.0
             widest = max(widest, Range.HALF if is_bound else _range_of_number(float(value), half))
     return widest

@@ -4,11 +4,11 @@ suitable decomposition in PyTorch.
 Rules
 1. A decomposition is right for all sizes. A *cell* of pooling is the group of elements that gives one element of the
    result. PyTorch's decompositions find the cells for the sizes of the example only. So `functionalize` uses
-   `POOLING_DECOMPOSITIONS` where an axis is dynamic, and `DECOMPOSITIONS` always.
+   `POOLING_DECOMPOSITIONS` if the program pools a dynamic axis, and `DECOMPOSITIONS` always.
 2. A cell of pooling reads only its own elements. A product with a matrix of weights would be shorter, but an infinity in
    one cell would make the others NaN.
 3. Distances are norms of differences. For many rows, eager PyTorch computes Euclidean distances by a matrix product.
-   `_distances` does the same where the sizes are known.
+   `_distances` does the same if a known number of rows is large enough.
 4. The translation of ``diagonal`` multiplies by zeros, so an infinity beside the diagonal would make it NaN. A diagonal
    that may be empty at some sizes stays in PyTorch.
 """
@@ -49,7 +49,7 @@ def _pool_axis(x: torch.Tensor, axis: int, cell_count: Any) -> torch.Tensor:
             return x
         if size % cell_count == 0:
             return x.unflatten(axis, (cell_count, size // cell_count)).mean(axis + 1)
-    most_elements = size // cell_count + 2  # of a cell
+    most_elements = size // cell_count + 2  # no cell has more elements
     cells = torch.arange(cell_count, device=x.device)
     starts = cells * size // cell_count
     ends = ((cells + 1) * size + cell_count - 1) // cell_count
@@ -63,7 +63,7 @@ def _pool_axis(x: torch.Tensor, axis: int, cell_count: Any) -> torch.Tensor:
 
 
 def _distances(x1: torch.Tensor, x2: torch.Tensor, p: float, compute_mode: int | None) -> torch.Tensor:
-    """``_cdist_forward``. For p = 2, the `compute_mode` 1 means always a matrix product, and 2 means never."""
+    """``_cdist_forward``. For p = 2, `compute_mode` 1 uses a matrix product always, 2 never, None and 0 for many rows."""
     rows = [size for size in (x1.shape[-2], x2.shape[-2]) if isinstance(size, int)]
     uses_product = compute_mode == 1 or (compute_mode in (None, 0) and max(rows, default=0) > _PRODUCT_ROWS)
     if p != 2 or not uses_product:
@@ -95,6 +95,7 @@ def _diagonal(x: torch.Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) ->
     if not all(statically_known_true(end >= 1) for end in ends):
         return NotImplemented
     count = torch.sym_min(*ends)
+    # in the flattened matrix, a step along the diagonal is one row and one column
     places = torch.arange(count, device=x.device) * (columns + 1) + (first_row * columns + first_column)
     matrices = x.permute(*others, first, second)
     return matrices.reshape(*matrices.shape[:-2], rows * columns).index_select(-1, places)

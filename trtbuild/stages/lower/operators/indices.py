@@ -45,10 +45,10 @@ def _cast_indices(node: torch.fx.Node) -> None:
 
 def _slice_source(node: torch.fx.Node) -> None:
     target, dim, index, source, *rest = node.args
-    sizes, wanted = source.meta["val"].shape, index.meta["val"].shape
-    if free_unbacked_symbols([*sizes, *wanted]):
+    sizes, index_sizes = source.meta["val"].shape, index.meta["val"].shape
+    if free_unbacked_symbols([*sizes, *index_sizes]):
         return
-    for axis, (size, end) in enumerate(zip(sizes, wanted, strict=True)):
+    for axis, (size, end) in enumerate(zip(sizes, index_sizes, strict=True)):
         # expressions instead of SymInts: comparing SymInts would add guards to the program's symbols
         if _expression(size) != _expression(end):
             last = end if isinstance(end, int) else insert_call(node, _aten.sym_size.int, index, axis)

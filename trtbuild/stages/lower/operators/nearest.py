@@ -1,19 +1,20 @@
 """Write interpolation with the modes ``nearest`` and ``nearest-exact`` as a selection of elements.
 
 PyTorch (``UpSample.h``, ``nearest_neighbor_compute_source_index``) multiplies the index of an output element by a float32
-number and rounds down. ONNX's Resize divides by another float32 number. If the exact product is a whole number, the two may
-round to different elements: with ``scale_factor=1.2``, output element 18 is input element 15 for one and 14 for the other.
-With TensorRT 8.6 on an H200, Resize by 1.7 gave other elements than PyTorch. The quotient of the sizes would explain them.
+number and rounds down. ONNX's Resize divides by another float32 number. If the exact product is a whole number, PyTorch and
+Resize may round to different elements: with ``scale_factor=1.2``, PyTorch copies input element 15 to output element 18, and
+Resize copies 14. With TensorRT 8.6 on an H200, Resize by 1.7 gave other elements than PyTorch. The quotient of the sizes
+would explain them.
 
 Rules
 1. The factor of an axis is ``1 / scale`` if the call has a scale, and ``size / count`` otherwise. `count` is the number of
    output elements.
 2. A call with the mode ``nearest`` keeps its translation if all ways to compute the elements and the sizes agree on every
    axis. They agree for whole numbers up to 40 and for 0.5.
-3. ``nearest-exact`` adds 0.5 to the index. It has no translation, so its calls are written out or stay in PyTorch. On a
-   CPU, PyTorch rounds the place differently from a GPU (it subtracts 0.5 and adds it again), which matters for one of a
-   thousand pairs of sizes. A call stays in PyTorch if its sizes may be such a pair. If both sizes of an axis are dynamic,
-   the call is written as the GPU computes it.
+3. ``nearest-exact`` adds 0.5 to the index. It has no translation, so its calls are written out or stay in PyTorch.
+   PyTorch's kernel for a CPU subtracts 0.5 and adds 0.5 again, so it rounds differently from the kernel for a GPU. This
+   matters for one of a thousand pairs of sizes. A call stays in PyTorch if its sizes may be such a pair. If both sizes of
+   an axis are dynamic, the call is written as the GPU computes it.
 4. A call whose sizes depend on data does not change.
 """
 
@@ -47,7 +48,7 @@ _TARGETS: Mapping[Any, bool] = {
     for packet in packets
     for overload in (packet.default, packet.vec)
 }
-#: Elements of a dynamic axis for which the ways to compute the element are compared.
+#: The ways to compute the elements of a dynamic axis are compared for sizes up to this one.
 _LARGEST_SIZE = 4096
 #: Whole numbers by which the sizes of an axis may be related.
 _MULTIPLES = range(1, 17)
@@ -92,7 +93,7 @@ def _elements(node: torch.fx.Node, axis: int, count: Any, scale: float | None) -
     if scale is None or node.target._overloadname == "vec":
         return elements
     last = call(operator.sub, size, 1) if isinstance(size, torch.fx.Node) else size - 1
-    return call(_aten.clamp.default, elements, None, last)  # other sizes than the scale gives
+    return call(_aten.clamp.default, elements, None, last)  # `count` may be larger than the scale gives
 
 
 def _size(node: torch.fx.Node, axis: int) -> Any:
@@ -113,10 +114,11 @@ def _counts(node: torch.fx.Node, scales: Sequence[float | None]) -> list[Any]:
     if sizes is not None:
         return list(sizes)
     counts: list[Any] = list(node.meta["val"].shape[2:])
-    for number, (count, scale) in enumerate(zip(counts, scales, strict=True)):
+    for position, (count, scale) in enumerate(zip(counts, scales, strict=True)):
         if not isinstance(count, int):
-            size = insert_call(node, torch.sym_float, _size(node, number + 2))
-            counts[number] = insert_call(node, math.trunc, insert_call(node, operator.mul, size, scale))
+            axis = position + 2  # the first two axes are not interpolated
+            size = insert_call(node, torch.sym_float, _size(node, axis))
+            counts[position] = insert_call(node, math.trunc, insert_call(node, operator.mul, size, scale))
     return counts
 
 
@@ -132,16 +134,16 @@ def _scales(node: torch.fx.Node, axis_count: int) -> list[float | None]:
 
 def _is_unambiguous(size: Any, count: Any, scale: float | None) -> bool:
     """Whether all ways to compute the elements of an axis agree (rule 2)."""
-    numbers = isinstance(size, int) and isinstance(count, int)
-    if scale is not None:
-        if numbers and count != math.floor(size * scale):
+    has_known_sizes = isinstance(size, int) and isinstance(count, int)
+    if scale is not None and has_known_sizes:
+        if count != math.floor(size * scale):
             return False  # the translation of the overload `default` ignores the scale
-        if numbers:
-            return _scale_agrees(scale, count) and _quotient_selects(scale, size, count)
+        return _scale_agrees(scale, count) and _quotient_selects(scale, size, count)
+    if scale is not None:
         return (
             _sizes_agree(scale) and _scale_agrees(scale, math.ceil(_LARGEST_SIZE * scale)) and _quotients_select(scale)
         )
-    if numbers:
+    if has_known_sizes:
         return _quotient_agrees(size, count)
     for multiple in _MULTIPLES:
         if statically_known_true(count == multiple * size):
@@ -170,6 +172,7 @@ def _devices_agree(size: Any, count: Any, scale: float | None, symbols: Symbols)
 
 @functools.lru_cache(maxsize=4096)
 def _exact_places_agree(factor: float, count: int) -> bool:
+    """Whether a CPU and a GPU select the same element for each of `count` output elements of an axis (rule 3)."""
     places, narrow = torch.arange(count, dtype=torch.float32) + 0.5, torch.tensor(factor, dtype=torch.float32)
     product = places * narrow
     fused = (places.double() * narrow.double() - 0.5).float()  # a CPU may round once after the multiplication
@@ -180,6 +183,7 @@ def _exact_places_agree(factor: float, count: int) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _scale_agrees(scale: float, count: int) -> bool:
+    """Whether PyTorch and Resize, with this scale, select the exact element for each of `count` output elements."""
     places = torch.arange(count, dtype=torch.float32)
     narrow = torch.tensor(scale, dtype=torch.float32)
     ways = (places * (1.0 / scale), places / narrow)
@@ -209,6 +213,7 @@ def _sizes_agree(scale: float) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _quotient_agrees(size: int, count: int) -> bool:
+    """Whether all ways to compute the elements from the quotient of the sizes give the exact elements."""
     places = torch.arange(count, dtype=torch.float32)
     scale = torch.tensor(count, dtype=torch.float32) / torch.tensor(size, dtype=torch.float32)
     exact = torch.arange(count) * size // count

@@ -1,8 +1,9 @@
 """Write the padding of an average out, if the windows of the average may end outside of it.
 
-With `ceil_mode`, the last window may end after the padding. PyTorch divides its sum by the number of its elements: those of
-the padding count, and those after the padding do not. With TensorRT 8.6 on an H200, such averages were wrong by up to
-a third, and those that count only elements of the input were right. So the padding becomes a part of the input.
+With `ceil_mode`, the last window may end after the padding. PyTorch divides the sum of this window by the number of its
+elements: elements of the padding count, and elements after the padding do not. With TensorRT 8.6 on an H200, such averages
+were wrong by up to a third, and averages that count only elements of the input were right. So the padding becomes a part
+of the input.
 
 In PyTorch, no window begins in the padding after the input. If the padding is a part of the input, one may begin there. A
 call that may have such a window, or that has dynamic sizes, does not change, and stays in PyTorch.
@@ -30,21 +31,26 @@ def _write(node: torch.fx.Node) -> None:
     source, kernel = node.args[:2]
     stride = argument_of(node, 2, "stride", []) or kernel
     padding = argument_of(node, 3, "padding", []) or [0]
-    ceils = argument_of(node, 4, "ceil_mode", False)
+    is_ceil_mode = argument_of(node, 4, "ceil_mode", False)
     counts_padding = argument_of(node, 5, "count_include_pad", True)
-    if not (ceils and counts_padding) or argument_of(node, 6, "divisor_override", None) is not None:
+    if not (is_ceil_mode and counts_padding) or argument_of(node, 6, "divisor_override", None) is not None:
         return
     axes = _AXES[node.target]
     padding, kernel, stride = (list(values) * (axes if len(values) == 1 else 1) for values in (padding, kernel, stride))
     sizes, counts = source.meta["val"].shape[-axes:], node.meta["val"].shape[-axes:]
     padded = [size + 2 * amount for size, amount in zip(sizes, padding, strict=True)]
     if any(
-        not isinstance(size, int) or -((kernel_size - size) // step) + 1 != count
+        not isinstance(size, int) or _window_count(size, kernel_size, step) != count
         for size, kernel_size, step, count in zip(padded, kernel, stride, counts, strict=True)
     ):
-        return
+        return  # a dynamic size, or a window that PyTorch leaves out because it begins after the input
     if any(padding):
         amounts = [amount for axis in reversed(padding) for amount in (axis, axis)]
         source = insert_call(node, _aten.constant_pad_nd.default, source, amounts, 0.0)
     node.args = (source, kernel, stride, [0] * axes, True, False)
     node.kwargs = {}
+
+
+def _window_count(size: int, kernel_size: int, step: int) -> int:
+    """The number of windows on an axis without padding in `ceil_mode`: the quotient is rounded up."""
+    return -((kernel_size - size) // step) + 1

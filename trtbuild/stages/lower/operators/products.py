@@ -1,4 +1,4 @@
-"""Leave out the term of a product that is multiplied by zero.
+"""Leave out the term of a matrix product that ``beta=0`` multiplies.
 
 PyTorch does not read the first argument of ``baddbmm(x, a, b, beta=0)``. The ONNX translation multiplies it by 0, so NaN
 and infinity in it would become NaN.
@@ -23,7 +23,7 @@ _PRODUCTS = {
 
 
 def drop_zero_terms(program: Program, request: Request) -> Program:
-    """Return `program`, in which no term is multiplied by the number 0."""
+    """Return `program` without the first argument of products whose `beta` is the number 0."""
     return change_calls(program, frozenset(_PRODUCTS), _drop_term)
 
 

@@ -75,10 +75,10 @@ def divide_sizes_as_python(program: Program, request: Request) -> Program:
 
 def _make_divisible(node: torch.fx.Node) -> None:
     dividend, divisor = node.args
-    values = _value(dividend), _value(divisor)
-    if not all(isinstance(value, int | torch.SymInt) for value in values):
+    dividend_value, divisor_value = _value(dividend), _value(divisor)
+    if not all(isinstance(value, int | torch.SymInt) for value in (dividend_value, divisor_value)):
         return
-    if statically_known_true(values[0] >= 0) and statically_known_true(values[1] > 0):
+    if statically_known_true(dividend_value >= 0) and statically_known_true(divisor_value > 0):
         return
     remainder = insert_call(node, operator.mod, dividend, divisor)
     node.args = (insert_call(node, operator.sub, dividend, remainder), divisor)

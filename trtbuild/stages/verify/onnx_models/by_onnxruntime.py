@@ -75,6 +75,7 @@ class _Session:
         self._narrow_outputs = {
             name: _NARROW_DTYPE_OF_ONNX[type_] for name, type_ in types.items() if type_ in _NARROW_DTYPE_OF_ONNX
         }
+        # rewrite the model (rules 1 and 4)
         small_types = external_types(model)
         if small_types:
             model = convert_to_int8(model)
@@ -89,6 +90,7 @@ class _Session:
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.log_severity_level = 4
+        # pass pointers to the weights (rule 2)
         names, values, self._weight_arrays = [], [], []
         for tensor in model.graph.initializer:
             if tensor.data_location == onnx.TensorProto.EXTERNAL:
@@ -104,7 +106,7 @@ class _Session:
                         f"the weight {tensor.name} is {array.dtype}, which is not its type in the model"
                     ) from error
         options.add_external_initializers(names, values)
-        self._values = values
+        self._values = values  # the session has pointers to their memory
         self.size_bytes = sum(array.nbytes for array in self._weight_arrays)
         try:
             self._session = onnxruntime.InferenceSession(

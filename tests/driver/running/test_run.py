@@ -75,7 +75,7 @@ def test_a_package_may_be_named_by_its_directory(small: Small, request_: Request
 def test_inputs_that_do_not_fit_have_the_error_of_a_call(request_: Request) -> None:
     with pytest.raises(CallRefused, match=r"17.*1 to 16"):
         run(request_, "ranker", inputs=["x=random:17x8"], device="cpu")
-    with pytest.raises(CallRefused):
+    with pytest.raises(CallRefused, match="axis 1 is 9, and must be 8"):
         run(request_, "ranker", inputs=["x=random:2x9"], device="cpu")
 
 

@@ -89,6 +89,7 @@ def test_every_file_that_was_read_is_a_prerequisite(built: CommandLine) -> None:
             "notes/a note.txt",
             "settings $x.txt",
             "link.txt",
+            "target.txt",
             "configs",
             str(built.project.parent / "width.txt"),
         ]

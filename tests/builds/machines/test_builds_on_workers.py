@@ -19,8 +19,8 @@ from tests.conftest import CommandLine, ran, step
 from tests.driver.farm.servers import (
     Certificates,
     Process,
-    ended,
     free_port,
+    killed_at_end,
     make_certificates,
     scheduler_process,
     worker_process,
@@ -54,10 +54,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     base = tmp_path_factory.mktemp("cluster")
     certificates, port = make_certificates(base / "certificates"), free_port()
     address = f"tls://127.0.0.1:{port}"
-    with ended(scheduler_process(port, base, certificates)):
+    with killed_at_end(scheduler_process(port, base, certificates)):
         environment = {**certificates.environment, "TRTBUILD_CACHE_DIR": str(base / "cache")}
         worker = worker_process(address, base / "worker", environment, "--slots", "2")
-        with ended(worker):
+        with killed_at_end(worker):
             yield Cluster(address, certificates, worker, base / "cache")
 
 
@@ -110,7 +110,7 @@ def test_two_builds_of_two_caches_share_one_compilation(cluster: Cluster, builds
     environment = {**os.environ, **cluster.environment, "TRTBUILD_REMOTES": remote}
     environment["TRTBUILD_CACHE_DIR"] = str(tmp_path / "worker cache")
     command = [sys.executable, "-m", "trtbuild", "build", "--json", "--workers", cluster.address]
-    with ended(worker_process(cluster.address, tmp_path / "far", environment, "--slots", "1")):
+    with killed_at_end(worker_process(cluster.address, tmp_path / "far", environment, "--slots", "1")):
         running = [
             subprocess.Popen(
                 command,

@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import CommandLine
 from tests.driver.farm import servers
-from tests.driver.farm.servers import ended, free_port, scheduler_process, worker_process
+from tests.driver.farm.servers import free_port, killed_at_end, scheduler_process, worker_process
 from tests.driver.verification.conftest import write_words
 from tests.projects import copy_project
 
@@ -41,7 +41,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     port = free_port()
     address = f"tcp://127.0.0.1:{port}"
     environment = {"TRTBUILD_CACHE_DIR": str(base / "cache"), "PYTHONPATH": PRETENDED_GPU}
-    with ended(scheduler_process(port, base)), ended(worker_process(address, base / "worker", environment)):
+    with (
+        killed_at_end(scheduler_process(port, base)),
+        killed_at_end(worker_process(address, base / "worker", environment)),
+    ):
         yield Site(address, base / "worker", trtbuild)
 
 
@@ -120,7 +123,10 @@ def test_a_target_without_a_fitting_worker_is_not_run(site: Site, tmp_path: Path
     port = free_port()
     address = f"tcp://127.0.0.1:{port}"
     environment = {"TRTBUILD_CACHE_DIR": str(site.trtbuild.cache)}
-    with ended(scheduler_process(port, tmp_path)), ended(worker_process(address, tmp_path / "cpu", environment)):
+    with (
+        killed_at_end(scheduler_process(port, tmp_path)),
+        killed_at_end(worker_process(address, tmp_path / "cpu", environment)),
+    ):
         document = site.trtbuild("verify", "net", "--workers", address, "--force")
     (model,) = document["models"]
     (not_run,) = model["not_run"]

@@ -20,11 +20,12 @@ from trtbuild.errors import UsageError
 
 
 def git(folder: Path, *arguments: str) -> str:
+    """Run git in a folder. Return its standard output."""
     settings = ("-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "protocol.file.allow=always")
-    done = subprocess.run(
+    process = subprocess.run(
         ["git", *settings, *arguments], cwd=folder, check=True, capture_output=True, text=True, timeout=60
     )
-    return done.stdout.strip()
+    return process.stdout.strip()
 
 
 def commit(folder: Path) -> None:
@@ -47,7 +48,7 @@ def repository(tmp_path: Path) -> Path:
     return root
 
 
-#: Model → what its trace has observed. Model `new` was never traced.
+#: Model → the kind, path and state of each observation of its trace. Model `new` was never traced.
 OBSERVED = {
     "a": [("file", "models/a.py", "1"), ("listing", "data", "2"), ("file", "models", DIRECTORY)],
     "b": [("file", "models/b.py", "1"), ("file", "models/late.py", ABSENT), ("file", "linked.py", "3")],
@@ -58,12 +59,14 @@ def answer(root: Path, revision: str = "HEAD", **observed: Any) -> Affected:
     """The answer for the plans of `OBSERVED`, without a store."""
     plans = {}
     for name, entries in {**OBSERVED, "new": [], **observed}.items():
-        verdict, reason = ("run", "it was not built") if name == "new" else ("hit", "recorded")
+        verdict, reason_text = ("run", "it was not built") if name == "new" else ("hit", "recorded")
         model: Any = SimpleNamespace(name=name, weights=None, plugins=None, source=SimpleNamespace(file=None))
         plan = ModelPlan(model, cast(Any, None))
-        plan.steps[f"{name}/trace"] = Step(f"{name}/trace", name, "trace", cast(Any, verdict), Reason("new", reason))
-        seen = tuple(Observation(Dependency(cast(Any, kind), path), state) for kind, path, state in entries)
-        plan.user_code["trace"] = UserCode(cast(Any, None), seen)
+        plan.steps[f"{name}/trace"] = Step(
+            f"{name}/trace", name, "trace", cast(Any, verdict), Reason("new", reason_text)
+        )
+        observations = tuple(Observation(Dependency(cast(Any, kind), path), state) for kind, path, state in entries)
+        plan.user_code["trace"] = UserCode(cast(Any, None), observations)
         plans[name] = plan
     workspace = SimpleNamespace(
         project=root / "project",
@@ -74,11 +77,11 @@ def answer(root: Path, revision: str = "HEAD", **observed: Any) -> Affected:
     return affected.affected(cast(Workspace, workspace), revision)
 
 
-def codes(root: Path, revision: str = "HEAD") -> str:
-    """The models whose files have changed, as one text. Model `new` is always affected."""
+def changed_models(root: Path, revision: str = "HEAD") -> str:
+    """The names of the models whose files have changed, as one text. Model `new` must be affected."""
     document = answer(root, revision)
-    entry = {model.model: model for model in document.models}["new"]
-    assert entry.affected
+    (new,) = [model for model in document.models if model.model == "new"]
+    assert new.affected
     return "".join(model.model for model in document.models if model.code == "changed" and model.model != "new")
 
 
@@ -105,7 +108,7 @@ def test_the_models_that_a_change_touches(repository: Path, command: str, models
     subprocess.run(command, shell=True, cwd=repository / "project", check=True)
     if committed and command != "true":
         commit(repository)
-    assert codes(repository, base) == models
+    assert changed_models(repository, base) == models
 
 
 def test_a_model_that_was_never_traced_is_affected_and_says_why(repository: Path) -> None:
@@ -150,7 +153,7 @@ def test_an_unknown_revision_is_refused(repository: Path, revision: str) -> None
     with pytest.raises(UsageError, match="this repository has no such commit") as caught:
         changes_since(repository / "project", revision)
     assert "name a commit" in str(caught.value)
-    assert not (repository / "x").exists()
+    assert not list(repository.rglob("x")), "git took the revision for the option --output"
 
 
 def test_a_range_is_refused(repository: Path) -> None:

@@ -34,11 +34,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
 
 @pytest.fixture
 def trtbuild(built: CommandLine) -> Iterator[CommandLine]:
+    """The built project. After the test, its manifest, sources and weights are as before."""
     yield built
     write_project(built.project)
 
 
 def changes_by_area(document: Any) -> dict[str, list[str]]:
+    """Area → the changes in it, such as ``changed rows.x.max``."""
     changes: dict[str, list[str]] = {}
     for entry in document["differences"]:
         changes.setdefault(entry["area"], []).append(f"{entry['change']} {entry['name']}")
@@ -56,22 +58,23 @@ def test_equal_sides_exit_with_0(trtbuild: CommandLine, sides: tuple[str, str]) 
     assert "no differences" in trtbuild.run("diff", *sides).stdout
 
 
-def test_a_range_that_only_one_side_declares_is_a_difference() -> None:
+def test_declared_ranges_are_compared_and_a_shape_of_one_side_is_not() -> None:
     def subject(**fields: Any) -> Subject:
         inputs = {"ids": {"dtype": "int64", "keyword": False, **fields}}
         return Subject("net", "package", "net", "index", inputs, {}, {}, {}, "float32")
 
-    def found(was: Subject, now: Subject) -> list[tuple[str, str, Any, Any]]:
+    def changes(was: Subject, now: Subject) -> list[tuple[str, str, Any, Any]]:
         return [(entry.change, entry.name, entry.was, entry.now) for entry in differences(was, now)]
 
     unlimited, limited, with_traced_shape = subject(), subject(range=[0, 9]), subject(shape=[["sym", 0]])
-    assert found(unlimited, limited) == [("added", "ids.range", None, [0, 9])]
-    assert found(limited, unlimited) == [("removed", "ids.range", [0, 9], None)]
-    assert found(limited, subject(range=[0, 5])) == [("changed", "ids.range", [0, 9], [0, 5])]
-    assert found(limited, limited) == found(unlimited, with_traced_shape) == found(with_traced_shape, unlimited) == []
+    assert changes(unlimited, limited) == [("added", "ids.range", None, [0, 9])]
+    assert changes(limited, unlimited) == [("removed", "ids.range", [0, 9], None)]
+    assert changes(limited, subject(range=[0, 5])) == [("changed", "ids.range", [0, 9], [0, 5])]
+    assert changes(limited, limited) == []
+    assert changes(unlimited, with_traced_shape) == changes(with_traced_shape, unlimited) == []
 
 
-def test_a_fine_tune_changes_named_weights_and_their_engines(trtbuild: CommandLine) -> None:
+def test_after_a_fine_tune_the_changed_weight_and_its_engine_are_named(trtbuild: CommandLine) -> None:
     write_weights(trtbuild.project / "net.safetensors", BLOCKS, changed="layers.1.linear.bias")
     document = trtbuild("diff", "old", "net", expect=1)
     assert changes_by_area(document) == {
@@ -80,7 +83,6 @@ def test_a_fine_tune_changes_named_weights_and_their_engines(trtbuild: CommandLi
     }
     (engine,) = [entry for entry in document["differences"] if entry["area"] == "engines"]
     assert [part["part"].split(".")[0] for part in engine["parts"]] == ["weights"]
-    assert not list((trtbuild.project / "old").glob("*.tmp"))
 
 
 def test_a_builder_setting_is_named_in_each_engine(trtbuild: CommandLine) -> None:
@@ -98,7 +100,7 @@ def test_fields_of_the_manifest_are_compared_without_a_build(trtbuild: CommandLi
     assert document["b"]["known_from"] == "manifest"
     changes = changes_by_area(document)
     assert changes["profiles"] == ["changed rows.x.max"]
-    assert changes["dims"] == ["changed x.0.max"] or len(changes["dims"]) == 1
+    assert changes["dims"] == ["changed x_0.max"]
     assert changes["precision"] == ["changed precision"]
     assert changes["targets"] == ["added ampere"]
     assert changes["unknown"] == ["changed net/trace"]
@@ -122,7 +124,7 @@ def test_another_graph_is_a_changed_partition(trtbuild: CommandLine) -> None:
     assert changes["engines"] == ["changed layers.0@ada"]
     assert "weights" not in changes
     write_project(trtbuild.project)
-    trtbuild("build")
+    trtbuild("build")  # the next tests need the first package again
 
 
 def test_without_records_only_the_indexes_are_compared(trtbuild: CommandLine, tmp_path: Path) -> None:

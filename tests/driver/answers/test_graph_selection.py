@@ -24,6 +24,7 @@ PRODUCERS = {
 
 @pytest.fixture(autouse=True)
 def _two_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the workspace by one with the models `m` and `n`, which have the steps of `PRODUCERS`."""
     plans = {}
     for model in ("m", "n"):
         plan = ModelPlan(cast(Any, SimpleNamespace(name=model)), cast(Any, None))
@@ -36,6 +37,7 @@ def _two_models(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def steps(**selection: str) -> list[str]:
+    """The ids of the selected steps."""
     graph = inquiries.graph(cast(Request, None), **selection)
     names = [node.id for node in graph.nodes]
     assert all(source in names and end in names for source, end in graph.edges)

@@ -1,4 +1,4 @@
-"""`trtbuild init`: its files are right and build, and it overwrites nothing."""
+"""`trtbuild init`: its files can be built, and it overwrites nothing."""
 
 from __future__ import annotations
 
@@ -113,9 +113,7 @@ def test_targets_are_the_gpus_of_this_machine_or_a_default_that_can_be_built(
     assert [target.name for target in model.targets] == document.targets
     assert model.precision == ("float16" if 75 in targets else "float32")
     warnings = " ".join(document.warnings)
-    assert ("SM 90, which tensorrt-rtx does not support" in warnings) == (
-        toolchain.gpu_sms == (90,) and targets == [89]
-    )
+    assert ("SM 90, which tensorrt-rtx does not support" in warnings) == (toolchain.gpu_sms == (90,))
     assert ("pip install" in document.next[0]) == (toolchain.version is None)
 
 

@@ -86,13 +86,13 @@ def test_the_file_stays_small_and_keeps_the_newest_builds(tmp_path: Path) -> Non
     path = tmp_path / ".trtbuild" / build_history.FILE
     path.parent.mkdir()
     line = b'{"finished_s":%d,"ok":true,"hits":1,"misses":0,"saved_s":0,"built_s":0,"reasons":{}}\n'
-    most = build_history.MOST_BUILDS + build_history.SLACK
-    path.write_bytes(b"".join(line % number for number in range(most)))
+    line_count = build_history.MOST_BUILDS + build_history.SLACK
+    path.write_bytes(b"".join(line % number for number in range(line_count)))
     note_build(tmp_path, a_build())
     builds = read_builds(tmp_path)
     assert len(builds) == build_history.MOST_BUILDS
     assert builds[-1].misses == 2, "the newest build is the last"
-    assert builds[0].finished_s == most + 1 - build_history.MOST_BUILDS
+    assert builds[0].finished_s == line_count + 1 - build_history.MOST_BUILDS
 
 
 def test_a_damaged_line_costs_only_that_line(tmp_path: Path) -> None:
@@ -104,18 +104,18 @@ def test_a_damaged_line_costs_only_that_line(tmp_path: Path) -> None:
 
 
 def test_simultaneous_builds_lose_no_line(tmp_path: Path) -> None:
-    children = []
+    pids = []
     for _ in range(4):
-        child = os.fork()
-        if child == 0:
+        pid = os.fork()
+        if pid == 0:
             try:
                 for _ in range(25):
                     note_build(tmp_path, a_build())
             finally:
                 os._exit(0)
-        children.append(child)
-    for child in children:
-        os.waitpid(child, 0)
+        pids.append(pid)
+    for pid in pids:
+        os.waitpid(pid, 0)
     assert len(read_builds(tmp_path)) == 100
 
 

@@ -32,7 +32,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def fill(store: LocalStore | RemoteStore, root: Path) -> list[Record]:
-    """Write three records of engines that were last used days ago. The first is the oldest."""
+    """Write three records of engines. They were last used eight, seven and six days ago."""
     records = []
     for number in range(3):
         plan = store.put_bytes(b"%d" % number * 9000)
@@ -45,18 +45,19 @@ def fill(store: LocalStore | RemoteStore, root: Path) -> list[Record]:
     return records
 
 
-def fill_shared(root: Path) -> list[Record]:
+def fill_shared_directory(root: Path) -> list[Record]:
     store = RemoteStore(DirectoryTransport(RemoteSettings("team", root.as_uri())), "team")
     records = fill(store, root)
     store.close()
     return records
 
 
-def records_exist(root: Path, records: list[Record]) -> list[bool]:
+def which_exist(root: Path, records: list[Record]) -> list[bool]:
+    """For each record, whether the store has it."""
     return [(root / "ac" / record.recipe.key[:2] / record.recipe.key).exists() for record in records]
 
 
-def lock_of(record: Record) -> str:
+def lock_text(record: Record) -> str:
     step = LockedStep(record.recipe.key, {"plan": record.outputs["plan"]})
     return lockfile.to_text(Lock("linux", {"engine": 1}, {}, {"vit": LockedModel({}, {}, {"vit/engine/a@ada": step})}))
 
@@ -68,13 +69,13 @@ def collect(project: Path, max_size: str | None = None, max_age: str | None = No
 def test_records_in_lock_files_are_kept(project: Path) -> None:
     root = project.parent / "cache"
     records = fill(LocalStore(root), root)
-    (project / "trtbuild.lock").write_text(lock_of(records[0]))
-    (project / "release.lock").write_text(lock_of(records[2]))
+    (project / "trtbuild.lock").write_text(lock_text(records[0]))
+    (project / "release.lock").write_text(lock_text(records[2]))
     document = collect(project, "0B", locks=[str(project / "release.lock")])
-    assert records_exist(root, records) == [True, False, True]
+    assert which_exist(root, records) == [True, False, True]
     assert document.kept_because == {"pinned": 2} and document.cache == str(root)
     collect(project, "0B")
-    assert records_exist(root, records) == [True, False, False]
+    assert which_exist(root, records) == [True, False, False]
 
 
 def test_the_size_on_the_command_line_overrides_the_configured_size(
@@ -84,17 +85,17 @@ def test_the_size_on_the_command_line_overrides_the_configured_size(
     records = fill(LocalStore(root), root)
     monkeypatch.setenv("TRTBUILD_CACHE_MAX_SIZE", "1B")
     collect(project, "1GiB")
-    assert records_exist(root, records) == [True] * 3
+    assert which_exist(root, records) == [True] * 3
     collect(project)
-    assert records_exist(root, records) == [False] * 3
+    assert which_exist(root, records) == [False] * 3
 
 
 def test_a_shared_directory_is_collected(project: Path) -> None:
     root = project.parent / "share"
-    records = fill_shared(root)
-    (project / "release.lock").write_text(lock_of(records[0]))
+    records = fill_shared_directory(root)
+    (project / "release.lock").write_text(lock_text(records[0]))
     document = collect(project, None, "3d", directory=str(root), locks=[str(project / "release.lock")])
-    assert records_exist(root, records) == [True, False, False]
+    assert which_exist(root, records) == [True, False, False]
     assert (document.records_removed, document.blobs_condemned, document.cache) == (2, 4, str(root))
     assert not (root / "format").exists() and not (project.parent / "cache").exists()
 
@@ -103,7 +104,7 @@ def test_a_local_store_elsewhere_is_collected_like_the_projects_store(project: P
     root = project.parent / "other"
     records = fill(LocalStore(root), root)
     document = collect(project, None, "7d", directory=str(root))
-    assert records_exist(root, records) == [False, True, True]
+    assert which_exist(root, records) == [False, True, True]
     assert (document.blobs_removed, document.blobs_condemned) == (2, 0)
     assert not (root / "gc").exists()
     with pytest.raises(UsageError, match="local store"):
@@ -112,10 +113,10 @@ def test_a_local_store_elsewhere_is_collected_like_the_projects_store(project: P
 
 def test_invalid_arguments_are_rejected_before_anything_is_removed(project: Path) -> None:
     root = project.parent / "share"
-    records = fill_shared(root)
+    records = fill_shared_directory(root)
     for options in ({"grace": "10m"}, {"grace": "soon"}, {"locks": ["absent.lock"]}):
         with pytest.raises(UsageError):
             collect(project, "0B", directory=str(root), **options)
     with pytest.raises(StoreUnavailable, match="not a cache"):
         collect(project, "0B", directory=str(project))
-    assert records_exist(root, records) == [True] * 3
+    assert which_exist(root, records) == [True] * 3

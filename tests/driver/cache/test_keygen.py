@@ -61,13 +61,13 @@ def test_the_configured_keys_are_used(tmp_path: Path) -> None:
     Signer("ci", bytes(32)).save(tmp_path / "ci.key")
     from_file = user_keys.keyring(TrustSettings(signing_key_file=tmp_path / "ci.key", domain="pr-7"), environ(tmp_path))
     from_text = user_keys.keyring(TrustSettings(signing_key=Signer("ci", bytes(32)).text()), environ(tmp_path))
-    (first,), (second,) = from_file.sign(KEY, DOCUMENT), from_text.sign(KEY, DOCUMENT)
-    assert (first.domain, second.domain) == ("pr-7", "ci")
-    assert first.public_key == second.public_key
-    assert "@" in first.builder
+    (of_file,), (of_text,) = from_file.sign(KEY, DOCUMENT), from_text.sign(KEY, DOCUMENT)
+    assert (of_file.domain, of_text.domain) == ("pr-7", "ci")
+    assert of_file.public_key == of_text.public_key
+    assert "@" in of_file.builder
     reader = user_keys.keyring(TrustSettings(keys=(Signer("ci", bytes(32)).trusted,)), environ(tmp_path))
-    assert reader.refusal(KEY, DOCUMENT, [second]) is None
-    assert reader.refusal(KEY, DOCUMENT, [first]) == "signed for domain pr-7; this machine reads ci"
+    assert reader.refusal(KEY, DOCUMENT, [of_text]) is None
+    assert reader.refusal(KEY, DOCUMENT, [of_file]) == "signed for domain pr-7; this machine reads ci"
     assert not (tmp_path / "state").exists()
 
 

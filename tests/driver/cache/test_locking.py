@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,8 +31,6 @@ from trtbuild.store.local.local import LocalStore
 LISTING = 'import os\nimport torch\nfrom models.layer import width\n\nos.listdir(".")\n'
 #: A second model with the source of `net`, for the manifest.
 TWIN = '  twin: {source: {python: "models.net:build"}, inputs: {x: {}}, profiles: [rows], targets: [ada]}\n'
-
-
 ENGINE = "net/engine/model@ada"
 
 
@@ -69,8 +66,8 @@ def lock_of(trtbuild: CommandLine) -> Lock:
     return from_text((trtbuild.project / "trtbuild.lock").read_text())
 
 
-def installed(folder: Path, **versions: str) -> dict[str, str]:
-    """Write the metadata of these distributions. Return environment variables with which Python finds it first."""
+def install_versions(folder: Path, **versions: str) -> dict[str, str]:
+    """Write the metadata of these distributions. Return variables with which Python finds this metadata first."""
     for name, version in versions.items():
         information = folder / f"{name.replace('-', '_')}-{version}.dist-info"
         information.mkdir(parents=True)
@@ -96,12 +93,14 @@ def test_a_lock_has_the_keys_and_digests_of_all_results(trtbuild: CommandLine) -
     plan = trtbuild("plan")
     document = trtbuild("lock")
     assert document["ok"] and document["written"] and not document["existed"]
+    engine_bytes = step(plan, ENGINE)["outputs"]["plan"]["size"]
     assert document["models"] == [
-        {"model": "net", "steps": 6, "engines": 1, "targets": ["ada"]}
-        | {"engine_bytes": step(plan, ENGINE)["outputs"]["plan"]["size"]}
+        {"model": "net", "steps": 6, "engines": 1, "targets": ["ada"], "engine_bytes": engine_bytes}
     ]
     lock = lock_of(trtbuild)
-    assert {name: entry.key for name, entry in lock.steps.items()} == {e["id"]: e["key"] for e in plan["steps"]}
+    assert {name: entry.key for name, entry in lock.steps.items()} == {
+        each["id"]: each["key"] for each in plan["steps"]
+    }
     for name in (ENGINE, "net/package"):
         outputs = {kind: output.to_json() for kind, output in lock.steps[name].outputs.items()}
         assert outputs and outputs.items() <= step(plan, name)["outputs"].items()
@@ -167,7 +166,7 @@ def test_rejects_a_lock_of_one_target_or_an_unknown_model(locked: CommandLine) -
     assert "'nett'" in locked("lock", "nett", expect=2)["errors"][0]["text"]
 
 
-def test_an_unreadable_lock_is_an_error_for_every_command_except_lock_upgrade(locked: CommandLine) -> None:
+def test_an_unreadable_lock_is_an_error_and_lock_upgrade_replaces_it(locked: CommandLine) -> None:
     edit(locked.project / "trtbuild.lock", ' "platform"', '<<<<<<< HEAD\n "platform"')
     for command in ("build", "plan", "lock"):
         (error,) = locked(command, expect=2)["errors"]
@@ -183,7 +182,7 @@ def test_an_unreadable_lock_is_an_error_for_every_command_except_lock_upgrade(lo
 def test_with_a_newer_toolchain_locked_results_are_hits_and_no_engine_is_built(
     locked: CommandLine, tmp_path: Path
 ) -> None:
-    newer = installed(tmp_path / "site", **{"tensorrt-rtx": "99.0"})
+    newer = install_versions(tmp_path / "site", **{"tensorrt-rtx": "99.0"})
     assert ran(locked("build", "--frozen", environment=newer)) == {}
     assert locked("lock", "--check", environment=newer)["ok"]
     upgraded = locked("plan", "--upgrade", environment=newer)
@@ -204,7 +203,7 @@ def test_with_a_newer_toolchain_locked_results_are_hits_and_no_engine_is_built(
 
 
 def test_with_a_newer_torch_the_locked_trace_is_used_and_nothing_is_traced(locked: CommandLine, tmp_path: Path) -> None:
-    newer = installed(tmp_path / "site", torch="99.0", numpy="99.0")
+    newer = install_versions(tmp_path / "site", torch="99.0", numpy="99.0")
     document = locked("build", "--frozen", environment=newer)
     assert ran(document) == {}
     assert "trtbuild.lock names it" in step(document, "net/trace")["reason"]["text"]
@@ -222,7 +221,7 @@ def test_with_a_newer_torch_the_locked_trace_is_used_and_nothing_is_traced(locke
 
 
 def test_the_lock_does_not_apply_to_a_model_that_it_does_not_contain(locked: CommandLine, tmp_path: Path) -> None:
-    newer = installed(tmp_path / "site", **{"tensorrt-rtx": "99.0"})
+    newer = install_versions(tmp_path / "site", **{"tensorrt-rtx": "99.0"})
     edit(locked.project / "trtbuild.yaml", "models:\n", f"models:\n{TWIN}")
     plan = locked("plan", environment=newer)
     assert step(plan, ENGINE)["verdict"] == "hit"
@@ -237,8 +236,8 @@ def test_the_error_about_another_pinned_version_names_manifest_and_lock(locked: 
     (error,) = locked("build", expect=2)["errors"]
     assert (error["type"], error["file"]) == ("LockFileError", "trtbuild.yaml")
     text = (locked.project / "trtbuild.lock").read_text()
-    line = next(number for number, text in enumerate(text.splitlines(), 1) if '"ada"' in text)
-    assert f"pinned to tensorrt-rtx 98.0, and trtbuild.lock:{line} has {version}" in error["text"]
+    line_number = next(number for number, line in enumerate(text.splitlines(), 1) if '"ada"' in line)
+    assert f"pinned to tensorrt-rtx 98.0, and trtbuild.lock:{line_number} has {version}" in error["text"]
     assert step(locked("plan", "--upgrade", expect=2), "net/partition")["verdict"] == "run"
 
 
@@ -326,20 +325,22 @@ def test_a_depfile_names_the_lock(locked: CommandLine) -> None:
 
 
 @pytest.fixture
-def aged(locked: CommandLine) -> Iterator[CommandLine]:
+def aged(locked: CommandLine) -> CommandLine:
     """A locked project in which all entries of the cache are one day old."""
     yesterday = time.time() - 86400
     for path in locked.cache.rglob("*"):
         if path.is_file():
             os.utime(path, (yesterday, yesterday))
-    yield locked
+    return locked
 
 
 def kept_because(trtbuild: CommandLine, pinned: frozenset[str]) -> dict[str, Any]:
+    """Collect all of the cache except the pinned keys. Return why entries were kept: reason → number of entries."""
     return dict(collect(LocalStore(trtbuild.cache), max_size=0, pinned=pinned).kept_because)
 
 
 def fresh_checkout(trtbuild: CommandLine) -> None:
+    """Remove the files that a build has written into the project, as in a new clone."""
     for folder in (".trtbuild", "dist"):
         shutil.rmtree(trtbuild.project / folder)
 
@@ -348,12 +349,12 @@ def test_locked_results_are_kept_and_stay_hits(aged: CommandLine) -> None:
     pinned = pinned_keys(aged.project, store=LocalStore(aged.cache))
     assert set(lock_of(aged).by_key) < pinned  # the links of the trace are pinned, too
     reasons = kept_because(aged, pinned)
-    assert reasons["pinned"] > 6
+    assert reasons["pinned"] > 6  # six steps, and the links of the trace
     fresh_checkout(aged)
     assert ran(aged("build", "--frozen")) == {}
 
 
-def test_without_a_lock_the_results_are_removed(aged: CommandLine) -> None:
+def test_results_that_are_not_pinned_are_removed(aged: CommandLine) -> None:
     assert "pinned" not in kept_because(aged, frozenset())
     fresh_checkout(aged)
     assert aged("build", "--frozen", expect=3)
@@ -401,6 +402,6 @@ def test_the_lock_file_is_json_and_its_keys_lead_to_records(locked: CommandLine)
 
 def test_cache_gc_keeps_locked_results(aged: CommandLine) -> None:
     document = aged("cache", "gc", "--max-size", "0B")
-    assert document["kept_because"]["pinned"] > 6
+    assert document["kept_because"]["pinned"] > 6  # six steps, and the links of the trace
     fresh_checkout(aged)
     assert ran(aged("build", "--frozen")) == {}

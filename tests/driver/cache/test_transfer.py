@@ -102,8 +102,12 @@ def check_all_hits(trtbuild: CommandLine, environment: dict[str, str] | None = N
     """Check that a build has only hits, that its engines are written, and that the cache has no damage."""
     document = trtbuild("build", "--frozen", environment=environment)
     assert {each["verdict"] for each in document["steps"]} == {"hit"}
-    assert sorted(path.name for path in trtbuild.project.glob("dist/first/engines/*/*.plan"))
+    assert list(trtbuild.project.glob("dist/first/engines/*/*.plan"))
     assert verify(LocalStore(trtbuild.cache)).damage == ()
+
+
+def _ignore_progress(what: str, done: int, total: int, unit: str) -> None:
+    """Ignore the progress of a transfer."""
 
 
 # -- a remote
@@ -188,7 +192,7 @@ def test_a_package_with_a_damaged_index_is_built_again(
     assert shared is not None and shared.outputs == record.outputs, "the right record is in the remote again"
 
 
-def test_a_push_continues_where_it_was_interrupted(built: CommandLine, share: Path, remote: dict[str, str]) -> None:
+def test_a_push_sends_only_what_the_remote_lacks(built: CommandLine, share: Path, remote: dict[str, str]) -> None:
     first = built("cache", "push", environment=remote)["remotes"][0]
     second = built("cache", "push", environment=remote)["remotes"][0]
     assert (second["records_sent"], second["bytes_sent"]) == (0, 0)
@@ -201,7 +205,7 @@ def test_a_push_continues_where_it_was_interrupted(built: CommandLine, share: Pa
     (share / "cas" / layers[:2] / layers).unlink()
     third = built("cache", "push", environment=remote)["remotes"][0]
     assert third["records_sent"] == 1
-    assert third["bytes_sent"] == record.outputs["layers"].size or third["bytes_sent"] < first["bytes_sent"] / 2
+    assert third["bytes_sent"] == record.outputs["layers"].size, (third, record, first)
     assert (share / "cas" / layers[:2] / layers).is_file()
 
 
@@ -289,11 +293,11 @@ def test_the_remote_option_accepts_names_of_suitable_remotes(built: CommandLine,
     assert built("cache", "push", "--remote", "mine", environment=two_remotes)["remotes"][0]["name"] == "mine"
 
 
-def test_a_pull_sends_nothing(built: CommandLine, elsewhere: CommandLine, share: Path, tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    remotes = {"TRTBUILD_REMOTES": f"team=rw:file://{tmp_path / 'empty'}"}
-    elsewhere("cache", "pull", environment=remotes, expect=1)
-    assert not list((tmp_path / "empty").glob("*c*/*/*"))
+def test_a_pull_sends_nothing(built: CommandLine, elsewhere: CommandLine, share: Path, remote: dict[str, str]) -> None:
+    shutil.copytree(built.cache, elsewhere.cache)
+    write_weights(elsewhere.project / "net.safetensors", WEIGHTS, seed=1)  # so the pull looks into the remote
+    elsewhere("cache", "pull", environment=remote, expect=1)
+    assert not [*share.glob("ac/*/*"), *share.glob("cas/*/*")]
 
 
 def test_damaged_bytes_are_not_sent(
@@ -393,7 +397,9 @@ def test_incomplete_results_are_left_out_and_named(built: CommandLine, elsewhere
     assert f"left out  record {key}" in click.unstyle("\n".join(transfers.export_lines(decode(CacheExport, exported))))
 
 
-def test_files_that_are_not_bundles_are_rejected(elsewhere: CommandLine, tmp_path: Path) -> None:
+def test_rejects_files_that_are_not_bundles_and_a_model_together_with_all(
+    elsewhere: CommandLine, tmp_path: Path
+) -> None:
     absent = elsewhere("cache", "import", str(tmp_path / "absent"), expect=2)
     assert "No such file" in absent["errors"][0]["text"]
     (tmp_path / "page").write_text("<html>")
@@ -412,18 +418,19 @@ def test_an_export_that_cannot_be_written_is_an_error(built: CommandLine, tmp_pa
 
 
 @pytest.fixture
-def keys(elsewhere: CommandLine, tmp_path: Path) -> Callable[[str], tuple[str, str]]:
+def create_key(elsewhere: CommandLine, tmp_path: Path) -> Callable[[str], tuple[str, str]]:
     """A function that creates a signing key, and returns its file and its public key."""
 
-    def make(name: str) -> tuple[str, str]:
+    def create(name: str) -> tuple[str, str]:
         file = tmp_path / f"{name}.key"
         document = elsewhere("cache", "keygen", "--name", name, "--out", str(file))
         return str(file), document["public"]
 
-    return make
+    return create
 
 
-def signatures(cache: Path) -> Counter[str]:
+def signature_counts(cache: Path) -> Counter[str]:
+    """Signer → number of its signatures in the records of a cache."""
     counts: Counter[str] = Counter()
     for path in cache.glob("ac/*/*"):
         entry = action_result.ActionResult.from_bytes(path.read_bytes())
@@ -432,10 +439,10 @@ def signatures(cache: Path) -> Counter[str]:
 
 
 def test_signatures_are_transferred_unchanged_and_only_trusted_records_are_accepted(
-    elsewhere: CommandLine, tmp_path: Path, keys: Callable[[str], tuple[str, str]], remote: dict[str, str]
+    elsewhere: CommandLine, tmp_path: Path, create_key: Callable[[str], tuple[str, str]], remote: dict[str, str]
 ) -> None:
-    file, public = keys("ci")
-    _, other_public = keys("other")
+    file, public = create_key("ci")
+    _, other_public = create_key("other")
     signing = {"TRTBUILD_SIGNING_KEY_FILE": file}
     elsewhere("build", "second", environment=signing)
     exported = elsewhere("cache", "export", str(tmp_path / "bundle"), "second", environment=signing)
@@ -443,7 +450,7 @@ def test_signatures_are_transferred_unchanged_and_only_trusted_records_are_accep
 
     trusting = CommandLine(elsewhere.project, tmp_path / "trusting", {"TRTBUILD_TRUSTED_KEYS": public})
     assert trusting("cache", "import", str(tmp_path / "bundle"))["records"] == exported["records"]
-    assert signatures(trusting.cache) == Counter(ci=exported["records"])
+    assert signature_counts(trusting.cache) == Counter(ci=exported["records"])
     assert {each["verdict"] for each in trusting("build", "second", "--frozen")["steps"]} == {"hit"}
 
     distrusting = CommandLine(elsewhere.project, tmp_path / "distrusting", {"TRTBUILD_TRUSTED_KEYS": other_public})
@@ -456,10 +463,10 @@ def test_signatures_are_transferred_unchanged_and_only_trusted_records_are_accep
 
 
 def test_records_that_only_this_machine_has_signed_are_not_sent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: Callable[[str], tuple[str, str]]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, create_key: Callable[[str], tuple[str, str]]
 ) -> None:
     monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv("TRTBUILD_TRUSTED_KEYS", keys("ci")[1])
+    monkeypatch.setenv("TRTBUILD_TRUSTED_KEYS", create_key("ci")[1])
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("TRTBUILD_REMOTES", "")
     local = wiring.open_local(tmp_path, wiring.trust_policy(wiring.load_configuration(tmp_path).trust))
@@ -500,30 +507,24 @@ def test_pointers_are_sent_after_the_records_that_they_lead_to(tmp_path: Path) -
     )
     stages = {record.recipe.key: record.recipe.stage for record in records}
     sent = [stages[name] for method, kind, name, _ in transport.calls if (method, kind) == ("put", "ac")]
-    assert len(sent) == len(records) and "partition" not in sent[12:]
+    assert len(sent) == len(records) and sent[:12] == ["partition"] * 12
 
 
-def _ignore_progress(what: str, done: int, total: int, unit: str) -> None:
-    """Ignore the progress of a transfer."""
-
-
-def test_the_documents_are_json_objects_with_a_schema(
-    built: CommandLine, remote: dict[str, str], tmp_path: Path
-) -> None:
-    schemas: dict[str, Any] = {
+def test_each_document_has_its_schema(built: CommandLine, remote: dict[str, str], tmp_path: Path) -> None:
+    documents: dict[str, Any] = {
         "push": built("cache", "push", environment=remote),
         "pull": built("cache", "pull", environment=remote),
         "export": built("cache", "export", str(tmp_path / "bundle")),
         "import": built("cache", "import", str(tmp_path / "bundle")),
     }
-    for name, document in schemas.items():
+    for name, document in documents.items():
         assert document["schema"] == f"trtbuild.cache-{name}/1"
-        assert json.loads(json.dumps(document)) == document and isinstance(document["ok"], bool)
+        assert document["ok"] is True
 
 
 @pytest.mark.parametrize("local_is_accepted", [True, False])
 @pytest.mark.parametrize("in_remote", [True, False])
-def test_a_record_that_a_lock_refuses_does_not_replace_the_locked_record(
+def test_a_pull_takes_the_locked_record_and_otherwise_keeps_a_local_record_that_the_lock_accepts(
     tmp_path: Path, in_remote: bool, local_is_accepted: bool
 ) -> None:
     recipe = Recipe("engine", 1, (("number", 1),))
@@ -537,8 +538,8 @@ def test_a_record_that_a_lock_refuses_does_not_replace_the_locked_record(
     store = LayeredStore(local, [RemoteStore(transport, "team")])
 
     def refuses(key: str, record: Record, is_local: bool) -> str | None:
-        wrong = record.outputs["plan"].size != len(b"locked") and not (is_local and local_is_accepted)
-        return "not the locked one" if wrong else None
+        is_locked_record = record.outputs["plan"].size == len(b"locked")
+        return None if is_locked_record or (is_local and local_is_accepted) else "not the locked one"
 
     store.refusal_of = refuses
     missing, _ = transfer.fetch_incomplete_records(store, [recipe.key], _ignore_progress)

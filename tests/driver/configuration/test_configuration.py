@@ -67,11 +67,13 @@ class Home:
         self.file.chmod(0o600)
 
     def load(self, text: str | None = None, **variables: str) -> Configuration:
+        """Write `text`, if any, into the file, and load the configuration with these environment variables."""
         if text is not None:
             self.write(text)
         return configuration.load({"HOME": str(self.root), **variables}, self.project)
 
-    def refused(self, text: str | None = None, **variables: str) -> ConfigurationError:
+    def load_error(self, text: str | None = None, **variables: str) -> ConfigurationError:
+        """The error of `load`. It must have a hint."""
         with pytest.raises(ConfigurationError) as caught:
             self.load(text, **variables)
         assert caught.value.hint
@@ -114,7 +116,7 @@ def test_every_entry_of_the_file_is_read(home: Home) -> None:
     ],
 )
 def test_a_wrong_entry_of_workers_is_an_error_with_its_line(home: Home, text: str, problem: str) -> None:
-    error = home.refused(text)
+    error = home.load_error(text)
     assert error.text == problem
     assert error.line == 2
 
@@ -172,7 +174,7 @@ def test_without_configuration_no_module_is_imported(home: Home) -> None:
 @pytest.mark.parametrize("name", configuration.VARIABLES)
 def test_an_empty_variable_counts_as_not_set(home: Home, name: str) -> None:
     if name == "TRTBUILD_TRUSTED_KEYS":
-        assert "would trust every signature" in str(home.refused(ALL_ENTRIES, TRTBUILD_TRUSTED_KEYS=" "))
+        assert "would trust every signature" in str(home.load_error(ALL_ENTRIES, TRTBUILD_TRUSTED_KEYS=" "))
     elif name == "TRTBUILD_REMOTES":
         assert home.load(ALL_ENTRIES, TRTBUILD_REMOTES="").remotes == ()
         assert home.load(ALL_ENTRIES, TRTBUILD_REMOTES="").trust == home.load(ALL_ENTRIES).trust
@@ -200,7 +202,7 @@ def test_the_path_of_the_file_comes_from_the_variable_or_the_config_home(home: H
 
 def test_a_named_file_must_exist_and_the_default_file_need_not(home: Home, tmp_path: Path) -> None:
     assert home.load() == Configuration(path=str(home.file))
-    error = home.refused(TRTBUILD_CONFIG=str(tmp_path / "none.toml"))
+    error = home.load_error(TRTBUILD_CONFIG=str(tmp_path / "none.toml"))
     assert error.file == str(tmp_path / "none.toml")
     assert "does not exist" in error.text
     assert error.exit_code == 2
@@ -209,20 +211,20 @@ def test_a_named_file_must_exist_and_the_default_file_need_not(home: Home, tmp_p
 def test_a_project_cannot_configure_itself_by_being_the_home_directory(home: Home) -> None:
     home.write(ALL_ENTRIES)
     home.project = home.root
-    error = home.refused()
+    error = home.load_error()
     assert "is inside the project" in error.text
     assert home.load(TRTBUILD_CONFIG=str(home.file)).remotes
     link = home.root.parent / "link"
     link.symlink_to(home.root)
     home.project = link
-    home.refused()
+    home.load_error()
 
 
 def test_a_default_file_that_cannot_be_read_is_an_error(home: Home) -> None:
     """The file may revoke trusted keys, so it must not be ignored."""
     home.file.parent.rmdir()
     home.file.parent.symlink_to(home.file.parent)  # a loop
-    assert "cannot be read" in home.refused().text
+    assert "cannot be read" in home.load_error().text
     home.file.parent.unlink()
     home.file.parent.write_text("a file, so there is nothing below it")
     assert home.load() == Configuration(path=str(home.file))
@@ -276,7 +278,7 @@ def test_no_file_of_a_project_is_read(home: Home, monkeypatch: pytest.MonkeyPatc
     ],
 )
 def test_an_error_in_the_file_names_file_and_line(home: Home, text: str, line: int, message: str, hint: str) -> None:
-    error = home.refused(text)
+    error = home.load_error(text)
     assert (error.file, error.line) == (str(home.file), line)
     assert message in error.text
     assert hint in str(error.hint)
@@ -304,14 +306,14 @@ def test_an_error_in_the_file_names_file_and_line(home: Home, text: str, line: i
     ],
 )
 def test_an_error_in_a_variable_names_the_variable(home: Home, name: str, value: str, message: str) -> None:
-    error = home.refused(**{name: value})
+    error = home.load_error(**{name: value})
     assert error.text.startswith(f"{name}: ")
     assert message in error.text
     assert error.file is None
 
 
 def test_all_problems_are_reported_at_once(home: Home) -> None:
-    error = home.refused("[cache]\nmax_size = 'x'\n[trust]\ndomain = '%'\nsize = 1\n", TRTBUILD_REMOTES="a")
+    error = home.load_error("[cache]\nmax_size = 'x'\n[trust]\ndomain = '%'\nsize = 1\n", TRTBUILD_REMOTES="a")
     assert isinstance(error, ConfigurationErrors)
     assert {(problem.line, problem.text.split()[0]) for problem in error.problems} == {
         (2, "'x'"),
@@ -323,7 +325,7 @@ def test_all_problems_are_reported_at_once(home: Home) -> None:
 
 
 def test_only_one_key_signs(home: Home) -> None:
-    error = home.refused(TRTBUILD_SIGNING_KEY="x", TRTBUILD_SIGNING_KEY_FILE="/x")
+    error = home.load_error(TRTBUILD_SIGNING_KEY="x", TRTBUILD_SIGNING_KEY_FILE="/x")
     assert "only one signing key" in error.text
     result = home.load(ALL_ENTRIES, TRTBUILD_SIGNING_KEY="from the environment").trust
     assert (result.signing_key, result.signing_key_file) == ("from the environment", None)
@@ -346,9 +348,9 @@ def test_a_trusted_key_may_be_a_table(home: Home) -> None:
     table = f"[[trust.keys]]\nname = 'ci'\nkey = '{encoded}'\n"
     assert home.load(table).trust.keys == (parse_trusted(KEY),)
     for bad in (f"{{name = 'ci', key = '{encoded}', expired = 2030-01-31}}", "{name = 'ci'}", "{key = 'x'}"):
-        home.refused(f"[trust]\nkeys = [{bad}]\n")
-    home.refused(f"[trust]\nkeys = [{{name = 'ci', key = '{encoded}', domains = 'ci'}}]\n")
-    home.refused(f"[trust]\nkeys = [{{name = 'ci', key = '{encoded}', expires = 2030}}]\n")
+        home.load_error(f"[trust]\nkeys = [{bad}]\n")
+    home.load_error(f"[trust]\nkeys = [{{name = 'ci', key = '{encoded}', domains = 'ci'}}]\n")
+    home.load_error(f"[trust]\nkeys = [{{name = 'ci', key = '{encoded}', expires = 2030}}]\n")
 
 
 def test_no_secret_is_in_a_message_or_repr(home: Home) -> None:
@@ -368,11 +370,11 @@ def test_no_secret_is_in_a_message_or_repr(home: Home) -> None:
             if word == f"team=rw:{urls[0]}":  # the only valid value
                 assert secret not in repr(home.load(TRTBUILD_REMOTES=word))
                 continue
-            error = home.refused(TRTBUILD_REMOTES=word)
+            error = home.load_error(TRTBUILD_REMOTES=word)
             assert secret not in f"{error!r}{error}{error.__cause__}{error.__context__}", word
     assert secret not in repr(home.load(TRTBUILD_SIGNING_KEY=secret))
     private = Signer.new("ci").text()
-    error = home.refused(TRTBUILD_TRUSTED_KEYS=private)
+    error = home.load_error(TRTBUILD_TRUSTED_KEYS=private)
     assert private.rpartition(":")[2] not in str(error)
 
 

@@ -122,7 +122,7 @@ def test_rejects_pipes_directories_and_binary_or_large_files_without_waiting(tmp
         with pytest.raises(ConfigurationError, match=message) as caught:
             config_file.read(str(path), must_exist=False)
         assert caught.value.file == str(path)
-    assert caught.value.hint
+        assert caught.value.hint
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")

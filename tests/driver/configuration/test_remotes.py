@@ -71,7 +71,7 @@ def test_rejects_urls(tmp_path: Path, url: str, message: str, hint: str) -> None
 
 @pytest.mark.parametrize("name", ["local", "built", "1st", "a.b", "ä", "a" * 33, "a:b"])
 def test_rejects_names(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigurationError):
+    with pytest.raises(ConfigurationError, match=r"is not a valid name of a remote|no remote may be called"):
         load(tmp_path, f"{name}=rw:file:///mnt/cache")
 
 

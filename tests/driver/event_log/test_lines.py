@@ -66,12 +66,12 @@ def test_the_newest_builds_are_kept(tmp_path: Path) -> None:
         kept.write(PLANNED)
         kept.write(BuildWarning(at_s=1.0, text=str(number)))
         kept.close()
-    found = [read_events(path) for path in kept_builds(tmp_path)]
-    assert len(found) == MOST_BUILDS
-    newest = found[0][-1]
+    builds = [read_events(path) for path in kept_builds(tmp_path)]
+    assert len(builds) == MOST_BUILDS
+    newest = builds[0][-1]
     assert isinstance(newest, BuildWarning)
     assert newest.text == str(MOST_BUILDS + 2)
-    assert found[0][:2] == [START, PLANNED], "events before the first plan are kept, too"
+    assert builds[0][:2] == [START, PLANNED], "events before the first plan are kept, too"
 
 
 def test_a_command_without_a_plan_leaves_no_file(tmp_path: Path) -> None:

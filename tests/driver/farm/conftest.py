@@ -1,4 +1,4 @@
-"""One scheduler for the tests of this folder, and a project whose workers pretend to compile."""
+"""One scheduler for the tests of this folder, whose workers pretend to compile, and a directory for the workers."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.driver.farm.site import Driver, Site, pretend
+from tests.driver.farm.cluster import Cluster, Driver, pretend_to_compile
 from trtbuild.driver.configuration import Configuration
 from trtbuild.driver.farm import performing
 from trtbuild.driver.farm.connecting import connected  # noqa: F401 (Dask is loaded before the tests)
 
 
 @pytest.fixture(scope="session")
-def scheduler() -> Iterator[Site]:
-    site = Site()
-    yield site
-    site.close()
+def scheduler() -> Iterator[Cluster]:
+    cluster = Cluster()
+    yield cluster
+    cluster.close()
 
 
 @pytest.fixture
-def site(scheduler: Site, project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+def cluster(scheduler: Cluster, project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     """The scheduler, without workers."""
     real_answer = performing._answer
 
@@ -29,7 +29,7 @@ def site(scheduler: Site, project: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
         return scheduler.behaviours.get(name, real_answer)(text, name)
 
     monkeypatch.setattr(performing, "_answer", answer)
-    monkeypatch.setattr(performing, "call", pretend)
+    monkeypatch.setattr(performing, "call", pretend_to_compile)
     yield scheduler
     scheduler.clear()
 
@@ -46,6 +46,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def driver(site: Site, project: Path) -> Driver:
+def driver(cluster: Cluster, project: Path) -> Driver:
     """A build on the same host as its workers."""
-    return Driver(site.client, project, Configuration())
+    return Driver(cluster.client, project, Configuration())

@@ -1,16 +1,18 @@
 """A Dask preload: the worker pretends to compile. ``TRTBUILD_TEST_PRETENDS`` says how.
 
-``compile``: as `site.pretend`. ``wait``: the first compiler writes its pid to the file ``begun`` in the worker's directory,
-and then waits until it is killed; later ones compile. ``wait-in-write``: the same, in the middle of writing a blob.
+``compile``: each job calls `pretend_to_compile`. ``wait``: the first job writes its pid to the file ``begun`` in the
+worker's directory, and then waits until it is killed; later jobs pretend to compile. ``wait-in-write``: like ``wait``, but
+the first job waits in the middle of writing a blob. ``wait-always``: each job writes its pid and waits.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 from typing import Any
 
-from tests.driver.farm.site import pretend
+from tests.driver.farm.cluster import pretend_to_compile
 from trtbuild.core.engines.engine_job import EngineJob
 from trtbuild.driver.farm import performing
 from trtbuild.driver.project import wiring
@@ -27,17 +29,17 @@ def dask_setup(worker: Any) -> None:
 def compile_or_wait(pool: Any, task: str, job: EngineJob) -> Reply:
     begun = performing.directory() / "begun"
     how = os.environ["TRTBUILD_TEST_PRETENDS"]
-    always = how.endswith("-always")
-    if how.startswith("wait") and (always or not begun.exists()):
-        if how.startswith("wait-in-write"):
-            with wiring.open_local(performing.directory()).open_writer() as writer:
-                writer.write(bytes(1 << 20))
-                _wait(begun)
+    is_first = not begun.exists()
+    if how == "wait-always" or (how == "wait" and is_first):
         _wait(begun)
-    return pretend(pool, task, job)
+    elif how == "wait-in-write" and is_first:
+        with wiring.open_local(performing.directory()).open_writer() as writer:
+            writer.write(bytes(1 << 20))
+            _wait(begun)
+    return pretend_to_compile(pool, task, job)
 
 
-def _wait(begun: Any) -> None:
+def _wait(begun: Path) -> None:
     with begun.open("a") as file:
         file.write(f"{os.getpid()}\n")
     time.sleep(_WAIT_S)

@@ -1,4 +1,4 @@
-"""Schedulers and workers as real processes on 127.0.0.1, with certificates that this process makes."""
+"""Schedulers and workers as real processes on 127.0.0.1, and certificates for them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def make_certificates(folder: Path) -> Certificates:
     keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
     names = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)]) for text in ("test authority", "127.0.0.1")]
     files = Certificates(folder / "ca.pem", folder / "cert.pem", folder / "key.pem")
-    for number, path in enumerate((files.ca, files.cert)):
+    for number, path in enumerate((files.ca, files.cert)):  # number 0 is the authority, which signs both
         certificate = (
             x509.CertificateBuilder()
             .subject_name(names[number])
@@ -128,7 +128,7 @@ def worker_process(
 
 
 @contextlib.contextmanager
-def ended(*processes: Process) -> Iterator[None]:
+def killed_at_end(*processes: Process) -> Iterator[None]:
     """Kill the processes at the end of the block."""
     try:
         yield
@@ -139,13 +139,13 @@ def ended(*processes: Process) -> Iterator[None]:
 
 def worker_pids(process: Process) -> list[int]:
     """The pids of the Dask workers that ``trtbuild worker`` has started."""
-    found = []
+    pids = []
     for pid in descendants(process.popen.pid):
         with contextlib.suppress(OSError):
             line = Path(f"/proc/{pid}/cmdline").read_bytes()
             if b"spawn_main" in line:
-                found.append(pid)
-    return found
+                pids.append(pid)
+    return pids
 
 
 def interrupt(process: subprocess.Popen[Any]) -> None:

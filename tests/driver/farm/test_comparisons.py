@@ -6,14 +6,14 @@ import dataclasses
 import hashlib
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.driver.farm.site import Driver, Site
+from tests.driver.farm.cluster import Cluster, Driver
 from trtbuild.core.model.comparisons import Comparison, PartitionComparison, Report
 from trtbuild.core.model.custom_operators import CustomOperator
 from trtbuild.core.model.verification import Point, tolerances
@@ -63,10 +63,10 @@ def report_of(job: VerifyJob, partition: str = "model") -> Report:
 
 
 @pytest.fixture(autouse=True)
-def _pretended(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def _pretended_comparisons(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let workers with the GPU `ADA` pretend to compare."""
 
-    def compare(pool: object, task: str, job: ComparisonJob) -> Reply:
+    def pretend_to_compare(pool: object, task: str, job: ComparisonJob) -> Reply:
         assert task == "compare-engines"
         local = wiring.open_local(performing.directory())
         for sha256 in job.blobs():
@@ -75,7 +75,7 @@ def _pretended(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
         outputs = {comparing.WORST_INPUTS: local.put_bytes(b"inputs")}
         return Reply(outputs, report=report, duration_s=0.1, log="compared\n", peak_rss_bytes=1)
 
-    monkeypatch.setattr(performing, "call", compare)
+    monkeypatch.setattr(performing, "call", pretend_to_compare)
     monkeypatch.setattr(comparing, "kind_here", lambda ordinal: ADA)
 
 
@@ -107,16 +107,16 @@ def compare(driver: Driver, job: ComparisonJob | None = None) -> Compared:
 
 
 def test_a_report_comes_from_a_worker_through_a_remote_cache(
-    site: Site, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "remote").mkdir()
     url = f"file://{tmp_path / 'remote'}"
-    monkeypatch.setenv("TRTBUILD_REMOTES", f"ours=rw:{url}")
+    monkeypatch.setenv("TRTBUILD_REMOTES", f"shared=rw:{url}")
     monkeypatch.setenv("TRTBUILD_SIGNING_KEY", STRANGER.text())
     monkeypatch.setenv("TRTBUILD_TRUSTED_KEYS", str(STRANGER.trusted))
-    site.add_worker("far", project=project, gpu=ADA)
+    cluster.add_worker("far", project=project, gpu=ADA)
     configuration = Configuration(remotes=(RemoteSettings("team", url),), trust=TrustSettings(keys=(STRANGER.trusted,)))
-    driver = Driver(site.client, project, configuration, root=tmp_path / "cache of the driver")
+    driver = Driver(cluster.client, project, configuration, root=tmp_path / "cache of the driver")
     job = comparison_job(driver)
     compared = compare(driver, job)
     assert (compared.worker, compared.log, compared.report.worst) == ("far", "compared\n", b"inputs")
@@ -131,38 +131,42 @@ def test_a_report_comes_from_a_worker_through_a_remote_cache(
 
 
 def test_a_report_without_a_trusted_signature_does_not_count(
-    site: Site, project: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRTBUILD_SIGNING_KEY", STRANGER.text())
     monkeypatch.setenv("TRTBUILD_TRUSTED_KEYS", str(STRANGER.trusted))
-    site.add_worker("unknown", project=project, gpu=ADA)
-    driver = Driver(site.client, project, Configuration(trust=TrustSettings(keys=(CI.trusted,), signing_key=CI.text())))
+    cluster.add_worker("unknown", project=project, gpu=ADA)
+    driver = Driver(
+        cluster.client, project, Configuration(trust=TrustSettings(keys=(CI.trusted,), signing_key=CI.text()))
+    )
     with pytest.raises(WorkersError, match="unknown: its answer was wrong: its record does not count"):
         compare(driver)
 
 
-def of_another_key(text: str, name: str) -> Answer:
-    """Answer with the report of a job with another tolerance, which has another key."""
-    asked = FarmJob.from_text(text)
-    assert isinstance(asked.job, ComparisonJob)
-    job = dataclasses.replace(asked.job, job=dataclasses.replace(asked.job.job, tolerances=tolerances("engine", 0.5)))
-    return performing._do_job(dataclasses.replace(asked, job=job, key=job.recipe.key), name)
+def answer_with_another_key(text: str, name: str) -> Answer:
+    """Answer with the report of a job that has another tolerance, and so another key."""
+    message = FarmJob.from_text(text)
+    assert isinstance(message.job, ComparisonJob)
+    job = dataclasses.replace(
+        message.job, job=dataclasses.replace(message.job.job, tolerances=tolerances("engine", 0.5))
+    )
+    return performing._do_job(dataclasses.replace(message, job=job, key=job.recipe.key), name)
 
 
-def of_other_points(text: str, name: str) -> Answer:
+def answer_with_other_points(text: str, name: str) -> Answer:
     """Answer with a record of the right key, and a report about fewer points."""
-    return _with_report(text, name, lambda job: report_of(dataclasses.replace(job, points=POINTS[:1])))
+    return _answer_with_report(text, name, lambda job: report_of(dataclasses.replace(job, points=POINTS[:1])))
 
 
-def of_another_partition(text: str, name: str) -> Answer:
-    return _with_report(text, name, lambda job: report_of(job, partition="another"))
+def answer_with_another_partition(text: str, name: str) -> Answer:
+    return _answer_with_report(text, name, lambda job: report_of(job, partition="another"))
 
 
-def nonsense(text: str, name: str) -> Answer:
-    return _with_report(text, name, lambda job: [])
+def answer_without_a_report(text: str, name: str) -> Answer:
+    return _answer_with_report(text, name, lambda job: [])
 
 
-def changed_after_signing(text: str, name: str) -> Answer:
+def answer_changed_after_signing(text: str, name: str) -> Answer:
     """Sign a report, and answer with the document of another one."""
     signed = performing._do_job(FarmJob.from_text(text), name)
     document = json.loads(signed.document)
@@ -170,77 +174,78 @@ def changed_after_signing(text: str, name: str) -> Answer:
     return dataclasses.replace(signed, document=json.dumps(document))
 
 
-def of_worst_inputs_outside_the_store(text: str, name: str) -> Answer:
+def answer_with_inputs_outside_the_store(text: str, name: str) -> Answer:
     """Answer with the right report, and with worst inputs whose name is a path."""
     honest = performing._do_job(FarmJob.from_text(text), name)
     return dataclasses.replace(honest, worst=BlobFiles("../" * 8 + "etc/passwd", (Output("a" * 64, 1),)))
 
 
-def of_worst_inputs_without_files(text: str, name: str) -> Answer:
+def answer_with_inputs_without_files(text: str, name: str) -> Answer:
     """Answer with the right report, and with worst inputs that consist of no file."""
     honest = performing._do_job(FarmJob.from_text(text), name)
     return dataclasses.replace(honest, worst=BlobFiles("a" * 64, ()))
 
 
-def _with_report(text: str, name: str, make: Any) -> Answer:
-    asked = FarmJob.from_text(text)
-    assert isinstance(asked.job, ComparisonJob)
+def _answer_with_report(text: str, name: str, report_for: Callable[[VerifyJob], object]) -> Answer:
+    """Answer with a record of the right key, and the report that `report_for` returns for the job."""
+    message = FarmJob.from_text(text)
+    assert isinstance(message.job, ComparisonJob)
     local = wiring.open_local(performing.directory())
-    output = local.put_bytes(json.dumps(encode(make(asked.job.job))).encode())
-    document = Record(asked.job.recipe, {"report": output}).to_bytes()
+    output = local.put_bytes(json.dumps(encode(report_for(message.job.job))).encode())
+    document = Record(message.job.recipe, {"report": output}).to_bytes()
     file = Output(hashlib.sha256(document).hexdigest(), len(document))
     entry = record_entry(file, {blob.sha256: blob.files for blob in blob_files(local, [output.sha256])})
-    honest = performing._do_job(asked, name)
+    honest = performing._do_job(message, name)
     return dataclasses.replace(honest, document=document.decode(), entry=entry.to_bytes().decode())
 
 
 @pytest.mark.parametrize(
     ("lie", "reason"),
     [
-        (of_another_key, "it is the record of another verify"),
-        (of_other_points, "it is the report of another comparison"),
-        (of_another_partition, "it is the report of another comparison"),
-        (nonsense, "it is not a report"),
-        (of_worst_inputs_outside_the_store, "a blob or a file has a name that is not a digest"),
-        (of_worst_inputs_without_files, "blob a+ has no file, or only one file with another digest"),
+        (answer_with_another_key, "it is the record of another verify"),
+        (answer_with_other_points, "it is the report of another comparison"),
+        (answer_with_another_partition, "it is the report of another comparison"),
+        (answer_without_a_report, "it is not a report"),
+        (answer_with_inputs_outside_the_store, "a blob or a file has a name that is not a digest"),
+        (answer_with_inputs_without_files, "blob a+ has no file, or only one file with another digest"),
     ],
 )
 def test_a_lie_is_found_and_the_liar_is_not_used_again(
-    site: Site, driver: Driver, project: Path, lie: Any, reason: str
+    cluster: Cluster, driver: Driver, project: Path, lie: Any, reason: str
 ) -> None:
-    site.add_worker("liar", lie, project=project, gpu=ADA)
+    cluster.add_worker("liar", lie, project=project, gpu=ADA)
     with pytest.raises(WorkersError, match=f"liar: its answer was wrong: {reason}"):
         compare(driver)
-    site.add_worker("honest", project=project, gpu=ADA)
+    cluster.add_worker("honest", project=project, gpu=ADA)
     assert compare(driver).worker == "honest"
 
 
 def test_a_document_that_was_changed_after_signing_does_not_count(
-    site: Site, project: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRTBUILD_SIGNING_KEY", CI.text())
     trust = TrustSettings(keys=(CI.trusted,), signing_key=CI.text())
-    site.add_worker("liar", changed_after_signing, project=project, gpu=ADA)
+    cluster.add_worker("liar", answer_changed_after_signing, project=project, gpu=ADA)
     with pytest.raises(WorkersError, match="liar: its answer was wrong: its record does not count"):
-        compare(Driver(site.client, project, Configuration(trust=trust)))
+        compare(Driver(cluster.client, project, Configuration(trust=trust)))
 
 
-def test_a_worker_whose_facts_have_changed_refuses(site: Site, driver: Driver, project: Path) -> None:
+def test_a_worker_whose_facts_have_changed_refuses(cluster: Cluster, driver: Driver, project: Path) -> None:
     """It has announced another driver than the one that it has now."""
-    site.add_worker("updated", project=project, gpu=NEWER)
+    cluster.add_worker("updated", project=project, gpu=NEWER)
     with pytest.raises(WorkersError, match=r"updated: the job is for .*999\.2.*; this machine has .*999\.1"):
         compare(driver, comparison_job(driver, NEWER))
 
 
-def test_a_job_goes_only_to_the_gpu_of_its_key(site: Site, driver: Driver, project: Path) -> None:
-    site.add_worker("newer", project=project, gpu=NEWER)
+def test_a_job_goes_only_to_the_gpu_of_its_key(cluster: Cluster, driver: Driver, project: Path) -> None:
+    cluster.add_worker("newer", project=project, gpu=NEWER)
     with pytest.raises(NoWorker, match=r"no worker has the GPU Pretended GPU \(SM 89, driver 999\.1, .*driver 999\.2"):
         compare(driver)
     assert "the verification waits 0.5 s for one" in driver.messages[0]
 
 
 def test_a_worker_refuses_a_job_that_contradicts_its_key_or_needs_files_of_the_project(
-    site: Site, driver: Driver, project: Path
+    cluster: Cluster, driver: Driver, project: Path
 ) -> None:
     job = comparison_job(driver)
     local = driver.store.local
@@ -255,45 +260,45 @@ def test_a_worker_refuses_a_job_that_contradicts_its_key_or_needs_files_of_the_p
 
 
 def test_the_reason_of_a_reference_that_cannot_run_reaches_the_driver(
-    site: Site, driver: Driver, project: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, driver: Driver, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> Reply:
         raise NotCompared("onnxruntime has no kernel for it")
 
     monkeypatch.setattr(performing, "call", refuse)
-    site.add_worker("w1", project=project, gpu=ADA)
+    cluster.add_worker("w1", project=project, gpu=ADA)
     with pytest.raises(NotCompared, match="onnxruntime has no kernel for it"):
         compare(driver)
 
 
 def test_a_gpu_does_one_comparison_at_a_time_and_two_gpus_do_two(
-    site: Site, driver: Driver, project: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, driver: Driver, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both_run = threading.Barrier(2)
-    pretend, running, most, lock = performing.call, [0], [0], threading.Lock()
+    pretend_to_compare, running, most_running, lock = performing.call, [0], [0], threading.Lock()
 
     def compare_together(pool: Any, task: str, job: Any) -> Reply:
         with lock:
             running[0] += 1
-            most[0] = max(most[0], running[0])
+            most_running[0] = max(most_running[0], running[0])
         both_run.wait(20)
-        reply = pretend(pool, task, job)
+        reply = pretend_to_compare(pool, task, job)
         with lock:
             running[0] -= 1
         return reply
 
     monkeypatch.setattr(performing, "call", compare_together)
     for name in ("w1", "w2"):
-        site.add_worker(name, project=project, gpu=ADA)
+        cluster.add_worker(name, project=project, gpu=ADA)
     jobs = [comparison_job(driver, plan=f"plan {number}".encode()) for number in range(4)]
     with ThreadPoolExecutor(4) as threads:
         compared: Sequence[Compared] = list(threads.map(lambda job: compare(driver, job), jobs))
-    assert most == [2] and {each.worker for each in compared} == {"w1", "w2"}
+    assert most_running == [2] and {each.worker for each in compared} == {"w1", "w2"}
 
 
-def test_gpus_are_chosen_among_those_of_the_workers(site: Site, driver: Driver, project: Path) -> None:
-    site.add_worker("old", project=project, gpu=ADA)
-    site.add_worker("new", project=project, gpu=NEWER)
+def test_gpus_are_chosen_among_those_of_the_workers(cluster: Cluster, driver: Driver, project: Path) -> None:
+    cluster.add_worker("old", project=project, gpu=ADA)
+    cluster.add_worker("new", project=project, gpu=NEWER)
     assert driver.farm.wait_for_gpus(lambda kinds: kinds, "has a GPU") == [ADA, NEWER]
     with pytest.raises(NoWorker, match=r"no worker has a GPU for SM 90; the workers have Pretended GPU \(SM 89, "):
         driver.farm.wait_for_gpus(lambda kinds: [], "has a GPU for SM 90")

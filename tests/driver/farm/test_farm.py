@@ -16,11 +16,12 @@ from pathlib import Path
 import pytest
 from distributed import Worker
 
-from tests.driver.farm.site import VERSION, Behaviour, Driver, Site, engine_job
+from tests.driver.farm.cluster import VERSION, Behaviour, Cluster, Driver, engine_job
 from tests.faults.disks import mounted
 from trtbuild.core.model.spec import Target
 from trtbuild.driver.configuration import Configuration, TrustSettings
 from trtbuild.driver.farm import answers, labels, opening, performing
+from trtbuild.driver.farm.exchange import blob_files
 from trtbuild.driver.farm.messages import PROTOCOL, Answer, FarmJob
 from trtbuild.driver.project import wiring
 from trtbuild.errors import (
@@ -38,13 +39,7 @@ from trtbuild.store.trust.signing import Signer
 CI, STRANGER = Signer("ci", bytes(32)), Signer("stranger", bytes([1]) * 32)
 
 
-@pytest.fixture
-def honest() -> Behaviour:
-    """The behaviour of a worker without a fault."""
-    return performing._answer
-
-
-class Counting:
+class CountingBehaviour:
     """A behaviour that counts its jobs, and answers with `answer`."""
 
     def __init__(self, answer: Callable[[str, str], Answer]) -> None:
@@ -61,8 +56,8 @@ def honest_answer(text: str, name: str) -> Answer:
     return performing._do_job(FarmJob.from_text(text), name)
 
 
-def test_an_engine_comes_from_a_worker(site: Site, driver: Driver, project: Path) -> None:
-    site.add_worker("w1", project=project)
+def test_an_engine_comes_from_a_worker(cluster: Cluster, driver: Driver, project: Path) -> None:
+    cluster.add_worker("w1", project=project)
     compiled = driver.compile()
     assert compiled.worker == "w1"
     assert compiled.log == "pretended\n"
@@ -70,22 +65,24 @@ def test_an_engine_comes_from_a_worker(site: Site, driver: Driver, project: Path
     assert driver.messages == []
 
 
-def test_a_build_begins_before_the_first_worker_has_joined(site: Site, driver: Driver, project: Path) -> None:
+def test_a_build_begins_before_the_first_worker_has_joined(cluster: Cluster, driver: Driver, project: Path) -> None:
     """Without a worker, nothing is known about shared stores. A worker that shares none is an error then."""
-    with opening.opened(site.address, project, Configuration(), driver.store, driver.messages.append):
+    with opening.opened(cluster.address, project, Configuration(), driver.store, driver.messages.append):
         pass
-    site.add_worker(
+    cluster.add_worker(
         "apart", project=project, **{labels.directory_label(driver.store.local.root): "trtbuild store other"}
     )
     with (
         pytest.raises(EnvironmentFault, match="through a store that this machine and the workers reach"),
-        opening.opened(site.address, project, Configuration(), driver.store, driver.messages.append),
+        opening.opened(cluster.address, project, Configuration(), driver.store, driver.messages.append),
     ):
         pass
 
 
-def test_a_missing_label_is_said_at_once_and_given_up(site: Site, driver: Driver, project: Path) -> None:
-    site.add_worker("w1", project=project)
+def test_a_job_without_a_worker_fails_after_the_wait_and_the_next_one_at_once(
+    cluster: Cluster, driver: Driver, project: Path
+) -> None:
+    cluster.add_worker("w1", project=project)
     started = time.monotonic()
     with pytest.raises(NoWorker) as caught:
         driver.compile(target=Target("hopper", 90, "tensorrt"), version="8.6.0")
@@ -95,49 +92,49 @@ def test_a_missing_label_is_said_at_once_and_given_up(site: Site, driver: Driver
         assert "no worker compiles for tensorrt 8.6.0 linux-x86_64 SM 90" in text
         assert f"tensorrt-rtx {VERSION} linux-x86_64 any SM (1 worker)" in text
     started = time.monotonic()
-    with pytest.raises(NoWorker):  # the next one is not waited for
+    with pytest.raises(NoWorker):
         driver.compile(b"second", target=Target("hopper", 90, "tensorrt"), version="8.6.0")
     assert time.monotonic() - started < 0.5
 
 
-def test_a_label_that_was_typed_wrong_fits_no_job(site: Site, driver: Driver, project: Path) -> None:
-    site.add_worker("w1", project=project, **{"any SM": "any sm"})
+def test_a_label_that_was_typed_wrong_fits_no_job(cluster: Cluster, driver: Driver, project: Path) -> None:
+    cluster.add_worker("w1", project=project, **{"any SM": "any sm"})
     with pytest.raises(NoWorker, match=r"compile for tensorrt-rtx \S+ linux-x86_64 any sm \(1 worker\)"):
         driver.compile()
 
 
-def test_a_late_worker_is_used(site: Site, project: Path) -> None:
-    driver = Driver(site.client, project, Configuration(), wait_s=30)
+def test_a_late_worker_is_used(cluster: Cluster, project: Path) -> None:
+    driver = Driver(cluster.client, project, Configuration(), wait_s=30)
     with ThreadPoolExecutor(1) as thread:
         compiled = thread.submit(driver.compile)
         while not driver.messages:
             assert not compiled.done()
             time.sleep(0.01)
-        site.add_worker("late", project=project)
+        cluster.add_worker("late", project=project)
         assert compiled.result(timeout=20).worker == "late"
 
 
-def test_workers_of_another_release_are_left_out(site: Site, driver: Driver, project: Path) -> None:
-    old = Counting(honest_answer)
-    site.add_worker("old", old, project=project, release="release 0.0")
-    site.add_worker("new", project=project)
+def test_workers_of_another_release_are_left_out(cluster: Cluster, driver: Driver, project: Path) -> None:
+    old = CountingBehaviour(honest_answer)
+    cluster.add_worker("old", old, project=project, release="release 0.0")
+    cluster.add_worker("new", project=project)
     assert driver.compile().worker == "new"
     assert old.jobs == []
     assert any("worker old is left out: it has trtbuild 0.0" in message for message in driver.messages)
 
 
-def test_workers_with_another_toolchain_are_left_out(site: Site, driver: Driver, project: Path) -> None:
-    other = Counting(honest_answer)
-    site.add_worker("other", other, project=project, **{f"tensorrt-rtx {VERSION}": "tensorrt-rtx 1.3.0"})
+def test_workers_with_another_toolchain_are_left_out(cluster: Cluster, driver: Driver, project: Path) -> None:
+    other = CountingBehaviour(honest_answer)
+    cluster.add_worker("other", other, project=project, **{f"tensorrt-rtx {VERSION}": "tensorrt-rtx 1.3.0"})
     with pytest.raises(NoWorker, match=r"the workers compile for tensorrt-rtx 1\.3\.0"):
         driver.compile()
     assert other.jobs == []
 
 
-def test_workers_that_share_no_store_are_left_out(site: Site, driver: Driver, project: Path) -> None:
+def test_workers_that_share_no_store_are_left_out(cluster: Cluster, driver: Driver, project: Path) -> None:
     store = labels.directory_label(driver.store.local.root)
-    far = Counting(honest_answer)
-    site.add_worker("far", far, project=project, **{store: "trtbuild store elsewhere"})
+    far = CountingBehaviour(honest_answer)
+    cluster.add_worker("far", far, project=project, **{store: "trtbuild store elsewhere"})
     with pytest.raises(NoWorker, match="far: it shares no store with this build"):
         driver.compile()
     assert far.jobs == []
@@ -162,14 +159,10 @@ def another_engine(text: str, name: str) -> Answer:
     job, recipe = engine_job(b"another")
     local = wiring.open_local(performing.directory())
     local.put_bytes(b"another")
-    asked = FarmJob.from_text(text)
-    return honest_answer(replace(asked, key=recipe.key, job=job, inputs=_listed(local, job.onnx)).to_text(), name)
-
-
-def _listed(local: object, sha256: str) -> object:
-    from trtbuild.driver.farm.exchange import blob_files
-
-    return blob_files(local, [sha256])  # type: ignore[arg-type]
+    message = FarmJob.from_text(text)
+    return honest_answer(
+        replace(message, key=recipe.key, job=job, inputs=blob_files(local, [job.onnx])).to_text(), name
+    )
 
 
 def nonsense(text: str, name: str) -> Answer:
@@ -197,34 +190,36 @@ def unreadable(text: str, name: str) -> Answer:
     ],
 )
 def test_a_lie_is_found_and_the_liar_is_not_used_again(
-    site: Site, driver: Driver, project: Path, lie: Behaviour, reason: str
+    cluster: Cluster, driver: Driver, project: Path, lie: Behaviour, reason: str
 ) -> None:
-    liar = Counting(lie)
-    site.add_worker("liar", liar, project=project)
+    liar = CountingBehaviour(lie)
+    cluster.add_worker("liar", liar, project=project)
     with pytest.raises(NoWorker, match=f"liar: its answer was wrong: .*{reason}"):
         driver.compile()
-    site.add_worker("honest", project=project)
+    cluster.add_worker("honest", project=project)
     assert driver.compile().worker == "honest"
     assert len(liar.jobs) == 1
     assert any(reason in message and "worker liar is left out" in message for message in driver.messages)
 
 
 def test_a_record_without_a_trusted_signature_does_not_count(
-    site: Site, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRTBUILD_SIGNING_KEY", STRANGER.text())
     monkeypatch.setenv("TRTBUILD_TRUSTED_KEYS", str(STRANGER.trusted))
-    site.add_worker("unknown", project=project)
-    driver = Driver(site.client, project, Configuration(trust=TrustSettings(keys=(CI.trusted,), signing_key=CI.text())))
+    cluster.add_worker("unknown", project=project)
+    driver = Driver(
+        cluster.client, project, Configuration(trust=TrustSettings(keys=(CI.trusted,), signing_key=CI.text()))
+    )
     with pytest.raises(WorkersError, match="unknown: its answer was wrong: its record does not count"):
         driver.compile()
 
 
-def test_a_worker_signs_with_its_own_key(site: Site, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_signs_with_its_own_key(cluster: Cluster, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRTBUILD_SIGNING_KEY", STRANGER.text())
     monkeypatch.setenv("TRTBUILD_TRUSTED_KEYS", str(STRANGER.trusted))
-    site.add_worker("w1", project=project)
-    driver = Driver(site.client, project, Configuration(trust=TrustSettings(keys=(STRANGER.trusted,))))
+    cluster.add_worker("w1", project=project)
+    driver = Driver(cluster.client, project, Configuration(trust=TrustSettings(keys=(STRANGER.trusted,))))
     key = driver.compile().record.recipe.key
     entry = driver.store.local.get_action(key)
     assert entry is not None
@@ -238,35 +233,37 @@ def no_remote(text: str, name: str) -> Answer:
     return performing._answer_of_error(FarmJob.from_text(text).key, name, RemoteDown("the store is unreachable"))
 
 
-def test_another_worker_does_what_one_cannot(site: Site, driver: Driver, project: Path) -> None:
-    unfit = Counting(no_remote)
-    site.add_worker("unfit", unfit, project=project)
+def test_another_worker_does_the_job_of_one_that_cannot_do_it(cluster: Cluster, driver: Driver, project: Path) -> None:
+    unfit = CountingBehaviour(no_remote)
+    cluster.add_worker("unfit", unfit, project=project)
     with pytest.raises(NoWorker, match="unfit: the store is unreachable"):
         driver.compile()
-    site.add_worker("fit", project=project)
+    cluster.add_worker("fit", project=project)
     assert driver.compile().worker == "fit"
     assert len(unfit.jobs) == 1
 
 
-def test_a_refusal_of_the_compiler_is_final(site: Site, driver: Driver, project: Path) -> None:
+def test_a_refusal_of_the_compiler_is_final(cluster: Cluster, driver: Driver, project: Path) -> None:
     def refuse(text: str, name: str) -> Answer:
         return performing._answer_of_error(FarmJob.from_text(text).key, name, ToolchainError("unsupported layer"))
 
-    refusing = [Counting(refuse), Counting(refuse)]
+    refusing = [CountingBehaviour(refuse), CountingBehaviour(refuse)]
     for number, behaviour in enumerate(refusing):
-        site.add_worker(f"w{number}", behaviour, project=project)
+        cluster.add_worker(f"w{number}", behaviour, project=project)
     with pytest.raises(ToolchainError, match="unsupported layer"):
         driver.compile()
     assert sum(len(each.jobs) for each in refusing) == 1
 
 
-def test_three_deaths_of_a_compiler_are_the_failure_of_the_step(site: Site, driver: Driver, project: Path) -> None:
+def test_three_deaths_of_a_compiler_are_the_failure_of_the_step(
+    cluster: Cluster, driver: Driver, project: Path
+) -> None:
     def die(text: str, name: str) -> Answer:
         error = {"type": "WorkerDied", "text": "the process that compiles the engine was ended by SIGKILL"}
         return Answer(PROTOCOL, FarmJob.from_text(text).key, name, "died", error=error, log="last words\n")
 
-    dying = Counting(die)
-    site.add_worker("w1", dying, project=project)
+    dying = CountingBehaviour(die)
+    cluster.add_worker("w1", dying, project=project)
     with pytest.raises(WorkersError, match=r"(w1: the process that compiles.*\s*){3}") as caught:
         driver.compile()
     assert len(dying.jobs) == 3
@@ -274,7 +271,7 @@ def test_three_deaths_of_a_compiler_are_the_failure_of_the_step(site: Site, driv
 
 
 def test_another_worker_does_the_job_of_one_that_does_not_send_its_answer(
-    site: Site, driver: Driver, project: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, driver: Driver, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(answers, "RESULT_TIMEOUT_S", 3.0)
     silent: list[str] = []
@@ -291,33 +288,33 @@ def test_another_worker_does_the_job_of_one_that_does_not_send_its_answer(
         worker.handlers["get_data"] = send_or_wait
 
     for name in ("w1", "w2"):
-        silence_the_first(site.add_worker(name, project=project))
+        silence_the_first(cluster.add_worker(name, project=project))
     assert {driver.compile().worker, *silent} == {"w1", "w2"}
     assert driver.messages == [f"worker {silent[0]} is left out: it has not sent its answer in 3 s"]
 
 
-def test_a_clock_that_is_wrong_by_a_year_changes_nothing(
-    site: Site, driver: Driver, project: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_engine_of_a_worker_whose_clock_is_wrong_by_a_year_is_accepted(
+    cluster: Cluster, driver: Driver, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[str] = []
+    years: list[str] = []
 
-    def late(text: str, name: str) -> Answer:
-        now = time.gmtime
+    def answer_of_next_year(text: str, name: str) -> Answer:
+        original_gmtime = time.gmtime
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(time, "gmtime", lambda *_: now(time.time() + 365 * 86400))
+            patch.setattr(time, "gmtime", lambda *_: original_gmtime(time.time() + 365 * 86400))
             answer = honest_answer(text, name)
-        seen.append(json.loads(answer.document)["provenance"]["finished"][:4])
+        years.append(json.loads(answer.document)["provenance"]["finished"][:4])
         return answer
 
-    site.add_worker("w1", late, project=project)
+    cluster.add_worker("w1", answer_of_next_year, project=project)
     driver.compile()
-    assert seen == [str(time.gmtime().tm_year + 1)]
+    assert years == [str(time.gmtime().tm_year + 1)]
 
 
 # -- two builds, and a lost scheduler
 
 
-def test_two_builds_share_one_job(site: Site, project: Path, tmp_path: Path) -> None:
+def test_two_builds_share_one_job(cluster: Cluster, project: Path, tmp_path: Path) -> None:
     begun, may_end = threading.Event(), threading.Event()
 
     def wait(text: str, name: str) -> Answer:
@@ -325,9 +322,9 @@ def test_two_builds_share_one_job(site: Site, project: Path, tmp_path: Path) -> 
         assert may_end.wait(20)
         return honest_answer(text, name)
 
-    slow = Counting(wait)
-    site.add_worker("w1", slow, project=project, slots=2)
-    drivers = [Driver(site.client, project, Configuration()) for _ in range(2)]
+    slow = CountingBehaviour(wait)
+    cluster.add_worker("w1", slow, project=project, slots=2)
+    drivers = [Driver(cluster.client, project, Configuration()) for _ in range(2)]
     with ThreadPoolExecutor(2) as threads:
         first = threads.submit(drivers[0].compile)
         assert begun.wait(20)
@@ -341,8 +338,8 @@ def test_two_builds_share_one_job(site: Site, project: Path, tmp_path: Path) -> 
     assert len(slow.jobs) == 1
 
 
-def test_jobs_go_out_as_workers_become_free(site: Site, driver: Driver, project: Path) -> None:
-    site.add_worker("w1", project=project, slots=2)
+def test_a_farm_has_room_for_a_job_in_each_slot_of_its_workers(cluster: Cluster, driver: Driver, project: Path) -> None:
+    cluster.add_worker("w1", project=project, slots=2)
     label = labels.engine_label(engine_job(b"onnx")[0])
     assert driver.farm.has_room(label)
     driver.farm.begin(label)
@@ -353,7 +350,7 @@ def test_jobs_go_out_as_workers_become_free(site: Site, driver: Driver, project:
     assert driver.farm.has_room(label)
 
 
-def test_a_slot_of_another_build_is_not_free(site: Site, driver: Driver, project: Path) -> None:
+def test_a_slot_of_another_build_is_not_free(cluster: Cluster, driver: Driver, project: Path) -> None:
     begun, may_end = threading.Event(), threading.Event()
 
     def wait(text: str, name: str) -> Answer:
@@ -361,8 +358,8 @@ def test_a_slot_of_another_build_is_not_free(site: Site, driver: Driver, project
         assert may_end.wait(20)
         return honest_answer(text, name)
 
-    site.add_worker("w1", wait, project=project)
-    other = Driver(site.client, project, Configuration())
+    cluster.add_worker("w1", wait, project=project)
+    other = Driver(cluster.client, project, Configuration())
     label = labels.engine_label(engine_job(b"onnx")[0])
     with ThreadPoolExecutor(1) as thread:
         running = thread.submit(other.compile)
@@ -372,7 +369,7 @@ def test_a_slot_of_another_build_is_not_free(site: Site, driver: Driver, project
         running.result(timeout=20)
 
 
-def test_an_interrupted_build_ends_its_jobs(site: Site, driver: Driver, project: Path) -> None:
+def test_an_interrupted_build_does_not_wait_for_its_jobs(cluster: Cluster, driver: Driver, project: Path) -> None:
     begun, may_end = threading.Event(), threading.Event()
 
     def wait(text: str, name: str) -> Answer:
@@ -380,7 +377,7 @@ def test_an_interrupted_build_ends_its_jobs(site: Site, driver: Driver, project:
         may_end.wait(20)
         return honest_answer(text, name)
 
-    site.add_worker("w1", wait, project=project)
+    cluster.add_worker("w1", wait, project=project)
     with ThreadPoolExecutor(1) as thread:
         running = thread.submit(driver.compile)
         assert begun.wait(20)
@@ -394,14 +391,14 @@ def test_an_interrupted_build_ends_its_jobs(site: Site, driver: Driver, project:
 
 
 def test_bytes_go_through_a_remote_cache(
-    site: Site, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "remote").mkdir()
     url = f"file://{tmp_path / 'remote'}"
-    monkeypatch.setenv("TRTBUILD_REMOTES", f"ours=rw:{url}")
-    site.add_worker("far", project=project)
+    monkeypatch.setenv("TRTBUILD_REMOTES", f"shared=rw:{url}")
+    cluster.add_worker("far", project=project)
     configuration = Configuration(remotes=(RemoteSettings("team", url),))
-    driver = Driver(site.client, project, configuration, root=tmp_path / "cache of the driver")
+    driver = Driver(cluster.client, project, configuration, root=tmp_path / "cache of the driver")
     compiled = driver.compile(bytes(range(256)) * 4096)  # several chunks
     assert compiled.worker == "far"
     assert driver.store.local.get_record(compiled.record.recipe.key) is not None
@@ -411,25 +408,25 @@ def test_bytes_go_through_a_remote_cache(
 
 
 def test_a_worker_with_a_full_disk_is_left_out(
-    site: Site, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "remote").mkdir()
     url = f"file://{tmp_path / 'remote'}"
     monkeypatch.setenv("TRTBUILD_REMOTES", f"team=rw:{url}")
     configuration = Configuration(remotes=(RemoteSettings("team", url),))
-    driver = Driver(site.client, project, configuration, root=tmp_path / "cache of the driver")
+    driver = Driver(cluster.client, project, configuration, root=tmp_path / "cache of the driver")
     with mounted(tmp_path / "small", "size=512k") as small:
         monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(small / "cache"))
-        site.add_worker("full", project=project)
+        cluster.add_worker("full", project=project)
         with pytest.raises(NoWorker, match=r"full: .*[Nn]o space left"):
             driver.compile(os.urandom(2 << 20))
-        site.clear()
+        cluster.clear()
 
 
-def test_a_remote_cache_that_a_worker_cannot_write_is_no_store(
-    site: Site, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_worker_that_has_lost_the_remote_cache_is_left_out(
+    cluster: Cluster, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The directory of the remote is missing on the worker. The driver has put the inputs there before."""
+    """The directory of the remote disappears after the driver has put the inputs there."""
     remote = tmp_path / "remote"
     remote.mkdir()
     url = f"file://{remote}"
@@ -439,9 +436,9 @@ def test_a_remote_cache_that_a_worker_cannot_write_is_no_store(
         shutil.rmtree(remote)
         return performing._answer_of_error("", name, _error_of_job(text, name))
 
-    site.add_worker("far", lose_the_remote, project=project)
+    cluster.add_worker("far", lose_the_remote, project=project)
     configuration = Configuration(remotes=(RemoteSettings("team", url),))
-    driver = Driver(site.client, project, configuration, root=tmp_path / "cache of the driver")
+    driver = Driver(cluster.client, project, configuration, root=tmp_path / "cache of the driver")
     with pytest.raises(NoWorker, match="far: "):
         driver.compile()
     assert not remote.exists()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.driver.farm.site import engine_job, pretend
+from tests.driver.farm.cluster import engine_job, pretend_to_compile
 from trtbuild.core.model.spec import Target
 from trtbuild.driver.farm import labels, performing
 from trtbuild.driver.farm.exchange import blob_files
@@ -20,7 +20,7 @@ from trtbuild.driver.project import wiring
 @pytest.fixture
 def job(project: Path, monkeypatch: pytest.MonkeyPatch) -> FarmJob:
     """A job that this worker can do."""
-    monkeypatch.setattr(performing, "call", pretend)
+    monkeypatch.setattr(performing, "call", pretend_to_compile)
     local = wiring.open_local(project)
     local.put_bytes(b"onnx")
     engine, recipe = engine_job(b"onnx")
@@ -47,8 +47,8 @@ def test_uses_a_record_that_it_has(job: FarmJob, monkeypatch: pytest.MonkeyPatch
     first = performing._answer(job.to_text(), "w1")
     monkeypatch.setattr(performing, "call", None)  # a second call would fail
     assert performing._answer(job.to_text(), "w1").document == first.document
-    again = performing._answer(replace(job, replace=True).to_text(), "w1")
-    assert again.outcome == "failed"
+    with_replace = performing._answer(replace(job, replace=True).to_text(), "w1")
+    assert with_replace.outcome == "failed"
 
 
 def test_refuses_a_job_of_a_newer_trtbuild(job: FarmJob) -> None:

@@ -11,24 +11,25 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
 import pytest
 from distributed import Client
 
+from tests.driver.farm.cluster import Driver
 from tests.driver.farm.servers import (
     Certificates,
     Process,
-    ended,
     free_port,
+    killed_at_end,
     make_certificates,
     scheduler_process,
     worker_pids,
     worker_process,
 )
-from tests.driver.farm.site import Driver
 from tests.faults.processes import alive, state
 from trtbuild.driver.configuration import Configuration, WorkersSettings
 from trtbuild.driver.farm.connecting import connected
@@ -42,7 +43,7 @@ LIMIT_S = 90.0
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A scheduler without certificates."""
     port = free_port()
-    with ended(scheduler_process(port, tmp_path_factory.mktemp("scheduler"))):
+    with killed_at_end(scheduler_process(port, tmp_path_factory.mktemp("scheduler"))):
         yield f"tcp://127.0.0.1:{port}"
 
 
@@ -52,21 +53,23 @@ def client(address: str, project: Path) -> Iterator[Client]:
         yield client
 
 
-def wait_until(condition: object, what: str) -> None:
+def wait_until(condition: Callable[[], object], problem: str) -> None:
     deadline = time.monotonic() + LIMIT_S
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline, what
+    while not condition():
+        assert time.monotonic() < deadline, problem
         time.sleep(0.02)
 
 
-def lines(path: Path) -> list[str]:
-    return path.read_text().split() if path.exists() else []
+def waiting_pids(folder: Path) -> list[int]:
+    """The pids of the compilers that wait, or have waited, until they are killed (`pretending`)."""
+    begun = folder / "begun"
+    return [int(pid) for pid in begun.read_text().split()] if begun.exists() else []
 
 
 def test_workers_run_without_the_profiler_and_the_variables_of_dask(
     address: str, client: Client, project: Path, tmp_path: Path
 ) -> None:
-    with ended(worker_process(address, tmp_path / "worker", {}, "--slots", "1")):
+    with killed_at_end(worker_process(address, tmp_path / "worker", {}, "--slots", "1")):
         wait_until(lambda: client.scheduler_info()["workers"], "the worker has not joined")
         (names,) = client.run(lambda dask_worker: list(dask_worker.periodic_callbacks)).values()
         (variables,) = client.run(lambda: dict(os.environ)).values()
@@ -81,14 +84,14 @@ def test_a_step_runs_again_when_its_worker_is_killed_while_it_writes(
 ) -> None:
     worker = worker_process(address, tmp_path / "worker", {}, "--slots", "1", pretends="wait-in-write")
     driver = Driver(client, project, Configuration(), wait_s=LIMIT_S)
-    with ended(worker), ThreadPoolExecutor(1) as thread:
+    with killed_at_end(worker), ThreadPoolExecutor(1) as thread:
         compiled = thread.submit(driver.compile)
-        begun = tmp_path / "worker" / "begun"
-        wait_until(lambda: lines(begun), "the worker has not begun")
-        os.kill(int(lines(begun)[0]), signal.SIGKILL)
+        wait_until(lambda: waiting_pids(tmp_path / "worker"), "the worker has not begun")
+        (pid,) = waiting_pids(tmp_path / "worker")
+        os.kill(pid, signal.SIGKILL)
         assert compiled.result(timeout=LIMIT_S).worker.startswith(os.uname().nodename)
-    assert len(lines(begun)) == 1
-    assert not alive(int(lines(begun)[0]))
+    assert waiting_pids(tmp_path / "worker") == [pid]
+    assert not alive(pid)
 
 
 def test_three_deaths_of_workers_are_the_failure_of_the_step(
@@ -96,39 +99,37 @@ def test_three_deaths_of_workers_are_the_failure_of_the_step(
 ) -> None:
     worker = worker_process(address, tmp_path / "worker", {}, "--slots", "1", pretends="wait-always")
     driver = Driver(client, project, Configuration(), wait_s=LIMIT_S)
-    begun = tmp_path / "worker" / "begun"
-    with ended(worker), ThreadPoolExecutor(1) as thread:
+    folder = tmp_path / "worker"
+    with killed_at_end(worker), ThreadPoolExecutor(1) as thread:
         compiled = thread.submit(driver.compile)
         for death in range(3):
-            wait_until(lambda: len(lines(begun)) > death, f"attempt {death} has not begun")  # noqa: B023
-            os.kill(int(lines(begun)[death]), signal.SIGKILL)
+            wait_until(lambda: len(waiting_pids(folder)) > death, f"attempt {death} has not begun")  # noqa: B023
+            os.kill(waiting_pids(folder)[death], signal.SIGKILL)
         with pytest.raises(WorkersError, match="each worker process that ran this step died"):
             compiled.result(timeout=LIMIT_S)
-    assert len(lines(begun)) == 3
+    assert len(waiting_pids(folder)) == 3
 
 
-def test_a_worker_that_stands_still_loses_its_job(address: str, client: Client, project: Path, tmp_path: Path) -> None:
+def test_a_worker_that_is_stopped_loses_its_job(address: str, client: Client, project: Path, tmp_path: Path) -> None:
     still = worker_process(address, tmp_path / "still", {}, "--slots", "1", pretends="wait")
     driver = Driver(client, project, Configuration(), wait_s=LIMIT_S)
-    with ended(still), ThreadPoolExecutor(1) as thread:
+    with killed_at_end(still), ThreadPoolExecutor(1) as thread:
         compiled = thread.submit(driver.compile)
-        begun = tmp_path / "still" / "begun"
-        wait_until(lambda: lines(begun), "the worker has not begun")
+        wait_until(lambda: waiting_pids(tmp_path / "still"), "the worker has not begun")
         (pid,) = worker_pids(still)
         os.kill(pid, signal.SIGSTOP)
-        with ended(worker_process(address, tmp_path / "other", {}, "--slots", "1", pretends="compile")):
+        with killed_at_end(worker_process(address, tmp_path / "other", {}, "--slots", "1", pretends="compile")):
             wait_until(lambda: (state(pid) or "T")[0] == "T", "the worker is not stopped")
             assert compiled.result(timeout=LIMIT_S).worker
 
 
 class Proxy:
-    """Passes bytes between a port and a scheduler. `cut` loses all connections, and refuses new ones for a while."""
+    """Passes bytes between a port and a scheduler. `cut` closes all connections, and new ones are refused until `heal`."""
 
     def __init__(self, target: int) -> None:
         self._target = target
         self._server = socket.create_server(("127.0.0.1", 0))
         self._open: list[socket.socket] = []
-        self.connections = 0
         self._refuses = False
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -145,14 +146,13 @@ class Proxy:
             if self._refuses:
                 near.close()
                 continue
-            self.connections += 1
             far = socket.create_connection(("127.0.0.1", self._target))
             self._open += [near, far]
             for source, sink in ((near, far), (far, near)):
                 threading.Thread(target=_pass_on, args=(source, sink), daemon=True).start()
 
     def cut(self) -> int:
-        """Cut all connections. Returns their number."""
+        """Close all connections. Return the number of closed sockets."""
         count, self._refuses = len(self._open), True
         for each in self._open:
             _shut(each)
@@ -188,11 +188,11 @@ def test_a_worker_that_loses_the_network_loses_its_job(
     proxy = Proxy(int(address.rpartition(":")[2]))
     far = worker_process(proxy.address, tmp_path / "far", {}, "--slots", "1", pretends="wait")
     driver = Driver(client, project, Configuration(), wait_s=LIMIT_S)
-    with ended(far), ThreadPoolExecutor(1) as thread:
+    with killed_at_end(far), ThreadPoolExecutor(1) as thread:
         compiled = thread.submit(driver.compile)
-        wait_until(lambda: lines(tmp_path / "far" / "begun"), "the worker has not begun")
+        wait_until(lambda: waiting_pids(tmp_path / "far"), "the worker has not begun")
         assert proxy.cut() > 0
-        with ended(worker_process(address, tmp_path / "near", {}, "--slots", "1", pretends="compile")):
+        with killed_at_end(worker_process(address, tmp_path / "near", {}, "--slots", "1", pretends="compile")):
             proxy.heal()
             assert compiled.result(timeout=LIMIT_S).worker
     proxy.close()
@@ -206,11 +206,11 @@ def test_a_scheduler_that_dies_ends_the_build(project: Path, tmp_path: Path) -> 
     scheduler = scheduler_process(port, tmp_path)
     address = f"tcp://127.0.0.1:{port}"
     worker = worker_process(address, tmp_path / "worker", {}, "--slots", "1", pretends="wait")
-    with ended(scheduler, worker), connected(address, WorkersSettings(), project) as client:
+    with killed_at_end(scheduler, worker), connected(address, WorkersSettings(), project) as client:
         driver = Driver(client, project, Configuration(), wait_s=LIMIT_S)
         with ThreadPoolExecutor(1) as thread:
             compiled = thread.submit(driver.compile)
-            wait_until(lambda: lines(tmp_path / "worker" / "begun"), "the worker has not begun")
+            wait_until(lambda: waiting_pids(tmp_path / "worker"), "the worker has not begun")
             scheduler.kill()
             with pytest.raises(SchedulerLost):
                 compiled.result(timeout=LIMIT_S)
@@ -234,7 +234,7 @@ def test_a_server_that_is_not_a_scheduler_is_an_error_before_any_work(
     monkeypatch.setattr("trtbuild.driver.farm.connecting.CONNECT_TIMEOUT_S", 1.0)
     seen = threading.Event()
     server = socket.create_server(("127.0.0.1", 0))
-    kept: list[socket.socket] = []
+    connections: list[socket.socket] = []
 
     def accept() -> None:
         while True:
@@ -242,7 +242,7 @@ def test_a_server_that_is_not_a_scheduler_is_an_error_before_any_work(
                 connection, _ = server.accept()
             except OSError:
                 return
-            kept.append(connection)
+            connections.append(connection)
             seen.set()
             with contextlib.suppress(OSError):  # the client may have gone
                 connection.sendall(greeting)
@@ -258,7 +258,7 @@ def test_a_server_that_is_not_a_scheduler_is_an_error_before_any_work(
             break
     assert seen.is_set(), "the server was not asked"
     server.close()
-    for connection in kept:
+    for connection in connections:
         connection.close()
 
 
@@ -267,7 +267,7 @@ def test_a_server_that_is_not_a_scheduler_is_an_error_before_any_work(
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return make_certificates(tmp_path_factory.mktemp("certificates") / "ours")
+    return make_certificates(tmp_path_factory.mktemp("certificates") / "first")
 
 
 def test_only_a_certificate_of_the_same_authority_is_accepted(
@@ -275,16 +275,16 @@ def test_only_a_certificate_of_the_same_authority_is_accepted(
 ) -> None:
     port = free_port()
     address = f"tls://127.0.0.1:{port}"
-    ours = WorkersSettings(None, **vars(certificates))
-    theirs = WorkersSettings(None, **vars(make_certificates(tmp_path / "theirs")))
-    with ended(scheduler_process(port, tmp_path, certificates)):
+    right_settings = WorkersSettings(None, **vars(certificates))
+    other_settings = WorkersSettings(None, **vars(make_certificates(tmp_path / "other")))
+    with killed_at_end(scheduler_process(port, tmp_path, certificates)):
         worker = worker_process(
             address, tmp_path / "worker", certificates.environment, "--slots", "1", pretends="compile"
         )
-        with ended(worker):
-            with connected(address, ours, project) as client:
+        with killed_at_end(worker):
+            with connected(address, right_settings, project) as client:
                 assert Driver(client, project, Configuration(), wait_s=LIMIT_S).compile().worker
-            with pytest.raises(EnvironmentFault, match="cannot be used"), connected(address, theirs, project):
+            with pytest.raises(EnvironmentFault, match="cannot be used"), connected(address, other_settings, project):
                 pass
             with (
                 pytest.raises(UsageError, match="needs a client certificate"),
@@ -296,15 +296,13 @@ def test_only_a_certificate_of_the_same_authority_is_accepted(
 
 def _listens_on_loopback_only(process: Process) -> bool:
     """Whether all listening TCP sockets of the worker processes are on 127.0.0.1."""
-    import psutil
-
-    found = [
+    addresses = [
         connection.laddr.ip
         for pid in worker_pids(process)
         for connection in psutil.Process(pid).net_connections("tcp")
         if connection.status == psutil.CONN_LISTEN
     ]
-    return bool(found) and set(found) == {"127.0.0.1"}
+    return bool(addresses) and set(addresses) == {"127.0.0.1"}
 
 
 def test_other_users_of_the_host_cannot_reach_local_workers(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,7 +328,7 @@ def test_a_worker_without_a_scheduler_ends_with_an_error(project: Path, monkeypa
         "import sys; from trtbuild.driver.farm import joining; joining.CONNECT_TIMEOUT_S = 1.0; "
         "from trtbuild.cli.main import main; main()"
     )
-    ended_process = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code, "worker", f"tcp://127.0.0.1:{free_port()}"],
         cwd=project,
         capture_output=True,
@@ -338,5 +336,5 @@ def test_a_worker_without_a_scheduler_ends_with_an_error(project: Path, monkeypa
         timeout=LIMIT_S,
         check=False,
     )
-    assert ended_process.returncode == 1
-    assert "cannot be joined" in ended_process.stderr
+    assert process.returncode == 1
+    assert "cannot be joined" in process.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.machinery
 import json
 from pathlib import Path
 
@@ -56,6 +57,7 @@ def test_a_label_has_all_facts() -> None:
     others = [
         dataclasses.replace(H100, **change)
         for change in (
+            {"platform": "linux-aarch64"},
             {"sm": 89},
             {"device": "NVIDIA H200"},
             {"driver": "580.2"},
@@ -63,7 +65,7 @@ def test_a_label_has_all_facts() -> None:
             {"versions": {"torch": "2.12.0+cu130"}},
         )
     ]
-    assert len({label, *map(labels.gpu_label, others)}) == 6
+    assert len({label, *map(labels.gpu_label, others)}) == 1 + len(others)
     for text in ("trtbuild gpu {}", "trtbuild gpu []", "trtbuild gpu {", "trtbuild engine x"):
         assert labels.gpu_kind_of(text) is None
 
@@ -75,8 +77,6 @@ def test_the_kind_of_pytorch_is_read_without_importing_it(
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise AssertionError('torch was imported')\n")
     (tmp_path / "torch" / "version.py").write_text(f"from typing import Optional\ncuda: Optional[str] = {line}\n")
-    import importlib.machinery
-
     spec = importlib.machinery.PathFinder.find_spec("torch", [str(tmp_path)])
     monkeypatch.setattr(gpu_kinds, "find_spec", lambda name: spec)
     assert has_torch_for_cuda() is is_for_cuda

@@ -25,14 +25,14 @@ def separate_cache_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: p
 
 
 @pytest.fixture
-def compiled(program_cache: Path) -> Callable[..., Any]:
-    """`trtbuild.compile` for Ada, run on the CPU."""
+def compile_module(program_cache: Path) -> Callable[..., Any]:
+    """`trtbuild.compile` for Ada. The compiled modules run on the CPU."""
 
-    def run(module: Any, *args: Any, **options: Any) -> Any:
+    def compile_for_ada(module: Any, *args: Any, **options: Any) -> Any:
         options = {"target": 89, "device": "cpu", "cache_dir": program_cache, **options}
         return trtbuild.compile(module, *args, **options)
 
-    return run
+    return compile_for_ada
 
 
 class Net(torch.nn.Module):

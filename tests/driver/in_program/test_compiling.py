@@ -18,7 +18,7 @@ from trtbuild import Input
 from trtbuild.errors import CallRefused, ConversionRefused, SourceError, TargetUnsupported, UsageError
 
 ROWS = Input(min_shape=(1, 8), opt_shape=(4, 8), max_shape=(16, 8))
-Compiled = Callable[..., Any]
+Compile = Callable[..., Any]
 
 SOURCE = """
 import torch
@@ -102,8 +102,8 @@ def test_a_manifest_finds_what_a_program_has_built(command_line: CommandLine) ->
     assert engine_keys(document) == engine_keys(report)
 
 
-def test_a_compiled_module_has_the_results_of_the_module(compiled: Compiled, net: torch.nn.Module) -> None:
-    model = compiled(net, [ROWS], {"scale": torch.ones(4)})
+def test_a_compiled_module_has_the_results_of_the_module(compile_module: Compile, net: torch.nn.Module) -> None:
+    model = compile_module(net, [ROWS], {"scale": torch.ones(4)})
     assert isinstance(model, torch.nn.Module)
     assert model.is_reference
     for rows in (1, 4, 7, 16):
@@ -113,22 +113,24 @@ def test_a_compiled_module_has_the_results_of_the_module(compiled: Compiled, net
         model(torch.randn(17, 8), scale=torch.ones(4))
 
 
-def test_compiling_again_builds_nothing(compiled: Compiled, net: torch.nn.Module) -> None:
-    compiled(net, [ROWS])
-    assert ran(compiled(net, [ROWS]).report) == {}
+def test_compiling_again_builds_nothing(compile_module: Compile, net: torch.nn.Module) -> None:
+    compile_module(net, [ROWS])
+    assert ran(compile_module(net, [ROWS]).report) == {}
 
 
-def test_compiling_changes_neither_the_module_nor_the_state_of_torch(compiled: Compiled, net: torch.nn.Module) -> None:
+def test_compiling_changes_neither_the_module_nor_the_state_of_torch(
+    compile_module: Compile, net: torch.nn.Module
+) -> None:
     before, state = copy.deepcopy(net.state_dict()), torch.random.get_rng_state()
     enabled = torch.is_grad_enabled()
-    compiled(net, [ROWS])
+    compile_module(net, [ROWS])
     assert torch.equal(torch.random.get_rng_state(), state)
     assert torch.is_grad_enabled() == enabled
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
     assert all(parameter.requires_grad for parameter in net.parameters())
 
 
-def test_the_default_device_of_torch_does_not_matter(compiled: Compiled, tmp_path: Path) -> None:
+def test_the_default_device_of_torch_does_not_matter(compile_module: Compile, tmp_path: Path) -> None:
     """The meta device takes the place of a GPU. Models are traced, and programs are read, on the CPU."""
 
     class Shifts(torch.nn.Module):
@@ -136,14 +138,14 @@ def test_the_default_device_of_torch_does_not_matter(compiled: Compiled, tmp_pat
             return x + torch.tensor([1.0, 2.0], device=x.device)
 
     with torch.device("meta"):
-        model = compiled(Shifts().eval(), [Input((2, 2))])
+        model = compile_module(Shifts().eval(), [Input((2, 2))])
         assert model(torch.zeros(2, 2, device="cpu")).tolist() == [[1, 2], [1, 2]]
         model.save(tmp_path / "shifts.pt2")
     exported = torch.export.load(tmp_path / "shifts.pt2")
     assert exported.module()(torch.zeros(2, 2)).tolist() == [[1, 2], [1, 2]]
 
 
-def test_writing_into_an_output_does_not_change_the_model(compiled: Compiled) -> None:
+def test_writing_into_an_output_does_not_change_the_model(compile_module: Compile) -> None:
     class Anchors(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -153,20 +155,20 @@ def test_writing_into_an_output_does_not_change_the_model(compiled: Compiled) ->
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
             return x * self.other, self.anchors, self.anchors.view(2, 2)
 
-    model, x = compiled(Anchors().eval(), [Input((4,))]), torch.ones(4)
+    model, x = compile_module(Anchors().eval(), [Input((4,))]), torch.ones(4)
     for result in model(x):
         result.mul_(10)
     for result_again, expected in zip(model(x), Anchors()(x), strict=True):
         torch.testing.assert_close(result_again, expected.detach())
 
 
-def test_rejects_inputs_under_both_names(compiled: Compiled, net: torch.nn.Module) -> None:
+def test_rejects_inputs_under_both_names(compile_module: Compile, net: torch.nn.Module) -> None:
     with pytest.raises(UsageError, match="both are given"):
-        compiled(net, [ROWS], arg_inputs=[ROWS])
+        compile_module(net, [ROWS], arg_inputs=[ROWS])
 
 
-def test_rejects_host_arrays_that_cannot_be_tensors(compiled: Compiled) -> None:
-    model = compiled(torch.nn.ReLU().eval(), [Input((2,))])
+def test_rejects_host_arrays_that_cannot_be_tensors(compile_module: Compile) -> None:
+    model = compile_module(torch.nn.ReLU().eval(), [Input((2,))])
     assert model(np.array([-1, 1], dtype=">f4")).tolist() == [0, 1]
     arrays: list[Any] = [np.ma.masked_array(np.ones(2, np.float32), mask=True), np.array([{}, {}], dtype=object)]
     for array in arrays:
@@ -174,19 +176,19 @@ def test_rejects_host_arrays_that_cannot_be_tensors(compiled: Compiled) -> None:
             model(array)
 
 
-def test_other_weights_run_only_the_engine_step(compiled: Compiled, net: torch.nn.Module) -> None:
-    compiled(net, [ROWS])
+def test_other_weights_run_only_the_engine_step(compile_module: Compile, net: torch.nn.Module) -> None:
+    compile_module(net, [ROWS])
     with torch.no_grad():
         net.first.weight.add_(0.25)
-    model = compiled(net, [ROWS])
+    model = compile_module(net, [ROWS])
     assert ran_after_the_trace(model.report) == {"engine": 1}
     x = torch.randn(3, 8)
     torch.testing.assert_close(model(x), net(x))
 
 
-def test_a_list_for_each_profile_is_accepted(compiled: Compiled, net: torch.nn.Module) -> None:
+def test_a_list_for_each_profile_is_accepted(compile_module: Compile, net: torch.nn.Module) -> None:
     large = Input(min_shape=(32, 8), opt_shape=(64, 8), max_shape=(64, 8))
-    model = compiled(net, [[ROWS], [large]])
+    model = compile_module(net, [[ROWS], [large]])
     assert [profile.name for profile in model.package.index.profiles] == ["0", "1"]
     for rows in (1, 16, 32, 64):
         torch.testing.assert_close(model(torch.ones(rows, 8)), net(torch.ones(rows, 8)))
@@ -194,35 +196,35 @@ def test_a_list_for_each_profile_is_accepted(compiled: Compiled, net: torch.nn.M
         model(torch.ones(20, 8))
 
 
-def test_a_program_of_torch_export_has_its_own_ranges(compiled: Compiled, net: torch.nn.Module) -> None:
+def test_a_program_of_torch_export_has_its_own_ranges(compile_module: Compile, net: torch.nn.Module) -> None:
     batch = torch.export.Dim("batch", min=2, max=12)
     exported = torch.export.export(net, (torch.ones(3, 8),), dynamic_shapes={"x": {0: batch}})
-    model = compiled(exported)
+    model = compile_module(exported)
     (profile,) = model.package.index.profiles
     assert (profile.shapes[0].min, profile.shapes[0].opt, profile.shapes[0].max) == ((2, 8), (3, 8), (12, 8))
     torch.testing.assert_close(model(torch.ones(12, 8)), net(torch.ones(12, 8)))
 
 
-def test_inputs_narrow_a_program_of_torch_export(compiled: Compiled, net: torch.nn.Module) -> None:
+def test_inputs_narrow_a_program_of_torch_export(compile_module: Compile, net: torch.nn.Module) -> None:
     batch = torch.export.Dim("batch", min=1, max=64)
     exported = torch.export.export(net, (torch.ones(3, 8),), dynamic_shapes={"x": {0: batch}})
-    model = compiled(exported, [ROWS])
+    model = compile_module(exported, [ROWS])
     assert model.package.index.profiles[0].shapes[0].max == (16, 8)
-    opt = compiled(exported, [torch.zeros(5, 8)]).package.index.profiles[0].shapes[0]
+    opt = compile_module(exported, [torch.zeros(5, 8)]).package.index.profiles[0].shapes[0]
     assert (opt.min, opt.opt, opt.max) == ((1, 8), (5, 8), (64, 8))
 
 
-def test_several_profiles_of_a_program_of_torch_export(compiled: Compiled, net: torch.nn.Module) -> None:
+def test_several_profiles_of_a_program_of_torch_export(compile_module: Compile, net: torch.nn.Module) -> None:
     """All profiles are used, even if each has only one shape."""
     batch = torch.export.Dim("batch", min=1, max=64)
     exported = torch.export.export(net, (torch.ones(3, 8),), dynamic_shapes={"x": {0: batch}})
-    model = compiled(exported, [[Input((4, 8))], [Input((64, 8))]])
+    model = compile_module(exported, [[Input((4, 8))], [Input((64, 8))]])
     assert [shape.opt for profile in model.package.index.profiles for shape in profile.shapes] == [(4, 8), (64, 8)]
     with pytest.raises(ValueError, match="no profile takes these shapes"):
         model(torch.ones(20, 8))
 
 
-def test_keywords_of_a_program_of_torch_export_may_have_any_order(compiled: Compiled) -> None:
+def test_keywords_of_a_program_of_torch_export_may_have_any_order(compile_module: Compile) -> None:
     class Sums(torch.nn.Module):
         def forward(self, x: torch.Tensor, *, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
             return x + a + b.sum()
@@ -233,41 +235,45 @@ def test_keywords_of_a_program_of_torch_export_may_have_any_order(compiled: Comp
     exported = torch.export.export(Sums(), (x,), named, dynamic_shapes=dynamic)
     rows = Input(min_shape=(2, 3), opt_shape=(4, 3), max_shape=(8, 3))
     for inputs, keywords in (([rows], {"b": Input((5, 3)), "a": rows}), ([x], {"b": named["b"], "a": named["a"]})):
-        model = compiled(exported, inputs, keywords)
+        model = compile_module(exported, inputs, keywords)
         assert [entry.name for entry in model.package.index.inputs] == ["x", "a", "b"]
         assert model(torch.ones(8, 3), a=torch.ones(8, 3), b=torch.ones(5, 3)).tolist() == [[17] * 3] * 8
 
 
-def test_the_trace_of_a_program_is_not_stored(program_cache: Path, net: torch.nn.Module, compiled: Compiled) -> None:
-    compiled(net, [ROWS])
+def test_the_trace_of_a_program_is_not_stored(
+    program_cache: Path, net: torch.nn.Module, compile_module: Compile
+) -> None:
+    compile_module(net, [ROWS])
     records = [json.loads(path.read_bytes()) for path in (program_cache / "ac").rglob("*") if path.is_file()]
     assert records
     assert not [record for record in records if '"stage":"trace"' in json.dumps(record).replace(" ", "")]
 
 
-def test_rejects_a_module_in_training_mode(compiled: Compiled, net: torch.nn.Module) -> None:
+def test_rejects_a_module_in_training_mode(compile_module: Compile, net: torch.nn.Module) -> None:
     with pytest.raises(SourceError, match="is in training mode") as caught:
-        compiled(net.train(), [ROWS])
-    assert (caught.value.file or "").endswith("conftest.py")  # the fixture `compiled` calls `trtbuild.compile` there
+        compile_module(net.train(), [ROWS])
+    assert (caught.value.file or "").endswith(
+        "conftest.py"
+    )  # the fixture `compile_module` calls `trtbuild.compile` there
 
 
-def test_rejects_a_target_that_the_toolchain_does_not_support(compiled: Compiled, net: torch.nn.Module) -> None:
+def test_rejects_a_target_that_the_toolchain_does_not_support(compile_module: Compile, net: torch.nn.Module) -> None:
     with pytest.raises(TargetUnsupported, match="is for SM 90, and tensorrt-rtx builds for SM"):
-        compiled(net, [ROWS], target=90, toolchain="tensorrt-rtx")
+        compile_module(net, [ROWS], target=90, toolchain="tensorrt-rtx")
 
 
-def test_rejects_a_function(compiled: Compiled) -> None:
+def test_rejects_a_function(compile_module: Compile) -> None:
     with pytest.raises(UsageError, match="a function cannot be compiled"):
-        compiled(lambda x: x, [ROWS])
+        compile_module(lambda x: x, [ROWS])
 
 
-def test_rejects_modules_that_pytorch_cannot_export(compiled: Compiled) -> None:
+def test_rejects_modules_that_pytorch_cannot_export(compile_module: Compile) -> None:
     net, x = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU()).eval(), torch.ones(4, 8)
     program = torch.export.export(net, (x,))
     with pytest.raises(UsageError, match=r"\.module\(\) of an exported program"):
-        compiled(program.module(), [ROWS])
+        compile_module(program.module(), [ROWS])
     with torch.no_grad():
-        assert torch.equal(compiled(program)(x), net(x))  # as the hint of the error proposes
+        assert torch.equal(compile_module(program)(x), net(x))  # as the hint of the error proposes
 
 
 class Sum(torch.nn.Module):
@@ -276,18 +282,18 @@ class Sum(torch.nn.Module):
 
 
 @pytest.mark.parametrize("options", [{}, {"dims": {"rows": ["x.0", "y.0"]}}])
-def test_axes_that_the_module_makes_equal_are_one_dim(compiled: Compiled, options: dict[str, Any]) -> None:
-    model = compiled(Sum().eval(), [ROWS, ROWS], **options)
+def test_axes_that_the_module_makes_equal_are_one_dim(compile_module: Compile, options: dict[str, Any]) -> None:
+    model = compile_module(Sum().eval(), [ROWS, ROWS], **options)
     torch.testing.assert_close(model(torch.ones(5, 8), torch.ones(5, 8)), torch.full((5, 8), 2.0))
     with pytest.raises(CallRefused, match=r"x\.0"):
         model(torch.ones(5, 8), torch.ones(4, 8))
 
 
-def test_rejects_dims_with_other_ranges_that_the_module_makes_equal(compiled: Compiled) -> None:
+def test_rejects_dims_with_other_ranges_that_the_module_makes_equal(compile_module: Compile) -> None:
     with pytest.raises(SourceError, match=r"y\.0 must always be as long as axis x\.0"):
-        compiled(Sum().eval(), [ROWS, Input(min_shape=(1, 8), opt_shape=(4, 8), max_shape=(99, 8))])
+        compile_module(Sum().eval(), [ROWS, Input(min_shape=(1, 8), opt_shape=(4, 8), max_shape=(99, 8))])
 
 
-def test_full_compilation_rejects_operators_that_stay_in_pytorch(compiled: Compiled, net: torch.nn.Module) -> None:
+def test_full_compilation_rejects_operators_that_stay_in_pytorch(compile_module: Compile, net: torch.nn.Module) -> None:
     with pytest.raises(ConversionRefused):
-        compiled(net, [ROWS], require_full_compilation=True, torch_executed_ops=["aten.relu"])
+        compile_module(net, [ROWS], require_full_compilation=True, torch_executed_ops=["aten.relu"])

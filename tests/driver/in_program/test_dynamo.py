@@ -67,9 +67,9 @@ def mixed() -> torch.nn.Module:
 
 
 def ranges(described: Any) -> dict[str, tuple[int, ...]]:
-    """Input → min, opt and max of its first axis."""
-    ((_, *rest),) = [(p.name, *p.shapes) for p in described.profiles]
-    return {name: (shape.min[0], shape.opt[0], shape.max[0]) for name, shape in rest}
+    """Input → min, opt and max of its first axis in the only profile."""
+    (profile,) = described.profiles
+    return {name: (shape.min[0], shape.opt[0], shape.max[0]) for name, shape in profile.shapes}
 
 
 def check_equal(result: Any, expected: Any) -> None:

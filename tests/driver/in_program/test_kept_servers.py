@@ -49,29 +49,29 @@ def _pid(servers: KeptServers) -> int | None:
 
 
 def test_the_next_compilation_uses_the_servers_of_the_one_before(
-    compiled: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    compile_module: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pids = []
     for width in (3, 5):
-        compiled(torch.nn.Linear(8, width).eval(), [torch.zeros(2, 8)], cache_dir=tmp_path)
+        compile_module(torch.nn.Linear(8, width).eval(), [torch.zeros(2, 8)], cache_dir=tmp_path)
         pids.append(_pid(KEPT))
     assert pids[0] is not None and pids[0] == pids[1]
     monkeypatch.setenv("OMP_WAIT_POLICY", "passive")  # torch reads such variables while it is loaded
-    compiled(torch.nn.Linear(8, 7).eval(), [torch.zeros(2, 8)], cache_dir=tmp_path)
+    compile_module(torch.nn.Linear(8, 7).eval(), [torch.zeros(2, 8)], cache_dir=tmp_path)
     assert _pid(KEPT) not in (None, pids[0])
     wait_until_gone([pids[0]])
 
 
 @pytest.mark.parametrize("end", ["ended", "killed"])
-def test_they_end_with_the_program(end: str, tmp_path: Path) -> None:
-    done = subprocess.run(
+def test_servers_end_with_the_program(end: str, tmp_path: Path) -> None:
+    process = subprocess.run(
         [sys.executable, "-c", PROGRAM, end], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
     )
-    assert done.returncode == (0 if end == "ended" else -9), done.stderr
-    wait_until_gone([int(done.stdout)])
+    assert process.returncode == (0 if end == "ended" else -9), process.stderr
+    wait_until_gone([int(process.stdout)])
 
 
-def test_they_end_when_nothing_is_compiled(tmp_path: Path) -> None:
+def test_servers_that_are_not_used_end(tmp_path: Path) -> None:
     kept = KeptServers(idle_s=0.2)
     servers = kept.borrow(tmp_path)
     assert servers is not None
@@ -83,7 +83,7 @@ def test_they_end_when_nothing_is_compiled(tmp_path: Path) -> None:
     assert _pid(kept) is None
 
 
-def test_others_replace_them_when_a_distribution_is_installed(
+def test_new_servers_replace_the_old_ones_after_a_distribution_is_installed(
     kept: KeptServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "site-packages"
@@ -113,7 +113,7 @@ def test_a_server_that_was_killed_is_replaced(kept: KeptServers, tmp_path: Path)
     kept.give_back(second)
 
 
-def test_a_forked_copy_of_the_program_does_not_use_them(tmp_path: Path) -> None:
+def test_a_forked_copy_of_the_program_does_not_use_its_servers(tmp_path: Path) -> None:
     servers = KEPT.borrow(tmp_path)
     assert servers is not None
     child = os.fork()
@@ -124,7 +124,7 @@ def test_a_forked_copy_of_the_program_does_not_use_them(tmp_path: Path) -> None:
     KEPT.give_back(servers)
 
 
-def test_threads_share_them(kept: KeptServers, tmp_path: Path) -> None:
+def test_threads_share_servers(kept: KeptServers, tmp_path: Path) -> None:
     borrowed: list[Any] = []
     threads = [threading.Thread(target=lambda: borrowed.append(kept.borrow(tmp_path))) for _ in range(8)]
     for thread in threads:

@@ -10,19 +10,19 @@ import torch
 from trtbuild.driver.in_program.kept_weights import KeptWeights
 
 
-def _written(values: list[torch.Tensor]) -> None:
+def _write(values: list[torch.Tensor]) -> None:
     values[2].add_(1)
 
 
-def _replaced(values: list[torch.Tensor]) -> None:
+def _replace(values: list[torch.Tensor]) -> None:
     values[2] = values[2].clone()
 
 
-def _moved(values: list[torch.Tensor]) -> None:
+def _move(values: list[torch.Tensor]) -> None:
     values[2].data = values[2].data.clone()
 
 
-@pytest.mark.parametrize("change", [_written, _replaced, _moved])
+@pytest.mark.parametrize("change", [_write, _replace, _move])
 def test_a_change_of_a_weight_is_detected(change: Callable[[list[torch.Tensor]], None]) -> None:
     with torch.no_grad():
         values = [torch.randn(3), torch.randn(2), torch.nn.Parameter(torch.randn(4))]

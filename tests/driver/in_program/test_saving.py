@@ -17,12 +17,13 @@ ROWS = Input(min_shape=(1, 8), opt_shape=(4, 8), max_shape=(16, 8))
 
 
 def content(root: Path) -> dict[Path, bytes]:
+    """The files of a directory: relative path → bytes."""
     return {path.relative_to(root): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
 @pytest.fixture
-def compiled_net(compiled: Callable[..., Any], net: torch.nn.Module) -> Any:
-    return compiled(net, [ROWS])
+def compiled_net(compile_module: Callable[..., Any], net: torch.nn.Module) -> Any:
+    return compile_module(net, [ROWS])
 
 
 def test_packages_from_the_cache_and_from_a_package_are_equal(compiled_net: Any, tmp_path: Path) -> None:
@@ -30,25 +31,21 @@ def test_packages_from_the_cache_and_from_a_package_are_equal(compiled_net: Any,
     with trtbuild.load(first, device="cpu") as loaded:
         second = trtbuild.save(loaded, tmp_path / "second")
         trtbuild.save(loaded, tmp_path / "loaded.pt2")
-    files = [
-        {path.relative_to(root): path.read_bytes() for path in root.rglob("*") if path.is_file()}
-        for root in (first, second)
-    ]
-    assert files[0] == files[1]
+    assert content(first) == content(second)
     assert (tmp_path / "loaded.pt2").is_file()
 
 
 def test_replacing_a_package_removes_its_files_and_keeps_other_files(
-    compiled_net: Any, compiled: Callable[..., Any], tmp_path: Path
+    compiled_net: Any, compile_module: Callable[..., Any], tmp_path: Path
 ) -> None:
     replaced, separate = tmp_path / "replaced", tmp_path / "separate"
     compiled_net.save(replaced)
     (replaced / "NOTES").write_text("a file of the user")
     before = set(content(replaced))
-    other = compiled(torch.nn.Linear(3, 2).eval(), [Input((4, 3))])
+    other = compile_module(torch.nn.Linear(3, 2).eval(), [Input((4, 3))])
     other.save(replaced)
     other.save(separate)
-    assert before - set(content(separate)) > {Path("NOTES")}  # replacing had to remove files
+    assert before - set(content(separate)) > {Path("NOTES")}  # the first package had files that the second lacks
     assert content(replaced) == content(separate) | {Path("NOTES"): b"a file of the user"}
 
 
@@ -66,7 +63,7 @@ def test_rejects_invalid_paths(compiled_net: Any, path: Any, tmp_path: Path, mon
     ("name", "options"),
     [("model.ep", {}), ("model.pt2", {}), ("model.ts", {"output_format": "exported_program"})],
 )
-def test_the_format_is_given_or_follows_from_the_name(
+def test_the_format_follows_from_output_format_or_from_the_name(
     compiled_net: Any, net: torch.nn.Module, tmp_path: Path, name: str, options: dict[str, Any]
 ) -> None:
     compiled_net.save(tmp_path / name, **options)

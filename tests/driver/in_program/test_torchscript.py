@@ -15,7 +15,7 @@ from tests.conftest import ran
 from trtbuild import Input
 from trtbuild.errors import SourceError, UsageError
 
-Compiled = Callable[..., Any]
+Compile = Callable[..., Any]
 ROWS = Input(min_shape=(1, 8), opt_shape=(4, 8), max_shape=(16, 8))
 
 
@@ -45,40 +45,42 @@ def double(x: torch.Tensor) -> torch.Tensor:
 
 
 def call(module: Any, rows: int) -> Any:
+    """Call the module with random inputs, which follow from the number of rows."""
     torch.manual_seed(rows)
     return module(torch.randn(rows, 8), torch.randn(4))
 
 
-@pytest.mark.parametrize("ir", [None, "default", "ts", "torchscript"])
-def test_a_scripted_module_is_compiled(compiled: Compiled, ir: str | None) -> None:
-    script = torch.jit.script(Scaled().eval())
-    before = str(script.graph)
-    made = compiled(script, [ROWS, Input((4,))], ir=ir)
-    assert made.package.index.model == "Scaled"
-    assert [entry.name for entry in made.package.index.inputs] == ["x", "scale"]
-    for rows in (1, 5, 16):
-        torch.testing.assert_close(call(made, rows), call(script, rows))
-    assert str(script.graph) == before
-
-
-def test_a_traced_module_is_compiled(compiled: Compiled) -> None:
-    script = torch.jit.trace(Scaled().eval(), (torch.ones(4, 8), torch.ones(4)))
-    made = compiled(script, [ROWS], {"scale": torch.ones(4)})
-    for rows in (1, 16):
-        torch.testing.assert_close(call_by_name(made, rows), call(script, rows))
-
-
 def call_by_name(module: Any, rows: int) -> Any:
+    """Like `call`, but the second input is a keyword argument."""
     torch.manual_seed(rows)
     return module(torch.randn(rows, 8), scale=torch.randn(4))
 
 
-def test_ir_ts_scripts_an_nn_module(compiled: Compiled) -> None:
+@pytest.mark.parametrize("ir", [None, "default", "ts", "torchscript"])
+def test_a_scripted_module_is_compiled(compile_module: Compile, ir: str | None) -> None:
+    script = torch.jit.script(Scaled().eval())
+    before = str(script.graph)
+    model = compile_module(script, [ROWS, Input((4,))], ir=ir)
+    assert model.package.index.model == "Scaled"
+    assert [entry.name for entry in model.package.index.inputs] == ["x", "scale"]
+    for rows in (1, 5, 16):
+        torch.testing.assert_close(call(model, rows), call(script, rows))
+    assert str(script.graph) == before
+
+
+def test_a_traced_module_is_compiled(compile_module: Compile) -> None:
+    script = torch.jit.trace(Scaled().eval(), (torch.ones(4, 8), torch.ones(4)))
+    model = compile_module(script, [ROWS], {"scale": torch.ones(4)})
+    for rows in (1, 16):
+        torch.testing.assert_close(call_by_name(model, rows), call(script, rows))
+
+
+def test_ir_ts_scripts_an_nn_module(compile_module: Compile) -> None:
     net = Scaled().eval()
-    script = compiled(torch.jit.script(net), [ROWS, Input((4,))])
-    made = compiled(net, [ROWS, Input((4,))], ir="ts")
-    assert ran(made.report) == {}
-    torch.testing.assert_close(call(made, 3), call(script, 3))
+    script = compile_module(torch.jit.script(net), [ROWS, Input((4,))])
+    model = compile_module(net, [ROWS, Input((4,))], ir="ts")
+    assert ran(model.report) == {}
+    torch.testing.assert_close(call(model, 3), call(script, 3))
 
 
 def test_a_script_is_traced_to_a_program() -> None:
@@ -89,9 +91,9 @@ def test_a_script_is_traced_to_a_program() -> None:
 
 
 @pytest.mark.parametrize("ir", ["dynamo", "exported_program", "default", None])
-def test_ir_fits_a_program(compiled: Compiled, ir: str | None) -> None:
+def test_ir_fits_a_program(compile_module: Compile, ir: str | None) -> None:
     program = torch.export.export(torch.nn.Linear(8, 4).eval(), (torch.ones(4, 8),))
-    assert compiled(program, ir=ir)(torch.ones(4, 8)).shape == (4, 4)
+    assert compile_module(program, ir=ir)(torch.ones(4, 8)).shape == (4, 4)
 
 
 @pytest.mark.parametrize(
@@ -112,41 +114,41 @@ def test_ir_fits_a_program(compiled: Compiled, ir: str | None) -> None:
     ],
 )
 def test_rejects_an_ir_for_another_kind_of_module(
-    compiled: Compiled, make: Callable[[Any], Any], ir: Any, text: str, hint: str
+    compile_module: Compile, make: Callable[[Any], Any], ir: Any, text: str, hint: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
-        compiled(make(Scaled().eval()), [ROWS, Input((4,))], ir=ir)
+        compile_module(make(Scaled().eval()), [ROWS, Input((4,))], ir=ir)
     assert text in caught.value.text
     assert hint in str(caught.value.hint)
 
 
-def test_rejects_a_script_whose_loop_depends_on_values(compiled: Compiled) -> None:
+def test_rejects_a_script_whose_loop_depends_on_values(compile_module: Compile) -> None:
     with pytest.raises(
         SourceError, match="Loops has a loop that PyTorch's converter from TorchScript cannot"
     ) as caught:
-        compiled(torch.jit.script(Loops().eval()), [ROWS])
+        compile_module(torch.jit.script(Loops().eval()), [ROWS])
     assert "test_torchscript.py:" in caught.value.text
     assert caught.value.hint is not None
     assert "nn.Module" in caught.value.hint
 
 
-def test_rejects_a_script_in_training_mode_and_wrong_inputs(compiled: Compiled) -> None:
+def test_rejects_a_script_in_training_mode_and_wrong_inputs(compile_module: Compile) -> None:
     with pytest.raises(SourceError, match="is in training mode"):
-        compiled(torch.jit.script(Scaled()), [ROWS, Input((4,))])
+        compile_module(torch.jit.script(Scaled()), [ROWS, Input((4,))])
     with pytest.raises(SourceError, match=r"Scaled takes \(x, scale\); inputs are x"):
-        compiled(torch.jit.script(Scaled().eval()), [ROWS])
+        compile_module(torch.jit.script(Scaled().eval()), [ROWS])
 
 
-def test_rejects_functions_of_torchscript_and_modules_that_cannot_be_scripted(compiled: Compiled) -> None:
+def test_rejects_functions_of_torchscript_and_modules_that_cannot_be_scripted(compile_module: Compile) -> None:
     with pytest.raises(UsageError, match="a function of TorchScript cannot be compiled"):
-        compiled(torch.jit.script(double), [ROWS])
+        compile_module(torch.jit.script(double), [ROWS])
 
     class Strange(torch.nn.Module):
         def forward(self, *x: torch.Tensor) -> torch.Tensor:
             return x[0]
 
     with pytest.raises(SourceError, match=r"torch\.jit\.script cannot script Strange") as caught:
-        compiled(Strange().eval(), [ROWS], ir="ts")
+        compile_module(Strange().eval(), [ROWS], ir="ts")
     assert 'ir="ts"' in str(caught.value.hint)
 
 
@@ -155,9 +157,9 @@ def test_rejects_a_torchscript_file_of_a_later_version(tmp_path: Path) -> None:
     from tests.stages.trace.sources.test_torchscript import trace_script
 
     torch.jit.save(torch.jit.script(torch.nn.Linear(8, 4).eval()), tmp_path / "own.ts")
-    with zipfile.ZipFile(tmp_path / "own.ts") as own, zipfile.ZipFile(tmp_path / "net.ts", "w") as other:
+    with zipfile.ZipFile(tmp_path / "own.ts") as own, zipfile.ZipFile(tmp_path / "net.ts", "w") as later:
         for name in own.namelist():
-            other.writestr(name, b"999\n" if name.endswith("/version") else own.read(name))
+            later.writestr(name, b"999\n" if name.endswith("/version") else own.read(name))
     with pytest.raises(SourceError, match=r"torch\.jit\.load cannot read net\.ts") as caught:
         trace_script(tmp_path, {"input": ([1, 8], [4, 8], [4, 8])})
     assert "version" in caught.value.text

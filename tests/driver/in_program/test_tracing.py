@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,7 +38,7 @@ def test_the_program_is_called_as_the_module(net: torch.nn.Module) -> None:
     for rows in (1, 5, 16):
         x, scale = torch.randn(rows, 8), torch.randn(4)
         torch.testing.assert_close(module(x, scale=scale), net(x, scale=scale))
-    with pytest.raises(Exception, match="16"):
+    with pytest.raises(Exception, match="<= 16"):
         module(torch.randn(17, 8), scale=torch.randn(4))
 
 
@@ -47,11 +46,11 @@ def test_the_range_is_the_declared_one_where_torch_traces_a_wider_one(net: torch
     program = trtbuild.trace(net, [Input(min_shape=(1, 8), opt_shape=(1, 8), max_shape=(2, 8))])
     (bounds,) = program.range_constraints.values()
     assert (bounds.lower, bounds.upper) == (1, 2)
-    with pytest.raises(Exception, match="2"):
+    with pytest.raises(Exception, match="<= 2"):
         program.module()(torch.randn(3, 8))
 
 
-def test_multiples_and_shared_dims_stay(net: torch.nn.Module) -> None:
+def test_the_program_has_the_multiples_and_the_shared_dims() -> None:
     class Halves(torch.nn.Module):
         def forward(self, x: torch.Tensor, *, y: torch.Tensor) -> torch.Tensor:
             return x.reshape(2, -1) + y.reshape(2, -1)
@@ -78,19 +77,19 @@ def test_writes_inside_the_module_are_functionalized() -> None:
 
 
 def test_compile_builds_the_same_engines_for_the_traced_program(
-    compiled: Callable[..., Any], net: torch.nn.Module
+    compile_module: Callable[..., Any], net: torch.nn.Module
 ) -> None:
-    compiled(net, [ROWS])
-    made = compiled(trtbuild.trace(net, [ROWS]), [ROWS])
-    assert ran(made.report).get("engine") is None
-    torch.testing.assert_close(made(torch.ones(3, 8)), net(torch.ones(3, 8)))
+    compile_module(net, [ROWS])
+    model = compile_module(trtbuild.trace(net, [ROWS]), [ROWS])
+    assert ran(model.report).get("engine") is None
+    torch.testing.assert_close(model(torch.ones(3, 8)), net(torch.ones(3, 8)))
 
 
 def test_a_manifest_takes_the_saved_program(command_line: CommandLine, net: torch.nn.Module) -> None:
     program = trtbuild.trace(net, [ROWS], {"scale": Input((4,))})
     torch.export.save(program, command_line.project / "net.pt2")
     loaded = torch.export.load(command_line.project / "net.pt2")
-    assert [(v.lower, v.upper) for v in loaded.range_constraints.values()] == [(1, 16)]
+    assert [(bounds.lower, bounds.upper) for bounds in loaded.range_constraints.values()] == [(1, 16)]
     (command_line.project / "trtbuild.yaml").write_text(MANIFEST)
     assert ran(command_line("build"))["engine"] == 1
 
@@ -133,13 +132,13 @@ class Branches(torch.nn.Module):
         (Branches().eval(), "frozen-branch"),
     ],
 )
-def test_rejects_modules_that_have_no_engine(module: torch.nn.Module, code: str) -> None:
+def test_rejects_modules_that_cannot_be_compiled(module: torch.nn.Module, code: str) -> None:
     with pytest.raises(SourceError) as caught:
         trtbuild.trace(module, [ROWS])
     assert caught.value.code == code
     assert (caught.value.file or "").endswith("test_tracing.py")
 
 
-def test_rejects_missing_inputs(net: torch.nn.Module, tmp_path: Path) -> None:
+def test_rejects_missing_inputs(net: torch.nn.Module) -> None:
     with pytest.raises(UsageError, match="there are no inputs"):
         trtbuild.trace(net)

@@ -39,14 +39,14 @@ def project(small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return tmp_path / "project"
 
 
-def test_every_package_is_shown_and_every_missing_one_is_named(project: Path) -> None:
-    found = inspect_all(Request(project))
-    assert list(found.packages) == [inspect(Request(project), "ranker")]
-    assert [(entry.model, entry.hint) for entry in found.missing] == [
+def test_every_package_is_shown_and_every_missing_package_is_named(project: Path) -> None:
+    document = inspect_all(Request(project))
+    assert list(document.packages) == [inspect(Request(project), "ranker")]
+    assert [(entry.model, entry.hint) for entry in document.missing] == [
         ("later", "trtbuild build later"),
         ("plans", "add `package: dist/plans` to its outputs"),
     ]
-    lines = [click.unstyle(line) for line in project_screen()(found)]
+    lines = [click.unstyle(line) for line in project_screen()(document)]
     assert "dist/ranker: model ranker, float32" in lines[0]
     assert [line for line in lines if line.startswith("later: there is no package at")]
 
@@ -76,5 +76,5 @@ def test_rejects_a_project_without_packages(project: Path) -> None:
     with pytest.raises(UsageError, match="no model of this project has a package") as caught:
         inspect_all(Request(project))
     assert caught.value.hint == "trtbuild build"
-    done = CommandLine(project, project / "cache").run("inspect")
-    assert done.returncode == 2
+    process = CommandLine(project, project / "cache").run("inspect")
+    assert process.returncode == 2

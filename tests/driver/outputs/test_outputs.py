@@ -21,6 +21,7 @@ from trtbuild.store.digests.index import Index
 
 
 def digests(paths: Sequence[str]) -> dict[str, str | None]:
+    """Path → digest of the file, or None if there is no file."""
     return {
         path: hashlib.sha256(Path(path).read_bytes()).hexdigest() if Path(path).is_file() else None for path in paths
     }
@@ -31,6 +32,7 @@ def ignore_digests(written: object) -> None:
 
 
 def a_package(store: MemoryStore, **plans: bytes) -> tuple[PackageFiles, Record]:
+    """Store the files of a package with these plans. Return its index and its record."""
     files = {f"engines/ada/{name}.plan": store.put_bytes(data).to_json() for name, data in plans.items()}
     index = json.dumps({"schema": SCHEMA, "files": files}).encode()
     outputs_of_record = {"index": store.put_bytes(index), "names": store.put_bytes(b"{}")}
@@ -54,7 +56,7 @@ def test_only_files_whose_content_differs_are_written(tmp_path: Path) -> None:
     assert same.stat().st_mtime_ns == times[same]
 
 
-def test_the_index_is_written_last(tmp_path: Path) -> None:
+def test_the_index_is_the_last_of_the_files_to_write(tmp_path: Path) -> None:
     store = MemoryStore()
     index, record = a_package(store, a=b"one")
     assert outputs.output_files("package", "dist/m", index, record)[-1].path == "dist/m/index.json"
@@ -99,10 +101,10 @@ def test_raw_plans_of_removed_engines_are_removed_and_other_files_stay(tmp_path:
     files = outputs.output_files("plans", "dist/plans", index, record)
     outputs.write_output(tmp_path, "plans", "dist/plans", files, store, digests, ignore_digests)
     (tmp_path / "dist/plans/ada/mine.plan").write_text("keep me")
-    last = Recipe("package", 1, (("engines", {"a@ada": "0", "gone@ada": "1"}),))
+    last_recipe = Recipe("package", 1, (("engines", {"a@ada": "0", "gone@ada": "1"}),))
     index, record = a_package(store, a=b"one")
     files = outputs.output_files("plans", "dist/plans", index, record)
-    outputs.write_output(tmp_path, "plans", "dist/plans", files, store, digests, ignore_digests, last)
+    outputs.write_output(tmp_path, "plans", "dist/plans", files, store, digests, ignore_digests, last_recipe)
     assert {path.name for path in (tmp_path / "dist/plans/ada").iterdir()} == {"a.plan", "mine.plan"}
 
 

@@ -45,7 +45,7 @@ models:
     outputs: {pt2: dist/net.pt2}
 """
 
-#: Runs in another process. A program needs only `import torch` and `import trtbuild` to open the file.
+#: Runs in another process. A program needs only `import torch` and `import trtbuild`, in any order, to open the file.
 CHECK = """
 import sys
 first, second = sys.argv[2].split(",")
@@ -59,9 +59,9 @@ import net
 model, eager = exported.module(), net.build()
 for rows in (1, 4, 9, 16):
     x, scale = torch.randn(rows, 8), torch.randn(4)
-    found, wanted = model(x, scale=scale), eager(x, scale=scale)
-    torch.testing.assert_close(found["y"], wanted["y"])
-    assert found["n"] is None
+    result, expected = model(x, scale=scale), eager(x, scale=scale)
+    torch.testing.assert_close(result["y"], expected["y"])
+    assert result["n"] is None
 try:
     model(torch.randn(17, 8), scale=scale)
 except Exception as error:
@@ -77,6 +77,7 @@ def project(command_line: CommandLine) -> CommandLine:
 
 
 def run_check(path: Path, project: Path, imports: str) -> Any:
+    """Run `CHECK` with a file, after the two imports."""
     command = [sys.executable, "-c", CHECK, str(path), imports, str(project)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 

@@ -30,15 +30,15 @@ def saved(net: torch.nn.Module, tmp_path_factory: pytest.TempPathFactory) -> Cal
             rows = Input(min_shape=(1, 8), opt_shape=(4, 8), max_shape=(16, 8))
             with pytest.MonkeyPatch.context() as patch:
                 patch.setenv("XDG_CACHE_HOME", str(folder / "state"))
-                made = trtbuild.compile(net, [rows], target=89, device="cpu", cache_dir=folder / "cache")
-            made.save(folder / name)
+                model = trtbuild.compile(net, [rows], target=89, device="cpu", cache_dir=folder / "cache")
+            model.save(folder / name)
         return folder / name
 
     return save
 
 
 @pytest.mark.parametrize("name", ["net.pt2", "net.ep"])
-def test_a_file_is_opened_as_a_package_is(saved: Callable[..., Path], net: torch.nn.Module, name: str) -> None:
+def test_a_file_is_loaded_like_a_package(saved: Callable[..., Path], net: torch.nn.Module, name: str) -> None:
     with trtbuild.load(saved(name), device="cpu") as loaded:
         assert (loaded.model, loaded.target, loaded.device) == ("Sequential", "sm89", "cpu")
         module = loaded.module()
@@ -48,7 +48,7 @@ def test_a_file_is_opened_as_a_package_is(saved: Callable[..., Path], net: torch
     assert "target 'sm89'" in repr(loaded)
 
 
-def rewritten(path: Path, other: Path, change: Callable[[str, bytes], bytes | None]) -> Path:
+def rewrite(path: Path, other: Path, change: Callable[[str, bytes], bytes | None]) -> Path:
     """Copy an archive with the contents that `change` returns. A file is left out if its new content is None."""
     with zipfile.ZipFile(path) as old, zipfile.ZipFile(other, "w") as new:
         for name in old.namelist():
@@ -71,7 +71,7 @@ def test_rejects_damaged_and_missing_files(saved: Callable[..., Path], tmp_path:
     (tmp_path / "short.pt2").write_bytes(saved("net.pt2").read_bytes()[:-100])
     with pytest.raises(PackageDamaged, match=r"is not a \.pt2 file, or it is truncated"):
         trtbuild.load(tmp_path / "short.pt2", device="cpu")
-    broken = rewritten(
+    broken = rewrite(
         saved("net.pt2"), tmp_path / "broken.pt2", lambda name, data: data[:40] if name.endswith("model.json") else data
     )
     with pytest.raises(PackageDamaged, match=r"torch\.export\.load of torch .* cannot read"):
@@ -82,7 +82,7 @@ def test_rejects_damaged_and_missing_files(saved: Callable[..., Path], tmp_path:
 def test_rejects_a_file_of_another_format(
     saved: Callable[..., Path], tmp_path: Path, text: bytes, error: type[Exception]
 ) -> None:
-    path = rewritten(
+    path = rewrite(
         saved("net.pt2"), tmp_path / "other.pt2", lambda name, data: text if name.endswith("trtbuild.json") else data
     )
     with pytest.raises(error):
@@ -109,6 +109,6 @@ def test_rejects_the_cpu_for_a_file_without_a_reference(saved: Callable[..., Pat
         end = text.index(",", start)
         return (text[:start] + "null" + text[end:]).encode()
 
-    path = rewritten(saved("net.pt2"), tmp_path / "gpu.pt2", without_reference)
+    path = rewrite(saved("net.pt2"), tmp_path / "gpu.pt2", without_reference)
     with pytest.raises(NoFittingTarget, match="has no reference program"):
         trtbuild.load(path, device="cpu")

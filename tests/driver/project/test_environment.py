@@ -79,7 +79,7 @@ def test_the_error_about_a_pin_that_differs_from_the_lock_names_both_places(inst
     assert "pinned to tensorrt-rtx 1.8.0, and trtbuild.lock:" in caught.value.text
 
 
-def test_a_locked_partition_is_not_cut_again_by_another_parser() -> None:
+def test_a_locked_model_is_not_partitioned_again_with_another_parser() -> None:
     world = Machines()
     world.switch_to(GPU, torch=True)  # a machine with the toolchain's own parser
     world.build(NET)
@@ -119,8 +119,8 @@ def test_each_release_of_a_toolchain_is_compared_with_its_own_parser() -> None:
     world = TwoReleases()
     world.switch_to(NO_GPU, torch=True)
     world.build(model)
-    built = [step.record for step in world.plan(model).steps.values() if step.stage == "partition"]
-    world.evict(*{record.outputs["partitions"] for record in built if record is not None})
+    records = [step.record for step in world.plan(model).steps.values() if step.stage == "partition"]
+    world.evict(*{record.outputs["partitions"] for record in records if record is not None})
     partitions = [step for step in world.plan(model).steps.values() if step.stage == "partition"]
     parsers = [stand_in_of(step.recipe) for step in partitions if step.recipe is not None]
     assert [step.verdict for step in partitions] == ["run", "run"] and parsers[0] != parsers[1]

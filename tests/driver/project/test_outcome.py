@@ -1,8 +1,7 @@
-"""The outcome of a build, as values."""
+"""The steps that a failed build has not begun: `Outcome.not_begun`."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, cast
 
 from tests.driver.building.execution.test_executor import NEW, FakeProject, a_step
@@ -11,6 +10,7 @@ from trtbuild.errors import SourceError
 
 
 def an_outcome(*steps: Any, failed: str = "", **more: Any) -> Outcome:
+    """The outcome of a build of these steps, in which the step `failed` has failed."""
     project = FakeProject(*steps)
     plans = {name: project.plan(name) for name in dict.fromkeys(step.model for step in steps)}
     error = {failed: (NEW, SourceError("it fails", code="eager"))} if failed else {}
@@ -29,6 +29,6 @@ def test_a_step_that_does_not_depend_on_a_failure_counts_as_not_begun() -> None:
 def test_steps_after_a_failure_finished_steps_and_unselected_stages_do_not_count() -> None:
     assert an_outcome(FIRST, LOWER, failed=FIRST.id).not_begun == 0
     assert an_outcome(FIRST, OTHER, failed=FIRST.id, ran={OTHER.id: (NEW, cast("Any", None))}).not_begun == 0
-    lower = replace(a_step("b", "lower", "z"), verdict="run")
+    lower = a_step("b", "lower", "z")
     assert an_outcome(FIRST, lower, failed=FIRST.id, stages=frozenset(("trace",))).not_begun == 0
     assert an_outcome(FIRST, OTHER).not_begun == 0  # an interrupted build has no failure

@@ -1,4 +1,4 @@
-"""Tests of work that is refused because it would not fit on the disk or into memory."""
+"""Work is refused if its files do not fit on the disk, or if it does not fit into memory."""
 
 from __future__ import annotations
 

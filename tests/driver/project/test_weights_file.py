@@ -94,7 +94,7 @@ def test_rejects_an_empty_file(tmp_path: Path) -> None:
     file = a_file(tmp_path)
     path = file.path
     path.write_bytes(b"")
-    with pytest.raises(SourceError):
+    with pytest.raises(SourceError, match="it is empty"):
         file.table(digest(path), MemoryStore())
 
 

@@ -1,4 +1,4 @@
-"""A log of events with every kind of event, and reports of any size with hostile names."""
+"""A log with every kind of event, and the parts of such logs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,6 @@ from trtbuild.driver.event_log.events import Event, PlannedStep
 NEW = Reason("new", "it was not built in this project before")
 CHANGED = Reason("changed", "changed: onnx", (Change("onnx", "a" * 64, "b" * 64),))
 RECORDED = Reason("recorded", "nothing that it depends on has changed")
-ERROR = ErrorEntry(
-    type="ToolchainError", text="no kernel", file="m.yaml", line=3, hint="choose another type", step="m/x"
-)
 
 
 def a_planned_step(

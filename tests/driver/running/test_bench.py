@@ -59,7 +59,7 @@ def test_an_original_that_fails_at_a_shape_is_not_timed_at_later_shapes(
             runner: [run.point for run in document.runs if run.runner == runner] for runner in ("trtbuild", "eager")
         }
         assert points == {"trtbuild": [0, 1, 2], "eager": [0]}
-        assert [text for text in document.warnings if message in text and text.startswith("eager: ")]
+        assert [warning for warning in document.warnings if message in warning and warning.startswith("eager: ")]
 
 
 def test_shapes_and_the_profile_may_be_given(small: Small) -> None:
@@ -88,7 +88,7 @@ def test_an_original_that_fails_is_a_warning_and_the_package_is_timed(
     (project / "nets.py").write_text("import torch\n\n\ndef build():\n    raise ValueError('broken on purpose')\n")
     document = bench(Request(project), str(small.package), originals=["eager"], device="cpu", budget=SHORT)
     assert {run.runner for run in document.runs} == {"trtbuild"}
-    assert any("broken on purpose" in text or "fails" in text for text in document.warnings)
+    assert any("broken on purpose" in text for text in document.warnings), document.warnings
 
 
 def test_rejects_an_original_that_is_not_in_the_manifests(

@@ -23,7 +23,7 @@ DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16"
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(2, 3), (), (0, 4)])
-def test_safetensors_files_are_read_by_the_library_and_vice_versa(
+def test_trtbuild_and_the_library_read_the_safetensors_files_of_each_other(
     dtype: str, shape: tuple[int, ...], tmp_path: Path
 ) -> None:
     values = random_tensor(dtype, shape, 3)

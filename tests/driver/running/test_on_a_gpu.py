@@ -71,14 +71,14 @@ def test_device_memory_is_read_from_the_engines(project: Path, rig: Rig, monkeyp
     assert all(len(sizes) == 2 and min(sizes) >= 0 for sizes in memory.contexts.values())
 
 
-class GpuTensor:
-    """A tensor like those of the Python backend, in the memory of a GPU or of the host."""
+class FakeTensor:
+    """Like ``triton_python_backend_utils.Tensor``, in the memory of a GPU or of the host."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
     @classmethod
-    def from_dlpack(cls, name: str, array: Any) -> GpuTensor:
+    def from_dlpack(cls, name: str, array: Any) -> FakeTensor:
         assert array.is_contiguous() and array.shape, name
         return cls(array)
 
@@ -100,7 +100,7 @@ def test_triton_may_pass_tensors_on_the_gpu_or_on_the_host(
     project: Path, rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake = ModuleType("triton_python_backend_utils")
-    fake.Tensor = GpuTensor  # type: ignore[attr-defined]
+    fake.Tensor = FakeTensor  # type: ignore[attr-defined]
     fake.InferenceResponse = lambda output_tensors, error=None: (output_tensors, error)  # type: ignore[attr-defined]
     fake.TritonError = str  # type: ignore[attr-defined]
     fake.get_input_tensor_by_name = lambda request, name: request  # type: ignore[attr-defined]
@@ -117,10 +117,10 @@ def test_triton_may_pass_tensors_on_the_gpu_or_on_the_host(
         }
     )
     value, data = rig.values(3, 4, stream=rig.stream())
-    for tensor in (GpuTensor(value), GpuTensor(data)):
+    for tensor in (FakeTensor(value), FakeTensor(data)):
         ((outputs, error),) = model.execute([tensor])
         assert error is None
         np.testing.assert_array_equal(outputs[0].value.numpy(), (data * 2 + 1) * 2 + 1)
-    ((_, error),) = model.execute([GpuTensor(np.zeros((33, 4), np.float32))])
+    ((_, error),) = model.execute([FakeTensor(np.zeros((33, 4), np.float32))])
     assert "33" in error
     model.finalize()

@@ -23,7 +23,8 @@ def request_(small: Small) -> Request:
     return Request(small.project)
 
 
-def eager(small: Small, x: np.ndarray, scale: np.ndarray) -> dict[str, np.ndarray]:
+def eager_results(small: Small, x: np.ndarray, scale: np.ndarray) -> dict[str, np.ndarray]:
+    """The results of the project's module in PyTorch."""
     spec = importlib.util.spec_from_file_location("nets_of_small", small.project / "nets.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -39,7 +40,7 @@ def test_outputs_equal_those_of_the_module(small: Small, request_: Request, tmp_
     np.savez(tmp_path / "in.npz", x=x, scale=scale)
     out = str(tmp_path / "out.npz")
     document = run(request_, "ranker", inputs=[str(tmp_path / "in.npz")], device="cpu", output=out)
-    expected = eager(small, x, scale)
+    expected = eager_results(small, x, scale)
     with np.load(out) as results:
         assert set(results.files) == {"scores", "best", "total"}
         for name, value in expected.items():
@@ -74,7 +75,7 @@ def test_a_package_may_be_named_by_its_directory(small: Small, request_: Request
 def test_inputs_that_do_not_fit_have_the_error_of_a_call(request_: Request) -> None:
     with pytest.raises(CallRefused, match=r"17.*1 to 16"):
         run(request_, "ranker", inputs=["x=random:17x8"], device="cpu")
-    with pytest.raises(CallRefused):
+    with pytest.raises(CallRefused, match="axis 1 is 9, and must be 8"):
         run(request_, "ranker", inputs=["x=random:2x9"], device="cpu")
 
 

@@ -12,9 +12,6 @@ B, H = ("sym", 0), ("mul", 32, ("sym", 1))
 
 
 def an_index() -> PackageIndex:
-    def ranges(*sizes: tuple[tuple[int, ...], ...]) -> ShapeRange:
-        return ShapeRange(*sizes)
-
     inputs: Any = (
         PackedTensor("image", "float32", (B, 3, H)),
         PackedTensor("mask", "bool", (B, H)),
@@ -22,11 +19,15 @@ def an_index() -> PackageIndex:
     )
     small = PackedProfile(
         "small",
-        (ranges((1, 3, 32), (2, 3, 64), (4, 3, 96)), ranges((1, 32), (2, 64), (4, 96)), ranges((), (), ())),
+        (ShapeRange((1, 3, 32), (2, 3, 64), (4, 3, 96)), ShapeRange((1, 32), (2, 64), (4, 96)), ShapeRange((), (), ())),
     )
     large = PackedProfile(
         "large",
-        (ranges((4, 3, 96), (8, 3, 320), (16, 3, 640)), ranges((4, 96), (8, 320), (16, 640)), ranges((), (), ())),
+        (
+            ShapeRange((4, 3, 96), (8, 3, 320), (16, 3, 640)),
+            ShapeRange((4, 96), (8, 320), (16, 640)),
+            ShapeRange((), (), ()),
+        ),
     )
     dims = (PackedDim("batch", 1, 16, 1), PackedDim("height", 32, 640, 32))
     return PackageIndex("det", inputs, (), None, dims, (small, large), "float32", {}, True, {}, {})
@@ -56,5 +57,5 @@ def test_shapes_outside_of_every_profile_are_returned_unchanged() -> None:
     assert shapes_of(an_index(), {"image": (2, 3)})["image"] == (2, 3)
 
 
-def test_dims_by_name_are_sizes_and_not_units() -> None:
+def test_the_size_of_a_dim_is_that_of_its_axis_and_not_a_number_of_units() -> None:
     assert dim_sizes(an_index(), {"image": (2, 3, 64)}) == {"batch": 2, "height": 64}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,7 +14,10 @@ import numpy as np
 import pytest
 import torch
 
+import trtbuild
 from tests.driver.conftest import Small
+from tests.driver.outputs.triton.repositories import an_index, put_package, typed
+from tests.store.memory_store import MemoryStore
 from trtbuild.driver import outputs
 from trtbuild.driver.outputs import triton
 
@@ -93,15 +96,13 @@ def a_request(rows: int) -> dict[str, FakeTensor]:
 
 
 def test_responses_equal_the_results_of_the_package(small: Small, model: Any) -> None:
-    import trtbuild
-
     requests = [a_request(3), a_request(16)]
-    answers = model.execute(requests)
+    responses = model.execute(requests)
     with trtbuild.load(small.package, device="cpu") as loaded:
-        for request, answer in zip(requests, answers, strict=True):
+        for request, response in zip(requests, responses, strict=True):
             expected = loaded.module()(request["x"]._value, scale=torch.tensor(2.0))
-            results = {tensor.name(): torch.from_numpy(tensor.as_numpy()) for tensor in answer.output_tensors}
-            assert list(results) == [entry.name for entry in loaded.outputs] and answer.error is None
+            results = {tensor.name(): torch.from_numpy(tensor.as_numpy()) for tensor in response.output_tensors}
+            assert list(results) == [entry.name for entry in loaded.outputs] and response.error is None
             torch.testing.assert_close(results["scores"], expected["scores"])
             torch.testing.assert_close(results["total"], expected["total"].reshape(1))
 
@@ -129,9 +130,6 @@ def test_a_second_build_writes_no_file_of_the_repository(small: Small) -> None:
 
 def test_files_of_the_old_model_are_removed_and_other_files_stay(small: Small, tmp_path: Path) -> None:
     """Triton served the engines of this model by itself. Now trtbuild's runtime serves the model."""
-    from tests.driver.outputs.triton.repositories import an_index, put_package, typed
-    from tests.store.memory_store import MemoryStore
-
     store = MemoryStore()
     index = an_index()
     index["targets"]["hopper"]["engines"] = {}
@@ -152,7 +150,7 @@ def test_files_of_the_old_model_are_removed_and_other_files_stay(small: Small, t
     (tmp_path / "r/detective/config.pbtxt").write_text("# another model's")
     index["targets"]["hopper"]["toolchain"] = "tensorrt-rtx"
     record = put_package(index, store)
-    record = type(record)(record.recipe, {**record.outputs, "names": store.put_bytes(b"{}")})
+    record = replace(record, outputs={**record.outputs, "names": store.put_bytes(b"{}")})
     write(index, record)
     remaining = {path.relative_to(tmp_path / "r").as_posix() for path in (tmp_path / "r").rglob("*") if path.is_file()}
     assert remaining == {

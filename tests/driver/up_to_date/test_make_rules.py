@@ -28,7 +28,7 @@ class Make:
     def write(self, names: list[str], *, always: bool = False) -> None:
         (self.folder / "out.d").write_text(rules_text(["out"], names, always=always))
 
-    def runs(self) -> int:
+    def run(self) -> int:
         """Run make once more. Return how often the recipe has run since the beginning."""
         process = subprocess.run(
             ["make", "-rR"], cwd=self.folder, capture_output=True, text=True, timeout=60, check=False
@@ -51,6 +51,7 @@ def create_old(path: Path) -> None:
 
 
 def nasty_names() -> list[str]:
+    """Names of characters that are special in make or in a shell, without those that cannot be written."""
     seeded = random.Random(4)
     drawn = {"".join(seeded.choices(LETTERS, k=seeded.randint(1, 8))) for _ in range(300)}
     single = {shape.replace("_", letter) for letter in LETTERS for shape in ("a_b.py", "_b.py", "a.py_", "a__b", "_")}
@@ -64,35 +65,35 @@ def test_make_detects_newer_and_missing_files_of_any_name_that_can_be_written(ma
         create_old(make.folder / "src" / name)
     make.write([f"src/{name}" for name in names])
     expected = 1
-    assert make.runs() == expected
-    assert make.runs() == expected
+    assert make.run() == expected
+    assert make.run() == expected
     # a run of make takes milliseconds, but there are many names: about 40 are tried one by one
     for name in names[:: len(names) // 40]:
         path = make.folder / "src" / name
         os.utime(path)
         os.utime(make.folder / "out", (2000, 2000))
         expected += 1
-        assert make.runs() == expected, f"{name!r} is newer, and was not seen"
+        assert make.run() == expected, f"{name!r} is newer, and was not seen"
         create_old(path)
-        assert make.runs() == expected, f"{name!r} is older"
+        assert make.run() == expected, f"{name!r} is older"
         path.unlink()
         expected += 1
-        assert make.runs() == expected, f"{name!r} is gone"
+        assert make.run() == expected, f"{name!r} is gone"
         create_old(path)
     shutil.rmtree(make.folder / "src")
-    assert make.runs() == expected + 1
+    assert make.run() == expected + 1
 
 
 @pytest.mark.parametrize("name", nasty_names()[::7])
 def test_make_detects_a_newer_and_missing_file_in_its_directory(make: Make, name: str) -> None:
     create_old(make.folder / name)
     make.write([name])
-    assert make.runs() == 1
-    assert make.runs() == 1
+    assert make.run() == 1
+    assert make.run() == 1
     os.utime(make.folder / "out", (500, 500))
-    assert make.runs() == 2
+    assert make.run() == 2
     (make.folder / name).unlink()
-    assert make.runs() == 3
+    assert make.run() == 3
     assert sorted(path.name for path in make.folder.iterdir()) == ["Makefile", "log", "out", "out.d"]
 
 
@@ -101,12 +102,12 @@ def test_a_prerequisite_that_cannot_be_written_is_always_out_of_date(make: Make,
     assert not can_be_written(name)
     create_old(make.folder / name)
     make.write([name, "other"])
-    assert [make.runs(), make.runs()] == [1, 2]
+    assert [make.run(), make.run()] == [1, 2]
 
 
 def test_a_rule_with_always_runs_each_time(make: Make) -> None:
     make.write([], always=True)
-    assert [make.runs(), make.runs()] == [1, 2]
+    assert [make.run(), make.run()] == [1, 2]
     assert ALWAYS in (make.folder / "out.d").read_text()
 
 

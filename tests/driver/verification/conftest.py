@@ -70,11 +70,11 @@ def trtbuild(built: CommandLine, tmp_path: Path) -> CommandLine:
 def only_comparison(document: Any) -> Any:
     """Return the only comparison of the only model in a document."""
     (model,) = document["models"]
-    (cut,) = model["cuts"]
-    return cut
+    (comparison,) = model["cuts"]
+    return comparison
 
 
-def alter(trtbuild: CommandLine, identifier: str, change: Callable[[onnx.GraphProto], None]) -> None:
+def change_conversion(trtbuild: CommandLine, identifier: str, change: Callable[[onnx.GraphProto], None]) -> None:
     """Replace the record of a conversion by a valid record with a changed ONNX model."""
     store = LocalStore(trtbuild.cache)
     record = store.get_record(step(trtbuild("plan", identifier.partition("/")[0]), identifier)["key"])
@@ -89,7 +89,7 @@ def alter(trtbuild: CommandLine, identifier: str, change: Callable[[onnx.GraphPr
     )
 
 
-def package(trtbuild: CommandLine) -> tuple[Path, str]:
+def provenance_path_and_digest(trtbuild: CommandLine) -> tuple[Path, str]:
     """Return the path of the provenance file of net's package, and the digest of the package."""
     root = trtbuild.project / "dist" / "net"
     return root / provenance.PROVENANCE_FILE, hashlib.sha256((root / "index.json").read_bytes()).hexdigest()

@@ -17,9 +17,9 @@ import trtbuild as trtbuild_package
 from tests.conftest import CommandLine
 from tests.driver.verification.conftest import (
     FakeOpenEngines,
-    alter,
+    change_conversion,
     only_comparison,
-    package,
+    provenance_path_and_digest,
     verify_folders,
     verify_here,
 )
@@ -37,19 +37,28 @@ from trtbuild.store.local.local import LocalStore
 def test_a_right_result_is_recorded_and_the_second_verification_is_a_hit(trtbuild: CommandLine) -> None:
     document = trtbuild("verify", "net")
     assert document["schema"] == "trtbuild.verify/1" and document["ok"] and document["errors"] == []
-    cut = only_comparison(document)
-    assert (cut["by"], cut["status"], cut["verdict"], cut["tolerance"]) == ("onnxruntime", "right", "run", 1e-5)
-    names = [part["partition"] for part in cut["partitions"]]
-    assert names[:2] == ["first", "second"] and all(0 <= part["error"] <= 1e-5 for part in cut["partitions"])
-    assert cut["whole"]["status"] == cut["lowered"]["status"] == "right"
-    assert [point["which"] for point in cut["points"]] == ["min", "opt", "max", "random 1", "random 2"]
-    assert cut["points"][0]["dims"] == {"x_0": 1} and cut["points"][2]["dims"] == {"x_0": 8}
-    assert (trtbuild.project / cut["worst_input"]).is_file()
+    comparison = only_comparison(document)
+    assert (comparison["by"], comparison["status"], comparison["verdict"], comparison["tolerance"]) == (
+        "onnxruntime",
+        "right",
+        "run",
+        1e-5,
+    )
+    names = [part["partition"] for part in comparison["partitions"]]
+    assert names[:2] == ["first", "second"] and all(0 <= part["error"] <= 1e-5 for part in comparison["partitions"])
+    assert comparison["whole"]["status"] == comparison["lowered"]["status"] == "right"
+    assert [point["which"] for point in comparison["points"]] == ["min", "opt", "max", "random 1", "random 2"]
+    assert comparison["points"][0]["dims"] == {"x_0": 1} and comparison["points"][2]["dims"] == {"x_0": 8}
+    assert (trtbuild.project / comparison["worst_input"]).is_file()
     assert document["models"][0]["not_run"] == [{"target": "ada", "reason": "no GPU was found"}]
     second = only_comparison(trtbuild("verify", "net"))
-    assert second["verdict"] == "hit" and second["partitions"] == cut["partitions"] and second["key"] == cut["key"]
+    assert (
+        second["verdict"] == "hit"
+        and second["partitions"] == comparison["partitions"]
+        and second["key"] == comparison["key"]
+    )
     other = only_comparison(trtbuild("verify", "net", "--tolerance", "0.5", "--points", "0"))
-    assert other["verdict"] == "run" and other["key"] != cut["key"] and len(other["points"]) == 3
+    assert other["verdict"] == "run" and other["key"] != comparison["key"] and len(other["points"]) == 3
 
 
 def test_float16_layers_of_the_module_have_the_tolerance_of_float16(trtbuild: CommandLine) -> None:
@@ -68,12 +77,14 @@ def test_float16_layers_of_the_module_have_the_tolerance_of_float16(trtbuild: Co
     document = trtbuild("verify", "half")
     (model,) = document["models"]
     assert document["ok"] and model["precision"] == "float32"
-    cut = only_comparison(document)
-    precisions = {part["partition"]: (part["precision"], part["tolerance"]) for part in cut["partitions"]}
+    comparison = only_comparison(document)
+    precisions = {part["partition"]: (part["precision"], part["tolerance"]) for part in comparison["partitions"]}
     assert precisions["first"] == ("float32", 1e-5) and precisions["second"] == ("float16", 5e-3)
-    assert cut["whole"]["tolerance"] == cut["lowered"]["tolerance"] == cut["tolerance"] == 5e-3
+    assert comparison["whole"]["tolerance"] == comparison["lowered"]["tolerance"] == comparison["tolerance"] == 5e-3
     (entry,) = provenance.parse(*_provenance_of(trtbuild, "half")).verified
-    assert [part["tolerance"] for part in entry["partitions"]] == [part["tolerance"] for part in cut["partitions"]]
+    assert [part["tolerance"] for part in entry["partitions"]] == [
+        part["tolerance"] for part in comparison["partitions"]
+    ]
     with_tolerance = only_comparison(trtbuild("verify", "half", "--tolerance", "0.25"))
     assert {with_tolerance["tolerance"], *(part["tolerance"] for part in with_tolerance["partitions"])} == {0.25}
 
@@ -87,7 +98,7 @@ def _provenance_of(trtbuild: CommandLine, model: str) -> tuple[bytes, str]:
 
 
 def test_provenance_is_valid_for_its_package_only(trtbuild: CommandLine) -> None:
-    path, digest = package(trtbuild)
+    path, digest = provenance_path_and_digest(trtbuild)
     trtbuild("verify", "net")
     written, mtime_ns = path.read_bytes(), path.stat().st_mtime_ns
     parsed = provenance.parse(written, digest)
@@ -102,11 +113,11 @@ def test_provenance_is_valid_for_its_package_only(trtbuild: CommandLine) -> None
     assert (path.read_bytes(), path.stat().st_mtime_ns) == (written, mtime_ns)
     edit(trtbuild.project / "trtbuild.yaml", "max: [8, 16]", "max: [9, 16]")
     trtbuild("build", "net")
-    void = provenance.parse(path.read_bytes(), package(trtbuild)[1])
-    assert not void.verified and "another package" in str(void.void)
-    assert trtbuild_package.load(path.parent, device="cpu").provenance == void
+    outdated = provenance.parse(path.read_bytes(), provenance_path_and_digest(trtbuild)[1])
+    assert not outdated.verified and "another package" in str(outdated.void)
+    assert trtbuild_package.load(path.parent, device="cpu").provenance == outdated
     trtbuild("verify", "net")
-    assert provenance.parse(path.read_bytes(), package(trtbuild)[1]).verified
+    assert provenance.parse(path.read_bytes(), provenance_path_and_digest(trtbuild)[1]).verified
 
 
 def flip_add(graph: onnx.GraphProto) -> None:
@@ -136,19 +147,23 @@ def change_constant(graph: onnx.GraphProto) -> None:
 def test_the_wrong_operator_of_a_conversion_is_reported(
     trtbuild: CommandLine, change: Callable[[onnx.GraphProto], None], operator: str, module: str
 ) -> None:
-    alter(trtbuild, "net/convert/first", change)
+    change_conversion(trtbuild, "net/convert/first", change)
     rebuilt = trtbuild("build", "net")
     assert rebuilt["totals"]["engine"]["run"] >= 1  # the engines were built from the wrong conversion
     document = trtbuild("verify", "net", expect=1)
     assert not document["ok"]
-    cut = only_comparison(document)
-    assert cut["status"] == "wrong" and cut["whole"]["status"] == "wrong" and cut["lowered"]["status"] == "right"
-    wrong = {part["partition"]: part for part in cut["partitions"] if part["status"] == "wrong"}
+    comparison = only_comparison(document)
+    assert (
+        comparison["status"] == "wrong"
+        and comparison["whole"]["status"] == "wrong"
+        and comparison["lowered"]["status"] == "right"
+    )
+    wrong = {part["partition"]: part for part in comparison["partitions"] if part["status"] == "wrong"}
     assert list(wrong) == ["first", "second"]  # equal layers share the conversion
     place = wrong["first"]["place"]
     assert (place["first"]["operator"], place["first"]["module"]) == (operator, module)
     assert not (trtbuild.project / "dist" / "net" / provenance.PROVENANCE_FILE).exists()
-    replayed = trtbuild("verify", "net", "--replay", cut["worst_input"], expect=1)
+    replayed = trtbuild("verify", "net", "--replay", comparison["worst_input"], expect=1)
     assert [point["which"] for point in only_comparison(replayed)["points"]] == ["replay"]
     assert only_comparison(replayed)["status"] == "wrong"
 
@@ -157,9 +172,9 @@ def test_a_conversion_that_does_not_run_is_wrong(trtbuild: CommandLine) -> None:
     def rename(graph: onnx.GraphProto) -> None:
         next(node for node in graph.node if node.op_type == "Tanh").op_type = "NoSuchOperator"
 
-    alter(trtbuild, "net/convert/first", rename)
-    cut = only_comparison(trtbuild("verify", "net", expect=1))
-    first = cut["partitions"][0]
+    change_conversion(trtbuild, "net/convert/first", rename)
+    comparison = only_comparison(trtbuild("verify", "net", expect=1))
+    first = comparison["partitions"][0]
     assert first["status"] == "wrong" and "NoSuchOperator" in first["text"] and first["error"] is None
 
 
@@ -171,8 +186,8 @@ def test_a_recorded_failure_or_a_damaged_report_is_verified_again(trtbuild: Comm
     assert record is not None
     report = json.loads(store.get_bytes(record.outputs["report"].sha256))
     report["whole"]["status"] = "wrong"
-    for bad in (json.dumps(report).encode(), b"[]"):
-        store.put_record(Record(record.recipe, {"report": store.put_bytes(bad)}), replace=True)
+    for invalid_report in (json.dumps(report).encode(), b"[]"):
+        store.put_record(Record(record.recipe, {"report": store.put_bytes(invalid_report)}), replace=True)
         assert only_comparison(trtbuild("verify", "net"))["verdict"] == "run"
 
 
@@ -184,8 +199,8 @@ def exclude_zero(graph: onnx.GraphProto) -> None:
 
 def test_a_conversion_that_is_wrong_at_zero_only_is_reported(trtbuild: CommandLine) -> None:
     """Random floats are rarely 0, so some points contain zeros on purpose."""
-    alter(trtbuild, "edge/convert/model", exclude_zero)
-    alter(trtbuild, "zeros/convert/model", exclude_zero)
+    change_conversion(trtbuild, "edge/convert/model", exclude_zero)
+    change_conversion(trtbuild, "zeros/convert/model", exclude_zero)
     document = trtbuild("verify", "edge", "zeros", expect=1)
     for model in document["models"]:
         (part,) = model["cuts"][0]["partitions"]
@@ -205,7 +220,7 @@ def test_a_build_with_verify_fails_if_a_result_is_wrong(trtbuild: CommandLine) -
     document = trtbuild("build", "net", "--verify")
     assert document["ok"] and only_comparison(document["verification"])["status"] == "right"
     assert (trtbuild.project / "dist" / "net" / provenance.PROVENANCE_FILE).is_file()
-    alter(trtbuild, "edge/convert/model", exclude_zero)
+    change_conversion(trtbuild, "edge/convert/model", exclude_zero)
     failed = trtbuild("build", "edge", "--verify", expect=1)
     (error,) = failed["errors"]
     assert not failed["ok"] and error["type"] == "VerificationFailed"
@@ -262,11 +277,14 @@ def test_engines_are_compared_if_a_gpu_fits(
         2e-3,
     )
     assert engine.machine["device"] == "FakeGPU" and not model.not_run
-    path, digest = package(trtbuild)
+    path, digest = provenance_path_and_digest(trtbuild)
     assert [entry["by"] for entry in provenance.parse(path.read_bytes(), digest).verified] == ["onnxruntime", "engine"]
     monkeypatch.setattr(gpu, "spoil", staticmethod(lambda value: value * 1.1))
     second = verify_here(trtbuild, monkeypatch)
-    assert [cut.verdict for cut in second.models[0].cuts] == ["hit", "hit"]  # the same plans on the same GPU
+    assert [comparison.verdict for comparison in second.models[0].cuts] == [
+        "hit",
+        "hit",
+    ]  # the same plans on the same GPU
 
 
 def test_wrong_engines_are_reported(
@@ -280,7 +298,7 @@ def test_wrong_engines_are_reported(
     assert {part.status for part in engine.partitions} == {"wrong"}
     assert all(part.place is None for part in engine.partitions)  # no operator is wrong: the conversions are right
     assert not any(part.hint for part in engine.partitions)
-    assert not package(trtbuild)[0].exists()
+    assert not provenance_path_and_digest(trtbuild)[0].exists()
 
 
 def test_an_error_that_tf32_may_explain_has_a_hint_about_tf32(
@@ -292,7 +310,7 @@ def test_an_error_that_tf32_may_explain_has_a_hint_about_tf32(
         engine = document.models[0].cuts[-1]
         assert engine.by == "engine" and engine.status == "wrong"
         for entry in (*engine.partitions, engine.whole):
-            assert "TF32" in entry.hint and entry.hint.startswith("unless") != uses_tf32
+            assert "TF32" in entry.hint and entry.hint.startswith("unless") == (not uses_tf32)
         assert "`builder: {tf32: false}`" in "\n".join(verify_lines(document))
 
 

@@ -14,7 +14,7 @@ import trtbuild as trtbuild_package
 from tests.conftest import CommandLine
 from tests.driver.verification.conftest import (
     FakeOpenEngines,
-    package,
+    provenance_path_and_digest,
     verify_folders,
     verify_here,
 )
@@ -22,9 +22,11 @@ from trtbuild.core.model.verified import NotRun
 from trtbuild.core.packages import provenance
 from trtbuild.driver.building.progress.events import Watcher
 from trtbuild.driver.gpu_comparisons import engines as engine_verification
+from trtbuild.driver.gpu_comparisons.engines import TargetGpu
 from trtbuild.driver.verification import packages
 from trtbuild.driver.verification.document import Options
 from trtbuild.errors import ToolchainMissing
+from trtbuild.runtime.packages.package import Package
 from trtbuild.stages.verify.onnx_models.by_onnxruntime import OnnxRuntime
 from trtbuild.stages.verify.running import NotRunnable
 
@@ -53,7 +55,7 @@ def test_the_results_of_a_gpu_are_kept_by_a_machine_without_a_gpu(
 ) -> None:
     folder = trtbuild.project / "dist" / "net"
     assert verify_folders(folder).ok
-    path, digest = package(trtbuild)
+    path, digest = provenance_path_and_digest(trtbuild)
     (engine,) = provenance.parse(path.read_bytes(), digest).verified
     trtbuild("verify", "net")  # in a child process, which has no GPU
     assert [entry["by"] for entry in provenance.parse(path.read_bytes(), digest).verified] == ["onnxruntime", "engine"]
@@ -105,9 +107,9 @@ def test_engines_of_an_onnx_model_are_compared_with_onnxruntime(
     by_folder, by_model = verify_folders(folder), verify_here(trtbuild, monkeypatch, "words")
     for document in (by_folder, by_model):
         assert document.ok, document
-        (cut,) = document.models[0].cuts
-        assert (cut.by, cut.against, cut.status) == ("engine", "onnxruntime", "right")
-        assert max(part.points for part in cut.partitions) == 5
+        (comparison,) = document.models[0].cuts
+        assert (comparison.by, comparison.against, comparison.status) == ("engine", "onnxruntime", "right")
+        assert max(part.points for part in comparison.partitions) == 5
     assert max(int(ids.max()) for ids in gpu.inputs_seen) > 10  # the ids reach into the second half of the table
     assert verify_here(trtbuild, monkeypatch, "words").models[0].cuts[0].verdict == "hit"
     monkeypatch.setattr(gpu, "spoil", staticmethod(lambda value: value * 1.1))
@@ -180,17 +182,21 @@ def test_other_packages_are_verified_after_a_package_fails(
     assert (model.model, model.status) == ("net", "right")
 
 
-def test_software_that_every_package_needs_and_the_machine_lacks_is_an_error(
+def test_missing_software_is_an_error_if_every_package_needs_it(
     trtbuild: CommandLine, gpu: type[FakeOpenEngines], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lacks(*_: Any) -> Any:
+    def raise_toolchain_missing(*_: Any) -> Any:
         raise ToolchainMissing("no torch")
 
-    monkeypatch.setattr(engine_verification, "OpenEngines", lacks)
+    monkeypatch.setattr(engine_verification, "OpenEngines", raise_toolchain_missing)
     net, words = (trtbuild.project / "dist" / name for name in ("net", "words"))
     with pytest.raises(ToolchainMissing):
         verify_folders(net, words)
-    monkeypatch.setattr(engine_verification, "OpenEngines", lambda p, fit: lacks() if p.path == net else gpu(p, fit))
+
+    def open_engines(opened: Package, fit: TargetGpu) -> Any:
+        return raise_toolchain_missing() if opened.path == net else gpu(opened, fit)
+
+    monkeypatch.setattr(engine_verification, "OpenEngines", open_engines)
     document = verify_folders(net, words)
     assert [error.package for error in document.errors] == [str(net)]
     assert [model.status for model in document.models] == ["right"]

@@ -40,16 +40,16 @@ def test_hints_about_tf32_need_a_right_conversion_and_an_engine_with_tf32() -> N
     engine = a_cut(by="engine", status="wrong", partitions=[a_part(**wrong)], whole=a_whole(**wrong))
     converted = a_cut(targets=["ada", "blackwell"])
 
-    def hints(cuts: Sequence[CutEntry], tf32: bool | None = True) -> int:
+    def hint_count(cuts: Sequence[CutEntry], tf32: bool | None = True) -> int:
         with_hints = records.add_tf32_hints(cuts, tf32)
         return sum(entry.hint is not None for cut in with_hints for entry in (*cut.partitions, cut.whole))
 
-    assert hints([converted, engine]) == hints([engine], tf32=None) == 2
-    assert hints([replace(converted, status="wrong"), engine]) == 0
-    assert hints([replace(converted, status="wrong", targets=["blackwell"]), engine]) == 2
-    assert hints([converted, engine], tf32=False) == 0
+    assert hint_count([converted, engine]) == hint_count([engine], tf32=None) == 2
+    assert hint_count([replace(converted, status="wrong"), engine]) == 0
+    assert hint_count([replace(converted, status="wrong", targets=["blackwell"]), engine]) == 2
+    assert hint_count([converted, engine], tf32=False) == 0
     half = replace(engine, whole=a_whole(**wrong, precision="float16"))
-    assert hints([converted, half]) == 1
+    assert hint_count([converted, half]) == 1
 
 
 def test_a_stored_report_is_read_back_without_the_path_of_its_inputs() -> None:

@@ -25,15 +25,15 @@ INDEX = PackageIndex("net", (), (), {"kind": "none"}, (), (), "", {"ampere": TAR
 AMPERE = GpuKind("linux-x86_64", 86, "NVIDIA A10", "580.1", {"tensorrt": "8.6.0"}, {"torch": "2.11.0"})
 
 
-def chosen(*kinds: GpuKind, reference: str = "torch") -> list[GpuKind]:
+def fitting_kinds(*kinds: GpuKind, reference: str = "torch") -> list[GpuKind]:
     package: Any = SimpleNamespace(index=INDEX)
     return _fitting_kinds(package, "ampere", reference, kinds)
 
 
-def test_the_sm_of_the_target_is_first_then_the_lowest_sm_then_the_text() -> None:
+def test_kinds_are_sorted_by_the_sm_of_the_target_then_by_sm_then_by_text() -> None:
     ada, hopper = (dataclasses.replace(AMPERE, sm=sm, device=name) for sm, name in ((89, "L4"), (90, "H100")))
     newer = dataclasses.replace(AMPERE, driver="580.2")
-    assert chosen(hopper, newer, ada, AMPERE) == [AMPERE, newer, ada, hopper]
+    assert fitting_kinds(hopper, newer, ada, AMPERE) == [AMPERE, newer, ada, hopper]
 
 
 def test_machines_that_cannot_run_or_compare_the_engines_are_not_chosen() -> None:
@@ -42,8 +42,8 @@ def test_machines_that_cannot_run_or_compare_the_engines_are_not_chosen() -> Non
         dataclasses.replace(AMPERE, platform="linux-aarch64"),
         dataclasses.replace(AMPERE, libraries={"tensorrt": "10.0.0"}),
     ]
-    assert chosen(*others) == []
-    assert chosen(AMPERE, reference="onnxruntime") == []
+    assert fitting_kinds(*others) == []
+    assert fitting_kinds(AMPERE, reference="onnxruntime") == []
 
 
 @pytest.fixture
@@ -72,5 +72,5 @@ def test_a_model_that_needs_files_of_the_project_is_not_sent(
     partitioning: Any = SimpleNamespace(targets=("ampere",), job=SimpleNamespace(operators=called))
     subject: Any = SimpleNamespace(workspace=SimpleNamespace(project=None), plan=None)
     farm: Any = None  # nothing is sent
-    (found,) = OnWorkers(farm, threads).comparisons(subject, partitioning, 0)
-    assert found == NotRunHere("ampere", f"{reason}; verify it on a machine with the project")
+    (result,) = OnWorkers(farm, threads).comparisons(subject, partitioning, 0)
+    assert result == NotRunHere("ampere", f"{reason}; verify it on a machine with the project")

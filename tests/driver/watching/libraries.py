@@ -38,7 +38,7 @@ print("the library is imported")
 PID = os.getpid()
 """
 
-#: Each trace writes a file to the directory `seen`.
+#: Each trace writes a file to the directory `seen`. The text that replaces ``IMPORT`` must import `sys`.
 MODEL = """\
 import json
 import os
@@ -82,16 +82,17 @@ class Libraries(Watch):
             path.write_text(text)
 
     def write(self, name: str, imports: str, more: str = "") -> None:
+        """Write the code of the model `name`, with these imports at its beginning and `more` at its end."""
         (self.project / f"{name}.py").write_text(MODEL.replace("NAME", name).replace("IMPORT", imports) + more)
 
     def start(self, *models: str) -> None:
-        """Watch `b` only, so that the watcher itself does not trace `a` after each change."""
+        """Start the watcher, by default for `b` only. So it does not itself trace `a` after each change."""
         super().start(*models or "b")
         self.wait_for(lambda: self.log.exists() and self.builds())
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """A block with the watcher, which ends in good order."""
+        """Run the watcher during the block. It must end with status 0."""
         self.start()
         try:
             yield
@@ -103,11 +104,11 @@ class Libraries(Watch):
         """Trace a model again. Returns what its code has seen, and the JSON document of the build."""
         for file in self.seen.iterdir():
             file.unlink()
-        done = self.build(name, "--force", "--until", "trace", "--json", *arguments, **variables)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert ("building without" in done.stderr) == ("ALONE" in variables)
+        process = self.build(name, "--force", "--until", "trace", "--json", *arguments, **variables)
+        assert process.returncode == 0, process.stdout + process.stderr
+        assert ("building without" in process.stderr) == ("ALONE" in variables)
         (file,) = self.seen.iterdir()
-        return json.loads(file.read_text()), json.loads(done.stdout)
+        return json.loads(file.read_text()), json.loads(process.stdout)
 
 
 def is_preloaded(seen: dict[str, Any]) -> bool:

@@ -13,7 +13,7 @@ from trtbuild.driver.watching.notifier import is_relevant
 from trtbuild.driver.workers.environments import differing_variable
 
 
-def test_nothing_has_changed(tmp_path: Path) -> None:
+def test_a_watcher_goes_on_if_nothing_has_changed(tmp_path: Path) -> None:
     assert Conditions(tmp_path).why_to_end() is None
 
 
@@ -53,11 +53,13 @@ def test_little_free_memory_ends_the_watcher(tmp_path: Path) -> None:
 
 
 def test_variables_of_the_session_may_differ() -> None:
-    ours = {"PATH": "/bin", "PWD": "/a", "TRTBUILD_DOMAIN": "a"}
-    assert differing_variable(ours, {"PATH": "/bin", "PWD": "/b", "OLDPWD": "/a", "TRTBUILD_SIGNING_KEY": "k"}) is None
-    assert differing_variable(ours, {"PATH": "/usr/bin"}) == "PATH"
-    assert differing_variable(ours, {**ours, "OMP_NUM_THREADS": "1"}) == "OMP_NUM_THREADS"
-    assert differing_variable({**ours, "HF_HOME": "/x"}, ours) == "HF_HOME"
+    watcher = {"PATH": "/bin", "PWD": "/a", "TRTBUILD_DOMAIN": "a"}
+    assert (
+        differing_variable(watcher, {"PATH": "/bin", "PWD": "/b", "OLDPWD": "/a", "TRTBUILD_SIGNING_KEY": "k"}) is None
+    )
+    assert differing_variable(watcher, {"PATH": "/usr/bin"}) == "PATH"
+    assert differing_variable(watcher, {**watcher, "OMP_NUM_THREADS": "1"}) == "OMP_NUM_THREADS"
+    assert differing_variable({**watcher, "HF_HOME": "/x"}, watcher) == "HF_HOME"
 
 
 def test_only_a_directory_that_nobody_else_can_use_is_private(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_three_processes_stay_and_the_one_that_was_not_used_for_the_longest_time
     watch = Libraries(tmp_path)
 
     def process(mode: str) -> int:
-        """Trace `a` with another value of a variable. Returns the process that has imported the library."""
+        """Trace `a` with this value of a variable. Return the pid of the process that has imported the library."""
         seen, _ = watch.trace("a", TRTBUILD_MODE=mode)
         assert is_preloaded(seen)
         return int(seen["imported by"])
@@ -80,10 +80,10 @@ def test_a_process_does_not_stay_if_a_library_leaves_something_behind(tmp_path: 
 
 
 def _sleeping(seconds: str) -> list[int]:
-    """The running processes that the library has started."""
-    words, found = f"sleep\0{seconds}\0".encode(), []
+    """The pids of the running processes that the library has started."""
+    command_line, pids = f"sleep\0{seconds}\0".encode(), []
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError):  # not a process, or it has ended
-            if (folder / "cmdline").read_bytes() == words:
-                found.append(int(folder.name))
-    return found
+            if (folder / "cmdline").read_bytes() == command_line:
+                pids.append(int(folder.name))
+    return pids

@@ -23,7 +23,7 @@ def watch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Libraries]:
     assert started.end() == 0
 
 
-def test_a_library_is_imported_once_and_no_other_model_meets_it(watch: Libraries) -> None:
+def test_a_library_is_imported_once_and_another_model_does_not_see_it(watch: Libraries) -> None:
     first, _ = watch.trace("a")
     second, _ = watch.trace("a")
     other, _ = watch.trace("b")
@@ -97,9 +97,9 @@ def test_an_edited_library_is_imported_again(watch: Libraries) -> None:
 
 def test_an_import_that_fails_is_an_error_of_the_model(watch: Libraries) -> None:
     watch.write("a", "import sys\nfrom library import no_such_name\n")
-    done = watch.build("a", "--until", "trace")
-    assert done.returncode == 1
-    assert "cannot import name 'no_such_name'" in done.stdout + done.stderr
+    process = watch.build("a", "--until", "trace")
+    assert process.returncode == 1
+    assert "cannot import name 'no_such_name'" in process.stdout + process.stderr
     watch.write("a", "import sys\nimport library\n")
     assert is_preloaded(watch.trace("a")[0])
 

@@ -99,8 +99,8 @@ def test_an_unfit_trace_that_has_finished_its_program_announces_nothing(tmp_path
 def _build(watch: Libraries, cache: str, events: Path, **variables: str) -> tuple[dict[str, Any], list[str]]:
     """Build `a` until the partition step with a new cache. Returns the document, and the stages of all started steps."""
     variables["TRTBUILD_CACHE_DIR"] = str(watch.project.parent / cache)
-    done = watch.build("a", "-j", "2", "--until", "partition", "--json", "--events", str(events), **variables)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert ("building without" in done.stderr) == ("ALONE" in variables)
+    process = watch.build("a", "-j", "2", "--until", "partition", "--json", "--events", str(events), **variables)
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert ("building without" in process.stderr) == ("ALONE" in variables)
     lines = map(json.loads, events.read_text().splitlines())
-    return json.loads(done.stdout), [line["id"].split("/")[1] for line in lines if line["event"] == "step_started"]
+    return json.loads(process.stdout), [line["id"].split("/")[1] for line in lines if line["event"] == "step_started"]

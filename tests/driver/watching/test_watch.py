@@ -34,14 +34,14 @@ def watch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watch]:
     assert [path.suffix for path in (started.runtime / "trtbuild").iterdir()] == [".lock"]
 
 
-def test_builds_after_a_change_and_meets_nothing_of_the_build_before(watch: Watch) -> None:
+def test_builds_after_a_change_and_sees_nothing_of_the_build_before(watch: Watch) -> None:
     count = watch.builds()
     watch.edit("Tanh")
     watch.wait_for(lambda: watch.builds() > count)
     lines = [json.loads(line) for line in watch.seen.read_text().splitlines()]
     assert len(lines) >= 2
     assert len({pid for pid, _ in lines}) == len(lines)
-    assert [met for _, met in lines] == [[False, False, False, None]] * len(lines)
+    assert [leftovers for _, leftovers in lines] == [[False, False, False, None]] * len(lines)
 
 
 def test_a_build_in_another_terminal_has_the_same_result(watch: Watch) -> None:
@@ -49,14 +49,14 @@ def test_a_build_in_another_terminal_has_the_same_result(watch: Watch) -> None:
     assert answered.returncode == 0
     assert "building without" not in answered.stderr
     # A build of the watcher itself may run at the same time. Its line can be the last one, and has no mark.
-    met = [json.loads(line)[1] for line in watch.seen.read_text().splitlines()]
+    leftovers = [json.loads(line)[1] for line in watch.seen.read_text().splitlines()]
     watch.edit("Tanh")
     alone = watch.build("--force", "--json", ANOTHER="1")
     assert "building without trtbuild watch: its variable ANOTHER differs" in alone.stderr
     documents = [json.loads(process.stdout) for process in (answered, alone)]
     keys = [{step["id"]: step["key"] for step in document["steps"]} for document in documents]
     assert keys[0] == keys[1]
-    assert [False, False, False, "1"] in met  # the variables are those of the client
+    assert [False, False, False, "1"] in leftovers  # the variables are those of the client
 
 
 def test_the_exit_code_and_the_error_are_those_of_a_build(watch: Watch) -> None:
@@ -72,7 +72,7 @@ def test_a_second_watcher_of_the_project_is_refused(watch: Watch) -> None:
     assert "another trtbuild watch" in second.stderr
 
 
-def _ask(watch: Watch, request: bytes) -> bytes:
+def _answer_to(watch: Watch, request: bytes) -> bytes:
     (path,) = (watch.runtime / "trtbuild").glob("*.socket")
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(30)
@@ -86,9 +86,9 @@ def _ask(watch: Watch, request: bytes) -> bytes:
 
 def test_requests_of_another_version_and_garbage_are_refused(watch: Watch) -> None:
     words = [marshal.dumps([*endpoint.program(), "another"]).hex(), "build"]
-    answer = _ask(watch, marshal.dumps((str(watch.project), 0o022, words, watch.environment)))
+    answer = _answer_to(watch, marshal.dumps((str(watch.project), 0o022, words, watch.environment)))
     assert answer == b"0it has another Python, trtbuild, group, processor, namespace or resource limit"
-    assert _ask(watch, b"garbage") == b"0the request is invalid"
+    assert _answer_to(watch, b"garbage") == b"0the request is invalid"
 
 
 def test_a_hundred_saves_start_few_builds_and_end_with_the_last_one(watch: Watch) -> None:
@@ -98,8 +98,8 @@ def test_a_hundred_saves_start_few_builds_and_end_with_the_last_one(watch: Watch
         time.sleep(0.005)
     watch.edit("Sigmoid")
     watch.wait_for(lambda: len(watch.seen.read_text().splitlines()) > before)
-    clean = watch.build("--json")  # waits for the watcher's build of the same steps
-    assert clean.returncode == 0
+    process = watch.build("--json")  # waits for the watcher's build of the same steps
+    assert process.returncode == 0
     assert len(watch.seen.read_text().splitlines()) - before < 20
     assert json.loads(watch.build("--frozen", "--json").stdout)["totals"]["trace"]["run"] == 0
 

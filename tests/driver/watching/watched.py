@@ -21,15 +21,15 @@ profiles: {rows: {x: {min: [1, 4], opt: [2, 4], max: [8, 4]}}}
 models:
   net: {source: {python: "net:build"}, inputs: {x: {}}, profiles: [rows], targets: [ada]}
 """
-#: Each build appends a line to the file `seen`: the process, and what it meets of earlier builds.
+#: Each trace appends a line to the file `seen`: its pid, and which marks of earlier traces and which variable it sees.
 MODEL = """\
 import json, os, sys
 import torch
 
 def build():
-    met = [hasattr(json, "left"), "LEFT" in os.environ, hasattr(torch, "patched"), os.environ.get("TRTBUILD_MARK")]
+    leftovers = [hasattr(json, "left"), "LEFT" in os.environ, hasattr(torch, "patched"), os.environ.get("TRTBUILD_MARK")]
     with open(os.environ["PWD_OF_TEST"] + "/seen", "a") as file:
-        file.write(json.dumps([os.getpid(), met]) + "\\n")
+        file.write(json.dumps([os.getpid(), leftovers]) + "\\n")
     json.left, os.environ["LEFT"], torch.patched = True, "1", True
     return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()).eval()
 """
@@ -53,6 +53,7 @@ class Watch:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, *models: str) -> None:
+        """Start the watcher."""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [SCRIPT, "watch", *models], cwd=self.project, env=self.environment, stdout=log, stderr=log
@@ -64,6 +65,7 @@ class Watch:
         return self.process.pid
 
     def build(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run ``trtbuild build`` with these arguments and environment variables."""
         return subprocess.run(
             [SCRIPT, "build", *arguments],
             cwd=self.project,
@@ -75,6 +77,7 @@ class Watch:
         )
 
     def wait_for(self, condition: Callable[[], object]) -> None:
+        """Wait until `condition` is true. The watcher must not end before."""
         deadline = time.monotonic() + WAIT_S
         while not condition():
             assert time.monotonic() < deadline, self.log.read_text()
@@ -83,12 +86,15 @@ class Watch:
             time.sleep(0.05)
 
     def builds(self) -> int:
+        """The number of builds that the watcher itself has ended."""
         return self.log.read_text().count("done: ") + self.log.read_text().count("up to date: ")
 
-    def edit(self, text: str) -> None:
-        (self.project / "net.py").write_text(MODEL.replace("ReLU", text))
+    def edit(self, activation: str) -> None:
+        """Give the model another activation, such as ``Tanh``."""
+        (self.project / "net.py").write_text(MODEL.replace("ReLU", activation))
 
     def end(self) -> int:
+        """End the watcher and all of its processes. Return its status."""
         assert self.process is not None
         pids = descendants(self.pid)
         self.process.send_signal(signal.SIGTERM)

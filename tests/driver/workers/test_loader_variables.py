@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO, NamedTuple
 
 import pytest
 
@@ -40,27 +41,53 @@ OWN = Path(sysconfig.get_path("purelib")) / "tensorrt_rtx_libs"
 LIBRARY, PARSER = "libtensorrt_rtx.so.1", "libtensorrt_onnxparser_rtx.so.1"
 
 
+class _Section(NamedTuple):
+    """The fields of a section header in a 64-bit ELF file (``Elf64_Shdr``), in their order."""
+
+    name: int
+    type: int
+    flags: int
+    address: int
+    offset: int
+    size: int
+    link: int
+    info: int
+    alignment: int
+    entry_size: int
+
+
+_SHT_DYNSYM = 11
+
+
 def _set_version(library: Path, version: int) -> None:
     """Edit ``getInferLibVersion`` of an x86-64 library, ``mov $n, %eax; ret``, so that it returns `version`."""
     with open(library, "r+b") as file:
-        head = file.read(64)
-        (sections_at,), (size, count) = struct.unpack_from("<Q", head, 40), struct.unpack_from("<HH", head, 58)
-        file.seek(sections_at)
-        sections = [struct.unpack("<IIQQQQIIQQ", file.read(size)) for _ in range(count)]
-        (symbols,) = (section for section in sections if section[1] == 11)  # SHT_DYNSYM
-        file.seek(sections[symbols[6]][4])
-        names = file.read(sections[symbols[6]][5])
-        file.seek(symbols[4])
-        for _ in range(symbols[5] // 24):
-            name, _info, _other, section, address, _size = struct.unpack("<IBBHQQ", file.read(24))
-            if names[name : names.index(b"\0", name)] == b"getInferLibVersion":
-                file.seek(sections[section][4] + address - sections[section][3])
-                code = file.read(6)
-                assert (code[0], code[5]) == (0xB8, 0xC3)
-                file.seek(-6, os.SEEK_CUR)
-                file.write(b"\xb8" + struct.pack("<I", version) + b"\xc3")
-                return
-    raise AssertionError("no getInferLibVersion")
+        file.seek(_code_offset(file, b"getInferLibVersion"))
+        code = file.read(6)
+        assert (code[0], code[5]) == (0xB8, 0xC3)  # the opcodes of `mov` to %eax and of `ret`
+        file.seek(-6, os.SEEK_CUR)
+        file.write(b"\xb8" + struct.pack("<I", version) + b"\xc3")
+
+
+def _code_offset(file: BinaryIO, function: bytes) -> int:
+    """The offset of a function's code in a library, found in the table of dynamic symbols."""
+    header = file.read(64)
+    (sections_offset,), (entry_size, count) = (
+        struct.unpack_from("<Q", header, 40),
+        struct.unpack_from("<HH", header, 58),
+    )
+    file.seek(sections_offset)
+    sections = [_Section(*struct.unpack("<IIQQQQIIQQ", file.read(entry_size))) for _ in range(count)]
+    (symbols,) = (section for section in sections if section.type == _SHT_DYNSYM)
+    file.seek(sections[symbols.link].offset)
+    names = file.read(sections[symbols.link].size)
+    file.seek(symbols.offset)
+    for _ in range(symbols.size // symbols.entry_size):
+        name, _info, _other, section_number, address, _size = struct.unpack("<IBBHQQ", file.read(24))
+        if names[name : names.index(b"\0", name)] == function:
+            section = sections[section_number]
+            return section.offset + address - section.address
+    raise AssertionError(f"the library has no function {function!r}")
 
 
 @dataclass(frozen=True)
@@ -103,7 +130,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
     other.mkdir()
     shutil.copy(OWN / LIBRARY, other / LIBRARY)
     shutil.copy(OWN / PARSER, other / PARSER)
-    _set_version(other / LIBRARY, 10702)
+    _set_version(other / LIBRARY, 10702)  # 1.7.2
     yield Installation(folder / "venv" / "bin" / "python", own, other)
     shutil.rmtree(other)
 
@@ -152,7 +179,7 @@ def test_no_engine_is_built_with_a_library_of_another_version(
     version = installed_version("tensorrt-rtx")
     assert failed["stage"] == failing_stage
     assert failed["error"]["type"] == "EnvironmentFault"
-    assert failed["error"]["text"] == (  # 1.7.2 is the version of the loaded file only
+    assert failed["error"]["text"] == (  # only the copy in the folder `other` reports 1.7.2
         f"tensorrt-rtx {version} was planned, but {installation.other / LIBRARY} is loaded, which is 1.7.2.116"
     )
     assert (

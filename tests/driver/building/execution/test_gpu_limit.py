@@ -85,7 +85,7 @@ def test_the_gpu_with_the_most_free_memory_is_chosen() -> None:
     assert [limit.gpu_of(_engine(name)) for name in "ab"] == [1, 2]
 
 
-def test_a_step_waits_for_a_gpu_that_another_program_fills_only_while_other_steps_run() -> None:
+def test_a_gpu_without_free_memory_is_used_only_if_no_other_engine_is_built() -> None:
     free = {0: 70 * GIB, 1: GPU_BASE_BYTES - 1}
     limit = _limit((90, 90), free)
     first, second = _engine("a"), _engine("b")
@@ -110,7 +110,7 @@ def test_the_inner_limit_applies_to_every_step() -> None:
 def test_several_gpus_build_engines_at_once_and_never_two_on_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Real executor, real worker pool, real processes (`engine_worker`). The user gave three of the host's GPUs."""
+    """Real executor, real worker pool, real processes (`engine_worker`). ``CUDA_VISIBLE_DEVICES`` names three GPUs."""
     arguments = [str(Path(__file__).with_name("engine_worker.py")), str(tmp_path), "3"]
     monkeypatch.setattr(
         worker_process, "command", lambda kind, store, project: [sys.executable, *arguments, str(store)]
@@ -122,7 +122,7 @@ def test_several_gpus_build_engines_at_once_and_never_two_on_one(
     def run(step: Step, plan: ModelPlan, announce: Callable[[], None] = lambda: None) -> StepRun:
         call(pool, "engine", step.job, limit.gpu_of(step))
         assert step.recipe is not None
-        record = project.done[step.recipe.key] = Record(step.recipe, {})
+        record = project.records[step.recipe.key] = Record(step.recipe, {})
         return StepRun(record, 0.1)
 
     project = FakeProject(*steps)
@@ -131,10 +131,10 @@ def test_several_gpus_build_engines_at_once_and_never_two_on_one(
     finally:
         pool.close(kill=True)
     assert outcome.ok, outcome.failed
-    processes = defaultdict(list)
+    pids_by_gpu = defaultdict(list)
     for line in (tmp_path / "jobs").read_text().splitlines():
-        gpu, process = line.split()
-        processes[gpu].append(process)
-    assert set(processes) == {"5", "GPU-8932f937", "2"}
-    assert sum(map(len, processes.values())) == len(steps)
-    assert all(len(set(of_gpu)) == 1 for of_gpu in processes.values())  # the worker of a GPU is reused for it alone
+        gpu, pid = line.split()
+        pids_by_gpu[gpu].append(pid)
+    assert set(pids_by_gpu) == {"5", "GPU-8932f937", "2"}
+    assert sum(map(len, pids_by_gpu.values())) == len(steps)
+    assert all(len(set(pids)) == 1 for pids in pids_by_gpu.values())  # each GPU has one worker for all its engines

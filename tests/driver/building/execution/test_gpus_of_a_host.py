@@ -27,7 +27,9 @@ def test_a_build_compiles_an_engine_on_each_gpu_and_its_keys_do_not_depend_on_th
     target = f"ada: {{sm: 90, toolchain: tensorrt, version: {VERSION}}}"
     copy_project("two_models", command_line.project, ("ada: {sm: 89}", target))
     command_line("build", "--until", "convert")  # without a GPU
-    planned = {step["id"]: step["key"] for step in command_line("plan", expect=2)["steps"] if step["stage"] == "engine"}
+    planned_keys = {
+        step["id"]: step["key"] for step in command_line("plan", expect=2)["steps"] if step["stage"] == "engine"
+    }
 
     original_version, original_command = distributions.installed_version, worker_process.command
     jobs = tmp_path / "jobs"
@@ -53,6 +55,9 @@ def test_a_build_compiles_an_engine_on_each_gpu_and_its_keys_do_not_depend_on_th
     workspace = Workspace(Request(command_line.project, jobs=2, until="engine"))
     result = build(workspace, Watcher())
     assert result.ok, [str(error) for _, error in result.outcome.failed.values()]
-    built = {step: ran.record for step, (_, ran) in result.outcome.ran.items()}
-    assert {step: record.recipe.key for step, record in built.items()} == planned and len(planned) == 2
-    assert sorted(workspace.store.get_bytes(record.outputs["plan"].sha256) for record in built.values()) == [b"1", b"3"]
+    records = {step: ran.record for step, (_, ran) in result.outcome.ran.items()}
+    assert {step: record.recipe.key for step, record in records.items()} == planned_keys and len(planned_keys) == 2
+    assert sorted(workspace.store.get_bytes(record.outputs["plan"].sha256) for record in records.values()) == [
+        b"1",
+        b"3",
+    ]

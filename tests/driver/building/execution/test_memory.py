@@ -46,10 +46,11 @@ def test_an_estimate_follows_from_the_last_peak_or_from_the_weights() -> None:
     assert estimate_bytes("package", GIB, None) == 0
 
 
-def free_bytes_with(tmp_path: Path, groups: str, files: dict[str, str], available_kib: int = 8 << 20) -> int | None:
+def free_bytes_with(tmp_path: Path, groups: str, files: dict[str, str]) -> int | None:
+    """The free memory if 8 GiB are available to the process, which is in the cgroups `groups` with the given files."""
     proc = tmp_path / "proc"
     (proc / "self").mkdir(parents=True)
-    (proc / "meminfo").write_text(f"MemTotal: 16000000 kB\nMemAvailable:   {available_kib} kB\n")
+    (proc / "meminfo").write_text(f"MemTotal: 16000000 kB\nMemAvailable:   {8 << 20} kB\n")
     (proc / "self" / "cgroup").write_text(groups)
     for name, text in files.items():
         path = tmp_path / "groups" / name
@@ -113,20 +114,26 @@ def test_this_machine_has_free_memory() -> None:
 
 
 def test_the_limit_counts_the_memory_of_running_steps() -> None:
-    sizes = {"a": 4 * GIB, "b": 4 * GIB, "c": 1 * GIB}
-    a, b, c = (Step(name, "m", "engine", "run", Reason("new", "")) for name in "abc")
+    sizes = {"first": 4 * GIB, "second": 4 * GIB, "small": 1 * GIB}
+    first, second, small = (Step(name, "m", "engine", "run", Reason("new", "")) for name in sizes)
     limit = MemoryLimit(lambda step: sizes[step.id], lambda: 6 * GIB)
-    assert limit.allows(a)
-    limit.acquire(a)
-    assert not limit.allows(b)
-    assert limit.allows(c)
-    limit.acquire(c)
-    limit.release(a)
-    assert limit.allows(b)
+    assert limit.allows(first)
+    limit.acquire(first)
+    assert not limit.allows(second)
+    assert limit.allows(small)
+    limit.acquire(small)
+    limit.release(first)
+    assert limit.allows(second)
 
 
-def test_only_an_engine_has_a_least_memory_and_swap_counts() -> None:
+def test_only_an_engine_step_has_a_least_memory() -> None:
     assert memory.least_bytes("engine", 1000) == 1500
     assert memory.least_bytes("trace", 1000) == 0
-    free, with_swap = memory.free_bytes(), memory.free_with_swap_bytes()
-    assert (free is None) == (with_swap is None)
+
+
+def test_free_swap_is_added_to_the_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "free_bytes", lambda: 5 * GIB)
+    monkeypatch.setattr(memory, "_read_lines", lambda path: ["MemFree: 1 kB", f"SwapFree:   {2 << 20} kB"])
+    assert memory.free_with_swap_bytes() == 7 * GIB
+    monkeypatch.setattr(memory, "free_bytes", lambda: None)
+    assert memory.free_with_swap_bytes() is None

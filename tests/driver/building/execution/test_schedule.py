@@ -25,7 +25,8 @@ def a_plan(model: str, *steps: Step) -> ModelPlan:
     return ModelPlan(spec, ShapePlan((), ()), {step.id: step for step in steps})
 
 
-def taken(schedule: Schedule) -> Iterator[Step]:
+def take_all(schedule: Schedule) -> Iterator[Step]:
+    """Take steps until none may start."""
     while (step := schedule.take_step()) is not None:
         yield step
 
@@ -34,27 +35,27 @@ def test_the_most_urgent_step_is_first_and_equal_steps_keep_their_order() -> Non
     schedule = Schedule()
     steps = [a_step("m", "engine", name) for name in "abcd"]
     schedule.put_plan(a_plan("m", *steps), {"m/engine/c": 5.0, "m/engine/d": 1.0, "m/engine/b": 1.0})
-    assert [step.id[-1] for step in taken(schedule)] == ["c", "b", "d", "a"]
+    assert [step.id[-1] for step in take_all(schedule)] == ["c", "b", "d", "a"]
 
 
 def test_a_step_waits_until_the_steps_before_it_are_hits() -> None:
     schedule = Schedule()
     trace, lower = a_step("m", "trace", "t"), a_step("m", "lower", "l", "m/trace/t")
     schedule.put_plan(a_plan("m", trace, lower), {"m/lower/l": 9.0})
-    assert [step.id for step in taken(schedule)] == ["m/trace/t"]
+    assert [step.id for step in take_all(schedule)] == ["m/trace/t"]
     schedule.note_finished(trace)
     assert schedule.take_step() is None, "its model is planned first"
     assert schedule.take_due_models() == ["m"]
     schedule.put_plan(a_plan("m", replace(trace, verdict="hit"), lower), {})
     assert schedule.take_due_models() == []
-    assert [step.id for step in taken(schedule)] == ["m/lower/l"]
+    assert [step.id for step in take_all(schedule)] == ["m/lower/l"]
 
 
 def test_one_of_several_steps_with_the_same_key_runs_and_all_their_models_are_planned_again() -> None:
     schedule = Schedule()
     for name in "mn":
         schedule.put_plan(a_plan(name, a_step(name, "engine", "e", key="same")), {})
-    (first,) = taken(schedule)
+    (first,) = take_all(schedule)
     schedule.note_finished(first)
     assert sorted(schedule.take_due_models()) == ["m", "n"]
 
@@ -63,21 +64,21 @@ def test_a_key_that_is_tried_again_may_run_for_the_other_model() -> None:
     schedule = Schedule()
     for name in "mn":
         schedule.put_plan(a_plan(name, a_step(name, "engine", "e", key="same")), {})
-    (first,) = taken(schedule)
+    (first,) = take_all(schedule)
     assert first.model == "m"
     schedule.note_retry(first)
     assert schedule.take_due_models() == ["m"]
-    assert [step.model for step in taken(schedule)] == ["n"]
+    assert [step.model for step in take_all(schedule)] == ["n"]
 
 
 def test_a_key_that_has_failed_never_starts_again() -> None:
     schedule = Schedule()
     for name in "mn":
         schedule.put_plan(a_plan(name, a_step(name, "engine", "e", key="same")), {})
-    (first,) = taken(schedule)
+    (first,) = take_all(schedule)
     schedule.note_failed(first)
     schedule.put_plan(a_plan("m", a_step("m", "engine", "e", key="same")), {})
-    assert list(taken(schedule)) == []
+    assert list(take_all(schedule)) == []
     assert schedule.outdated_models() == []
 
 
@@ -86,7 +87,7 @@ def test_a_model_is_due_only_after_its_last_engine() -> None:
     engines = [a_step("m", "engine", str(k)) for k in range(5)]
     package = a_step("m", "package", "p", *(step.id for step in engines), verdict="unknown")
     schedule.put_plan(a_plan("m", *engines, package), {})
-    for step in list(taken(schedule)):
+    for step in list(take_all(schedule)):
         assert schedule.take_due_models() == []
         schedule.note_finished(step)
     assert schedule.outdated_models() == ["m"]
@@ -96,7 +97,7 @@ def test_a_model_is_due_only_after_its_last_engine() -> None:
 def test_a_model_is_due_after_a_step_that_is_no_longer_in_its_plan() -> None:
     schedule = Schedule()
     schedule.put_plan(a_plan("m", a_step("m", "engine", "e", key="old")), {})
-    (running,) = taken(schedule)
+    (running,) = take_all(schedule)
     schedule.put_plan(a_plan("m", a_step("m", "engine", "e", key="new")), {})
     schedule.note_finished(running)
     assert schedule.take_due_models() == ["m"]
@@ -120,7 +121,7 @@ def test_a_smaller_step_may_start_before_a_step_that_does_not_fit() -> None:
     schedule.put_plan(a_plan("m", *steps), {"m/engine/large": 2.0, "m/engine/small": 1.0})
     small = schedule.take_step(lambda step: step.id.endswith("small"))
     assert small is not None and small.id == "m/engine/small"
-    assert [step.id for step in taken(schedule)] == ["m/engine/large"], "it is not forgotten"
+    assert [step.id for step in take_all(schedule)] == ["m/engine/large"], "the large step may start later"
 
 
 def test_at_most_max_offered_steps_are_checked_if_no_step_fits() -> None:
@@ -134,4 +135,4 @@ def test_at_most_max_offered_steps_are_checked_if_no_step_fits() -> None:
 
     assert schedule.take_step(fits) is None
     assert len(checked) == MAX_OFFERED_STEPS
-    assert len(list(taken(schedule))) == 1000
+    assert len(list(take_all(schedule))) == 1000

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from trtbuild.driver.building.progress.events import Watcher, Watchers
@@ -40,12 +42,12 @@ class FakeWatcher(Watcher):
 
 def send_all_events(watcher: Watcher) -> None:
     """Call every method of the interface. The arguments are None where the watchers of these tests ignore them."""
-    anything: object = None
-    for name in ("model_planned",):
-        getattr(watcher, name)(anything)
+    ignored: Any = None
+    watcher.model_planned(ignored)
     watcher.build_started(1, lambda _: None)
-    for name in ("step_started", "step_finished", "step_failed"):
-        getattr(watcher, name)(*([anything] if name == "step_started" else [anything, anything]))
+    watcher.step_started(ignored)
+    watcher.step_finished(ignored, ignored)
+    watcher.step_failed(ignored, ignored)
     with watcher.phase("plan"):
         pass
     with watcher.work("verify"):
@@ -70,7 +72,7 @@ def test_every_watcher_receives_every_event() -> None:
     ]
     assert second.received == first.received
     public = {name for name in vars(Watcher) if not name.startswith("_")} - {"phase", "work"}
-    assert public <= set(vars(Watchers)), "a call that is not passed on"
+    assert public <= set(vars(Watchers)), "Watchers passes on every event"
 
 
 def test_after_an_exception_phases_end_and_watchers_are_closed() -> None:

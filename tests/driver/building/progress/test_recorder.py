@@ -1,4 +1,4 @@
-"""The recorder turns what a watcher sees into events."""
+"""The recorder turns the calls that a watcher receives into events."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_steps_that_run_together_have_separate_workers_and_workers_are_reused() 
     assert sink.is_closed
 
 
-def test_a_step_that_starts_again_or_was_never_started_keeps_the_workers_of_others() -> None:
+def test_a_step_that_starts_again_frees_its_worker_and_a_step_that_never_started_frees_none() -> None:
     sink = FakeSink()
     recorder = Recorder([sink])
     first, second = a_step("a", "engine"), a_step("b", "engine")

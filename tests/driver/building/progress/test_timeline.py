@@ -35,14 +35,14 @@ def result_of(step: Step) -> StepRun:
 def checked_events(document: Any) -> dict[str, Any]:
     """Check that a viewer of traces can show a document, and return its complete events by name."""
     assert set(document) == {"traceEvents", "displayTimeUnit", "otherData"}
-    named, lanes, events = set(), defaultdict(list), {}
+    names, lanes, events = set(), defaultdict(list), {}
     for event in document["traceEvents"]:
         assert isinstance(event["pid"], int)
         assert isinstance(event["tid"], int)
         if event["ph"] == "M":
             assert event["name"] in ("process_name", "thread_name")
             assert isinstance(event["args"]["name"], str)
-            named.add((event["name"], event["pid"], event["tid"]))
+            names.add((event["name"], event["pid"], event["tid"]))
             continue
         assert event["ph"] == "X"
         assert event["ts"] >= 0
@@ -51,9 +51,10 @@ def checked_events(document: Any) -> dict[str, Any]:
         lanes[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
         events[event["name"]] = event
     for (process, lane), spans in lanes.items():
-        assert ("thread_name", process, lane) in named
-        assert ("process_name", process, 0) in named
-        assert all(end <= start + 0.2 for (_, end), (start, _) in pairwise(spans)), "they overlap"
+        assert ("thread_name", process, lane) in names
+        assert ("process_name", process, 0) in names
+        # times and durations, in µs, are rounded to a tenth
+        assert all(end <= start + 0.2 for (_, end), (start, _) in pairwise(spans)), "events of a lane overlap"
     return events
 
 
@@ -118,7 +119,7 @@ def test_the_timeline_has_the_steps_that_an_interrupt_ended(tmp_path: Path) -> N
     assert checked_events(json.loads((tmp_path / "t.json").read_text()))[step.id]["args"]["verdict"] == "interrupted"
 
 
-def test_phases_in_several_threads_do_not_share_a_lane(tmp_path: Path) -> None:
+def test_phases_that_overlap_do_not_share_a_lane(tmp_path: Path) -> None:
     with Timeline(tmp_path / "t.json", fail) as timeline, timeline.phase("write a"), timeline.phase("write b"):
         pass
     events = checked_events(json.loads((tmp_path / "t.json").read_text()))

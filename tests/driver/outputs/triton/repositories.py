@@ -58,7 +58,9 @@ def an_index(**changes: Any) -> dict[str, Any]:
 
 
 def profile(name: str, **shapes: tuple[list[int], list[int], list[int]]) -> dict[str, Any]:
-    return {"name": name, "shapes": {k: dict(zip(("min", "opt", "max"), v, strict=True)) for k, v in shapes.items()}}
+    """A profile. `shapes` maps each input to its min, opt and max."""
+    ranges = {entry: dict(zip(("min", "opt", "max"), sizes, strict=True)) for entry, sizes in shapes.items()}
+    return {"name": name, "shapes": ranges}
 
 
 def a_target(sm: int, parts: Sequence[Mapping[str, Any]], outs: Sequence[str], **changes: Any) -> dict[str, Any]:
@@ -81,11 +83,11 @@ def one_engine(
     """Return the index of a model with one engine. `inputs` and `outs` are tensors with names."""
     tensors = [{"dtype": entry["dtype"], "shape": entry["shape"]} for entry in (*inputs, *outs)]
     part_inputs, part_outputs = tensors[: len(inputs)], tensors[len(inputs) :]
-    engine = part("model", [(f"input:{k}", entry) for k, entry in enumerate(part_inputs)], part_outputs)
+    engine = part("model", [(f"input:{number}", entry) for number, entry in enumerate(part_inputs)], part_outputs)
     index = an_index(
         inputs=[{**entry, "keyword": False} for entry in inputs],
         outputs=list(outs),
-        targets={"hopper": a_target(90, [engine], [f"model:{k}" for k in range(len(outs))], **target)},
+        targets={"hopper": a_target(90, [engine], [f"model:{number}" for number in range(len(outs))], **target)},
     )
     shapes = {entry["name"]: [size if isinstance(size, int) else 32 for size in entry["shape"]] for entry in inputs}
     index["profiles"] = list(
@@ -132,14 +134,16 @@ def _packed(entry: Mapping[str, Any]) -> PackedTensor:
 
 
 def _target(name: str, entry: Mapping[str, Any]) -> PackedTarget:
-    cut = entry["partitions"]
+    partitions = entry["partitions"]
     fields = ("sm", "toolchain", "version", "compatibility", "platform", "engines")
     return PackedTarget(
         name=name,
         **{field: entry[field] for field in fields},
         sms=tuple(entry["sms"]),
         version_compatible=False,
-        partitions=Partitions(tuple(_partition(part) for part in cut["partitions"]), tuple(cut["outputs"])),
+        partitions=Partitions(
+            tuple(_partition(part) for part in partitions["partitions"]), tuple(partitions["outputs"])
+        ),
         programs={},
         layers={},
     )

@@ -37,13 +37,13 @@ def with_second_target(**target: Any) -> Index:
     return index
 
 
-def of_parts(parts: list[Any], outs: list[str], **changes: Any) -> Index:
+def with_parts(parts: list[Any], outs: list[str], **changes: Any) -> Index:
     return an_index(
         **{
             "inputs": [{**X, "name": "x", "keyword": False}],
-            "outputs": [{**X, "name": f"y{k}"} for k in range(len(outs))],
+            "outputs": [{**X, "name": f"y{number}"} for number in range(len(outs))],
             "targets": {"hopper": a_target(90, parts, outs)},
-            "profiles": [{"name": "p", "shapes": {"x": {w: [1, 4] for w in ("min", "opt", "max")}}}],
+            "profiles": [profile("p", x=([1, 4], [1, 4], [1, 4]))],
             **changes,
         }
     )
@@ -65,9 +65,9 @@ CASES: dict[str, tuple[Callable[[], Index], str]] = {
         "platforms (linux-x86_64 and windows-x86_64), but",
     ),
     "one SM": (lambda: with_second_target(sm=90), "targets hopper and other are both for SM 90"),
-    "two for all": (
+    "two targets for later GPUs": (
         lambda: {
-            **with_second_target(compatibility="ampere_plus"),
+            **with_second_target(),
             "targets": {
                 name: {**target, "compatibility": "ampere_plus"}
                 for name, target in with_second_target()["targets"].items()
@@ -75,12 +75,12 @@ CASES: dict[str, tuple[Callable[[], Index], str]] = {
         },
         "are both for all later GPUs",
     ),
-    "other cuts": (
+    "other partitions": (
         lambda: with_second_target(parts=[part("q", [("input:0", X)], [X])], outs=["q:0"]),
         "different partitions",
     ),
     "torch": (
-        lambda: of_parts([part("a", [("input:0", X)], [X], "torch")], ["a:0"]),
+        lambda: with_parts([part("a", [("input:0", X)], [X], "torch")], ["a:0"]),
         "partition a runs in PyTorch",
     ),
     "int64 before 10": (
@@ -92,20 +92,20 @@ CASES: dict[str, tuple[Callable[[], Index], str]] = {
         "has the type float64, which TensorRT 10.3.0 does not support",
     ),
     "an input that is an output": (
-        lambda: of_parts([part("a", [("input:0", X)], [X])], ["a:0", "input:0"]),
+        lambda: with_parts([part("a", [("input:0", X)], [X])], ["a:0", "input:0"]),
         "an output of the model is also an input",
     ),
     "one value, two outputs": (
-        lambda: of_parts([part("a", [("input:0", X)], [X])], ["a:0", "a:0"]),
+        lambda: with_parts([part("a", [("input:0", X)], [X])], ["a:0", "a:0"]),
         "an output of the model is also an input, a weight or another output",
     ),
     "a weight as an input": (
-        lambda: of_parts([part("a", [("input:0", X), ("weight:3", X)], [X])], ["a:0"]),
+        lambda: with_parts([part("a", [("input:0", X), ("weight:3", X)], [X])], ["a:0"]),
         "partition a has a weight as an input",
     ),
-    "no input": (lambda: of_parts([part("a", [], [X])], ["a:0"]), "partition a has no input"),
+    "no input": (lambda: with_parts([part("a", [], [X])], ["a:0"]), "partition a has no input"),
     "an unused input": (
-        lambda: of_parts(
+        lambda: with_parts(
             [part("a", [("input:0", X)], [X])],
             ["a:0"],
             inputs=[{**X, "name": name, "keyword": False} for name in ("x", "unused")],
@@ -114,14 +114,14 @@ CASES: dict[str, tuple[Callable[[], Index], str]] = {
         "an input of the model is not used",
     ),
     "sizes of data": (
-        lambda: of_parts([part("a", [("input:0", X)], [tensor("int64", ["data", "n"], 2)])], ["a:0"]),
+        lambda: with_parts([part("a", [("input:0", X)], [tensor("int64", ["data", "n"], 2)])], ["a:0"]),
         "an output whose size depends on the values of its inputs",
     ),
     "scalars only": (
-        lambda: of_parts([part("a", [("input:0", tensor("float32"))], [tensor("float32")])], ["a:0"]),
+        lambda: with_parts([part("a", [("input:0", tensor("float32"))], [tensor("float32")])], ["a:0"]),
         "partition a has only scalar tensors",
     ),
-    "no engine": (lambda: of_parts([], ["input:0"]), "it has no engine"),
+    "no engine": (lambda: with_parts([], ["input:0"]), "it has no engine"),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,13 +35,14 @@ def worker(servers: ForkServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """A torch worker in an environment with the GPU 1. It has rejected a job, so it has begun."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     started = Worker("torch", tmp_path / "store", tmp_path, servers=servers)
-    _ask(started)
+    _send_unknown_task(started)
     yield started
     started.kill()
     started.end()
 
 
-def _ask(worker: Worker) -> None:
+def _send_unknown_task(worker: Worker) -> None:
+    """Send a job that the worker rejects. After that, the worker has begun."""
     with pytest.raises(InternalError, match="KeyError: 'no task'"):
         worker.call({"task": "no task"})
 
@@ -73,7 +75,7 @@ def test_without_a_server_the_client_becomes_a_new_worker(tmp_path: Path) -> Non
     wait_until_gone([servers.pid])
     assert not servers.is_alive
     worker = Worker("torch", tmp_path / "store", tmp_path, servers=servers)
-    _ask(worker)
+    _send_unknown_task(worker)
     assert alive(worker._process.pid)
     assert "torch" in Path(f"/proc/{worker._process.pid}/maps").read_text()
     worker.end()
@@ -81,8 +83,6 @@ def test_without_a_server_the_client_becomes_a_new_worker(tmp_path: Path) -> Non
 
 
 def test_no_worker_that_uses_gpus_is_forked_after_the_gpu_driver_was_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    import socket
-
     monkeypatch.setattr(ForkServer, "GPU_DRIVER", "libc.so")  # a library that every process has mapped
     owner, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     client, connection = socket.socketpair()
@@ -90,7 +90,7 @@ def test_no_worker_that_uses_gpus_is_forked_after_the_gpu_driver_was_loaded(monk
         with connection:
             socket.send_fds(owner, [b"c"], [connection.fileno()])
         with open(os.devnull, "rb") as stream:
-            request = b"\3\0\0\0abc"
+            request = b"\3\0\0\0abc"  # the length and three bytes
             socket.send_fds(client, [request], [stream.fileno()] * 3)
         server = ForkServer(control.fileno(), receive_client, uses_gpu=True)
         assert server.handle({control.fileno()}) is None
@@ -109,7 +109,7 @@ def test_a_forked_worker_has_the_umask_and_the_directory_of_its_client(servers: 
     before = os.umask(0o027)
     try:
         started = Worker("torch", tmp_path / "store", tmp_path, servers=servers)
-        _ask(started)
+        _send_unknown_task(started)
     finally:
         os.umask(before)
     (pid,) = _forked(servers)

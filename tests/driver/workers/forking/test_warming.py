@@ -49,10 +49,10 @@ print(json.dumps(seen))
 
 
 def _run(*arguments: str) -> dict[str, object]:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", _PROGRAM, *arguments], stdout=subprocess.PIPE, check=True, text=True
     )
-    seen: dict[str, object] = json.loads(done.stdout)
+    seen: dict[str, object] = json.loads(process.stdout)
     return seen
 
 

@@ -47,7 +47,7 @@ def engine_job(onnx: bytes, target: Target = ADA, version: str = VERSION) -> tup
     return job, keys.engine(job, ENGINE_ENVIRONMENT)
 
 
-def pretend(pool: Any, task: str, job: EngineJob) -> Reply:
+def pretend_to_compile(pool: Any, task: str, job: EngineJob) -> Reply:
     """Store texts instead of a compiled engine, as `performing.call` would store the engine."""
     local = wiring.open_local(performing.directory())
     local.get_bytes(job.onnx)  # a compiler reads its input
@@ -55,19 +55,19 @@ def pretend(pool: Any, task: str, job: EngineJob) -> Reply:
     return Reply(outputs, duration_s=0.1, log="pretended\n", peak_rss_bytes=1)
 
 
-class Site:
+class Cluster:
     """A scheduler on 127.0.0.1. `behaviours` replaces the behaviour of workers, by name."""
 
     def __init__(self) -> None:
         options = {"host": "127.0.0.1", "port": 0, "dashboard": False, "dashboard_address": "127.0.0.1:0"}
-        self.cluster = SpecCluster({}, {"cls": Scheduler, "options": options}, silence_logs=logging.CRITICAL)
-        self.client = Client(self.cluster, set_as_default=False)
+        self._spec_cluster = SpecCluster({}, {"cls": Scheduler, "options": options}, silence_logs=logging.CRITICAL)
+        self.client = Client(self._spec_cluster, set_as_default=False)
         self.behaviours: dict[str, Behaviour] = {}
         self._workers: list[Worker] = []
 
     @property
     def address(self) -> str:
-        return str(self.cluster.scheduler_address)
+        return str(self._spec_cluster.scheduler_address)
 
     def add_worker(
         self,
@@ -113,7 +113,7 @@ class Site:
 
     def close(self) -> None:
         self.client.close()
-        self.cluster.close()
+        self._spec_cluster.close()
 
 
 class Driver:

@@ -40,8 +40,8 @@ def test_a_writer_may_be_killed_at_any_moment(tmp_path: Path, child: Callable[..
             break  # at least a dozen, and more until one was killed during a write
         root = tmp_path / f"store{seed % 2}"
         writer = child(WRITER_PROGRAM, root, seed, 1000)
-        assert writer.line() == "ready"
-        keys = [writer.line() for _ in range(moments.randrange(3))]
+        assert writer.read_line() == "ready"
+        keys = [writer.read_line() for _ in range(moments.randrange(3))]
         time.sleep(moments.uniform(0.0, 0.03))
         keys += writer.kill()
         assert writer.process.returncode == -signal.SIGKILL
@@ -77,7 +77,7 @@ def test_collects_leftovers_of_killed_processes(tmp_path: Path, child: Callable[
         """,
         tmp_path,
     )
-    assert holder.line() == "ready"
+    assert holder.read_line() == "ready"
     store = LocalStore(tmp_path)
     os.utime(tmp_path / "tmp" / "unfinished", (0, 0))
     leftovers = [*tmp_path.glob("tmp/*"), *tmp_path.glob("sessions/*"), tmp_path / "locks" / ("ab" * 32)]

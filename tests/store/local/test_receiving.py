@@ -223,7 +223,7 @@ with store.session(), store.receive_files() as receiver:
 def test_a_receiver_may_be_killed(tmp_path: Path, child: Callable[..., Any], number: int) -> None:
     root = tmp_path / "store"
     writer = child(KILLED_PROGRAM, root, number)
-    assert writer.line() == "ready"
+    assert writer.read_line() == "ready"
     writer.process.wait(30)
     assert writer.process.returncode == -9
     store = LocalStore(root)

@@ -31,10 +31,10 @@ def test_cpu_time_includes_child_processes(tmp_path: Path) -> None:
 
 
 def test_peak_memory_is_the_sum_over_the_process_tree(tmp_path: Path) -> None:
-    hold_memory = f"import sys; data = bytearray(b'x') * ({100 * _MIB}); print(flush=True); sys.stdin.read()"
+    child = f"import sys; data = bytearray(b'x') * ({100 * _MIB}); print(flush=True); sys.stdin.read()"
     parent = (
         "import subprocess, sys, time\n"
-        f"child = subprocess.Popen([sys.executable, '-c', {hold_memory!r}], stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n"
+        f"child = subprocess.Popen([sys.executable, '-c', {child!r}], stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n"
         f"data = bytearray(b'x') * ({100 * _MIB})\n"
         "child.stdout.readline(); time.sleep(1); child.stdin.close(); child.wait()\n"
     )

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.exc import BackendCompilerFailed
 
 import trtbuild as torch_tensorrt
 from tests.guide.conftest import ConvNet, assert_equals_eager
@@ -256,7 +257,7 @@ def test_save_with_keyword_arguments(here: dict[str, Any], tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("output_format", ["torchscript", "aot_inductor", "executorch"])
-def test_the_error_names_an_output_format_that_trtbuild_does_not_write(
+def test_the_error_names_an_unknown_output_format(
     model: Any, here: dict[str, Any], tmp_path: Path, output_format: str
 ) -> None:
     trt_gm = torch_tensorrt.compile(model, ir="dynamo", arg_inputs=[torch.randn(SMALL)], **here)
@@ -265,9 +266,9 @@ def test_the_error_names_an_output_format_that_trtbuild_does_not_write(
 
 
 @pytest.mark.parametrize("option", [{"debug": True}, {"use_python_runtime": False}, {"min_block_size": float("inf")}])
-def test_the_error_names_an_option_that_trtbuild_does_not_have(here: dict[str, Any], option: dict[str, Any]) -> None:
+def test_the_error_names_an_unknown_option(here: dict[str, Any], option: dict[str, Any]) -> None:
     model = torch.compile(ConvNet().eval(), backend="trtbuild", options={**here, **option})
-    with pytest.raises(Exception, match=next(iter(option))):
+    with pytest.raises(BackendCompilerFailed, match=next(iter(option))):
         model(torch.randn(SMALL))
 
 

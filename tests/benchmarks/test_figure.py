@@ -12,13 +12,13 @@ from benchmarks.figure import Check, Limit, Ratio, Row, Value, line, table, to_j
 @pytest.mark.parametrize(
     ("row", "expected"),
     [
-        (Ratio("null", Value("ours", 0.05), Value("make", 0.2), 0.25), "met"),
-        (Ratio("null", Value("ours", 0.06), Value("make", 0.2), 0.25), "NOT MET"),
-        (Ratio("null", Value("ours", 0.06), Value("make", 0.2)), ""),
+        (Ratio("null", Value("trtbuild", 0.05), Value("make", 0.2), 0.25), "met"),
+        (Ratio("null", Value("trtbuild", 0.06), Value("make", 0.2), 0.25), "NOT MET"),
+        (Ratio("null", Value("trtbuild", 0.06), Value("make", 0.2)), ""),
         (Ratio("chunks", Value("plain", 45, "B"), Value("cache", 10, "B"), 4.5, at_least=True), "met"),
         (Ratio("chunks", Value("plain", 44, "B"), Value("cache", 10, "B"), 4.5, at_least=True), "NOT MET"),
-        (Limit("plan", Value("ours", 0.99), 1.0), "met"),
-        (Limit("plan", Value("ours", 1.0), 1.0), "NOT MET"),
+        (Limit("plan", Value("trtbuild", 0.99), 1.0), "met"),
+        (Limit("plan", Value("trtbuild", 1.0), 1.0), "NOT MET"),
         (Limit("plan", Value("doit", 5.0)), ""),
         (Check("one trace", True, "1"), "met"),
         (Check("one trace", False, "2"), "NOT MET"),

@@ -1,8 +1,10 @@
-"""The recorder uses child processes. If a question ends its process, the recorder notes this and asks the others."""
+"""The recorder asks its questions in child processes. If a question ends its process, the recorder notes the signal, and
+asks the other questions in a new process."""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ gpu.name, gpu.version = "a fake", 0
 sys.modules["tensorrt"] = trt = FakeTensorRT(gpu)
 trt.Builder = lambda logger: None
 gpu_record.Driver = lambda: gpu
-gpu_record.build = lambda _, builder, sample: trt.plan(next(k for k, v in trt.samples.items() if v is sample))
+gpu_record.build = lambda _, builder, sample: trt.plan(next(name for name, each in trt.samples.items() if each is sample))
 with open(sys.argv[2] + "/processes", "a") as log:
     print(os.getpid(), *sys.argv[3:], file=log)
 try:
@@ -43,5 +45,5 @@ def test_records_a_question_that_ends_its_process(tmp_path: Path, monkeypatch: p
     recording: dict[str, Any] = record(60, (str(tmp_path / "worker.py"),))
     assert recording["by"] == {"library": "tensorrt", "version": "8.6.1", "gpu": "a fake", "driver": 0}
     assert recording["answers"] == record_fake()["answers"]
-    assert recording["answers"]["ends_the_process_by_a_profile_in_use"]["died"] == -11
+    assert recording["answers"]["ends_the_process_by_a_profile_in_use"]["died"] == -signal.SIGSEGV
     assert recording["answers"]["ends_the_process_by_a_profile_in_use"]["in"] == "the same"

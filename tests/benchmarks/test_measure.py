@@ -12,55 +12,55 @@ from benchmarks.measure import CommandFailed, Median, Run, measure_alternately, 
 _MIB = 1 << 20
 
 
-def python(code: str, folder: Path, **settings: object) -> Run:
+def run_python(code: str, folder: Path, **settings: object) -> Run:
     return run([sys.executable, "-c", code], folder, **settings)  # type: ignore[arg-type]
 
 
 def test_returns_output_and_times_of_the_command(tmp_path: Path) -> None:
-    done = python("import time; time.sleep(0.3); print('hello')", tmp_path)
-    assert done.stdout == b"hello\n"
-    assert done.wall_s >= 0.3
-    assert done.cpu_s > 0
+    result = run_python("import time; time.sleep(0.3); print('hello')", tmp_path)
+    assert result.stdout == b"hello\n"
+    assert result.wall_s >= 0.3
+    assert result.cpu_s > 0
     assert list(tmp_path.iterdir()) == []
 
 
 def test_cpu_time_includes_child_processes(tmp_path: Path) -> None:
-    burn = "import time\nwhile time.process_time() < 0.4: pass"
-    done = python(f"import subprocess, sys; subprocess.run([sys.executable, '-c', {burn!r}])", tmp_path)
-    assert done.cpu_s >= 0.4
+    use_cpu = "import time\nwhile time.process_time() < 0.4: pass"
+    result = run_python(f"import subprocess, sys; subprocess.run([sys.executable, '-c', {use_cpu!r}])", tmp_path)
+    assert result.cpu_s >= 0.4
 
 
 def test_peak_memory_is_the_sum_over_the_process_tree(tmp_path: Path) -> None:
-    hold = f"import sys; data = bytearray(b'x') * ({100 * _MIB}); print(flush=True); sys.stdin.read()"
+    child = f"import sys; data = bytearray(b'x') * ({100 * _MIB}); print(flush=True); sys.stdin.read()"
     parent = (
         "import subprocess, sys, time\n"
-        f"child = subprocess.Popen([sys.executable, '-c', {hold!r}], stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n"
+        f"child = subprocess.Popen([sys.executable, '-c', {child!r}], stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n"
         f"data = bytearray(b'x') * ({100 * _MIB})\n"
         "child.stdout.readline(); time.sleep(1); child.stdin.close(); child.wait()\n"
     )
-    done = python(parent, tmp_path, memory=True, sample_s=0.02)
-    assert 200 * _MIB < done.peak_bytes < 300 * _MIB
+    result = run_python(parent, tmp_path, memory=True, sample_s=0.02)
+    assert 200 * _MIB < result.peak_bytes < 300 * _MIB
 
 
 def test_finds_libraries_that_a_child_process_maps(tmp_path: Path) -> None:
     child = "import _sqlite3, time; time.sleep(1)"
-    done = python(
+    result = run_python(
         f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])",
         tmp_path,
         watched=("libsqlite3", "libnothing"),
         sample_s=0.02,
     )
-    assert done.mapped == {"libsqlite3"}
+    assert result.mapped == {"libsqlite3"}
 
 
 def test_a_failed_command_raises(tmp_path: Path) -> None:
     with pytest.raises(CommandFailed, match=r"exit 3\n(.|\n)*why"):
-        python("import sys; print('why', file=sys.stderr); sys.exit(3)", tmp_path)
+        run_python("import sys; print('why', file=sys.stderr); sys.exit(3)", tmp_path)
 
 
 def test_kills_a_command_after_the_timeout(tmp_path: Path) -> None:
     with pytest.raises(CommandFailed, match="exit -9"):
-        python("import time; time.sleep(60)", tmp_path, timeout_s=0.5)
+        run_python("import time; time.sleep(60)", tmp_path, timeout_s=0.5)
 
 
 def test_runs_candidates_alternately_and_returns_medians() -> None:

@@ -1,4 +1,4 @@
-"""Runs commands with ``--json`` on a small project, in several of its states, and stores the outputs by name."""
+"""Runs commands with ``--json`` on a small project in several states, and collects their outputs by name."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from tests.conftest import CommandLine
 from tests.projects import copy_project, edit
 
-#: File → the text to add to it, for a second model, whose trace fails.
-BROKEN = {
+#: The texts that add a second model, whose trace fails, by the file to which they are added.
+BROKEN_MODEL = {
     "nets.py": '\n\ndef broken():\n    raise ValueError("no weights")\n',
     "trtbuild.yaml": """\
   broken:
@@ -25,14 +25,14 @@ BROKEN = {
 
 
 @pytest.fixture(scope="session")
-def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Standard output of each command, by the name of its recorded form."""
+def document_texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The standard output of each command, by the name of its file in `forms/`."""
     base = tmp_path_factory.mktemp("documents")
     project, remotes = base / "project", {"TRTBUILD_REMOTES": f"team=rw:file://{base / 'remote'}"}
     copy_project("torch_partition", project)
-    for name, text in BROKEN.items():
+    for name, text in BROKEN_MODEL.items():
         (project / name).write_text((project / name).read_text() + text)
-    (base / "begun").mkdir()
+    (base / "empty").mkdir()
     trtbuild = CommandLine(project, base / "cache")
     outputs: dict[str, str] = {}
 
@@ -44,7 +44,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         outputs[name] = process.stdout
 
     record("version", "--version")
-    record("init", "-C", str(base / "begun"), "init")
+    record("init", "-C", str(base / "empty"), "init")
     record("doctor", "doctor")
     record("plan-of-a-new-project", "plan")
     record("status-of-a-new-project", "status")
@@ -58,8 +58,8 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     record("why", "why", "ranker")
     record("graph", "graph", "ranker")
     record("status", "status")
-    _packages(record, project)
-    _cache(record, base, remotes)
+    _record_package_commands(record, project)
+    _record_cache_commands(record, base, remotes)
     _change_model(project)
     record("why-after-a-change", "why", "ranker")
     record("diff", "diff", "dist/ranker", "ranker", expect=1)
@@ -68,7 +68,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return outputs
 
 
-def _packages(record: Callable[..., None], project: Path) -> None:
+def _record_package_commands(record: Callable[..., None], project: Path) -> None:
     record("inspect", "inspect", "ranker")
     record("inspect-of-the-project", "inspect")
     record("inspect-precision", "inspect", "ranker", "--precision")
@@ -85,7 +85,7 @@ def _packages(record: Callable[..., None], project: Path) -> None:
     record("lock-up-to-date", "lock", "ranker", "--check")
 
 
-def _cache(record: Callable[..., None], base: Path, remotes: dict[str, str]) -> None:
+def _record_cache_commands(record: Callable[..., None], base: Path, remotes: dict[str, str]) -> None:
     record("cache-stats", "cache", "stats")
     record("cache-verify", "cache", "verify")
     record("cache-verify-and-rebuild", "cache", "verify", "--rebuild", "100%")

@@ -20,8 +20,10 @@ FORMS = Path(__file__).parent / "forms"
 WRITE = bool(os.environ.pop("TRTBUILD_WRITE_DOCUMENTS", None))  # the commands must not read it
 
 
-def test_every_document_has_its_recorded_form(printed: dict[str, str]) -> None:
-    forms = {f"{name}.json": json.dumps(form_of(json.loads(text)), indent=1) + "\n" for name, text in printed.items()}
+def test_every_document_has_its_recorded_form(document_texts: dict[str, str]) -> None:
+    forms = {
+        f"{name}.json": json.dumps(form_of(json.loads(text)), indent=1) + "\n" for name, text in document_texts.items()
+    }
     if WRITE:
         FORMS.mkdir(exist_ok=True)
         for name, text in forms.items():
@@ -29,23 +31,24 @@ def test_every_document_has_its_recorded_form(printed: dict[str, str]) -> None:
     assert forms == {path.name: path.read_text() for path in FORMS.iterdir()}
 
 
-def test_every_document_matches_its_schema(printed: dict[str, str]) -> None:
+def test_every_document_matches_its_schema(document_texts: dict[str, str]) -> None:
     """No field is missing, of another type, or not in the schema."""
-    schema = closed(documents.schema())
+    schema = without_other_fields(documents.schema())
     jsonschema.Draft202012Validator.check_schema(schema)
     kinds = {kind.schema: kind.__name__ for kind in documents.DOCUMENTS if hasattr(kind, "schema")}
-    for text in printed.values():
+    for text in document_texts.values():
         document = json.loads(text)
+        # The document of a command that ended with an error has no steps, and the schema of the command.
         kind = "Failure" if document.get("steps") == [] else kinds[document["schema"]]
         jsonschema.validate(document, {"$ref": f"#/$defs/{kind}", "$defs": schema["$defs"]})
 
 
-def closed(schema: Any) -> Any:
+def without_other_fields(schema: Any) -> Any:
     """Return the schema with ``additionalProperties: false`` for every object with required fields."""
     if isinstance(schema, dict):
-        parts = {name: closed(part) for name, part in schema.items()}
+        parts = {name: without_other_fields(part) for name, part in schema.items()}
         return {**parts, "additionalProperties": False} if "required" in schema and "properties" in schema else parts
-    return [closed(part) for part in schema] if isinstance(schema, list) else schema
+    return [without_other_fields(part) for part in schema] if isinstance(schema, list) else schema
 
 
 def form_of(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""For the cases of Torch-TensorRT's guide to dynamic shapes: the model, its compilation, and the comparison with PyTorch.
+"""Fixtures for the cases of Torch-TensorRT's guides: the model, its compilation, and the comparison with PyTorch.
 
 TensorRT-RTX builds real engines for Ada. The results come from the reference program, because the tests have no GPU.
 """
@@ -25,7 +25,8 @@ def guide_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def clean(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def reset_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Use a state folder of the tests, forget compiled modules, and compute no gradients."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "state"))
     torch._dynamo.reset()
     with torch.no_grad():
@@ -39,7 +40,9 @@ def options(guide_cache: Path) -> dict[str, Any]:
 
 
 @pytest.fixture
-def compiled(options: dict[str, Any]) -> Callable[..., Any]:
+def compile_module(options: dict[str, Any]) -> Callable[..., Any]:
+    """`trtbuild.compile` with the settings of every compilation."""
+
     def run(module: Any, *args: Any, **more: Any) -> Any:
         return trtbuild.compile(module, *args, **options, **more)
 
@@ -70,12 +73,13 @@ def conv_net() -> torch.nn.Module:
 def assert_equals_eager(
     model: Any, eager: torch.nn.Module, *args: torch.Tensor, tolerance: float = 1e-5, **kwargs: Any
 ) -> None:
-    """Fail unless the results equal those of `eager`: max|a−b| / max|b| ≤ tolerance."""
+    """Fail unless the results equal those of `eager`. The largest difference may be `tolerance` times the largest value of
+    `eager`."""
     results, expected = model(*args, **kwargs), eager(*args, **kwargs)
-    for ours, theirs in zip(pytree.tree_leaves(results), pytree.tree_leaves(expected), strict=True):
-        assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
-        difference = (ours.double() - theirs.double()).abs().max()
-        assert difference <= tolerance * theirs.double().abs().max()
+    for result, reference in zip(pytree.tree_leaves(results), pytree.tree_leaves(expected), strict=True):
+        assert (result.shape, result.dtype) == (reference.shape, reference.dtype)
+        difference = (result.double() - reference.double()).abs().max()
+        assert difference <= tolerance * reference.double().abs().max()
 
 
 def partitions(model: Any) -> list[str]:

@@ -16,20 +16,20 @@ def image(batch: int = 2, height: int = 16, width: int = 16) -> torch.Tensor:
     return torch.randn(batch, 3, height, width)
 
 
-def test_a_static_shape(compiled: Any, conv_net: Any) -> None:
-    model = compiled(conv_net, [Input(shape=(2, 3, 16, 16), dtype=torch.float32)])
+def test_a_static_shape(compile_module: Any, conv_net: Any) -> None:
+    model = compile_module(conv_net, [Input(shape=(2, 3, 16, 16), dtype=torch.float32)])
     assert_equals_eager(model, conv_net, image())
     with pytest.raises(ValueError, match="is 3, and must be 2"):
         model(image(3))
 
 
-def test_an_example_tensor_is_a_static_shape(compiled: Any, conv_net: Any) -> None:
-    assert_equals_eager(compiled(conv_net, [image()]), conv_net, image())
+def test_an_example_tensor_is_a_static_shape(compile_module: Any, conv_net: Any) -> None:
+    assert_equals_eager(compile_module(conv_net, [image()]), conv_net, image())
 
 
-def test_min_opt_and_max(compiled: Any, conv_net: Any) -> None:
+def test_min_opt_and_max(compile_module: Any, conv_net: Any) -> None:
     ranged = Input(min_shape=(1, 3, 16, 16), opt_shape=(4, 3, 16, 16), max_shape=(8, 3, 16, 16), dtype=torch.float32)
-    model = compiled(conv_net, inputs=[ranged])
+    model = compile_module(conv_net, inputs=[ranged])
     assert partitions(model) == ["tensorrt"]
     for batch in (1, 3, 4, 8):
         assert_equals_eager(model, conv_net, image(batch))
@@ -37,27 +37,27 @@ def test_min_opt_and_max(compiled: Any, conv_net: Any) -> None:
         model(image(9))
 
 
-def test_a_custom_dim_through_torch_export(compiled: Any, conv_net: Any) -> None:
+def test_a_custom_dim_through_torch_export(compile_module: Any, conv_net: Any) -> None:
     batch = Dim("batch", min=1, max=8)
     exported = export(conv_net, (image(),), dynamic_shapes={"x": {0: batch}})
-    model = compiled(exported, [image()])
+    model = compile_module(exported, [image()])
     for rows in (1, 2, 8):
         assert_equals_eager(model, conv_net, image(rows))
 
 
-def test_a_custom_dim_with_a_multiple(compiled: Any, conv_net: Any) -> None:
+def test_a_custom_dim_with_a_multiple(compile_module: Any, conv_net: Any) -> None:
     half = Dim("half", min=4, max=16)
     exported = export(conv_net, (image(2, 32, 16),), dynamic_shapes={"x": {2: 2 * half}})
-    model = compiled(exported)
+    model = compile_module(exported)
     for height in (8, 20, 32):
         assert_equals_eager(model, conv_net, image(2, height))
     with pytest.raises(ValueError, match="must be a multiple of 2"):
         model(image(2, 9))
 
 
-def test_several_dynamic_dims(compiled: Any, conv_net: Any) -> None:
+def test_several_dynamic_dims(compile_module: Any, conv_net: Any) -> None:
     ranged = Input(min_shape=(1, 3, 8, 8), opt_shape=(2, 3, 16, 16), max_shape=(4, 3, 32, 24))
-    model = compiled(conv_net, [ranged])
+    model = compile_module(conv_net, [ranged])
     for shape in ((1, 8, 8), (2, 16, 16), (4, 32, 24), (3, 9, 23)):
         assert_equals_eager(model, conv_net, image(*shape))
 
@@ -75,9 +75,9 @@ class MaskedAttention(torch.nn.Module):
         return {"scores": scores, "values": scores @ x}
 
 
-def test_keyword_arguments(compiled: Any) -> None:
+def test_keyword_arguments(compile_module: Any) -> None:
     eager = MaskedAttention().eval()
-    model = compiled(
+    model = compile_module(
         eager,
         [Input(min_shape=(1, 2, 8), opt_shape=(2, 6, 8), max_shape=(4, 12, 8))],
         kwarg_inputs={"mask": Input(min_shape=(1, 2), opt_shape=(2, 6), max_shape=(4, 12))},

@@ -34,15 +34,15 @@ class ClassToken(torch.nn.Module):
         return torch.relu(self.linear(torch.cat([tokens, x], 1)))[:, 0]
 
 
-def test_three_ways_to_compile_one_model(compiled: Any, options: dict[str, Any]) -> None:
+def test_three_ways_to_compile_one_model(compile_module: Any, options: dict[str, Any]) -> None:
     eager, x = ClassToken().eval(), torch.randn(4, 3, 8)
     torch._dynamo.mark_dynamic(x, 0, min=2, max=8)
-    ways = [
+    models = [
         torch.compile(eager, backend="trtbuild", options={**options, "pass_through_build_failures": True}),
-        compiled(eager, [Input(min_shape=(2, 3, 8), opt_shape=(4, 3, 8), max_shape=(8, 3, 8))]),
-        compiled(export(eager, (torch.randn(4, 3, 8),), dynamic_shapes={"x": {0: Dim("batch", min=2, max=8)}})),
+        compile_module(eager, [Input(min_shape=(2, 3, 8), opt_shape=(4, 3, 8), max_shape=(8, 3, 8))]),
+        compile_module(export(eager, (torch.randn(4, 3, 8),), dynamic_shapes={"x": {0: Dim("batch", min=2, max=8)}})),
     ]
-    assert_equals_eager(ways[0], eager, x)
-    for model in ways:
+    assert_equals_eager(models[0], eager, x)
+    for model in models:
         for batch in (2, 5, 8):
             assert_equals_eager(model, eager, torch.randn(batch, 3, 8))

@@ -1,4 +1,4 @@
-"""The cases of settings: precision, operators and block sizes, full compilation, partitioned graphs."""
+"""The cases of settings: precision, operators in PyTorch, block sizes, full compilation, and an engine for each module."""
 
 from __future__ import annotations
 
@@ -33,34 +33,37 @@ def layers() -> torch.nn.Module:
     return Layers().eval()
 
 
-@pytest.mark.parametrize("precision", [{"enabled_precisions": {torch.half}}, {"precision": "bfloat16"}])
-def test_half_precision(compiled: Any, layers: Any, precision: dict[str, Any]) -> None:
-    model = compiled(layers, [ROWS], **precision)
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [({"enabled_precisions": {torch.half}}, "float16"), ({"precision": "bfloat16"}, "bfloat16")],
+)
+def test_half_precision(compile_module: Any, layers: Any, setting: dict[str, Any], expected: str) -> None:
+    model = compile_module(layers, [ROWS], **setting)
     for rows in (1, 8):
         assert_equals_eager(model, layers, torch.randn(rows, 16), tolerance=5e-2)
-    assert model.package.index.precision in ("float16", "bfloat16")
+    assert model.package.index.precision == expected
 
 
-def test_torch_executed_ops_partition_the_graph(compiled: Any, layers: Any) -> None:
-    model = compiled(layers, [ROWS], torch_executed_ops={torch.ops.aten.cumsum}, min_block_size=1)
+def test_torch_executed_ops_partition_the_graph(compile_module: Any, layers: Any) -> None:
+    model = compile_module(layers, [ROWS], torch_executed_ops={torch.ops.aten.cumsum}, min_block_size=1)
     assert partitions(model) == ["tensorrt", "torch", "tensorrt"]
     for rows in (1, 5, 8):
         assert_equals_eager(model, layers, torch.randn(rows, 16))
 
 
-def test_min_block_size_joins_small_pieces(compiled: Any, layers: Any) -> None:
-    model = compiled(layers, [ROWS], torch_executed_ops=["aten.cumsum"], min_block_size=3)
+def test_min_block_size_joins_small_pieces(compile_module: Any, layers: Any) -> None:
+    model = compile_module(layers, [ROWS], torch_executed_ops=["aten.cumsum"], min_block_size=3)
     assert partitions(model) == ["torch", "tensorrt"]
     assert_equals_eager(model, layers, torch.randn(5, 16))
 
 
-def test_require_full_compilation(compiled: Any, layers: Any) -> None:
-    assert partitions(compiled(layers, [ROWS], require_full_compilation=True)) == ["tensorrt"]
+def test_require_full_compilation(compile_module: Any, layers: Any) -> None:
+    assert partitions(compile_module(layers, [ROWS], require_full_compilation=True)) == ["tensorrt"]
     with pytest.raises(ConversionRefused, match=r"aten\.cumsum"):
-        compiled(layers, [ROWS], require_full_compilation=True, torch_executed_ops=["aten.cumsum"])
+        compile_module(layers, [ROWS], require_full_compilation=True, torch_executed_ops=["aten.cumsum"])
 
 
-def test_an_engine_for_each_module(compiled: Any, layers: Any) -> None:
-    model = compiled(layers, [ROWS], granularity=["layers.*"])
+def test_an_engine_for_each_module(compile_module: Any, layers: Any) -> None:
+    model = compile_module(layers, [ROWS], granularity=["layers.*"])
     assert len(partitions(model)) > 3
     assert_equals_eager(model, layers, torch.randn(5, 16))

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.exc import BackendCompilerFailed
 
 import trtbuild as torch_tensorrt
 from tests.guide.conftest import ConvNet, assert_equals_eager
@@ -23,7 +24,7 @@ SMALL = (1, 3, 16, 16)
 
 @pytest.fixture
 def here(options: dict[str, Any]) -> dict[str, Any]:
-    """The arguments that a machine without a GPU needs."""
+    """The arguments that a machine without a GPU needs, under a name that is short in the calls of the guide."""
     return options
 
 
@@ -33,6 +34,7 @@ def model(conv_net: torch.nn.Module) -> torch.nn.Module:
 
 
 def ranged(**more: Any) -> torch_tensorrt.Input:
+    """The input of the model with a batch from 1 to 32."""
     return torch_tensorrt.Input(
         min_shape=(1, 3, 16, 16), opt_shape=(8, 3, 16, 16), max_shape=(32, 3, 16, 16), dtype=torch.float32, **more
     )
@@ -151,6 +153,8 @@ def test_frequent_settings(model: Any, here: dict[str, Any]) -> None:
 
 
 class Subtracts(torch.nn.Module):
+    """A module with a subtraction, which the test keeps in PyTorch."""
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.relu(torch.relu(x * 2) - x * 0.5) + 1
 
@@ -170,8 +174,8 @@ def test_settings_of_torch_compile(here: dict[str, Any]) -> None:
             **here,
         },
     )
-    assert_equals_eager(optimized_model, model, inputs, tolerance=1e-2)
-    assert_equals_eager(optimized_model, model, inputs, tolerance=1e-2)
+    for _ in range(2):  # the first call compiles the model
+        assert_equals_eager(optimized_model, model, inputs, tolerance=1e-2)
 
 
 def test_graph_breaks_are_explained(model: Any, here: dict[str, Any]) -> None:
@@ -253,20 +257,22 @@ def test_save_with_keyword_arguments(here: dict[str, Any], tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("output_format", ["torchscript", "aot_inductor", "executorch"])
-def test_formats_that_differ_are_named(model: Any, here: dict[str, Any], tmp_path: Path, output_format: str) -> None:
+def test_the_error_names_an_unknown_output_format(
+    model: Any, here: dict[str, Any], tmp_path: Path, output_format: str
+) -> None:
     trt_gm = torch_tensorrt.compile(model, ir="dynamo", arg_inputs=[torch.randn(SMALL)], **here)
     with pytest.raises(UsageError, match=f"trtbuild does not write output_format='{output_format}'"):
         torch_tensorrt.save(trt_gm, tmp_path / "trt", output_format=output_format, retrace=True)
 
 
 @pytest.mark.parametrize("option", [{"debug": True}, {"use_python_runtime": False}, {"min_block_size": float("inf")}])
-def test_options_that_differ_are_named(here: dict[str, Any], option: dict[str, Any]) -> None:
+def test_the_error_names_an_unknown_option(here: dict[str, Any], option: dict[str, Any]) -> None:
     model = torch.compile(ConvNet().eval(), backend="trtbuild", options={**here, **option})
-    with pytest.raises(Exception, match=next(iter(option))):
+    with pytest.raises(BackendCompilerFailed, match=next(iter(option))):
         model(torch.randn(SMALL))
 
 
-def test_the_table_on_the_page_names_what_differs() -> None:
+def test_the_table_on_the_page_names_the_formats_and_options_that_differ() -> None:
     page = (Path(__file__).parents[2] / "docs" / "in-a-program.md").read_text()
     _, _, table = page.partition("## Coming from Torch-TensorRT")
     for word in (

@@ -32,7 +32,7 @@ def payload() -> Callable[[int, int], bytes]:
 
 @pytest.fixture
 def record_of() -> Callable[..., Record]:
-    """A function that creates a record of a recipe with `number` as its only field."""
+    """A function that creates a record. `number` is the only part of its recipe, and `who` is its provenance."""
 
     def make(number: int, *, stage: str = "engine", who: str = "me", **outputs: Output) -> Record:
         return Record(Recipe(stage, 1, (("number", number),)), outputs, {"who": who})
@@ -47,6 +47,7 @@ def local(tmp_path: Path) -> LocalStore:
 
 @pytest.fixture
 def entry_path() -> Callable[[LocalStore, str, str], Path]:
+    """A function that returns the path of an entry, by store, kind (``ac`` or ``cas``) and name."""
     return lambda store, kind, name: store.root / kind / name[:2] / name
 
 
@@ -73,7 +74,8 @@ class Child:
             text=True,
         )
 
-    def line(self) -> str:
+    def read_line(self) -> str:
+        """Wait for the next line that the process writes."""
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
@@ -89,13 +91,15 @@ class Child:
         return rest.splitlines()
 
     def finish(self) -> str:
-        out, _ = self.process.communicate(timeout=30)
+        """Wait until the process ends without an error; return the rest of its output."""
+        output, _ = self.process.communicate(timeout=30)
         assert self.process.returncode == 0
-        return out
+        return output
 
 
 @pytest.fixture
 def child() -> Iterator[Callable[..., Child]]:
+    """A function that starts a `Child`. At the end of the test, all children are killed."""
     started: list[Child] = []
 
     def start(code: str, *arguments: object) -> Child:

@@ -59,7 +59,8 @@ class MemoryStore:
         stored = bytes(data)
         output = Output(hashlib.sha256(stored).hexdigest(), len(stored))
         with self._lock:
-            if len(self.blobs.get(output.sha256, b"")) != output.size or output.sha256 not in self.blobs:
+            existing = self.blobs.get(output.sha256)
+            if existing is None or len(existing) != output.size:
                 self.blobs[output.sha256] = stored
         return output
 

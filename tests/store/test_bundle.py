@@ -11,6 +11,7 @@ import subprocess
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,8 +31,8 @@ Payload = Callable[[int, int], bytes]
 
 
 @pytest.fixture
-def filled(local: LocalStore, record_of: Callable[..., Record], payload: Payload) -> list[Record]:
-    """Three records: one with a large blob, one with an edited copy of this blob, and one with small blobs."""
+def records(local: LocalStore, record_of: Callable[..., Record], payload: Payload) -> list[Record]:
+    """Three records of `local`: one with a large blob, one with an edited copy of this blob, and one with small blobs."""
     large = payload(1, 3 * MIB)
     first = record_of(1, plan=local.put_bytes(large), info=local.put_bytes(b"information"))
     second = record_of(2, plan=local.put_bytes(large[:MIB] + b"!" + large[MIB:]))
@@ -39,15 +40,16 @@ def filled(local: LocalStore, record_of: Callable[..., Record], payload: Payload
     return [local.put_record(record) for record in (first, second, third)]
 
 
-def exported(store: LocalStore, records: list[Record], path: Path) -> Path:
-    records_with_entries = {record.recipe.key: complete_record(store, record.recipe.key) for record in records}
-    write_bundle(
-        str(path), {key: found.entry({}) for key, found in records_with_entries.items() if found}, file_reader(store)
-    )
+def export_bundle(store: LocalStore, records: list[Record], path: Path) -> Path:
+    """Write a bundle of these records to `path`. Returns `path`."""
+    found_records = {record.recipe.key: complete_record(store, record.recipe.key) for record in records}
+    entries = {key: found.entry({}) for key, found in found_records.items() if found}
+    write_bundle(str(path), entries, file_reader(store))
     return path
 
 
-def imported(path: Path, store: LocalStore) -> Fetched:
+def import_bundle(path: Path, store: LocalStore) -> Fetched:
+    """Import the bundle at `path` into `store`."""
     bundle = open_bundle(str(path))
     remote = RemoteStore(bundle, "the bundle", store.trust, connections=4)
     try:
@@ -58,8 +60,8 @@ def imported(path: Path, store: LocalStore) -> Fetched:
 
 
 @pytest.fixture
-def bundle(local: LocalStore, filled: list[Record], tmp_path: Path) -> Path:
-    return exported(local, filled, tmp_path / "team.bundle")
+def bundle(local: LocalStore, records: list[Record], tmp_path: Path) -> Path:
+    return export_bundle(local, records, tmp_path / "team.bundle")
 
 
 @pytest.fixture
@@ -67,18 +69,19 @@ def other(tmp_path: Path) -> LocalStore:
     return LocalStore(tmp_path / "other")
 
 
-def records_in(store: LocalStore) -> list[Path]:
+def entries_in(store: LocalStore) -> list[Path]:
+    """The files in ``ac/``: records and chunk lists."""
     return list(store.root.glob("ac/*/*"))
 
 
 # -- export and import
 
 
-def test_exported_records_are_imported_unchanged(bundle: Path, filled: list[Record], other: LocalStore) -> None:
-    result = imported(bundle, other)
-    assert sorted(result.fetched) == sorted(record.recipe.key for record in filled)
+def test_exported_records_are_imported_unchanged(bundle: Path, records: list[Record], other: LocalStore) -> None:
+    result = import_bundle(bundle, other)
+    assert sorted(result.fetched) == sorted(record.recipe.key for record in records)
     assert (result.present, result.missing, result.untrusted, result.failed) == ([], [], {}, {})
-    for record in filled:
+    for record in records:
         assert other.get_record(record.recipe.key) == record
         for output in record.outputs.values():
             assert hashlib.sha256(other.get_bytes(output.sha256)).hexdigest() == output.sha256
@@ -89,17 +92,17 @@ def test_shared_chunks_are_stored_once(bundle: Path) -> None:
     assert 3 * MIB < bundle.stat().st_size < 4.5 * MIB
 
 
-def test_a_second_import_transfers_nothing(bundle: Path, filled: list[Record], other: LocalStore) -> None:
-    imported(bundle, other)
-    second = imported(bundle, other)
+def test_a_second_import_transfers_nothing(bundle: Path, records: list[Record], other: LocalStore) -> None:
+    import_bundle(bundle, other)
+    second = import_bundle(bundle, other)
     assert (len(second.present), second.fetched, second.bytes_moved) == (3, [], 0)
 
 
 def test_bundles_of_equal_records_have_equal_bytes(
-    bundle: Path, filled: list[Record], other: LocalStore, tmp_path: Path
+    bundle: Path, records: list[Record], other: LocalStore, tmp_path: Path
 ) -> None:
-    imported(bundle, other)
-    second = exported(other, list(reversed(filled)), tmp_path / "again.bundle")
+    import_bundle(bundle, other)
+    second = export_bundle(other, list(reversed(records)), tmp_path / "again.bundle")
     assert second.read_bytes() == bundle.read_bytes()
 
 
@@ -111,47 +114,47 @@ def test_a_bundle_is_a_plain_tar_in_the_documented_order(bundle: Path) -> None:
     kinds = [name.split("/")[0] for name in names[1:-1]]
     assert kinds == sorted(kinds, key=["cas", "ac"].index)
     assert index["sha256"] == hashlib.sha256(bundle.read_bytes()[: index["bytes"]]).hexdigest()
-    done = subprocess.run(["tar", "tf", str(bundle)], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == names
+    listing = subprocess.run(["tar", "tf", str(bundle)], capture_output=True, text=True, check=True).stdout
+    assert listing.split() == names
 
 
 def test_an_empty_bundle_is_valid(local: LocalStore, other: LocalStore, tmp_path: Path) -> None:
-    assert imported(exported(local, [], tmp_path / "empty"), other) == Fetched()
+    assert import_bundle(export_bundle(local, [], tmp_path / "empty"), other) == Fetched()
 
 
 def test_an_import_does_not_replace_an_existing_record(
-    bundle: Path, filled: list[Record], other: LocalStore, record_of: Callable[..., Record]
+    bundle: Path, records: list[Record], other: LocalStore, record_of: Callable[..., Record]
 ) -> None:
     mine = other.put_record(record_of(1, who="somebody else", plan=other.put_bytes(b"mine")))
-    result = imported(bundle, other)
+    result = import_bundle(bundle, other)
     assert result.present == [mine.recipe.key]
     assert other.get_record(mine.recipe.key) == mine
 
 
 def test_an_export_of_a_damaged_file_fails_and_leaves_no_bundle(
-    local: LocalStore, filled: list[Record], entry_path: Callable[..., Path], tmp_path: Path
+    local: LocalStore, records: list[Record], entry_path: Callable[..., Path], tmp_path: Path
 ) -> None:
-    path = entry_path(local, "cas", local.files_of(filled[0].outputs["plan"].sha256)[1].sha256)
+    path = entry_path(local, "cas", local.files_of(records[0].outputs["plan"].sha256)[1].sha256)
     path.chmod(0o644)
     path.write_bytes(bytes(path.stat().st_size))
     with pytest.raises(EntryCorrupt):
-        exported(local, filled, tmp_path / "bundle")
+        export_bundle(local, records, tmp_path / "bundle")
     assert not path.exists()  # it is in quarantine
-    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+    assert [file.name for file in tmp_path.iterdir()] == ["store"], "there is no bundle"
 
 
-def test_a_failed_export_leaves_the_old_bundle(bundle: Path, local: LocalStore, filled: list[Record]) -> None:
+def test_a_failed_export_leaves_the_old_bundle(bundle: Path, local: LocalStore, records: list[Record]) -> None:
     before = bundle.read_bytes()
 
     def fail(file: Output) -> bytes:
         raise OSError(28, "No space left on device")
 
-    found = complete_record(local, filled[0].recipe.key)
+    found = complete_record(local, records[0].recipe.key)
     assert found is not None
     with pytest.raises(OSError, match="No space"):
-        write_bundle(str(bundle), {filled[0].recipe.key: found.entry({})}, fail)
+        write_bundle(str(bundle), {records[0].recipe.key: found.entry({})}, fail)
     assert bundle.read_bytes() == before
-    assert len(list(bundle.parent.glob("*bundle*"))) + len(list(bundle.parent.glob(".*"))) == 1
+    assert {path.name for path in bundle.parent.iterdir()} == {"store", "team.bundle"}, "no temporary file stays"
 
 
 # -- invalid bundles
@@ -160,8 +163,8 @@ def test_a_failed_export_leaves_the_old_bundle(bundle: Path, local: LocalStore, 
 def assert_rejected(path: Path, data: bytes, store: LocalStore, match: str) -> None:
     path.write_bytes(data)
     with pytest.raises(BundleRefused, match=match):
-        imported(path, store)
-    assert records_in(store) == []
+        import_bundle(path, store)
+    assert entries_in(store) == []
     assert not list(store.root.glob("cas/*/*"))
 
 
@@ -228,20 +231,20 @@ def test_rejects_a_bundle_with_appended_bytes(bundle: Path, other: LocalStore, t
     assert_rejected(tmp_path / "long", bundle.read_bytes() + more, other, "something was added")
 
 
-def test_rejects_a_bundle_with_a_changed_byte(
+def test_rejects_a_bundle_with_a_flipped_bit(
     local: LocalStore, record_of: Callable[..., Record], other: LocalStore, tmp_path: Path
 ) -> None:
     record = local.put_record(record_of(1, plan=local.put_bytes(b"plan")))
-    complete = exported(local, [record], tmp_path / "small").read_bytes()
+    complete = export_bundle(local, [record], tmp_path / "small").read_bytes()
     path = tmp_path / "flipped"
-    assert len(complete) < 10_000
-    for place in range(0, len(complete), 19):
+    assert len(complete) < 10_000, "the loop is short"
+    for position in range(0, len(complete), 19):
         flipped = bytearray(complete)
-        flipped[place] ^= 1 << (place % 8)
+        flipped[position] ^= 1 << (position % 8)
         path.write_bytes(flipped)
         with pytest.raises(BundleRefused):
-            imported(path, other)
-    assert records_in(other) == [] and not list(other.root.glob("cas/*/*"))
+            import_bundle(path, other)
+    assert entries_in(other) == [] and not list(other.root.glob("cas/*/*"))
 
 
 def test_rejects_files_that_are_not_bundles(other: LocalStore, tmp_path: Path) -> None:
@@ -301,7 +304,7 @@ def test_rejects_members_that_are_not_plain_files(
 
 
 @pytest.mark.parametrize("fields", [{"mode": 0o4755}, {"mtime": 1}, {"uid": 1}, {"uname": "root"}, {"linkname": "x"}])
-def test_rejects_a_header_with_additional_fields(
+def test_rejects_a_header_with_other_values(
     bundle: Path, other: LocalStore, tmp_path: Path, fields: dict[str, object]
 ) -> None:
     (first_name, text), (name, data), *rest = members_of(bundle)
@@ -329,7 +332,8 @@ def test_rejects_sizes_above_the_limit_before_it_reads(bundle: Path, other: Loca
     first, *_ = members_of(bundle)
     huge = tarfile.TarInfo(f"cas/aa/{'a' * 64}")
     huge.mode = 0o444
-    for size, match in ((8**11 - 1, "but at most"), (65 * MIB, "but at most"), (64 * MIB, "cut off")):
+    largest_of_tar = 8**11 - 1  # the size field has eleven octal digits
+    for size, match in ((largest_of_tar, "but at most"), (65 * MIB, "but at most"), (64 * MIB, "cut off")):
         huge.size = size
         bomb = member(*first) + huge.tobuf(tarfile.USTAR_FORMAT) + b"x" * BLOCK
         assert_rejected(tmp_path / "bomb", bomb, other, match)
@@ -337,7 +341,7 @@ def test_rejects_sizes_above_the_limit_before_it_reads(bundle: Path, other: Loca
     path.write_bytes(member(*first))
     os.truncate(path, 1 << 40)  # a terabyte without disk blocks
     with pytest.raises(BundleRefused, match="not the header"):
-        imported(path, other)
+        import_bundle(path, other)
 
 
 def test_rejects_missing_and_unreferenced_files(bundle: Path, other: LocalStore, tmp_path: Path) -> None:
@@ -371,16 +375,16 @@ def test_does_not_import_a_record_under_another_key(bundle: Path, other: LocalSt
     wrong = sorted([(f"ac/00/{'0' * 64}", data), *entries])
     path = tmp_path / "replayed"
     path.write_bytes(bundle_of([first, *files, *wrong]))
-    result = imported(path, other)
+    result = import_bundle(path, other)
     assert list(result.failed) == ["0" * 64] and "another key" in result.failed["0" * 64]
     assert other.get_record("0" * 64) is None
     assert verify(other).damage == ()
 
 
 def test_does_not_import_a_record_with_swapped_chunks(
-    bundle: Path, filled: list[Record], other: LocalStore, tmp_path: Path
+    bundle: Path, records: list[Record], other: LocalStore, tmp_path: Path
 ) -> None:
-    key = filled[0].recipe.key
+    key = records[0].recipe.key
     members = []
     for name, data in members_of(bundle):
         if name.endswith(key):
@@ -391,7 +395,7 @@ def test_does_not_import_a_record_with_swapped_chunks(
         members.append((name, data))
     path = tmp_path / "swapped"
     path.write_bytes(bundle_of(members))
-    result = imported(path, other)
+    result = import_bundle(path, other)
     assert list(result.failed) == [key]
     assert other.get_record(key) is None and len(result.fetched) == 2
     assert verify(other).damage == ()
@@ -401,10 +405,10 @@ def test_reads_only_regular_files(other: LocalStore, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero")):
         with pytest.raises(BundleRefused, match="regular file"):
-            imported(path, other)
+            import_bundle(path, other)
 
 
-def test_detects_a_bundle_that_changes_during_reading(bundle: Path, filled: list[Record], other: LocalStore) -> None:
+def test_detects_a_bundle_that_changes_during_reading(bundle: Path, records: list[Record], other: LocalStore) -> None:
     opened = open_bundle(str(bundle))
     bundle.chmod(0o644)
     with open(bundle, "r+b") as file:
@@ -418,7 +422,7 @@ def test_detects_a_bundle_that_changes_during_reading(bundle: Path, filled: list
     with pytest.raises(RemoteRefused):
         opened.put("cas", "a" * 64, b"", once=True)
     remote.close()
-    assert records_in(other) == []
+    assert entries_in(other) == []
 
 
 # -- killed imports
@@ -434,22 +438,23 @@ bundle = open_bundle(sys.argv[1])
 store = LocalStore(sys.argv[2])
 print("opened", flush=True)
 remote = RemoteStore(bundle, "the bundle", None, connections=2)
-fetch_records(remote, bundle.keys, store, lambda _: print("one", flush=True))
+fetch_records(remote, bundle.keys, store, lambda _: print("a record", flush=True))
 """
 
 
-@pytest.mark.parametrize("lines", [1, 2, 3])
+# The first line is "opened", and each further line is a record.
+@pytest.mark.parametrize("line_count", [1, 2, 3])
 def test_a_killed_import_leaves_complete_records_and_can_be_repeated(
-    bundle: Path, filled: list[Record], tmp_path: Path, child: Callable[..., object], lines: int
+    bundle: Path, records: list[Record], tmp_path: Path, child: Callable[..., Any], line_count: int
 ) -> None:
-    root = tmp_path / f"killed-{lines}"
+    root = tmp_path / "killed"
     process = child(IMPORT_PROGRAM, bundle, root)
-    for _ in range(lines):
-        process.line()  # type: ignore[attr-defined]
-    process.kill()  # type: ignore[attr-defined]
-    assert process.process.returncode == -signal.SIGKILL  # type: ignore[attr-defined]
+    for _ in range(line_count):
+        process.read_line()
+    process.kill()
+    assert process.process.returncode == -signal.SIGKILL
     store = LocalStore(root)
     assert verify(store).damage == ()
-    second = imported(bundle, store)
+    second = import_bundle(bundle, store)
     assert len(second.fetched) + len(second.present) == 3
     assert verify(store).damage == ()

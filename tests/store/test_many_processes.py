@@ -12,8 +12,11 @@ from trtbuild.store.local.local import LocalStore
 from trtbuild.store.trust.action_result import ActionResult
 
 PROCESSES, KEYS = 24, 8
+#: The number of local stores of the processes on a shared directory.
+MACHINES = 4
 
-# One process imports all modules and forks the others, so that all begin at the same moment.
+# One process imports all modules and forks the others, so that all begin at the same moment. The test replaces `RUN` by
+# statements that call `work`.
 PROGRAM = """
 import json, os, random, sys, traceback
 from trtbuild.core.recipes.recipe import Recipe
@@ -26,18 +29,18 @@ from trtbuild.store.transports.directory import DirectoryTransport
 from trtbuild.store.transports.settings import RemoteSettings
 from trtbuild.store.remote.store import RemoteStore
 
-root, processes, keys = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+root, process_count, key_count, machine_count = sys.argv[1], *map(int, sys.argv[2:])
 common = random.Random(0).randbytes(600_000)
 
 def plan_of(number):
     return common + b"%d" % number + common
 
-def work(me, store, collections):
-    done = {"me": me, "built": [], "read": 0, "removed": 0}
-    numbers = list(range(keys))
-    random.Random(me).shuffle(numbers)
+def work(process, store, collect_and_count):
+    result = {"process": process, "built": [], "read": 0, "removed": 0}
+    numbers = list(range(key_count))
+    random.Random(process).shuffle(numbers)
     for turn, number in enumerate(numbers):
-        store.put_bytes(b"of no record: %d %d" % (me, turn))
+        store.put_bytes(b"of no record: %d %d" % (process, turn))
         recipe = Recipe("engine", 1, (("n", number),))
         with store.session():
             record = store.get_record(recipe.key)
@@ -45,85 +48,86 @@ def work(me, store, collections):
                 with store.building(recipe.key):
                     record = store.get_record(recipe.key)
                     if record is None:
-                        done["built"].append(number)
+                        result["built"].append(number)
                         outputs = {"plan": store.put_bytes(plan_of(number)), "info": store.put_bytes(b"%d" % number)}
-                        record = store.put_record(Record(recipe, outputs, {"who": me}))
+                        record = store.put_record(Record(recipe, outputs, {"who": process}))
             assert store.get_bytes(record.outputs["plan"].sha256) == plan_of(number)
             assert store.get_bytes(record.outputs["info"].sha256) == b"%d" % number
-            done["read"] += 1
-        if me % 4 == 0:
-            done["removed"] += collections()
-    return done
+            result["read"] += 1
+        if process % 4 == 0:
+            result["removed"] += collect_and_count()
+    return result
 
-def run(me):
-    STORE
-    return done
+def run(process):
+    RUN
+    return result
 
-go, start = os.pipe()
+start_reader, start_writer = os.pipe()
 children = []
-for me in range(processes):
-    answer, mine = os.pipe()
+for process in range(process_count):
+    result_reader, result_writer = os.pipe()
     child = os.fork()
     if child == 0:
-        os.close(start)
-        os.read(go, 1)
+        os.close(start_writer)
+        os.read(start_reader, 1)
         try:
-            text = json.dumps(run(me))
+            text = json.dumps(run(process))
         except BaseException:
             text = json.dumps({"error": traceback.format_exc()})
-        with open(mine, "w") as file:
+        with open(result_writer, "w") as file:
             file.write(text)
         os._exit(0)
-    os.close(mine)
-    children.append((child, answer))
-os.close(start)  # this ends the read of every child
-answers = []
-for child, answer in children:
-    with open(answer) as file:
-        answers.append(json.loads(file.read()))
+    os.close(result_writer)
+    children.append((child, result_reader))
+os.close(start_writer)  # this ends the read of every child, so that all start
+results = []
+for child, result_reader in children:
+    with open(result_reader) as file:
+        results.append(json.loads(file.read()))
     assert os.waitpid(child, 0)[1] == 0
-print(json.dumps(answers))
+print(json.dumps(results))
 """
 
-ONE_STORE = """
+RUN_ON_ONE_STORE = """
     store = LocalStore(root)
-    def collections():
+    def collect_and_count():
         report = collect(store, slack_s=0)
         return report.blobs_removed
-    done = work(me, store, collections)
+    result = work(process, store, collect_and_count)
 """
 
-SHARED = """
+RUN_ON_A_SHARED_DIRECTORY = """
     share = f"{root}/share"
     team = RemoteStore(DirectoryTransport(RemoteSettings("team", f"file://{share}")), "team", connections=2)
-    local = LocalStore(f"{root}/machine{me % 4}")
+    local = LocalStore(f"{root}/machine{process % machine_count}")
     store = LayeredStore(local, [team], [team])
-    def collections():
+    def collect_and_count():
         report = collect_directory(share, grace_s=MIN_GRACE_S)
         return report.condemned + report.blobs_removed
-    done = work(me, store, collections)
+    result = work(process, store, collect_and_count)
     store.finish()
-    done["warnings"] = store.warnings()
+    result["warnings"] = store.warnings()
     store.close()
 """
 
 
-def run(child: Callable[..., Any], root: Path, store: str) -> list[dict[str, Any]]:
-    started = child(PROGRAM.replace("    STORE\n", store), root, PROCESSES, KEYS)
-    out, _ = started.process.communicate(timeout=120)
-    assert started.process.returncode == 0
-    answers: list[dict[str, Any]] = json.loads(out)
-    errors = "\n".join(answer["error"] for answer in answers if "error" in answer)
+def run(child: Callable[..., Any], root: Path, statements: str) -> list[dict[str, Any]]:
+    """Run the program with these statements for `RUN`. Returns the result of each process."""
+    program = child(PROGRAM.replace("    RUN\n", statements), root, PROCESSES, KEYS, MACHINES)
+    output, _ = program.process.communicate(timeout=120)
+    assert program.process.returncode == 0
+    results: list[dict[str, Any]] = json.loads(output)
+    errors = "\n".join(result["error"] for result in results if "error" in result)
     assert not errors, errors
-    assert sum(answer["read"] for answer in answers) == PROCESSES * KEYS
-    return answers
+    assert sum(result["read"] for result in results) == PROCESSES * KEYS
+    return results
 
 
 def test_24_processes_on_one_local_store(tmp_path: Path, child: Callable[..., Any]) -> None:
-    answers = run(child, tmp_path, ONE_STORE)
-    built = sorted(number for answer in answers for number in answer["built"])
+    results = run(child, tmp_path, RUN_ON_ONE_STORE)
+    built = sorted(number for result in results for number in result["built"])
     assert built == list(range(KEYS)), "exactly one process builds each key"
-    assert sum(answer["removed"] for answer in answers) > 0, "something was collected at the same time"
+    assert sum(result["removed"] for result in results) > 0, "something was collected at the same time"
     report = verify(LocalStore(tmp_path))
     assert report.damage == () and report.records == KEYS
 
@@ -133,19 +137,19 @@ def test_24_processes_on_one_shared_directory(tmp_path: Path, child: Callable[..
     half of the records, but no record. So collections may remove these files while writers look them up."""
     share = tmp_path / "share"
     child(PREPARE_PROGRAM, share, KEYS // 2).finish()
-    answers = run(child, tmp_path, SHARED)
-    assert [answer["warnings"] for answer in answers] == [[]] * PROCESSES
-    built = [(answer["me"] % 4, number) for answer in answers for number in answer["built"]]
-    assert len(set(built)) == len(built), "a machine builds a key once"
+    results = run(child, tmp_path, RUN_ON_A_SHARED_DIRECTORY)
+    assert [result["warnings"] for result in results] == [[]] * PROCESSES
+    built = [(result["process"] % MACHINES, number) for result in results for number in result["built"]]
+    assert len(set(built)) == len(built), "each machine builds a key at most once"
     assert {number for _, number in built} == set(range(KEYS))
-    assert sum(answer["removed"] for answer in answers) > 0, "something was collected at the same time"
+    assert sum(result["removed"] for result in results) > 0, "something was collected at the same time"
     assert list(share.glob("gc/hidden/*/*")), "and something was hidden"
     entries = [ActionResult.from_bytes(path.read_bytes()) for path in share.glob("ac/??/*")]
     assert len(entries) == KEYS
     for entry in entries:
         for _, part in entry.files:
             assert (share / "cas" / part.sha256[:2] / part.sha256).stat().st_size == part.size
-    for machine in range(4):
+    for machine in range(MACHINES):
         assert verify(LocalStore(tmp_path / f"machine{machine}")).damage == ()
     assert list((share / "tmp").iterdir()) == []
 
@@ -170,8 +174,9 @@ for folder, _, files in os.walk(root):
         os.utime(os.path.join(folder, name), (long_ago, long_ago))
 assert collect_directory(root).condemned > 4
 with open(root + "/gc/condemned") as file:
-    found = json.load(file)
-found["since"] = {str(int(long_ago * 1e9)): names for names in found["since"].values()}
+    condemned = json.load(file)
+# The next collection hides these files, because they seem to be condemned for a day.
+condemned["since"] = {str(int(long_ago * 1e9)): names for names in condemned["since"].values()}
 with open(root + "/gc/condemned", "w") as file:
-    json.dump(found, file)
+    json.dump(condemned, file)
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import zipfile
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 import trtbuild
+from benchmarks.figure import Check
 from benchmarks.gpu.cases import cases
 from benchmarks.gpu.lean import __main__ as lean
 from benchmarks.gpu.lean import process
@@ -30,13 +32,14 @@ __all__ = ["rig"]
 
 def test_one_network_is_built_in_three_ways(tmp_path: Path) -> None:
     hardware = Hardware(90, "tensorrt", "8.6.0", tactic_sources=())
-    found = {case.name: case.model.builder for case in cases(write_lean(tmp_path, hardware))}
-    assert {name: (b.version_compatible, b.exclude_lean_runtime) for name, b in found.items()} == {
+    builders = {case.name: case.model.builder for case in cases(write_lean(tmp_path, hardware))}
+    settings = {name: (each.version_compatible, each.exclude_lean_runtime) for name, each in builders.items()}
+    assert settings == {
         "exact": (False, False),
         "compatible": (True, False),
         "without_lean": (True, True),
     }
-    assert all(builder.tactic_sources for builder in found.values())
+    assert all(builder.tactic_sources for builder in builders.values())
 
 
 def write_wheel(folder: Path, name: str, *members: str, tag: str = "py3-none-any") -> None:
@@ -64,7 +67,7 @@ def test_the_wheels_of_a_version_get_a_folder(tmp_path: Path) -> None:
     assert (new.folder / "tensorrt_lean_libs/libnvinfer_lean.so.10").is_file() and (new.folder / bindings).is_file()
 
 
-def test_a_process_with_a_runtime_imports_everything_but_tensorrt(tmp_path: Path) -> None:
+def test_a_process_with_a_runtime_finds_every_module_except_tensorrt(tmp_path: Path) -> None:
     write_wheel(tmp_path / "wheels", "tensorrt_lean_cu13_bindings-10.16.1.11", "tensorrt_lean_bindings/__init__.py")
     measurement = lean.Lean(tmp_path, tmp_path / "wheels", tmp_path / "work")
     (runtime,) = measurement.runtimes
@@ -72,21 +75,25 @@ def test_a_process_with_a_runtime_imports_everything_but_tensorrt(tmp_path: Path
         "import importlib.util as u; print([bool(u.find_spec(name)) for name in "
         "('trtbuild', 'benchmarks', 'numpy', 'click', 'tensorrt_lean_bindings', 'tensorrt_rtx', 'tensorrt')])"
     )
-    command: dict[str, list[str]] = {}
-    measurement._run = lambda arguments, variables: command.update({"path": [variables["PYTHONPATH"]]})  # type: ignore[assignment, method-assign, return-value]
+    python_paths: list[str] = []
+
+    def note_python_path(arguments: object, variables: Mapping[str, str]) -> None:
+        python_paths.append(variables["PYTHONPATH"])
+
+    measurement._run = note_python_path  # type: ignore[assignment, method-assign]
     measurement._process([], runtime)
-    done = subprocess.run(
+    finder = subprocess.run(
         [sys.executable, "-S", "-c", program],
-        env={"PYTHONPATH": command["path"][0]},
+        env={"PYTHONPATH": python_paths[0]},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.stdout.strip() == "[True, True, True, True, True, False, False]", done.stderr
+    assert finder.stdout.strip() == "[True, True, True, True, True, False, False]", finder.stderr
 
 
 class FakeModule:
-    """A network whose second call is wrong by `error`."""
+    """A network with two outputs. The first is wrong by `error`."""
 
     def __init__(self, rig: Rig, error: float) -> None:
         self.rig = rig
@@ -129,14 +136,19 @@ def test_the_outputs_of_all_packages_are_compared(
 
 def test_any_version_is_tried_only_on_request(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(engine_libraries, "_oldest_plan", engine_libraries._oldest_plan)
-    monkeypatch.setattr(trtbuild, "load", lambda path: (_ for _ in ()).throw(NoFittingTarget("no")))
+
+    def refuse(path: Path) -> None:
+        raise NoFittingTarget("no")
+
+    monkeypatch.setattr(trtbuild, "load", refuse)
     list(process.run(tmp_path, tmp_path))
     assert engine_libraries._oldest_plan("11.4.0") == (10, 0)
     list(process.run(tmp_path, tmp_path, any_version=True))
     assert engine_libraries._oldest_plan("11.4.0") == (8, 6)
 
 
-def answered(rig: Rig, monkeypatch: pytest.MonkeyPatch, plan: Path) -> dict[str, Any]:
+def answers_by_call(rig: Rig, monkeypatch: pytest.MonkeyPatch, plan: Path) -> dict[str, Any]:
+    """The answers of the bindings, with the fake TensorRT as the bindings."""
     monkeypatch.setitem(sys.modules, "tensorrt_lean_bindings", rig.trt)  # type: ignore[arg-type]
     rig.trt.logger = None  # TensorRT uses the first logger of a process
     answers = process.answers("tensorrt_lean_bindings", plan, host_code=True)
@@ -146,18 +158,19 @@ def answered(rig: Rig, monkeypatch: pytest.MonkeyPatch, plan: Path) -> dict[str,
 def test_the_bindings_answer_every_call(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = tmp_path / "p0.plan"
     plan.write_bytes(rig.trt.plan("affine"))
-    answers = answered(rig, monkeypatch, plan)
+    answers = answers_by_call(rig, monkeypatch, plan)
     assert answers["deserialize_cuda_engine"]["value"] is True
     assert answers["num_io_tensors"]["value"] == "2"
     assert "AttributeError" in answers["device_memory_size_v2"]["value"]
     assert "with profile 0" in answers["create_execution_context_without_device_memory, context 2"]["value"]
     plan.write_bytes(b"not a plan")
-    refused = answered(rig, monkeypatch, plan)
+    refused = answers_by_call(rig, monkeypatch, plan)
     assert refused["deserialize_cuda_engine"]["value"] is False and refused["deserialize_cuda_engine"]["log"]
     assert list(refused) == ["Runtime", "deserialize_cuda_engine"]
 
 
-def ended(values: list[Mapping[str, Any]], status: int = 0) -> subprocess.CompletedProcess[str]:
+def ended_process(values: list[Mapping[str, Any]], status: int = 0) -> subprocess.CompletedProcess[str]:
+    """A process that has printed `values` as lines of JSON."""
     return subprocess.CompletedProcess([], status, "\n".join(map(json.dumps, values)), "")
 
 
@@ -169,8 +182,8 @@ def test_rows_say_whether_each_package_did_what_was_expected(tmp_path: Path) -> 
         {"model": "compatible", **runs},
         {"modules": ["tensorrt_lean_bindings"]},
     ]
-    rows = list(measurement._packages("lean", ended(values, -11), ["compatible"]))
-    checks = {row.what: row.met for row in rows if hasattr(row, "found")}
+    rows = list(measurement._packages("lean", ended_process(values, -signal.SIGSEGV), ["compatible"]))
+    checks = {row.what: row.met for row in rows if isinstance(row, Check)}
     assert checks == {
         "lean: exact is refused": True,
         "lean: compatible runs": True,
@@ -178,5 +191,8 @@ def test_rows_say_whether_each_package_did_what_was_expected(tmp_path: Path) -> 
         "lean: the full TensorRT is not imported": True,
     }
     wrong = [{"model": name, **runs, "worst": 0.5} for name in MODELS]
-    assert not any(row.met for row in measurement._packages("lean", ended(wrong), MODELS) if hasattr(row, "found"))
+    package_checks = [
+        row for row in measurement._packages("lean", ended_process(wrong), MODELS) if isinstance(row, Check)
+    ]
+    assert package_checks and not any(check.met for check in package_checks)
     assert measurement.details["lean"]["ended"] == "status 0"

@@ -19,14 +19,16 @@ _HOPPER = Hardware(90, "tensorrt", "8.6.0", tactic_sources=())
 
 
 def test_every_model_has_inputs_within_its_profile(tmp_path: Path) -> None:
-    found = {case.name: case for case in cases(write_operators(tmp_path, _HOPPER))}
-    assert set(found) == set(CALLS)
+    cases_by_name = {case.name: case for case in cases(write_operators(tmp_path, _HOPPER))}
+    assert set(cases_by_name) == set(CALLS)
     for name, calls in CALLS.items():
-        case = found[name]
+        case = cases_by_name[name]
         for point, size in zip(case.points(0), calls.sizes, strict=True):
             drawn = calls.inputs(size, torch.Generator().manual_seed(size))
             declared, _ = case.inputs(point, "cpu")
-            assert [(v.shape, v.dtype) for v in drawn] == [(v.shape, v.dtype) for v in declared], name
+            assert [(value.shape, value.dtype) for value in drawn] == [
+                (value.shape, value.dtype) for value in declared
+            ], name
             for value, entry in zip(drawn, case.model.inputs, strict=True):
                 if entry.range is not None:
                     assert entry.range[0] <= value.min() and value.max() <= entry.range[1]
@@ -48,5 +50,6 @@ def test_every_model_has_inputs_within_its_profile(tmp_path: Path) -> None:
 def test_inputs_show_a_wrong_translation(name: str, translation: Callable[..., Tensors]) -> None:
     calls = CALLS[name]
     inputs = calls.inputs(calls.sizes[1] + 1, torch.Generator().manual_seed(0))
+    # A translation may have the first outputs of its model only.
     for wrong, right in zip(translation(*inputs), build(name)(*inputs), strict=False):
         assert error_of(wrong, right) > 1e-2

@@ -30,15 +30,17 @@ def test_the_operator_computes_onnx_roi_align(regions: Any) -> None:
         spatial_scale=0.5,
         coordinate_transformation_mode="half_pixel",
     )
-    kinds = {"maps": onnx.TensorProto.FLOAT, "boxes": onnx.TensorProto.FLOAT, "images": onnx.TensorProto.INT64}
-    inputs = [onnx.helper.make_tensor_value_info(name, kind, None) for name, kind in kinds.items()]
+    element_types = {"maps": onnx.TensorProto.FLOAT, "boxes": onnx.TensorProto.FLOAT, "images": onnx.TensorProto.INT64}
+    inputs = [
+        onnx.helper.make_tensor_value_info(name, element_type, None) for name, element_type in element_types.items()
+    ]
     output = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
     graph = onnx.helper.make_graph([node], "g", inputs, [output])
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=9)
     generator = torch.Generator().manual_seed(0)
     maps = torch.randn(2, 3, 16, 20, generator=generator)
     corners = torch.rand(9, 4, generator=generator) * 32
-    boxes = torch.cat([corners[:, :2], corners[:, :2] + corners[:, 2:] + 1], 1)  # some end outside of the map
+    boxes = torch.cat([corners[:, :2], corners[:, :2] + corners[:, 2:] + 1], 1)  # some boxes end outside of the map
     images = torch.randint(0, 2, (9,), generator=generator, dtype=torch.int32)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     (expected,) = session.run(None, {"maps": maps.numpy(), "boxes": boxes.numpy(), "images": images.long().numpy()})

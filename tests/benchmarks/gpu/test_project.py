@@ -23,27 +23,27 @@ def test_writes_every_example_for_one_gpu_target(examples: Path) -> None:
     models = {case.name: case.model for case in cases(examples)}
     assert {case.name for case in cases(manifests.parent)} < set(models)
     assert {target.name for model in models.values() for target in model.targets} == {"gpu"}
-    (target,) = {(t.sm, t.toolchain, t.version) for model in models.values() for t in model.targets}
-    assert target == (90, "tensorrt", "8.6.0")
+    targets = {(target.sm, target.toolchain, target.version) for model in models.values() for target in model.targets}
+    assert targets == {(90, "tensorrt", "8.6.0")}
     assert {model.builder.tactic_sources for model in models.values()} == {()}
     assert {models[name].precision for name in ("class_token_half", "detector_half")} == {"float16"}
 
 
 def test_writing_again_does_not_change_the_files(examples: Path) -> None:
-    def times() -> dict[Path, int]:
+    def modification_times() -> dict[Path, int]:
         return {path: path.stat().st_mtime_ns for path in examples.rglob("*") if path.is_file()}
 
-    before = times()
+    before = modification_times()
     write_examples(examples, _HOPPER)
-    assert times() == before
+    assert modification_times() == before
 
 
 def test_writes_vit_with_and_without_granularity(tmp_path: Path) -> None:
-    found = {case.name: case.model for case in cases(write_vit(tmp_path, _HOPPER, layers=2, hidden=64, image=32))}
-    assert set(found) == {"whole", "whole_half", "by_layer", "by_layer_half"}
-    assert found["by_layer"].partition.granularity == ("layers.*",)
-    assert found["whole"].source == found["by_layer"].source
-    assert found["by_layer_half"].precision == "float16"
+    models = {case.name: case.model for case in cases(write_vit(tmp_path, _HOPPER, layers=2, hidden=64, image=32))}
+    assert set(models) == {"whole", "whole_half", "by_layer", "by_layer_half"}
+    assert models["by_layer"].partition.granularity == ("layers.*",)
+    assert models["whole"].source == models["by_layer"].source
+    assert models["by_layer_half"].precision == "float16"
 
 
 def test_writes_resnet_in_both_precisions(tmp_path: Path) -> None:
@@ -56,12 +56,12 @@ def test_writes_resnet_in_both_precisions(tmp_path: Path) -> None:
 
 
 def test_writes_quantized_models_beside_the_same_models_in_floats(tmp_path: Path) -> None:
-    found = {case.name: case.model for case in cases(write_quantized(tmp_path, _HOPPER, layers=1, hidden=64))}
-    assert len(found) == 8
-    for name, model in found.items():
+    models = {case.name: case.model for case in cases(write_quantized(tmp_path, _HOPPER, layers=1, hidden=64))}
+    assert len(models) == 8
+    for name, model in models.items():
         assert (model.precision == "float16") == ("float16" in name)
         assert (model.quantization is not None) == ("int8" in name)
-        assert model.source == found[f"{name.partition('_')[0]}_float32"].source
+        assert model.source == models[f"{name.partition('_')[0]}_float32"].source
         assert model.reference and model.builder.profiling_verbosity == "detailed"
 
 
@@ -77,9 +77,9 @@ def test_cases_have_points_in_every_profile_and_inputs_for_eager(examples: Path)
 
 
 def test_runs_eager_for_every_kind_of_source(examples: Path) -> None:
-    found = {case.model.source.kind: case for case in cases(examples)}
-    assert {"python", "exported_program", "onnx", "torchscript", "network"} <= set(found)
-    for case in found.values():
+    cases_by_kind = {case.model.source.kind: case for case in cases(examples)}
+    assert {"python", "exported_program", "onnx", "torchscript", "network"} <= set(cases_by_kind)
+    for case in cases_by_kind.values():
         args, kwargs = case.inputs(case.points(0)[0], "cpu")
         assert output_tensors(case.eager("cpu")(*args, **kwargs))
 

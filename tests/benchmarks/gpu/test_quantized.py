@@ -11,12 +11,12 @@ from benchmarks.gpu.subjects.quantized import FAMILIES, errors_of
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_samples_follow_from_the_seed_alone(family: str) -> None:
-    def drawn(seed: int) -> list[torch.Tensor]:
+    def draw(seed: int) -> list[torch.Tensor]:
         return [value for sample in FAMILIES[family](2, 3, seed=seed) for value in sample]
 
-    first = drawn(0)
-    assert all(torch.equal(one, other) for one, other in zip(first, drawn(0), strict=True))
-    assert not torch.equal(first[0], drawn(1)[0])
+    first = draw(0)
+    assert all(torch.equal(one, other) for one, other in zip(first, draw(0), strict=True))
+    assert not torch.equal(first[0], draw(1)[0])
     assert {len(value) for value in first} == {3}
 
 

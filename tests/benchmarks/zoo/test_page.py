@@ -23,6 +23,7 @@ def row(model: str, **fields: object) -> Row:
 
 
 def right(model: str, seconds: float = 12.4) -> Row:
+    """The row of a model whose results are right."""
     return row(model, engines=1, torch_partitions=2, status="right", error=3.14e-7, seconds=seconds)
 
 
@@ -41,7 +42,7 @@ def test_a_long_reason_is_cut() -> None:
     assert text.count("word") == 32 and "word… |" in text
 
 
-def test_a_model_that_is_built_only_is_not_verified() -> None:
+def test_a_model_without_a_verification_is_not_verified() -> None:
     assert "| 1 | 0 | not verified |" in line(row("gru", engines=1, torch_partitions=0, seconds=1.0))
 
 

@@ -1,6 +1,6 @@
-"""Models of the zoo at their small sizes: each becomes one engine with correct results.
+"""Models of the zoo at their small sizes. Each model that is built here becomes one engine with correct results.
 
-The tests build three of the models that need only packages of the tests: PyTorch and transformers.
+The tests build three models, which need only PyTorch and transformers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ZOO = ROOT / "benchmarks" / "zoo"
 MODELS: dict[str, Model] = {model.name: model for model in load(ZOO).models}
 #: A model with a mask in float16, a model with a cache as inputs and outputs, and a module of PyTorch with a mask by name.
 NAMES = ("minilm", "llama_decode", "transformer_encoder")
-BROKEN = """\
+BROKEN_MANIFEST = """\
 version: 1
 targets: {ada: {sm: 89}}
 profiles: {rows: {x: {shape: [2, 3]}}}
@@ -58,15 +58,16 @@ def test_a_small_model_is_one_engine_and_right(rows: dict[str, Row], model: str)
 def test_a_model_that_cannot_be_built_has_the_reason(tmp_path: Path) -> None:
     program = (sys.executable, *servers.command("trtbuild.cli.main", os.environ))
     (tmp_path / "net.py").write_text("def build():\n    raise RuntimeError('no such width')\n")
-    (tmp_path / "trtbuild.yaml").write_text(BROKEN)
+    (tmp_path / "trtbuild.yaml").write_text(BROKEN_MANIFEST)
     *_, (row,) = Zoo(tmp_path, tmp_path / "cache", "small", program).measure([])
     assert row == Row(model="broken", precision="float32", problem="net:build() fails: RuntimeError: no such width")
 
 
-def test_has_thirty_models_and_the_page_lists_no_others() -> None:
+def test_has_at_least_thirty_models_and_the_page_lists_no_others() -> None:
     assert len(MODELS) >= 30
     page = (ROOT / "docs" / "zoo.md").read_text()
-    assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) <= set(MODELS)
+    listed = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
+    assert listed and listed <= set(MODELS)
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=lambda model: model.name)

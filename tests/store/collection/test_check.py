@@ -19,17 +19,19 @@ MIB = 1 << 20
 
 
 @pytest.fixture
-def filled(local: LocalStore, record_of: Callable[..., Record], payload: Callable[..., bytes]) -> Record:
+def record(local: LocalStore, record_of: Callable[..., Record], payload: Callable[..., bytes]) -> Record:
+    """The only record of `local`. Its plan is a blob with chunks, and its information a small blob."""
     large = local.put_bytes(payload(1, 3 * MIB))
     return local.put_record(record_of(1, plan=large, info=local.put_bytes(b"information")))
 
 
 def damage_file(path: Path) -> None:
+    """Change the last byte of a file."""
     path.chmod(0o644)
     path.write_bytes(path.read_bytes()[:-1] + b"!")
 
 
-def test_finds_no_damage_in_an_intact_store(local: LocalStore, filled: Record) -> None:
+def test_finds_no_damage_in_an_intact_store(local: LocalStore, record: Record) -> None:
     report = verify(local)
     assert report.damage == ()
     assert (report.records, report.lists) == (1, 1)
@@ -37,7 +39,7 @@ def test_finds_no_damage_in_an_intact_store(local: LocalStore, filled: Record) -
     assert report.bytes_read >= 3 * MIB
 
 
-def test_verifying_does_not_count_as_use(local: LocalStore, filled: Record, age: Callable[..., None]) -> None:
+def test_verifying_does_not_count_as_use(local: LocalStore, record: Record, age: Callable[..., None]) -> None:
     age(local, 1000)
     before = {path: path.stat().st_mtime_ns for path in local.root.glob("*c*/??/*")}
     verify(local)
@@ -46,43 +48,46 @@ def test_verifying_does_not_count_as_use(local: LocalStore, filled: Record, age:
 
 @pytest.mark.parametrize("quarantine", [True, False])
 def test_reports_a_damaged_chunk_and_all_entries_that_need_it(
-    local: LocalStore, filled: Record, entry_path: Callable[..., Path], quarantine: bool
+    local: LocalStore, record: Record, entry_path: Callable[..., Path], quarantine: bool
 ) -> None:
-    sha256 = filled.outputs["plan"].sha256
+    sha256 = record.outputs["plan"].sha256
     chunk = local.files_of(sha256)[1]
     damage_file(entry_path(local, "cas", chunk.sha256))
     report = verify(local, quarantine=quarantine)
     assert [(damage.kind, damage.name) for damage in report.damage] == [
         ("blob", chunk.sha256),
         ("chunk list", list_key(sha256)),
-        ("record", filled.recipe.key),
+        ("record", record.recipe.key),
     ]
     assert len(list((local.root / "quarantine").iterdir())) == (3 if quarantine else 0)
     assert (verify(local).damage == ()) == quarantine
 
 
-def test_reports_each_kind_of_damage(local: LocalStore, filled: Record, entry_path: Callable[..., Path]) -> None:
-    record = entry_path(local, "ac", filled.recipe.key)
-    content = record.read_bytes()
+def test_reports_each_damage_of_a_record_entry(
+    local: LocalStore, record: Record, entry_path: Callable[..., Path]
+) -> None:
+    path = entry_path(local, "ac", record.recipe.key)
+    content = path.read_bytes()
 
     def damage_of(data: bytes) -> str:
-        record.chmod(0o644)
-        record.write_bytes(data)
+        """The damage that `verify` reports for an entry with the bytes `data`."""
+        path.chmod(0o644)
+        path.write_bytes(data)
         (damage,) = verify(local, quarantine=False).damage
-        assert str(damage).startswith(f"record {filled.recipe.key}: ")
+        assert str(damage).startswith(f"record {record.recipe.key}: ")
         return damage.text
 
     assert damage_of(b"{}")
-    info = filled.outputs["info"].sha256
+    info = record.outputs["info"].sha256
     assert "not among its output files" in damage_of(content.replace(f"blob/{info}".encode(), b"other/info"))
     assert "neither" in damage_of(content.replace(b"record.json", b"other.json"))
     assert "lacks" in damage_of(content.replace(info.encode(), b"ab" * 32))
 
 
-def test_rejects_the_chunk_list_of_another_blob(
-    local: LocalStore, filled: Record, payload: Callable[..., bytes], entry_path: Callable[..., Path]
+def test_reports_the_chunk_list_of_another_blob(
+    local: LocalStore, record: Record, payload: Callable[..., bytes], entry_path: Callable[..., Path]
 ) -> None:
-    sha256, other = filled.outputs["plan"].sha256, local.put_bytes(payload(2, 3 * MIB)).sha256
+    sha256, other = record.outputs["plan"].sha256, local.put_bytes(payload(2, 3 * MIB)).sha256
     path = entry_path(local, "ac", list_key(sha256))
     path.chmod(0o644)
     path.write_text(entry_path(local, "ac", list_key(other)).read_text().replace(other, sha256))
@@ -90,9 +95,9 @@ def test_rejects_the_chunk_list_of_another_blob(
     assert [damage.kind for damage in report.damage] == ["chunk list", "record"]
 
 
-def test_rejects_a_record_under_another_key(local: LocalStore, filled: Record, entry_path: Callable[..., Path]) -> None:
+def test_reports_a_record_under_another_key(local: LocalStore, record: Record, entry_path: Callable[..., Path]) -> None:
     entry_path(local, "ac", "ab" * 32).parent.mkdir(exist_ok=True)
-    entry_path(local, "ac", "ab" * 32).write_bytes(entry_path(local, "ac", filled.recipe.key).read_bytes())
+    entry_path(local, "ac", "ab" * 32).write_bytes(entry_path(local, "ac", record.recipe.key).read_bytes())
     (damage,) = verify(local).damage
     assert (damage.name, damage.text) == ("ab" * 32, "it is the record of another key")
 
@@ -103,7 +108,7 @@ def test_stats_of_a_store(local: LocalStore, record_of: Callable[..., Record], p
         local.put_record(record_of(number, stage="convert" if number else "engine", plan=large, info=small))
     local.entries.quarantine("ac", record_of(0).recipe.key, "for the test")
     counts = stats(local)
-    assert counts.records == {"convert": 3}
+    assert counts.records == {"convert": 3}, "the engine is in quarantine"
     assert counts.blobs == 2
     assert counts.chunks == len(local.files_of(large.sha256))
     assert counts.logical_bytes == 3 * (3 * MIB + 5)
@@ -119,7 +124,7 @@ def test_stats_of_an_empty_store(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("examine", [stats, verify])
 def test_an_unreadable_directory_is_an_error_and_not_an_empty_store(
-    tmp_path: Path, local: LocalStore, filled: Record, monkeypatch: pytest.MonkeyPatch, examine: Callable[..., object]
+    tmp_path: Path, local: LocalStore, record: Record, monkeypatch: pytest.MonkeyPatch, examine: Callable[..., object]
 ) -> None:
     (tmp_path / "file").write_text("not a store")
     for root in (tmp_path / "file", tmp_path / "file" / "below"):

@@ -1,4 +1,4 @@
-"""Finding records of a local store without their keys: entries that cannot be read are left out."""
+"""`newest_records` finds records of a local store without their keys, and leaves out entries that it cannot read."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from trtbuild.store.collection.search import newest_records
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.trust.action_result import record_entry
 
+#: The end of the document of an engine's record.
 END = f'"stage":"engine","version":1}},"schema":"{SCHEMA}"}}'
 KEY = "a" * 64
 
@@ -29,7 +30,7 @@ def document(parts: str) -> bytes:
     ],
     ids=["not JSON", "not a recipe", "nested too deeply"],
 )
-def test_a_damaged_document_is_left_out(
+def test_leaves_out_a_record_with_a_damaged_document(
     local: LocalStore, record_of: Callable[..., Record], damaged: bytes, error: type[Exception]
 ) -> None:
     with pytest.raises(error):
@@ -44,4 +45,9 @@ def test_reads_at_most_the_given_number_of_entries(local: LocalStore, record_of:
     for number in range(3):
         local.put_record(record_of(number))
     assert len(list(newest_records(local, {"engine"}, most_entries=2))) == 2
-    assert not list(newest_records(local, {"trace"}, most_entries=10))
+
+
+def test_leaves_out_records_of_other_stages(local: LocalStore, record_of: Callable[..., Record]) -> None:
+    engine, trace = (local.put_record(record_of(1, stage=stage)) for stage in ("engine", "trace"))
+    assert list(newest_records(local, {"trace"}, most_entries=10)) == [trace]
+    assert list(newest_records(local, {"engine"}, most_entries=10)) == [engine]

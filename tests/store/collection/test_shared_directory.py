@@ -149,7 +149,7 @@ def test_restores_a_hidden_file_that_a_record_names_again(
     for _ in range(2):
         pass_time(root, 2 * HOUR)
         collect_directory(str(root))
-    assert not path_of(root, "cas", orphan.sha256).exists(), "the fault was delivered"
+    assert not path_of(root, "cas", orphan.sha256).exists(), "the second collection hid the file"
     # A writer looked up the file before a collection hid it. So the writer publishes a record whose file is missing.
     late = record_of(2, plan=orphan)
     document = writer.put_bytes(late.to_bytes())
@@ -185,8 +185,7 @@ def test_does_not_hide_a_file_that_a_writer_has_looked_up(root: Path) -> None:
     pass_time(root, 2 * HOUR)
     collect_directory(str(root))
     pass_time(root, 2 * HOUR)
-    assert store_at(root).has(orphan.sha256)  # this reads the file
-    assert store.transport.has("cas", orphan.sha256)
+    assert store.transport.has("cas", orphan.sha256)  # this marks the file as used
     report = collect_directory(str(root))
     assert path_of(root, "cas", orphan.sha256).exists() and report.kept_because == {"in use": 1}
 
@@ -219,7 +218,8 @@ def test_meets_the_size_limit_after_condemned_files_are_removed(root: Path, put:
 
 
 def test_entries_that_a_server_reads_count_as_used(root: Path, put: Callable[..., Record]) -> None:
-    """nginx does not set times, but a file system with relatime updates the atime. A collection does not count as use."""
+    """nginx does not set times, but a file system with relatime updates the atime. The reads of a collection are not
+    use."""
     read, unread = put(1, ago_s=9 * DAY), put(2, ago_s=5 * DAY)
     for _ in range(2):
         collect_directory(str(root), dry_run=True)
@@ -308,7 +308,7 @@ def test_keeps_an_empty_blob(root: Path, put: Callable[..., Record], record_of: 
     assert invalid(root) == [] and present(root, record) == [True]
 
 
-def test_dry_run_has_the_same_report_and_changes_nothing(root: Path, put: Callable[..., Record]) -> None:
+def test_a_dry_run_has_the_same_report_and_changes_nothing(root: Path, put: Callable[..., Record]) -> None:
     for number in range(4):
         put(number, ago_s=DAY * (number + 1))
     store_at(root).put_bytes(b"of no record")
@@ -437,6 +437,7 @@ def test_collects_the_directory_of_an_nginx_server(
     for _ in range(3):
         report = collect_directory(str(nginx.root), max_age_s=8 * DAY)
         pass_time(nginx.root, 2 * HOUR)
+    # Two plans, the documents of two records, and the file of no record.
     assert report.blobs_removed == 5 and report.kept.allocated == du(nginx.root)
     assert [store.get_record(record.recipe.key) for record in records] == [records[0], None, None]
     assert store.get_bytes(records[0].outputs["plan"].sha256) == payload(0, 50_000)
@@ -450,9 +451,10 @@ def test_collects_the_directory_of_an_nginx_server(
 
 
 class Killed(BaseException):
-    """The process is killed here."""
+    """Raised instead of a change, as if the process were killed before this change."""
 
 
+#: The functions of `os` that change something on the disk.
 CHANGES = ("rename", "unlink", "rmdir", "mkdir", "link", "write", "fsync")
 
 
@@ -474,7 +476,7 @@ def test_a_collection_may_be_killed_before_any_change(
                 def call(*arguments: Any, **rest: Any) -> Any:
                     nonlocal calls
                     calls += 1
-                    if calls > moment:  # all later changes fail, too, because a killed process does not clean up
+                    if calls > moment:  # all later changes fail, too: a killed process does not clean up
                         raise Killed
                     return real(*arguments, **rest)
 
@@ -490,9 +492,10 @@ def test_a_collection_may_be_killed_before_any_change(
                     kill_count += 1
             assert invalid(root) == []
         else:
-            pytest.fail("it never ends")
+            pytest.fail("the collection did not end after 200 changes")
         assert invalid(root) == []
-    assert kill_count > 25, "the faults were delivered"
+    assert kill_count > 25, "the collections were killed"
+    # Two records are younger than the limit. Each has a document and a plan.
     assert len(files(root, "ac")) == 2 and len(files(root, "cas")) == 4
     assert list(root.glob("gc/hidden/*/*")) == []
 
@@ -512,34 +515,33 @@ def test_a_collection_may_be_killed_by_sigkill(
     moments = random.Random(3)
     for number in range(24):
         put(number, ago_s=DAY * (number + 1), size=3_000)
-    everything = len(files(root, "cas"))
+    initial_count = len(files(root, "cas"))
     for turn in range(12):
-        if turn > 3 and len(files(root, "cas")) < everything:
-            break
+        if turn > 3 and len(files(root, "cas")) < initial_count:
+            break  # at least four kills, and more until a collection has hidden something
         collector = child(COLLECTOR_PROGRAM, root, du(root) * 9 // 10)
-        assert collector.line() == "ready"
+        assert collector.read_line() == "ready"
         time.sleep(moments.uniform(0.0, 0.1))
         collector.kill()
         assert collector.process.returncode == -signal.SIGKILL
         assert invalid(root) == [], turn
-    assert len(files(root, "cas")) < everything, "the collections removed something before they were killed"
+    assert len(files(root, "cas")) < initial_count, "the collections hid something before they were killed"
 
 
 WRITER_PROGRAM = """
 import random, sys, time
 from trtbuild.core.recipes.recipe import Recipe
-from tests.store.transports.nginx import Nginx
-from trtbuild.core.recipes.record import Output, Record
-from trtbuild.errors import BlobMissing, StoreError
+from trtbuild.core.recipes.record import Record
+from trtbuild.errors import BlobMissing
 from trtbuild.store.transports.directory import DirectoryTransport
 from trtbuild.store.transports.settings import RemoteSettings
 from trtbuild.store.remote.store import RemoteStore
-settings, random = RemoteSettings("team", "file://" + sys.argv[1]), random.Random(int(sys.argv[2]))
+settings, choices = RemoteSettings("team", "file://" + sys.argv[1]), random.Random(int(sys.argv[2]))
 blobs = [b"blob %d" % n for n in range(8)]
 end, hits, misses, builds = time.time() + float(sys.argv[3]), 0, 0, 0
 while time.time() < end:
     store = RemoteStore(DirectoryTransport(settings), "team", connections=2)
-    recipe = Recipe("engine", 1, (("n", random.randrange(6)),))
+    recipe = Recipe("engine", 1, (("n", choices.randrange(6)),))
     found = store.find(recipe.key)
     try:
         if found is not None:
@@ -550,7 +552,7 @@ while time.time() < end:
         found, misses = None, misses + 1
     if found is None:
         try:
-            store.put_record(Record(recipe, {str(i): store.put_bytes(random.choice(blobs)) for i in range(2)}))
+            store.put_record(Record(recipe, {str(i): store.put_bytes(choices.choice(blobs)) for i in range(2)}))
             builds += 1
         except BlobMissing:
             misses += 1
@@ -560,9 +562,9 @@ print(hits, misses, builds)
 
 
 def test_readers_and_writers_run_at_the_same_time_as_collections(root: Path, child: Callable[..., Any]) -> None:
-    """Writers use the same few blobs many times, while collections remove every file that is not in use. The only effect is
-    a miss, and in the end no record lacks a file."""
-    store_at(root).put_bytes(b"so that it is there")
+    """Writers use the same few blobs many times, while collections remove every file that is not in use. A removed file is
+    a miss for its readers, and in the end no record lacks a file."""
+    store_at(root).put_bytes(b"creates the directory")
     writers = [child(WRITER_PROGRAM, root, seed, 2.0) for seed in range(2)]
     removed, condemned = 0, 0
     while any(writer.process.poll() is None for writer in writers):

@@ -19,11 +19,11 @@ from trtbuild.store.digests.index import Index
 from trtbuild.store.local.local import LocalStore
 
 
-class Counting:
-    """Counts the bytes that SHA-256 and xxh3 hash, and moves the clock forward."""
+class HashCounter:
+    """Counts the bytes that SHA-256 and xxh3 hash. The clock of `fingerprint` is `ahead_s` seconds ahead."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.sha256 = self.xxh3 = 0
+        self.sha256_bytes = self.xxh3_bytes = 0
         self.ahead_s = 0.0
         #: Called after each digest of a file's bytes.
         self.after_digest: Callable[[], object] = lambda: None
@@ -35,8 +35,8 @@ class Counting:
     def _counted(self, name: str, digest: Callable[..., object]) -> Callable[..., object]:
         def counted(descriptor: int, *rest: Any) -> object:
             size = os.fstat(descriptor).st_size
-            self.sha256 += size if name != "_fingerprint" else 0
-            self.xxh3 += size if name != "_sha256" else 0
+            self.sha256_bytes += size if name != "_fingerprint" else 0
+            self.xxh3_bytes += size if name != "_sha256" else 0
             result = digest(descriptor, *rest)
             self.after_digest()
             return result
@@ -44,14 +44,14 @@ class Counting:
         return counted
 
     def reset(self) -> None:
-        self.sha256 = self.xxh3 = 0
+        self.sha256_bytes = self.xxh3_bytes = 0
 
 
 @pytest.fixture
-def work(monkeypatch: pytest.MonkeyPatch) -> Counting:
-    counting = Counting(monkeypatch)
-    counting.ahead_s = 100.0  # so that files that were just written count as old enough
-    return counting
+def hash_counter(monkeypatch: pytest.MonkeyPatch) -> HashCounter:
+    new_counter = HashCounter(monkeypatch)
+    new_counter.ahead_s = 100.0  # so that files that were just written count as old enough
+    return new_counter
 
 
 @pytest.fixture
@@ -72,22 +72,24 @@ def sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def test_a_new_file_is_read_once(digests: FileDigests, file: Path, work: Counting) -> None:
+def test_a_new_file_is_read_once(digests: FileDigests, file: Path, hash_counter: HashCounter) -> None:
     assert digests.sha256(file) == sha256(file)
-    assert (work.sha256, work.xxh3) == (3_000_000, 3_000_000)
+    assert (hash_counter.sha256_bytes, hash_counter.xxh3_bytes) == (3_000_000, 3_000_000)
 
 
-def test_an_unchanged_file_is_not_read(digests: FileDigests, file: Path, work: Counting) -> None:
+def test_an_unchanged_file_is_not_read(digests: FileDigests, file: Path, hash_counter: HashCounter) -> None:
     digests.sha256(file)
-    work.reset()
+    hash_counter.reset()
     assert digests.sha256(file) == sha256(file)
-    assert (work.sha256, work.xxh3) == (0, 0)
+    assert (hash_counter.sha256_bytes, hash_counter.xxh3_bytes) == (0, 0)
 
 
-@pytest.mark.parametrize("how", ["touched", "rewritten", "renamed", "copied"])
-def test_equal_bytes_need_only_a_fingerprint(digests: FileDigests, file: Path, work: Counting, how: str) -> None:
+@pytest.mark.parametrize("how", ["touched", "rewritten", "replaced by a copy", "copied"])
+def test_equal_bytes_need_only_a_fingerprint(
+    digests: FileDigests, file: Path, hash_counter: HashCounter, how: str
+) -> None:
     digests.sha256(file)
-    work.reset()
+    hash_counter.reset()
     if how == "touched":
         os.utime(file)
     elif how == "rewritten":
@@ -97,19 +99,19 @@ def test_equal_bytes_need_only_a_fingerprint(digests: FileDigests, file: Path, w
         copy.write_bytes(file.read_bytes())
         file = copy if how == "copied" else copy.replace(file)
     assert digests.sha256(file) == sha256(file)
-    assert (work.sha256, work.xxh3) == (0, 3_000_000)
-    work.reset()
+    assert (hash_counter.sha256_bytes, hash_counter.xxh3_bytes) == (0, 3_000_000)
+    hash_counter.reset()
     digests.sha256(file)
-    assert (work.sha256, work.xxh3) == (0, 0)
+    assert (hash_counter.sha256_bytes, hash_counter.xxh3_bytes) == (0, 0)
 
 
-def test_detects_an_edit_of_the_same_size(digests: FileDigests, file: Path, work: Counting) -> None:
+def test_detects_an_edit_of_the_same_size(digests: FileDigests, file: Path, hash_counter: HashCounter) -> None:
     digests.sha256(file)
     file.write_bytes(b"y" * 3_000_000)
     assert digests.sha256(file) == sha256(file)
 
 
-def test_detects_an_edit_that_restores_the_mtime(digests: FileDigests, file: Path, work: Counting) -> None:
+def test_detects_an_edit_that_restores_the_mtime(digests: FileDigests, file: Path, hash_counter: HashCounter) -> None:
     before = file.stat()
     digests.sha256(file)
     file.write_bytes(b"y" * 3_000_000)
@@ -118,31 +120,30 @@ def test_detects_an_edit_that_restores_the_mtime(digests: FileDigests, file: Pat
 
 
 def test_does_not_trust_the_times_of_a_fresh_file(
-    digests: FileDigests, file: Path, work: Counting, monkeypatch: pytest.MonkeyPatch
+    digests: FileDigests, file: Path, hash_counter: HashCounter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two edits within one tick of the clock have the same times. So the times of a fresh file are not remembered."""
     file.write_bytes(b"a" * 3_000_000)
     written_s = file.stat().st_mtime
     monkeypatch.setattr(fingerprint.time, "time", lambda: written_s)  # also on a machine that is slow at this moment
     digests.sha256(file)
-    work.reset()
+    hash_counter.reset()
     assert digests.sha256(file) == sha256(file)
-    assert (work.sha256, work.xxh3) == (0, 3_000_000)
+    assert (hash_counter.sha256_bytes, hash_counter.xxh3_bytes) == (0, 3_000_000)
 
 
 def test_the_necessary_age_depends_on_the_clocks_granularity() -> None:
     for ctime_ns, age_s, racy in (
-        (10**18 + 123_456, 0.1, True),
+        (10**18 + 123_456, 0.1, True),  # a clock that is finer than a millisecond
         (10**18 + 123_456, 0.5, False),
         (10**18 + 10**7, 0.5, True),  # ticks of ten milliseconds, as in a FAT file system
         (10**18, 0.5, True),
         (10**18, 2.5, False),
         (10**18 + 123_456, -5.0, True),  # a server whose clock is ahead
     ):
-        fields = dict.fromkeys(("st_mode", "st_ino", "st_dev", "st_nlink", "st_uid", "st_gid", "st_size"), 0)
-        times = [0, ctime_ns // 10**9, ctime_ns // 10**9]
+        other_fields, atime, time_s = [0] * 7, 0, ctime_ns // 10**9
         status = os.stat_result(
-            [*fields.values(), *times],
+            [*other_fields, atime, time_s, time_s],
             {"st_mtime": ctime_ns / 1e9, "st_ctime": ctime_ns / 1e9, "st_ctime_ns": ctime_ns},
         )
         assert fingerprint._is_racy(status, ctime_ns / 1e9 + age_s) == racy
@@ -156,15 +157,19 @@ def test_detects_quick_edits_with_the_real_clock(digests: FileDigests, tmp_path:
         assert digests.sha256(path) == hashlib.sha256(b"%05d" % number).hexdigest()
 
 
-def test_a_file_with_a_future_mtime_is_not_read_again(digests: FileDigests, file: Path, work: Counting) -> None:
+def test_a_file_with_a_future_mtime_is_not_read_again(
+    digests: FileDigests, file: Path, hash_counter: HashCounter
+) -> None:
     os.utime(file, (time.time() + 1e6,) * 2)
     digests.sha256(file)
-    work.reset()
+    hash_counter.reset()
     digests.sha256(file)
-    assert (work.sha256, work.xxh3) == (0, 0)
+    assert (hash_counter.sha256_bytes, hash_counter.xxh3_bytes) == (0, 0)
 
 
-def test_hashes_a_file_again_that_changes_during_a_read(digests: FileDigests, file: Path, work: Counting) -> None:
+def test_hashes_a_file_again_that_changes_during_a_read(
+    digests: FileDigests, file: Path, hash_counter: HashCounter
+) -> None:
     edits = 0
 
     def edit() -> None:
@@ -173,14 +178,14 @@ def test_hashes_a_file_again_that_changes_during_a_read(digests: FileDigests, fi
             edits += 1
             file.write_bytes(bytes([edits]) * (2_000_000 + edits))
 
-    work.after_digest = edit
+    hash_counter.after_digest = edit
     assert digests.sha256(file) == hashlib.sha256(b"\2" * 2_000_002).hexdigest()
     assert edits == 2
 
 
-def test_a_file_that_always_changes_is_an_error(digests: FileDigests, file: Path, work: Counting) -> None:
+def test_a_file_that_always_changes_is_an_error(digests: FileDigests, file: Path, hash_counter: HashCounter) -> None:
     sizes = iter(range(1000, 2000))
-    work.after_digest = lambda: file.write_bytes(bytes(next(sizes)))
+    hash_counter.after_digest = lambda: file.write_bytes(bytes(next(sizes)))
     with pytest.raises(SourceError) as caught:
         digests.sha256(file)
     assert caught.value.file == str(file) and caught.value.hint
@@ -191,19 +196,19 @@ SEGMENT = fingerprint.SEGMENT_SIZE
 
 @pytest.mark.parametrize("size", [SEGMENT - 1, SEGMENT, SEGMENT + 1, 2 * SEGMENT, 2 * SEGMENT + 12345])
 def test_the_fingerprint_is_the_same_alone_and_with_sha256(
-    digests: FileDigests, tmp_path: Path, work: Counting, payload: Callable[[int, int], bytes], size: int
+    digests: FileDigests, tmp_path: Path, hash_counter: HashCounter, payload: Callable[[int, int], bytes], size: int
 ) -> None:
     path = tmp_path / "large"
     path.write_bytes(payload(1, size))
     assert digests.sha256(path) == sha256(path)
-    work.reset()
+    hash_counter.reset()
     os.utime(path)
     assert digests.sha256(path) == sha256(path)
-    assert (work.sha256, work.xxh3) == (0, size)
+    assert (hash_counter.sha256_bytes, hash_counter.xxh3_bytes) == (0, size)
 
 
 def test_the_digest_depends_on_each_segment_and_their_order(
-    tmp_path: Path, digests: FileDigests, work: Counting
+    tmp_path: Path, digests: FileDigests, hash_counter: HashCounter
 ) -> None:
     path, parts = tmp_path / "large", [bytes([number]) * SEGMENT for number in range(3)]
     results = set()
@@ -215,9 +220,9 @@ def test_the_digest_depends_on_each_segment_and_their_order(
 
 
 def test_learns_the_digest_of_a_file_that_the_store_has_written(
-    tmp_path: Path, digests: FileDigests, work: Counting
+    tmp_path: Path, digests: FileDigests, hash_counter: HashCounter
 ) -> None:
-    work.ahead_s = 0.0  # the file is fresh
+    hash_counter.ahead_s = 0.0  # the file is fresh
     store, path = LocalStore(tmp_path / "store"), tmp_path / "plan"
     output = store.put_bytes(b"x" * 3_000_000)
     stamp = store.copy_to(output.sha256, str(path))
@@ -225,13 +230,13 @@ def test_learns_the_digest_of_a_file_that_the_store_has_written(
     digests.learn({str(path): (output.sha256, stamp)})
     assert digests.known_digests([str(path)]) == {str(path): (output.sha256, path.stat())}
     assert digests.sha256(path) == output.sha256
-    assert (work.sha256, work.xxh3) == (0, 0)
+    assert (hash_counter.sha256_bytes, hash_counter.xxh3_bytes) == (0, 0)
 
 
 @pytest.mark.parametrize("when", ["before it is learnt", "after it is learnt"])
 @pytest.mark.parametrize("how", ["in place", "replaced", "within the tick"])
 def test_detects_an_edit_of_a_file_that_the_store_has_written(
-    tmp_path: Path, digests: FileDigests, work: Counting, how: str, when: str
+    tmp_path: Path, digests: FileDigests, hash_counter: HashCounter, how: str, when: str
 ) -> None:
     store, path = LocalStore(tmp_path / "store"), tmp_path / "plan"
     output = store.put_bytes(b"x" * 3_000_000)
@@ -245,7 +250,7 @@ def test_detects_an_edit_of_a_file_that_the_store_has_written(
         path.with_name("other").replace(path)
     else:
         path.write_bytes(b"y" * 3_000_000)
-    if how == "within the tick":  # the edit has the same times as the write
+    if how == "within the tick":  # the time of the write, without the nanosecond that the store has added to it
         os.utime(path, ns=(stamp.mtime_ns - 1, stamp.mtime_ns - 1))
     if when == "before it is learnt":
         digests.learn({str(path): (output.sha256, stamp)})
@@ -275,7 +280,7 @@ def test_a_missing_file_has_no_digest_and_a_directory_is_an_error(
 
 
 def test_the_digest_of_a_link_is_that_of_its_target(
-    digests: FileDigests, tmp_path: Path, file: Path, work: Counting
+    digests: FileDigests, tmp_path: Path, file: Path, hash_counter: HashCounter
 ) -> None:
     (tmp_path / "link").symlink_to(file)
     assert digests.sha256(tmp_path / "link") == sha256(file)
@@ -286,7 +291,7 @@ def test_the_digest_of_a_link_is_that_of_its_target(
     assert digests.sha256(tmp_path / "link") == sha256(other)
 
 
-def test_hashes_many_files(digests: FileDigests, tmp_path: Path, work: Counting) -> None:
+def test_hashes_many_files(digests: FileDigests, tmp_path: Path, hash_counter: HashCounter) -> None:
     paths = [tmp_path / f"{number}" for number in range(30)]
     for number, path in enumerate(paths):
         path.write_bytes(b"%d" % number * number)
@@ -296,8 +301,8 @@ def test_hashes_many_files(digests: FileDigests, tmp_path: Path, work: Counting)
         results = digests.sha256_many(requested)
         assert results == {**expected, str(tmp_path / "absent"): None}
         assert list(results) == [str(path) for path in requested[:-1]]
-        work.reset()
-    assert digests.sha256_many(requested) and work.sha256 == 0
+        hash_counter.reset()
+    assert digests.sha256_many(requested) and hash_counter.sha256_bytes == 0
 
 
 def test_works_without_an_index(file: Path, tmp_path: Path) -> None:
@@ -308,7 +313,7 @@ def test_works_without_an_index(file: Path, tmp_path: Path) -> None:
         }
 
 
-def test_hashes_a_file_whose_path_is_not_utf_8(digests: FileDigests, tmp_path: Path, work: Counting) -> None:
+def test_hashes_a_file_whose_path_is_not_utf_8(digests: FileDigests, tmp_path: Path, hash_counter: HashCounter) -> None:
     path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xfe")
     with open(path, "wb") as file:
         file.write(b"x")
@@ -316,7 +321,7 @@ def test_hashes_a_file_whose_path_is_not_utf_8(digests: FileDigests, tmp_path: P
         assert digests.sha256(path) == hashlib.sha256(b"x").hexdigest()
 
 
-def test_ignores_invalid_values_in_the_index(tmp_path: Path, file: Path, work: Counting) -> None:
+def test_ignores_invalid_values_in_the_index(tmp_path: Path, file: Path, hash_counter: HashCounter) -> None:
     index = Index(tmp_path / "index")
     digests = FileDigests(index)
     digests.sha256(file)

@@ -51,6 +51,7 @@ def nothing_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 
 def forge(folder: Path, **columns: object) -> None:
+    """Write a row for the name "forged" to the database."""
     row = {"key": "forged", "raw": 1, "store_time": 1.0, "access_time": 1.0, "mode": 1, "size": 0, **columns}
     names, marks = ", ".join(row), ", ".join("?" * len(row))
     with closing(sqlite3.connect(folder / "cache.db")) as database, database:
@@ -195,7 +196,7 @@ def test_continues_if_the_database_is_deleted_while_in_use(index: Index, folder:
         path.unlink()
     folder.rmdir()
     index.set("name", 2)
-    assert index.get("name") in (None, 1, 2)
+    assert index.get("name") in (None, 2)
 
 
 def test_an_unusable_folder_is_not_an_error(tmp_path: Path) -> None:
@@ -209,12 +210,11 @@ def test_an_unusable_folder_is_not_an_error(tmp_path: Path) -> None:
 
 def test_does_not_replace_a_busy_database(index: Index, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     index.set("name", 1)
-    index._cache._timeout = 0
     index.close()
     with closing(sqlite3.connect(folder / "cache.db", isolation_level=None)) as writer:
         reader = Index(folder)
         assert reader.get("name") == 1
-        reader._cache.close()
+        reader._cache.close()  # the next use opens a connection with this timeout
         reader._cache._timeout = 0.05
         writer.execute("BEGIN IMMEDIATE")
         reader.set("name", 2)  # not stored, because the database is busy
@@ -238,5 +238,5 @@ def test_several_threads_may_use_one_index(index: Index) -> None:
 
 def test_imports_diskcache_late() -> None:
     code = "import sys, trtbuild.store.digests.index, trtbuild.store.digests.fingerprint; print('diskcache' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.strip() == "False"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert process.stdout.strip() == "False"

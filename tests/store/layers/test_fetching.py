@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.store.transports.memory_transport import MemoryTransport
-from trtbuild.core.recipes.record import Output, Record
+from trtbuild.core.recipes.record import Record
 from trtbuild.errors import BlobMissing, EntryCorrupt, RemoteDown
 from trtbuild.store.collection.check import verify
 from trtbuild.store.layers.fetching import fetch_records
@@ -49,11 +49,12 @@ def fresh(transport: MemoryTransport, records: list[Record]) -> RemoteStore:
     return RemoteStore(transport, "team", connections=4)
 
 
-def keys(records: list[Record]) -> list[str]:
+def keys_of(records: list[Record]) -> list[str]:
     return [record.recipe.key for record in records]
 
 
-def fetched(transport: MemoryTransport, kind: Kind) -> Counter[str]:
+def request_counts(transport: MemoryTransport, kind: Kind) -> Counter[str]:
+    """The number of requests for each entry of this kind, by name."""
     return Counter(name for method, entry_kind, name, _ in transport.calls if (method, entry_kind) == ("get", kind))
 
 
@@ -61,21 +62,21 @@ def test_fetches_a_shared_blob_once(
     fresh: RemoteStore, transport: MemoryTransport, records: list[Record], local: LocalStore
 ) -> None:
     progress: list[int] = []
-    result = fetch_records(fresh, keys(records), local, lambda state: progress.append(state.done))
-    assert sorted(result.fetched) == sorted(keys(records))
-    assert set(fetched(transport, "cas").values()) == {1}
+    result = fetch_records(fresh, keys_of(records), local, lambda state: progress.append(state.done))
+    assert sorted(result.fetched) == sorted(keys_of(records))
+    assert set(request_counts(transport, "cas").values()) == {1}
     assert progress == list(range(1, 9))
-    assert [local.get_record(key) for key in keys(records)] == records
+    assert [local.get_record(key) for key in keys_of(records)] == records
     assert verify(local).damage == ()
 
 
 def test_does_not_request_present_entries(
     fresh: RemoteStore, transport: MemoryTransport, records: list[Record], local: LocalStore
 ) -> None:
-    fetch_records(fresh, keys(records), local)
+    fetch_records(fresh, keys_of(records), local)
     transport.calls.clear()
-    second = fetch_records(fresh, keys(records), local)
-    assert sorted(second.present) == sorted(keys(records)) and second.bytes_moved == 0
+    second = fetch_records(fresh, keys_of(records), local)
+    assert sorted(second.present) == sorted(keys_of(records)) and second.bytes_moved == 0
     assert transport.calls == []
 
 
@@ -83,7 +84,7 @@ def test_reports_missing_records(
     fresh: RemoteStore, transport: MemoryTransport, records: list[Record], local: LocalStore
 ) -> None:
     del transport.entries["ac", records[0].recipe.key]
-    result = fetch_records(fresh, [*keys(records), "0" * 64], local)
+    result = fetch_records(fresh, [*keys_of(records), "0" * 64], local)
     assert sorted(result.missing) == sorted([records[0].recipe.key, "0" * 64])
     assert len(result.fetched) == 7
     assert complete_record(local, records[0].recipe.key) is None
@@ -93,7 +94,7 @@ def test_an_invalid_entry_fails_only_its_record(
     fresh: RemoteStore, transport: MemoryTransport, records: list[Record], local: LocalStore
 ) -> None:
     transport.entries["ac", records[3].recipe.key] = b"<html>"
-    result = fetch_records(fresh, keys(records), local)
+    result = fetch_records(fresh, keys_of(records), local)
     assert list(result.failed) == [records[3].recipe.key] and len(result.fetched) == 7
     assert verify(local).damage == ()
 
@@ -109,7 +110,7 @@ def test_a_remote_that_is_down_fails_every_record(
         raise RemoteDown("it is down")
 
     monkeypatch.setattr(transport, "get", down)
-    result = fetch_records(fresh, keys(records), local)
+    result = fetch_records(fresh, keys_of(records), local)
     assert set(result.failed.values()) == {"it is down"} and len(result.failed) == 8
     assert not list(local.root.glob("ac/*/*"))
 
@@ -121,11 +122,11 @@ def test_fetches_a_record_again_if_a_file_is_missing(
     local: LocalStore,
     entry_path: Callable[..., Path],
 ) -> None:
-    fetch_records(fresh, keys(records), local)
+    fetch_records(fresh, keys_of(records), local)
     info = records[5].outputs["info"].sha256
     entry_path(local, "cas", info).unlink()
     assert complete_record(local, records[5].recipe.key) is None
-    second = fetch_records(fresh, keys(records), local)
+    second = fetch_records(fresh, keys_of(records), local)
     assert second.fetched == [records[5].recipe.key] and len(second.present) == 7
     assert local.get_bytes(info) == b"5"
 
@@ -142,4 +143,4 @@ def test_verifies_bytes_before_they_are_sent(
         read(output)
     assert not path.exists()
     with pytest.raises(BlobMissing):
-        read(Output(output.sha256, output.size))
+        read(output)

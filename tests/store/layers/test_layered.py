@@ -33,8 +33,9 @@ RecordOf = Callable[..., Record]
 Payload = Callable[[int, int], bytes]
 
 
-def layered(folder: Path, *transports: MemoryTransport, name: str = "team") -> LayeredStore:
-    remotes = [RemoteStore(transport, f"{name}{n or ''}", connections=4) for n, transport in enumerate(transports)]
+def layered(folder: Path, *transports: MemoryTransport) -> LayeredStore:
+    """A local store in `folder`, in front of a remote for each transport: team0, team1 and so on."""
+    remotes = [RemoteStore(transport, f"team{number}", connections=4) for number, transport in enumerate(transports)]
     return LayeredStore(LocalStore(folder), remotes, remotes)
 
 
@@ -44,21 +45,24 @@ def team() -> MemoryTransport:
 
 
 @pytest.fixture
-def mine(tmp_path: Path, team: MemoryTransport) -> LayeredStore:
-    return layered(tmp_path / "mine", team)
+def machine_a(tmp_path: Path, team: MemoryTransport) -> LayeredStore:
+    """The store of a machine with the remote `team`."""
+    return layered(tmp_path / "machine_a", team)
 
 
 @pytest.fixture
-def theirs(tmp_path: Path, team: MemoryTransport) -> LayeredStore:
-    return layered(tmp_path / "theirs", team)
+def machine_b(tmp_path: Path, team: MemoryTransport) -> LayeredStore:
+    """The store of another machine with the same remote."""
+    return layered(tmp_path / "machine_b", team)
 
 
-def moved(team: MemoryTransport, method: str) -> int:
+def moved_bytes(team: MemoryTransport, method: str) -> int:
+    """The number of bytes that the calls of a method have transferred."""
     return sum(size for called, _, _, size in team.calls if called == method)
 
 
-def test_uploads_a_link_after_the_trace_that_it_leads_to(
-    mine: LayeredStore, team: MemoryTransport, monkeypatch: pytest.MonkeyPatch
+def test_uploads_a_pointer_after_the_trace_that_it_leads_to(
+    machine_a: LayeredStore, team: MemoryTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, may_continue = threading.Event(), threading.Event()
     publish = RemoteStore.publish
@@ -70,123 +74,128 @@ def test_uploads_a_link_after_the_trace_that_it_leads_to(
         return publish(self, found, read)
 
     monkeypatch.setattr(RemoteStore, "publish", slow_publish)
-    recipes = [Recipe("trace", 1, (("a", 1),)), Recipe("trace-any", 1, (("a", 1),)), Recipe("lower", 1, (("a", 1),))]
-    for recipe in recipes:
-        mine.put_record(Record(recipe, {"x": mine.put_bytes(recipe.stage.encode())}))
+    trace, pointer, lower = (Recipe(stage, 1, (("a", 1),)) for stage in ("trace", "trace-any", "lower"))
+    for recipe in (trace, pointer, lower):
+        machine_a.put_record(Record(recipe, {"x": machine_a.put_bytes(recipe.stage.encode())}))
     assert begun.wait(10)
-    while len(mine.uploads._running_uploads()) > 2:  # only links wait for other uploads
+    # The upload of the trace is held, and that of the pointer waits for it. The other record is sent meanwhile.
+    while len(machine_a.uploads._running_uploads()) > 2:
         time.sleep(0.005)
     may_continue.set()
-    mine.finish()
+    machine_a.finish()
     entries = [name for method, kind, name, _ in team.calls if (method, kind) == ("put", "ac")]
-    assert entries == [recipes[2].key, recipes[0].key, recipes[1].key]
+    assert entries == [lower.key, trace.key, pointer.key]
 
 
 def test_another_store_finds_a_put_record(
-    mine: LayeredStore, theirs: LayeredStore, record_of: RecordOf, payload: Payload
+    machine_a: LayeredStore, machine_b: LayeredStore, record_of: RecordOf, payload: Payload
 ) -> None:
     data = payload(1, 3 * MIB + 5)
-    record = record_of(1, plan=mine.put_bytes(data), layers=mine.put_bytes(b"layers"))
-    mine.put_record(record)
-    mine.finish()
-    found = theirs.get_record(record.recipe.key)
+    record = record_of(1, plan=machine_a.put_bytes(data), layers=machine_a.put_bytes(b"layers"))
+    machine_a.put_record(record)
+    machine_a.finish()
+    found = machine_b.get_record(record.recipe.key)
     assert found is not None
     assert found.recipe.same_as(record.recipe)
-    assert theirs.source_of(record.recipe.key) == "team"
-    assert theirs.has(record.outputs["plan"].sha256)
-    assert theirs.get_bytes(record.outputs["plan"].sha256) == data
+    assert machine_b.source_of(record.recipe.key) == "team0"
+    assert machine_b.has(record.outputs["plan"].sha256)
+    assert machine_b.get_bytes(record.outputs["plan"].sha256) == data
 
 
 def test_a_hit_transfers_only_the_record(
-    mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf, payload: Payload
+    machine_a: LayeredStore, machine_b: LayeredStore, team: MemoryTransport, record_of: RecordOf, payload: Payload
 ) -> None:
-    record = record_of(1, plan=mine.put_bytes(payload(1, 2 * MIB)))
-    mine.put_record(record)
-    mine.finish()
+    record = record_of(1, plan=machine_a.put_bytes(payload(1, 2 * MIB)))
+    machine_a.put_record(record)
+    machine_a.finish()
     team.calls.clear()
-    assert theirs.get_record(record.recipe.key) is not None
-    assert moved(team, "get") < 10_000
-    assert theirs.local.get_record(record.recipe.key) is None, "its blobs are not in the local store"
+    assert machine_b.get_record(record.recipe.key) is not None
+    assert moved_bytes(team, "get") < 10_000
+    assert machine_b.local.get_record(record.recipe.key) is None, "its blobs are not in the local store"
 
 
 def test_a_record_with_all_blobs_is_stored_locally(
-    mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf, payload: Payload
+    machine_a: LayeredStore, machine_b: LayeredStore, team: MemoryTransport, record_of: RecordOf, payload: Payload
 ) -> None:
-    record = record_of(1, plan=mine.put_bytes(payload(1, 2 * MIB)), layers=mine.put_bytes(payload(2, SMALL_BLOB_SIZE)))
-    mine.put_record(record)
-    mine.finish()
-    assert theirs.get_record(record.recipe.key) is not None
-    theirs.fetch([record.outputs["plan"].sha256])
+    record = record_of(
+        1, plan=machine_a.put_bytes(payload(1, 2 * MIB)), layers=machine_a.put_bytes(payload(2, SMALL_BLOB_SIZE))
+    )
+    machine_a.put_record(record)
+    machine_a.finish()
+    assert machine_b.get_record(record.recipe.key) is not None
+    machine_b.fetch([record.outputs["plan"].sha256])
     team.entries.clear()
-    kept = theirs.local.get_record(record.recipe.key)
-    assert kept is not None, "the small blob was fetched with the entry, so the record is complete"
-    assert theirs.local.get_bytes(record.outputs["layers"].sha256) == payload(2, SMALL_BLOB_SIZE)
+    kept = machine_b.local.get_record(record.recipe.key)
+    assert kept is not None, "the small blob was fetched after the plan, so the record is complete"
+    assert machine_b.local.get_bytes(record.outputs["layers"].sha256) == payload(2, SMALL_BLOB_SIZE)
 
 
 def test_does_not_download_an_unused_large_blob(
-    mine: LayeredStore, theirs: LayeredStore, record_of: RecordOf, payload: Payload
+    machine_a: LayeredStore, machine_b: LayeredStore, record_of: RecordOf, payload: Payload
 ) -> None:
-    record = record_of(1, small=mine.put_bytes(b"small"), large=mine.put_bytes(payload(1, SMALL_BLOB_SIZE + 1)))
-    mine.put_record(record)
-    mine.finish()
-    theirs.get_record(record.recipe.key)
-    assert theirs.get_bytes(record.outputs["small"].sha256) == b"small"
-    assert not theirs.local.has(record.outputs["large"].sha256)
-    assert theirs.has(record.outputs["large"].sha256)
+    record = record_of(
+        1, small=machine_a.put_bytes(b"small"), large=machine_a.put_bytes(payload(1, SMALL_BLOB_SIZE + 1))
+    )
+    machine_a.put_record(record)
+    machine_a.finish()
+    machine_b.get_record(record.recipe.key)
+    assert machine_b.get_bytes(record.outputs["small"].sha256) == b"small"
+    assert not machine_b.local.has(record.outputs["large"].sha256)
+    assert machine_b.has(record.outputs["large"].sha256)
 
 
 def test_transfers_only_missing_chunks(
-    mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf, payload: Payload
+    machine_a: LayeredStore, machine_b: LayeredStore, team: MemoryTransport, record_of: RecordOf, payload: Payload
 ) -> None:
     old = payload(1, 8 * MIB)
     new = old[: 3 * MIB] + payload(2, MIB) + old[4 * MIB :]
     for number, data in enumerate((old, new)):
-        record = record_of(number, plan=mine.put_bytes(data))
+        record = record_of(number, plan=machine_a.put_bytes(data))
         team.calls.clear()
-        mine.put_record(record)
-        mine.finish()
-        sent = moved(team, "put")
+        machine_a.put_record(record)
+        machine_a.finish()
+        sent = moved_bytes(team, "put")
         team.calls.clear()
-        theirs.get_record(record.recipe.key)
-        assert theirs.get_bytes(record.outputs["plan"].sha256) == data
-        fetched = moved(team, "get")
+        machine_b.get_record(record.recipe.key)
+        assert machine_b.get_bytes(record.outputs["plan"].sha256) == data
+        fetched = moved_bytes(team, "get")
     assert sent < 2.8 * MIB, "a changed MiB, and the chunks at its ends"
     assert fetched < 2.8 * MIB
 
 
 def test_an_interrupted_download_continues_where_it_stopped(
-    mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf, payload: Payload
+    machine_a: LayeredStore, machine_b: LayeredStore, team: MemoryTransport, record_of: RecordOf, payload: Payload
 ) -> None:
-    record = record_of(1, plan=mine.put_bytes(payload(1, 8 * MIB)))
-    mine.put_record(record)
-    mine.finish()
-    (parts,) = theirs.readers[0].find(record.recipe.key).files_by_blob.values()  # type: ignore[union-attr]
+    record = record_of(1, plan=machine_a.put_bytes(payload(1, 8 * MIB)))
+    machine_a.put_record(record)
+    machine_a.finish()
+    (parts,) = machine_b.readers[0].find(record.recipe.key).files_by_blob.values()  # type: ignore[union-attr]
     removed = team.entries.pop(("cas", parts[-1].sha256))
-    theirs.get_record(record.recipe.key)
+    machine_b.get_record(record.recipe.key)
     with pytest.raises(BlobMissing):
-        theirs.get_bytes(record.outputs["plan"].sha256)
+        machine_b.get_bytes(record.outputs["plan"].sha256)
     team.entries["cas", parts[-1].sha256] = removed
     team.calls.clear()
-    reopened = layered(theirs.local.root, team)
+    reopened = layered(machine_b.local.root, team)
     reopened.get_record(record.recipe.key)
     assert reopened.get_bytes(record.outputs["plan"].sha256) == payload(1, 8 * MIB)
-    assert moved(team, "get") < 2 * MIB
+    assert moved_bytes(team, "get") < 2 * MIB
 
 
 def test_reports_a_removed_blob_as_missing(
-    mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf
+    machine_a: LayeredStore, machine_b: LayeredStore, team: MemoryTransport, record_of: RecordOf
 ) -> None:
-    record = record_of(1, plan=mine.put_bytes(PLAN))
-    mine.put_record(record)
-    mine.finish()
-    theirs.get_record(record.recipe.key)
+    record = record_of(1, plan=machine_a.put_bytes(PLAN))
+    machine_a.put_record(record)
+    machine_a.finish()
+    machine_b.get_record(record.recipe.key)
     sha256 = record.outputs["plan"].sha256
     del team.entries["cas", sha256]
-    assert theirs.has(sha256), "the record says so"
+    assert machine_b.has(sha256), "the record says so"
     with pytest.raises(BlobMissing):
-        theirs.get_bytes(sha256)
-    assert not theirs.has(sha256)
-    assert theirs.reports()[0].blobs_gone == 1
+        machine_b.get_bytes(sha256)
+    assert not machine_b.has(sha256)
+    assert machine_b.reports()[0].blobs_gone == 1
 
 
 class Damaging(MemoryTransport):
@@ -220,23 +229,26 @@ def test_a_damaged_remote_entry_counts_as_missing(
     tmp_path: Path, record_of: RecordOf, damaged_kind: Kind, damage: Callable[[bytes], bytes]
 ) -> None:
     team = Damaging(lambda kind, name, data: damage(data) if kind == damaged_kind else data)
-    mine, theirs = layered(tmp_path / "mine", team), layered(tmp_path / "theirs", team)
-    record = record_of(1, plan=mine.put_bytes(PLAN))
-    mine.put_record(record)
-    mine.finish()
-    if theirs.get_record(record.recipe.key) is not None:
-        assert damaged_kind == "cas", "the document was part of the entry"
+    machine_a, machine_b = layered(tmp_path / "machine_a", team), layered(tmp_path / "machine_b", team)
+    record = record_of(1, plan=machine_a.put_bytes(PLAN))
+    machine_a.put_record(record)
+    machine_a.finish()
+    found = machine_b.get_record(record.recipe.key)
+    if damaged_kind == "ac":
+        assert found is None
+    else:
+        assert found is not None, "the document is part of the entry"
         with pytest.raises(BlobMissing):
-            theirs.get_bytes(record.outputs["plan"].sha256)
+            machine_b.get_bytes(record.outputs["plan"].sha256)
     assert team.damaged
 
 
 def test_does_not_use_chunks_of_another_blob(
-    mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf, payload: Payload
+    machine_a: LayeredStore, machine_b: LayeredStore, team: MemoryTransport, record_of: RecordOf, payload: Payload
 ) -> None:
-    record = record_of(1, plan=mine.put_bytes(payload(1, 3 * MIB)))
-    mine.put_record(record)
-    mine.finish()
+    record = record_of(1, plan=machine_a.put_bytes(payload(1, 3 * MIB)))
+    machine_a.put_record(record)
+    machine_a.finish()
     key = record.recipe.key
     entry = action_result.ActionResult.from_bytes(team.entries["ac", key])
     document = entry.document
@@ -245,11 +257,11 @@ def test_does_not_use_chunks_of_another_blob(
     assert document is not None
     forged = action_result.record_entry(document, {blob: (chunks[1], chunks[0], *chunks[2:])})
     team.entries["ac", key] = forged.to_bytes()
-    assert theirs.get_record(key) is not None
+    assert machine_b.get_record(key) is not None
     with pytest.raises(BlobMissing):
-        theirs.get_bytes(blob)
-    assert not theirs.local.has(blob)
-    assert not theirs.has(blob)
+        machine_b.get_bytes(blob)
+    assert not machine_b.local.has(blob)
+    assert not machine_b.has(blob)
 
 
 @pytest.mark.parametrize(
@@ -261,13 +273,13 @@ def test_does_not_use_chunks_of_another_blob(
     ids=["petabytes", "not the output"],
 )
 def test_an_entry_that_does_not_match_its_record_is_a_miss(
-    mine: LayeredStore,
-    theirs: LayeredStore,
+    machine_a: LayeredStore,
+    machine_b: LayeredStore,
     team: MemoryTransport,
     record_of: RecordOf,
     wrong_outputs: dict[str, Output],
 ) -> None:
-    record = record_of(1, plan=mine.put_bytes(PLAN))
+    record = record_of(1, plan=machine_a.put_bytes(PLAN))
     text = Record(record.recipe, wrong_outputs).to_bytes()
     document = Output(hashlib.sha256(text).hexdigest(), len(text))
     team.entries["cas", document.sha256] = text
@@ -275,7 +287,7 @@ def test_an_entry_that_does_not_match_its_record_is_a_miss(
     for parts in ((), (Output(blob, 4),), (Output(blob, 1 << 50),)):
         entry = action_result.record_entry(document, {blob: parts} if parts else {})
         team.entries["ac", record.recipe.key] = entry.to_bytes()
-        assert theirs.get_record(record.recipe.key) is None
+        assert machine_b.get_record(record.recipe.key) is None
 
 
 def test_asks_remotes_in_order_and_uses_the_first_hit(tmp_path: Path, record_of: RecordOf) -> None:
@@ -307,6 +319,8 @@ def test_fetches_a_missing_blob_from_the_next_remote(tmp_path: Path, record_of: 
 
 
 class Down(MemoryTransport):
+    """A remote whose server does not answer."""
+
     def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
         self.calls.append(("get", kind, name, 0))
         raise RemoteDown("nobody is there")
@@ -323,7 +337,7 @@ def test_skips_a_remote_that_is_down(tmp_path: Path, record_of: RecordOf) -> Non
     other.put_record(record)
     other.finish()
     assert store.get_record(record.recipe.key) is not None
-    own = record_of(2, plan=store.put_bytes(b"mine"))
+    own = record_of(2, plan=store.put_bytes(b"machine_a"))
     store.put_record(own)
     store.finish()
     assert down.calls
@@ -332,47 +346,47 @@ def test_skips_a_remote_that_is_down(tmp_path: Path, record_of: RecordOf) -> Non
 
 
 def test_uses_the_engine_that_another_machine_stored_first(
-    mine: LayeredStore, theirs: LayeredStore, record_of: RecordOf
+    machine_a: LayeredStore, machine_b: LayeredStore, record_of: RecordOf
 ) -> None:
-    first = record_of(1, who="them", plan=theirs.put_bytes(b"their plan"))
-    assert mine.get_record(first.recipe.key) is None
-    theirs.put_record(first)
-    theirs.finish()
-    won = mine.put_record(record_of(1, who="me", plan=mine.put_bytes(b"my plan")))
-    assert won.provenance["who"] == "them"
-    assert mine.get_bytes(won.outputs["plan"].sha256) == b"their plan"
+    first = record_of(1, who="b", plan=machine_b.put_bytes(b"plan of b"))
+    assert machine_a.get_record(first.recipe.key) is None
+    machine_b.put_record(first)
+    machine_b.finish()
+    won = machine_a.put_record(record_of(1, who="a", plan=machine_a.put_bytes(b"plan of a")))
+    assert won.provenance["who"] == "b"
+    assert machine_a.get_bytes(won.outputs["plan"].sha256) == b"plan of b"
 
 
 def test_never_replaces_a_valid_record_of_a_remote(
-    mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf
+    machine_a: LayeredStore, machine_b: LayeredStore, team: MemoryTransport, record_of: RecordOf
 ) -> None:
-    first = record_of(1, who="them", plan=theirs.put_bytes(b"plan"))
-    theirs.put_record(first)
-    theirs.finish()
+    first = record_of(1, who="b", plan=machine_b.put_bytes(b"plan"))
+    machine_b.put_record(first)
+    machine_b.finish()
     before = team.entries["ac", first.recipe.key]
-    forced = mine.put_record(record_of(1, who="me", plan=mine.put_bytes(b"another plan")), replace=True)
-    mine.finish()
-    assert forced.provenance["who"] == "me"
+    forced = machine_a.put_record(record_of(1, who="a", plan=machine_a.put_bytes(b"another plan")), replace=True)
+    machine_a.finish()
+    assert forced.provenance["who"] == "a"
     assert team.entries["ac", first.recipe.key] == before
-    assert mine.reports()[0].lost_races == 1
+    assert machine_a.reports()[0].lost_races == 1
 
 
 def test_replaces_an_unusable_remote_entry(
-    mine: LayeredStore, team: MemoryTransport, theirs: LayeredStore, record_of: RecordOf
+    machine_a: LayeredStore, team: MemoryTransport, machine_b: LayeredStore, record_of: RecordOf
 ) -> None:
-    record = record_of(1, plan=mine.put_bytes(PLAN))
+    record = record_of(1, plan=machine_a.put_bytes(PLAN))
     team.entries["ac", record.recipe.key] = b"{"
-    mine.put_record(record)
-    mine.finish()
-    assert theirs.get_record(record.recipe.key) is not None
+    machine_a.put_record(record)
+    machine_a.finish()
+    assert machine_b.get_record(record.recipe.key) is not None
 
 
 def test_a_read_only_store_writes_nothing(
-    mine: LayeredStore, team: MemoryTransport, tmp_path: Path, record_of: RecordOf
+    machine_a: LayeredStore, team: MemoryTransport, tmp_path: Path, record_of: RecordOf
 ) -> None:
-    record = record_of(1, plan=mine.put_bytes(PLAN))
-    mine.put_record(record)
-    mine.finish()
+    record = record_of(1, plan=machine_a.put_bytes(PLAN))
+    machine_a.put_record(record)
+    machine_a.finish()
     reader = layered(tmp_path / "asking", team)
     reader.begin_read_only()
     assert reader.get_record(record.recipe.key) is not None
@@ -381,28 +395,28 @@ def test_a_read_only_store_writes_nothing(
 
 
 def test_looks_up_several_records_at_once(
-    mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf
+    machine_a: LayeredStore, machine_b: LayeredStore, team: MemoryTransport, record_of: RecordOf
 ) -> None:
-    records = [record_of(number, plan=mine.put_bytes(PLAN)) for number in range(20)]
+    records = [record_of(number, plan=machine_a.put_bytes(PLAN)) for number in range(20)]
     for record in records[:10]:
-        mine.put_record(record)
-    mine.finish()
-    theirs.prefetch_records(record.recipe.key for record in records)
+        machine_a.put_record(record)
+    machine_a.finish()
+    machine_b.prefetch_records(record.recipe.key for record in records)
     team.calls.clear()
-    found = [theirs.get_record(record.recipe.key) for record in records]
+    found = [machine_b.get_record(record.recipe.key) for record in records]
     assert [record is not None for record in found] == [True] * 10 + [False] * 10
     assert not team.calls
-    mine.put_record(records[15])
-    mine.finish()
-    assert theirs.get_record(records[15].recipe.key) is not None, "a missing record is requested again"
+    machine_a.put_record(records[15])
+    machine_a.finish()
+    assert machine_b.get_record(records[15].recipe.key) is not None, "a missing record is requested again"
 
 
 def test_reads_from_remotes_if_the_local_store_cannot_be_written(
-    mine: LayeredStore, team: MemoryTransport, tmp_path: Path, record_of: RecordOf, payload: Payload
+    machine_a: LayeredStore, team: MemoryTransport, tmp_path: Path, record_of: RecordOf, payload: Payload
 ) -> None:
-    record = record_of(1, plan=mine.put_bytes(payload(1, 2 * MIB)))
-    mine.put_record(record)
-    mine.finish()
+    record = record_of(1, plan=machine_a.put_bytes(payload(1, 2 * MIB)))
+    machine_a.put_record(record)
+    machine_a.finish()
     store = layered(Path("/proc/trtbuild-cache"), team)  # not even root can create a directory there
     with pytest.raises(StoreUnavailable):
         store.put_bytes(b"x")
@@ -420,35 +434,35 @@ class WriteOnce(MemoryTransport):
 
 
 def test_an_entry_whose_only_chunk_is_another_blob_is_a_miss(
-    mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf
+    machine_a: LayeredStore, machine_b: LayeredStore, team: MemoryTransport, record_of: RecordOf
 ) -> None:
-    record = record_of(1, plan=mine.put_bytes(PLAN))
-    mine.put_record(record)
-    mine.finish()
+    record = record_of(1, plan=machine_a.put_bytes(PLAN))
+    machine_a.put_record(record)
+    machine_a.finish()
     entry = action_result.ActionResult.from_bytes(team.entries["ac", record.recipe.key])
     zeros = bytes(len(PLAN))
     part = Output(hashlib.sha256(zeros).hexdigest(), len(zeros))
     team.entries["cas", part.sha256] = zeros
     blob = record.outputs["plan"].sha256
-    files = [(path, part) if path == f"blob/{blob}" else (path, file) for path, file in entry.files]
-    files = [(f"blob/{blob}/0" if file == part else path, file) for path, file in files]
+    # The entry says that the blob has one chunk, which has the blob's size.
+    files = [(f"blob/{blob}/0", part) if path == f"blob/{blob}" else (path, file) for path, file in entry.files]
     team.entries["ac", record.recipe.key] = action_result.ActionResult(tuple(files)).to_bytes()
-    assert theirs.get_record(record.recipe.key) is None
-    assert not theirs.has(blob)
+    assert machine_b.get_record(record.recipe.key) is None
+    assert not machine_b.has(blob)
 
 
 def test_does_not_use_records_of_a_write_only_remote(
     tmp_path: Path, team: MemoryTransport, record_of: RecordOf
 ) -> None:
-    theirs = layered(tmp_path / "theirs", team)
-    theirs.put_record(record_of(1, who="them", plan=theirs.put_bytes(b"their plan")))
-    theirs.finish()
-    mine = LayeredStore(LocalStore(tmp_path / "mine"), (), [RemoteStore(team, "dump")])
-    own = mine.put_record(record_of(1, who="me", plan=mine.put_bytes(b"my plan")))
-    mine.finish()
-    assert mine.reports()[0].lost_races == 1
-    kept = mine.local.get_record(own.recipe.key)
-    assert kept is not None and kept.provenance["who"] == "me"
+    machine_b = layered(tmp_path / "machine_b", team)
+    machine_b.put_record(record_of(1, who="b", plan=machine_b.put_bytes(b"plan of b")))
+    machine_b.finish()
+    machine_a = LayeredStore(LocalStore(tmp_path / "machine_a"), (), [RemoteStore(team, "dump")])
+    own = machine_a.put_record(record_of(1, who="a", plan=machine_a.put_bytes(b"plan of a")))
+    machine_a.finish()
+    assert machine_a.reports()[0].lost_races == 1
+    kept = machine_a.local.get_record(own.recipe.key)
+    assert kept is not None and kept.provenance["who"] == "a"
 
 
 @pytest.mark.parametrize("existing_entry", [b"{", None], ids=["invalid entry", "without its document"])
@@ -456,48 +470,48 @@ def test_a_failed_upload_is_not_reported_as_sent(
     tmp_path: Path, record_of: RecordOf, existing_entry: bytes | None
 ) -> None:
     team = WriteOnce()
-    mine = layered(tmp_path / "mine", team)
-    record = record_of(1, plan=mine.put_bytes(PLAN))
+    machine_a = layered(tmp_path / "machine_a", team)
+    record = record_of(1, plan=machine_a.put_bytes(PLAN))
     without_document = action_result.record_entry(Output("0" * 64, 10), {}).to_bytes()
     team.entries["ac", record.recipe.key] = existing_entry or without_document
-    mine.put_record(record)
-    mine.finish()
-    report = mine.reports()[0]
+    machine_a.put_record(record)
+    machine_a.finish()
+    report = machine_a.reports()[0]
     assert (report.records_sent, report.records_not_sent) == (0, 1)
 
 
 def test_uploads_a_blob_again_that_is_damaged_in_the_remote(
-    mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, tmp_path: Path, record_of: RecordOf
+    machine_a: LayeredStore, machine_b: LayeredStore, team: MemoryTransport, record_of: RecordOf
 ) -> None:
-    record = record_of(1, plan=mine.put_bytes(PLAN))
-    mine.put_record(record)
-    mine.finish()
+    record = record_of(1, plan=machine_a.put_bytes(PLAN))
+    machine_a.put_record(record)
+    machine_a.finish()
     blob = record.outputs["plan"].sha256
     team.entries["cas", blob] = bytes(len(PLAN))
-    assert theirs.get_record(record.recipe.key) is not None
+    assert machine_b.get_record(record.recipe.key) is not None
     with pytest.raises(BlobMissing):
-        theirs.get_bytes(blob)
-    theirs.put_bytes(PLAN)
-    theirs.put_record(record, replace=True)
-    theirs.finish()
+        machine_b.get_bytes(blob)
+    machine_b.put_bytes(PLAN)
+    machine_b.put_record(record, replace=True)
+    machine_b.finish()
     assert team.entries["cas", blob] == PLAN
 
 
 def test_shares_the_engine_that_replaces_a_damaged_one(
-    mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, tmp_path: Path, record_of: RecordOf
+    machine_a: LayeredStore, machine_b: LayeredStore, team: MemoryTransport, tmp_path: Path, record_of: RecordOf
 ) -> None:
-    record = record_of(1, who="me", plan=mine.put_bytes(PLAN))
-    mine.put_record(record)
-    mine.finish()
+    record = record_of(1, who="a", plan=machine_a.put_bytes(PLAN))
+    machine_a.put_record(record)
+    machine_a.finish()
     team.entries["cas", record.outputs["plan"].sha256] = bytes(len(PLAN))
-    assert theirs.get_record(record.recipe.key) is not None
+    assert machine_b.get_record(record.recipe.key) is not None
     with pytest.raises(BlobMissing):
-        theirs.fetch([record.outputs["plan"].sha256])
-    theirs.put_record(record_of(1, who="them", plan=theirs.put_bytes(b"another plan")), replace=True)
-    theirs.finish()
+        machine_b.fetch([record.outputs["plan"].sha256])
+    machine_b.put_record(record_of(1, who="b", plan=machine_b.put_bytes(b"another plan")), replace=True)
+    machine_b.finish()
     third = layered(tmp_path / "third", team)
     found = third.get_record(record.recipe.key)
-    assert found is not None and found.provenance["who"] == "them"
+    assert found is not None and found.provenance["who"] == "b"
     assert third.get_bytes(found.outputs["plan"].sha256) == b"another plan"
 
 
@@ -511,57 +525,61 @@ class SlowTransport(MemoryTransport):
 
 def test_several_threads_fetch_blobs_that_are_missing_locally(tmp_path: Path, record_of: RecordOf) -> None:
     team = SlowTransport()
-    mine = layered(tmp_path / "mine", team)
-    blobs = [mine.put_bytes(bytes([number]) * (SMALL_BLOB_SIZE + 1)) for number in range(4)]
+    machine_a = layered(tmp_path / "machine_a", team)
+    blobs = [machine_a.put_bytes(bytes([number]) * (SMALL_BLOB_SIZE + 1)) for number in range(4)]
     record = record_of(1, **{f"o{number}": blob for number, blob in enumerate(blobs)})
-    mine.put_record(record)
-    mine.finish()
-    reopened = layered(tmp_path / "mine", team)
+    machine_a.put_record(record)
+    machine_a.finish()
+    reopened = layered(tmp_path / "machine_a", team)
     assert reopened.get_record(record.recipe.key) is not None
     for blob in blobs:
-        (tmp_path / "mine" / "cas" / blob.sha256[:2] / blob.sha256).unlink()
+        (tmp_path / "machine_a" / "cas" / blob.sha256[:2] / blob.sha256).unlink()
     with ThreadPoolExecutor(len(blobs)) as pool:
         found = list(pool.map(lambda blob: reopened.get_bytes(blob.sha256), blobs))
     assert [data[0] for data in found] == [0, 1, 2, 3]
-    assert reopened.source_of(record.recipe.key) == "team"
+    assert reopened.source_of(record.recipe.key) == "team0"
 
 
-def test_caches_inlined_documents_up_to_a_limit(
-    mine: LayeredStore, theirs: LayeredStore, record_of: RecordOf, monkeypatch: pytest.MonkeyPatch
+def test_keeps_the_contents_of_entries_in_memory_up_to_a_limit(
+    machine_a: LayeredStore, machine_b: LayeredStore, record_of: RecordOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "_MAX_CONTENTS_SIZE", 1000)
-    records = [record_of(number, note=mine.put_bytes(b"%d" % number * 500)) for number in range(9)]
+    records = [record_of(number, note=machine_a.put_bytes(b"%d" % number * 500)) for number in range(9)]
     for record in records:
-        mine.put_record(record)
-    mine.finish()
+        machine_a.put_record(record)
+    machine_a.finish()
     for record in records:
-        assert theirs.get_record(record.recipe.key) is not None
-        assert theirs.get_bytes(record.outputs["note"].sha256)
-    known = theirs.readers[0]._files._contents
-    assert 0 < sum(map(len, known.values())) <= 1000
+        assert machine_b.get_record(record.recipe.key) is not None
+        assert machine_b.get_bytes(record.outputs["note"].sha256)
+    contents = machine_b.readers[0]._files._contents
+    assert 0 < sum(map(len, contents.values())) <= 1000
 
 
 def test_a_forced_package_replaces_the_remote_one(
-    mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf
+    machine_a: LayeredStore, machine_b: LayeredStore, team: MemoryTransport, record_of: RecordOf
 ) -> None:
-    old = theirs.put_record(record_of(1, stage="package", index=theirs.put_bytes(b"of their engine")))
-    theirs.finish()
-    new = mine.put_record(record_of(1, stage="package", index=mine.put_bytes(b"of ours")), replace=True)
-    mine.finish()
-    assert mine.local.get_record(new.recipe.key) == new
-    third = layered(theirs.local.root.parent / "third", team)
+    old = machine_b.put_record(record_of(1, stage="package", index=machine_b.put_bytes(b"of the engine of b")))
+    machine_b.finish()
+    new = machine_a.put_record(
+        record_of(1, stage="package", index=machine_a.put_bytes(b"of the engine of a")), replace=True
+    )
+    machine_a.finish()
+    assert machine_a.local.get_record(new.recipe.key) == new
+    third = layered(machine_b.local.root.parent / "third", team)
     found = third.get_record(old.recipe.key)
     assert found is not None and found.outputs == new.outputs
 
 
 def test_keeps_its_own_package_if_the_remote_one_cannot_be_replaced(tmp_path: Path, record_of: RecordOf) -> None:
     team = WriteOnce()
-    theirs, mine = layered(tmp_path / "theirs", team), layered(tmp_path / "mine", team)
-    theirs.put_record(record_of(1, stage="package", index=theirs.put_bytes(b"of their engine")))
-    theirs.finish()
-    new = mine.put_record(record_of(1, stage="package", index=mine.put_bytes(b"of ours")), replace=True)
-    mine.finish()
-    assert mine.local.get_record(new.recipe.key) == new
+    machine_b, machine_a = layered(tmp_path / "machine_b", team), layered(tmp_path / "machine_a", team)
+    machine_b.put_record(record_of(1, stage="package", index=machine_b.put_bytes(b"of the engine of b")))
+    machine_b.finish()
+    new = machine_a.put_record(
+        record_of(1, stage="package", index=machine_a.put_bytes(b"of the engine of a")), replace=True
+    )
+    machine_a.finish()
+    assert machine_a.local.get_record(new.recipe.key) == new
 
 
 class Stuck(MemoryTransport):
@@ -579,53 +597,54 @@ class Stuck(MemoryTransport):
 
 def test_a_lookup_does_not_wait_for_an_upload(tmp_path: Path, record_of: RecordOf, payload: Payload) -> None:
     team = Stuck()
-    mine = layered(tmp_path / "mine", team)
-    mine.put_record(record_of(1, stage="trace", plan=mine.put_bytes(payload(1, 16 * MIB))))
+    machine_a = layered(tmp_path / "machine_a", team)
+    machine_a.put_record(record_of(1, stage="trace", plan=machine_a.put_bytes(payload(1, 16 * MIB))))
     for _ in range(4):
         assert team.begun.acquire(timeout=30), "all connections are busy with the upload"
-    mine.prefetch_records([record_of(2).recipe.key])
-    assert mine.uploads.unsent_count == 1
+    machine_a.prefetch_records([record_of(2).recipe.key])
+    assert machine_a.uploads.unsent_count == 1
     team.may_continue.set()
-    mine.finish()
-    assert mine.reports()[0].records_sent == 1
+    machine_a.finish()
+    assert machine_a.reports()[0].records_sent == 1
 
 
 def test_uploads_a_package_only_if_the_remote_has_its_engines(
     tmp_path: Path, team: MemoryTransport, record_of: RecordOf
 ) -> None:
-    theirs, mine = layered(tmp_path / "theirs", team), layered(tmp_path / "mine", team)
-    engine = theirs.put_record(record_of(1, who="them", plan=theirs.put_bytes(b"their plan")))
-    theirs.finish()
-    mine.put_record(record_of(1, who="me", plan=mine.put_bytes(b"my plan")), replace=True)
+    machine_b, machine_a = layered(tmp_path / "machine_b", team), layered(tmp_path / "machine_a", team)
+    engine = machine_b.put_record(record_of(1, who="b", plan=machine_b.put_bytes(b"plan of b")))
+    machine_b.finish()
+    machine_a.put_record(record_of(1, who="a", plan=machine_a.put_bytes(b"plan of a")), replace=True)
     package = Record(
-        Recipe("package", 1, (("engines", {"all@ada": engine.recipe.key}),)), {"index": mine.put_bytes(b"of my plan")}
+        Recipe("package", 1, (("engines", {"all@ada": engine.recipe.key}),)),
+        {"index": machine_a.put_bytes(b"of plan of a")},
     )
-    mine.put_record(package, replace=True)
-    mine.finish()
+    machine_a.put_record(package, replace=True)
+    machine_a.finish()
     assert ("ac", package.recipe.key) not in team.entries
-    mine.put_record(package, replace=True)
-    theirs.put_record(
-        their_package := Record(package.recipe, {"index": theirs.put_bytes(b"of their plan")}), replace=True
+    machine_a.put_record(package, replace=True)
+    machine_b.put_record(
+        package_of_b := Record(package.recipe, {"index": machine_b.put_bytes(b"of plan of b")}), replace=True
     )
-    theirs.finish()
+    machine_b.finish()
     found = layered(tmp_path / "third", team).get_record(package.recipe.key)
-    assert found is not None and found.outputs == their_package.outputs
+    assert found is not None and found.outputs == package_of_b.outputs
 
 
 def test_a_record_that_cannot_be_read_locally_counts_as_not_sent(
-    mine: LayeredStore, theirs: LayeredStore, team: MemoryTransport, record_of: RecordOf
+    machine_a: LayeredStore, machine_b: LayeredStore, team: MemoryTransport, record_of: RecordOf
 ) -> None:
-    record = mine.local.put_record(record_of(1, plan=mine.put_bytes(PLAN)))
-    path = mine.local.root / "ac" / record.recipe.key[:2] / record.recipe.key
+    record = machine_a.local.put_record(record_of(1, plan=machine_a.put_bytes(PLAN)))
+    path = machine_a.local.root / "ac" / record.recipe.key[:2] / record.recipe.key
     entry = action_result.ActionResult.from_bytes(path.read_bytes())
     path.unlink()
-    path.write_bytes(action_result.ActionResult(entry.files[:1]).to_bytes())
-    mine.uploads.add(record.recipe.key)
-    mine.finish()
-    assert mine.reports()[0].records_not_sent == 1
+    path.write_bytes(action_result.ActionResult(entry.files[:1]).to_bytes())  # only the document: the plan is missing
+    machine_a.uploads.add(record.recipe.key)
+    machine_a.finish()
+    assert machine_a.reports()[0].records_not_sent == 1
 
 
-def test_only_reading_uploads_nothing_and_selects_the_remotes(tmp_path: Path, record_of: RecordOf) -> None:
+def test_without_uploads_sends_nothing_and_reads_only_the_given_remotes(tmp_path: Path, record_of: RecordOf) -> None:
     first, second = MemoryTransport(), MemoryTransport()
     other = layered(tmp_path / "other", first)
     record = record_of(1, plan=other.put_bytes(PLAN))
@@ -651,13 +670,13 @@ class LastWriteStays(MemoryTransport):
 
     def __init__(self) -> None:
         super().__init__()
-        self.both = threading.Barrier(2)
-        self.first = 0
+        self.barrier = threading.Barrier(2)
+        self.created_count = 0
 
     def put(self, kind: Kind, name: str, data: bytes | memoryview, *, once: bool) -> bool:
         if kind == "ac" and once and (kind, name) not in self.entries:
-            self.both.wait(10)  # both writers have found no entry
-            self.first += 1
+            self.barrier.wait(10)  # both writers have found no entry
+            self.created_count += 1
             return super().put(kind, name, data, once=False)
         return super().put(kind, name, data, once=once)
 
@@ -675,7 +694,7 @@ def test_two_simultaneous_first_writers_end_with_one_engine(tmp_path: Path, reco
         thread.start()
     for thread in threads:
         thread.join()
-    assert team.first == 2, "both got the answer that they were first"
+    assert team.created_count == 2, "both writers got the answer that they have created the entry"
     key = record_of(1).recipe.key
     kept = [store.local.get_record(key) for store in stores]
     assert kept[0] is not None and kept[0] == kept[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import random
 import subprocess
@@ -25,7 +24,6 @@ def test_golden_boundaries() -> None:
     data = random.Random(20240229).randbytes(4 * MIB)
     sizes = lengths(data)
     assert sum(sizes) == len(data)
-    assert hashlib.sha256(repr(sizes).encode()).hexdigest() == GOLDEN_SHA256
     assert sizes == GOLDEN
 
 
@@ -37,16 +35,15 @@ GOLDEN = [
     225159,
 ]
 # fmt: on
-GOLDEN_SHA256 = "ac175f3e7566f4363e95963802cb5cac0e45812cd37a124148dff2fbed5f77b0"
 
 
 def test_boundaries_are_the_same_in_another_process() -> None:
     code = (
         "import random; from trtbuild.store.local.chunking import chunk_bounds;"
-        "print([n for _, n in chunk_bounds(memoryview(random.Random(5).randbytes(3 << 20)))])"
+        "print([length for _, length in chunk_bounds(memoryview(random.Random(5).randbytes(3 << 20)))])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.strip() == str(lengths(random.Random(5).randbytes(3 * MIB)))
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert process.stdout.strip() == str(lengths(random.Random(5).randbytes(3 * MIB)))
 
 
 def test_the_pure_python_implementation_has_the_same_boundaries() -> None:
@@ -92,6 +89,8 @@ def test_the_window_size_does_not_change_the_chunks(size: int, read_size: int | 
 
 
 class ShortReads(io.BytesIO):
+    """A file whose reads return at most `limit` bytes."""
+
     def __init__(self, data: bytes, limit: int) -> None:
         super().__init__(data)
         self._limit = limit
@@ -100,31 +99,31 @@ class ShortReads(io.BytesIO):
         return super().readinto(buffer[: self._limit])
 
 
-def test_importing_the_cutter_prints_nothing() -> None:
-    code = (
+def test_importing_fastcdc_prints_nothing() -> None:
+    code = (  # fastcdc has no compiled part here
         "import sys; sys.modules['fastcdc.fastcdc_cy'] = None;"
         "from trtbuild.store.local.chunking import chunk_bounds; list(chunk_bounds(memoryview(bytes(100))))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout == ""
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert process.stdout == ""
 
 
-def test_threads_that_import_the_cutter_at_once_restore_standard_output() -> None:
+def test_threads_that_import_fastcdc_at_once_restore_standard_output() -> None:
     program = """
 import sys, threading
 sys.setswitchinterval(1e-6)
 from trtbuild.store.local import chunking
-before, together = sys.stdout, threading.Barrier(8)
-def first():
-    together.wait()
+before, barrier = sys.stdout, threading.Barrier(8)
+def import_at_once():
+    barrier.wait()
     chunking._import_fastcdc()
 for _ in range(20):
     chunking._import_fastcdc.cache_clear()
-    threads = [threading.Thread(target=first) for _ in range(8)]
+    threads = [threading.Thread(target=import_at_once) for _ in range(8)]
     [thread.start() for thread in threads]
     [thread.join() for thread in threads]
     assert sys.stdout is before
 print("right")
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout == "right\n"
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert process.stdout == "right\n"

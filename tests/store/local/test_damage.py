@@ -25,6 +25,8 @@ KINDS = ["small blob", "chunk", "chunk list", "record entry", "document"]
 def target(
     local: LocalStore, record_of: Callable[..., Record], payload: Callable[..., bytes], entry_path: Callable[..., Path]
 ) -> Callable[[str], tuple[Record, Path]]:
+    """A function that puts a record. It returns the record, and the path of one of its entries, by its kind in `KINDS`."""
+
     def choose(kind: str) -> tuple[Record, Path]:
         plan, info = local.put_bytes(payload(1, 2 * MIB)), local.put_bytes(b"information")
         record = local.put_record(record_of(1, plan=plan, info=info))
@@ -42,7 +44,7 @@ def target(
     return choose
 
 
-def use(store: LocalStore, record: Record, contents: dict[str, bytes], out: Path) -> bool:
+def is_complete(store: LocalStore, record: Record, contents: dict[str, bytes], out: Path) -> bool:
     """Whether the record is complete. Checks that everything that the store returns is correct."""
     try:
         found = store.get_record(record.recipe.key)
@@ -59,13 +61,14 @@ def use(store: LocalStore, record: Record, contents: dict[str, bytes], out: Path
 
 
 def assert_repaired(store: LocalStore, record: Record, contents: dict[str, bytes], out: Path) -> None:
-    for _ in range(4):
-        if use(store, record, contents, out):
+    """Check that the record is complete after its blobs and the record were put again."""
+    for _ in range(4):  # one attempt may find one damaged entry only
+        if is_complete(store, record, contents, out):
             break
         for data in contents.values():
             store.put_bytes(data)
         store.put_record(record)
-    assert use(store, record, contents, out)
+    assert is_complete(store, record, contents, out)
     assert verify(store).damage == ()
 
 
@@ -85,11 +88,12 @@ def test_never_returns_a_damaged_entry_and_repairs_it(
     path.write_bytes(DAMAGES[damage](intact))
     assert path.read_bytes() != intact
     contents = {"plan": payload(1, 2 * MIB), "info": b"information"}
-    usable = use(LocalStore(local.root), record, contents, tmp_path / "out")
+    is_usable = is_complete(LocalStore(local.root), record, contents, tmp_path / "out")
     if kind != "record entry":  # in a record entry, a changed bit may be harmless
-        assert usable == (kind == "chunk list" and damage == "a newline long")
-    if usable:
-        verify(local)
+        is_harmless = kind == "chunk list" and damage == "a newline long"  # white space at the end of JSON
+        assert is_usable == is_harmless
+    if is_usable:
+        verify(local)  # `verify` may move an entry to quarantine that a reader accepts
     assert_repaired(LocalStore(local.root), record, contents, tmp_path / "out")
 
 
@@ -120,11 +124,11 @@ def test_quarantines_entries_that_are_not_files(
     contents = {"plan": payload(1, 2 * MIB), "info": b"information"}
     verify(local, quarantine=False)
     collect(local)
-    assert not use(LocalStore(local.root), record, contents, tmp_path / "out")
+    assert not is_complete(LocalStore(local.root), record, contents, tmp_path / "out")
     assert_repaired(LocalStore(local.root), record, contents, tmp_path / "out")
     assert Path("/etc/passwd").stat().st_mtime_ns == before, "nothing is touched through a link"
     assert any((local.root / "quarantine").iterdir())
-    assert collect(local, quarantine_age_s=-60.0).leftovers_removed > 0
+    assert collect(local, quarantine_age_s=-60.0).leftovers_removed > 0  # every entry of the quarantine counts as old
     assert not any((local.root / "quarantine").iterdir())
 
 

@@ -30,19 +30,19 @@ MAX_FAULTY_CALLS = 10**6 if int(os.environ.get("TRTBUILD_KILLS", "16")) >= 100 e
 
 @pytest.mark.parametrize("operation", [*OPERATIONS, *REMOTE_OPERATIONS])
 def test_reports_or_survives_an_error_of_a_writing_call(operation: str) -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "tests.faults.enumeration", "error", operation, "--at-most", str(MAX_FAULTY_CALLS)],
         cwd=Path(__file__).parents[3],
         capture_output=True,
         text=True,
         timeout=600,
     )
-    assert done.stdout, done.stderr[-4000:]
-    document = json.loads(done.stdout)
+    assert process.stdout, process.stderr[-4000:]
+    document = json.loads(process.stdout)
     (tally,) = document["tallies"]
     assert tally["findings"] == []
     assert document["total"] >= min(15, tally["calls"]), "the errors were injected"
-    assert tally["outcomes"].keys() - {"result"}, "no error was ever reported"
+    assert tally["outcomes"].keys() - {"result"}, "some errors were reported"
 
 
 @pytest.mark.parametrize("data", [b"small" * 1000, LARGE], ids=["small", "chunked"])
@@ -87,6 +87,7 @@ def test_continues_after_short_writes(
 
 @pytest.fixture
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A mounted file system in memory, with the options that the test gives."""
     with mounted(tmp_path / "disk", request.param) as place:
         yield place
 
@@ -103,16 +104,16 @@ def test_a_full_disk_is_an_error_and_a_collection_still_works(disk: Path) -> Non
     assert list((store.root / "tmp").iterdir()) == []
     assert verify(store).damage == ()
     # on the full disk, entries can still be read, and a collection works, as the hint proposes
-    ballast = disk / "rest"
-    with pytest.raises(OSError, match="No space left"), open(ballast, "wb", buffering=0) as file:
+    rest = disk / "rest"
+    with pytest.raises(OSError, match="No space left"), open(rest, "wb", buffering=0) as file:
         while True:
             file.write(bytes(4096))
     reopened = LocalStore(disk / "store")
     with reopened.session():
         assert reopened.get_record(kept.recipe.key) == kept
-    collected = collect(reopened, slack_s=-3600.0)
-    assert collected.blobs_removed > 0 and collected.records_kept == 1
-    ballast.unlink()
+    report = collect(reopened, slack_s=-3600.0)  # every entry counts as old enough
+    assert report.blobs_removed > 0 and report.records_kept == 1
+    rest.unlink()
     (disk / "ballast").unlink()
     assert reopened.get_bytes(reopened.put_bytes(LARGE).sha256) == LARGE
 

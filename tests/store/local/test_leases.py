@@ -29,17 +29,18 @@ with store.building("ab" * 32):
 
 
 def read_line_in_background(child: Any) -> tuple[threading.Thread, list[str]]:
+    """Return a thread that reads a line of the process, and a list to which the thread adds the line."""
     lines: list[str] = []
-    thread = threading.Thread(target=lambda: lines.append(child.line()), daemon=True)
+    thread = threading.Thread(target=lambda: lines.append(child.read_line()), daemon=True)
     thread.start()
     return thread, lines
 
 
 def test_only_one_process_builds_a_key_and_the_lock_ends_with_it(tmp_path: Path, child: Callable[..., Any]) -> None:
     first = child(BUILDER_PROGRAM, tmp_path)
-    assert [first.line(), first.line()] == ["ready", "building"]
+    assert [first.read_line(), first.read_line()] == ["ready", "building"]
     second = child(BUILDER_PROGRAM, tmp_path)
-    assert second.line() == "ready"
+    assert second.read_line() == "ready"
     thread, lines = read_line_in_background(second)
     thread.join(0.2)
     assert lines == []

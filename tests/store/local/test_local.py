@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Output, Record
 from trtbuild.errors import BlobMissing, EntryCorrupt, StoreUnavailable
-from trtbuild.store.local import local as local_module
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.trust.action_result import list_key
 
@@ -34,6 +35,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 
 def names(folder: Path) -> list[str]:
+    """The names in a folder, sorted."""
     return sorted(path.name for path in folder.iterdir())
 
 
@@ -99,9 +101,10 @@ def test_rejects_and_repairs_a_damaged_chunk(
     path = entry_path(local, "cas", chunk.sha256)
     overwrite(path, DAMAGES[damage](path.read_bytes()))
     with pytest.raises(EntryCorrupt if damage == "flipped" else BlobMissing):
-        local.get_bytes(output.sha256) if reading == "get_bytes" else local.copy_to(
-            output.sha256, str(tmp_path / "out")
-        )
+        if reading == "get_bytes":
+            local.get_bytes(output.sha256)
+        else:
+            local.copy_to(output.sha256, str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
     if damage == "flipped":  # a chunk of another size counts as missing
         assert [name.split("-")[1] for name in names(local.root / "quarantine")] == [chunk.sha256]
@@ -122,20 +125,14 @@ def test_rejects_a_chunk_that_shrinks_after_it_was_found(
     assert len(names(local.root / "quarantine")) == 1
 
 
-LIST_DAMAGES: dict[str, Callable[[bytes, bytes], bytes]] = {
-    **{name: lambda data, other, change=change: change(data) for name, change in DAMAGES.items()},  # type: ignore[misc]
-    "of another blob": lambda data, other: other,
-}
-
-
-@pytest.mark.parametrize("damage", LIST_DAMAGES)
+@pytest.mark.parametrize("damage", [*DAMAGES, "of another blob"])
 def test_rejects_and_repairs_a_damaged_chunk_list(
     local: LocalStore, payload: Callable[..., bytes], entry_path: EntryPath, damage: str
 ) -> None:
     data = payload(1, 3 * MIB)
     output, other = local.put_bytes(data), local.put_bytes(payload(2, 3 * MIB))
     path, other_path = (entry_path(local, "ac", list_key(blob.sha256)) for blob in (output, other))
-    overwrite(path, LIST_DAMAGES[damage](path.read_bytes(), other_path.read_bytes()))
+    overwrite(path, other_path.read_bytes() if damage == "of another blob" else DAMAGES[damage](path.read_bytes()))
     assert not local.has(output.sha256)
     with pytest.raises(BlobMissing):
         local.get_bytes(output.sha256)
@@ -217,9 +214,9 @@ def test_a_record_with_a_missing_blob_is_replaced(
     assert local.get_record(first.recipe.key) == second
 
 
-def test_a_repaired_entry_is_not_quarantined(local: LocalStore, entry_path: EntryPath) -> None:
+def test_an_entry_that_was_repaired_meanwhile_is_not_moved_to_quarantine(local: LocalStore) -> None:
     output = local.put_bytes(b"right")
-    local.entries.quarantine("cas", output.sha256, "judged by bytes that were read before")
+    local.entries.quarantine("cas", output.sha256, "wrong bytes were read before the repair")
     assert local.get_bytes(output.sha256) == b"right"
 
 
@@ -289,43 +286,36 @@ for write in (lambda: store.put_bytes(b"new"), lambda: store.building(key).__ent
     except StoreUnavailable as error:
         assert "TRTBUILD_CACHE_DIR" in error.hint, error.hint
     else:
-        raise AssertionError("written")
+        raise AssertionError("the store was written")
 print("read")
 """
 
 
-def test_reads_a_store_that_cannot_be_written(child: Callable[..., object], record_of: Callable[..., Record]) -> None:
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as folder:  # other users cannot read pytest's own directories
-        Path(folder).chmod(0o755)
-        store = LocalStore(Path(folder) / "store")
-        output = store.put_bytes(bytes(3 * MIB))
-        record = store.put_record(record_of(1, plan=output))
-        folders = [path for path in [store.root, *store.root.rglob("*")] if path.is_dir()]
-        for path in folders:
-            path.chmod(0o555)
-        done = child(READER_PROGRAM, store.root, output.sha256, record.recipe.key).finish()  # type: ignore[attr-defined]
-        for path in folders:
-            path.chmod(0o755)
-        assert done.strip() == "read"
+def test_reads_a_store_that_cannot_be_written(
+    child: Callable[..., Any], record_of: Callable[..., Record], open_to_all: Path
+) -> None:
+    store = LocalStore(open_to_all / "store")
+    output = store.put_bytes(bytes(3 * MIB))
+    record = store.put_record(record_of(1, plan=output))
+    folders = [path for path in [store.root, *store.root.rglob("*")] if path.is_dir()]
+    for path in folders:
+        path.chmod(0o555)
+    printed = child(READER_PROGRAM, store.root, output.sha256, record.recipe.key).finish()
+    for path in folders:
+        path.chmod(0o755)  # so that the test can remove them
+    assert printed.strip() == "read"
 
 
 def test_creates_removed_directories_again(local: LocalStore) -> None:
-    import shutil
-
     local.put_bytes(b"x")
     shutil.rmtree(local.root)
     output = local.put_bytes(b"x")
     assert local.get_bytes(output.sha256) == b"x"
 
 
-def test_the_docstring_of_the_local_store_contains_the_rules() -> None:
-    assert "Finding an entry touches it" in str(local_module.__doc__)
-
-
 def test_the_output_of_an_empty_blob(local: LocalStore) -> None:
-    assert local.put_bytes(b"") == Output("e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855", 0)
+    sha256_of_nothing = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+    assert local.put_bytes(b"") == Output(sha256_of_nothing, 0)
 
 
 def test_a_read_only_store_touches_nothing_before_its_first_put(tmp_path: Path) -> None:

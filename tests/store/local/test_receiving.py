@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,9 +22,10 @@ from trtbuild.store.local.local import LocalStore
 from trtbuild.store.trust import action_result
 
 
-def random_chunks(count: int, size: int = 5000) -> dict[Output, bytes]:
+def random_chunks(count: int) -> dict[Output, bytes]:
+    """Chunks of 5000 bytes, by their outputs."""
     generator = random.Random(count)
-    return {output_of(data): data for data in (generator.randbytes(size) for _ in range(count))}
+    return {output_of(data): data for data in (generator.randbytes(5000) for _ in range(count))}
 
 
 def output_of(data: bytes) -> Output:
@@ -31,6 +33,7 @@ def output_of(data: bytes) -> Output:
 
 
 def digest_of(chunks: dict[Output, bytes]) -> str:
+    """The SHA-256 of the blob that consists of these chunks."""
     return output_of(b"".join(chunks.values())).sha256
 
 
@@ -80,7 +83,12 @@ def test_many_threads_put_each_file_once(local: LocalStore, monkeypatch: pytest.
     chunks = random_chunks(300)
     renames: list[str] = []
     rename = os.rename
-    monkeypatch.setattr(os, "rename", lambda old, new: (rename(old, new), renames.append(new)))
+
+    def rename_and_count(old: str, new: str) -> None:
+        rename(old, new)
+        renames.append(new)  # only if it has not raised an error
+
+    monkeypatch.setattr(os, "rename", rename_and_count)
     with ThreadPoolExecutor(8) as threads, local.receive_files() as receiver:
         list(threads.map(lambda pair: receiver.put(*pair), [*chunks.items(), *chunks.items()]))
     assert sorted(path[-64:] for path in renames if "/cas/" in path) == sorted(part.sha256 for part in chunks)
@@ -161,6 +169,7 @@ def test_a_full_disk_is_an_error_and_leaves_no_files(
 
 
 def open_files_below(root: Path) -> list[str]:
+    """The files below `root` that this process has open."""
     targets = [os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()]
     return [target for target in targets if target.startswith(str(root))]
 
@@ -207,30 +216,30 @@ import os, random, signal, sys
 from trtbuild.core.recipes.record import Output
 import hashlib
 from trtbuild.store.local.local import LocalStore
-store, number = LocalStore(sys.argv[1]), int(sys.argv[2])
+store, received_count = LocalStore(sys.argv[1]), int(sys.argv[2])
 generator = random.Random(1)
 print("ready", flush=True)
 with store.session(), store.receive_files() as receiver:
     for index in range(400):
-        if index == number:
+        if index == received_count:
             os.kill(os.getpid(), signal.SIGKILL)
         data = generator.randbytes(5000)
         receiver.put(Output(hashlib.sha256(data).hexdigest(), 5000), data)
 """
 
 
-@pytest.mark.parametrize("number", [1, 64, 399])
-def test_a_receiver_may_be_killed(tmp_path: Path, child: Callable[..., Any], number: int) -> None:
+@pytest.mark.parametrize("received_count", [1, 64, 399])
+def test_a_receiver_may_be_killed(tmp_path: Path, child: Callable[..., Any], received_count: int) -> None:
     root = tmp_path / "store"
-    writer = child(KILLED_PROGRAM, root, number)
-    assert writer.line() == "ready"
+    writer = child(KILLED_PROGRAM, root, received_count)
+    assert writer.read_line() == "ready"
     writer.process.wait(30)
-    assert writer.process.returncode == -9
+    assert writer.process.returncode == -signal.SIGKILL
     store = LocalStore(root)
     assert verify(store).damage == ()
     generator = random.Random(1)
     with store.receive_files() as receiver:
         found = receiver.find_files(output_of(generator.randbytes(5000)) for _ in range(400))
     # files that were written but not yet synced may be lost
-    assert number - publication._MAX_OPEN_FILES <= len(found) <= number
+    assert received_count - publication._MAX_OPEN_FILES <= len(found) <= received_count
     collect(store, max_size=1 << 30)

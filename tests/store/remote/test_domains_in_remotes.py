@@ -23,22 +23,26 @@ CI, STRANGER = (Signer(name, bytes([number] * 32)) for number, name in enumerate
 
 
 def signing(signer: Signer, domain: str | None = None) -> Keyring:
+    """The policy of a machine that signs for `domain`, by default the domain of its key."""
     return Keyring(signer=signer, domain=domain)
 
 
-def trusting(*signers: Signer, reads: tuple[str, ...] = ()) -> Keyring:
-    return Keyring([signer.trusted for signer in signers], read_domains=reads)
+def trusting(*signers: Signer, read_domains: tuple[str, ...] = ()) -> Keyring:
+    """The policy of a machine that only reads."""
+    return Keyring([signer.trusted for signer in signers], read_domains=read_domains)
 
 
 @pytest.fixture
 def put(record_of: Callable[..., Record]) -> Callable[..., Record]:
+    """A function that puts a record whose plan and provenance contain the name of its builder."""
+
     def publish(store: RemoteStore | LocalStore, who: str, number: int = 1) -> Record:
         return store.put_record(record_of(number, who=who, plan=store.put_bytes(who.encode())))
 
     return publish
 
 
-def who(record: Record | None) -> object:
+def builder_of(record: Record | None) -> object:
     return None if record is None else record.provenance["who"]
 
 
@@ -49,19 +53,19 @@ def test_domains_share_a_remote_without_conflicts(put: Callable[..., Record]) ->
     key = put(pr, "pr").recipe.key
     with pytest.raises(RecordUntrusted, match=r"signed for domain pr-7; this machine reads release$"):
         release.get_record(key)
-    assert who(put(release, "release")) == "release"
-    assert (who(pr.get_record(key)), who(release.get_record(key))) == ("pr", "release")
+    assert builder_of(put(release, "release")) == "release"
+    assert (builder_of(pr.get_record(key)), builder_of(release.get_record(key))) == ("pr", "release")
     assert ("ac", domain_key("release", key)) in transport.entries
-    reader = RemoteStore(transport, "team", trusting(CI, reads=("release",)))
-    assert who(reader.get_record(key)) == "release"
+    reader = RemoteStore(transport, "team", trusting(CI, read_domains=("release",)))
+    assert builder_of(reader.get_record(key)) == "release"
 
 
 def test_the_first_writer_does_not_block_other_domains(put: Callable[..., Record]) -> None:
     transport = MemoryTransport()
     key = put(RemoteStore(transport, "team"), "anyone").recipe.key
     put(RemoteStore(transport, "team", signing(CI)), "ci")
-    assert who(RemoteStore(transport, "team", trusting(CI)).get_record(key)) == "ci"
-    assert who(RemoteStore(transport, "team").get_record(key)) == "anyone", (
+    assert builder_of(RemoteStore(transport, "team", trusting(CI)).get_record(key)) == "ci"
+    assert builder_of(RemoteStore(transport, "team").get_record(key)) == "anyone", (
         "nothing changes for machines that trust all records"
     )
 
@@ -76,14 +80,14 @@ def test_a_forwarded_record_is_stored_under_its_signers_domain(put: Callable[...
     uploads = Uploads(LocalStore(tmp_path / "a", forwarding), [], lambda remote, found: None)
     assert uploads.send_now(RemoteStore(transport, "team", forwarding), key)
     assert ("ac", domain_key("ci", key)) in transport.entries
-    assert who(RemoteStore(transport, "team", trusting(CI)).get_record(key)) == "ci"
+    assert builder_of(RemoteStore(transport, "team", trusting(CI)).get_record(key)) == "ci"
 
 
 def test_never_uploads_a_record_with_a_machine_signature(put: Callable[..., Record], tmp_path: Path) -> None:
     trust = Keyring([CI.trusted], machine=MachineKey(tmp_path / "local.key"))
     local = LocalStore(tmp_path / "a", trust)
     key = put(local, "me").recipe.key
-    assert who(local.get_record(key)) == "me"
+    assert builder_of(local.get_record(key)) == "me"
     transport = MemoryTransport()
     uploads = Uploads(local, [], lambda remote, found: None)
     assert not uploads.send_now(RemoteStore(transport, "team", trust), key)
@@ -100,7 +104,9 @@ def test_does_not_forward_an_untrusted_record(put: Callable[..., Record], tmp_pa
     assert transport.entries == {}
 
 
-def test_rejects_a_replayed_record(put: Callable[..., Record], record_of: Callable[..., Record]) -> None:
+def test_rejects_a_replayed_record_and_an_altered_signature(
+    put: Callable[..., Record], record_of: Callable[..., Record]
+) -> None:
     transport = MemoryTransport()
     store = RemoteStore(transport, "team", signing(CI))
     first, second = put(store, "first", 1).recipe.key, put(store, "second", 2).recipe.key
@@ -109,7 +115,7 @@ def test_rejects_a_replayed_record(put: Callable[..., Record], record_of: Callab
         RemoteStore(transport, "team", trusting(CI)).get_record(second)
     entry = ActionResult.from_bytes(transport.entries["ac", first])
     (signature,) = entry.signatures
-    for forged in (replace(signature, domain="release"), replace(signature, value=bytes(64))):
-        transport.entries["ac", first] = replace(entry, signatures=(forged,)).to_bytes()
+    for altered in (replace(signature, domain="release"), replace(signature, value=bytes(64))):
+        transport.entries["ac", first] = replace(entry, signatures=(altered,)).to_bytes()
         with pytest.raises(RecordUntrusted, match="does not fit"):
-            RemoteStore(transport, "team", trusting(CI, reads=("ci", "release"))).get_record(first)
+            RemoteStore(transport, "team", trusting(CI, read_domains=("ci", "release"))).get_record(first)

@@ -35,7 +35,7 @@ http {{
 
 
 class Nginx:
-    """A running server. `root` is its directory. Every read and write needs one of the logins."""
+    """A running server. `root` is its directory. Every request needs the login of ``reader`` or ``writer``."""
 
     def __init__(self, prefix: Path, port: int, passwords: dict[str, str]) -> None:
         self.prefix, self.port, self.passwords = prefix, port, passwords
@@ -61,8 +61,8 @@ class Nginx:
             shutil.rmtree(self.root / kind, ignore_errors=True)
 
 
-def recipe(prefix: Path, port: int) -> str:
-    """docs/team-cache/nginx.conf with the port and the directory of a test."""
+def configuration(prefix: Path, port: int) -> str:
+    """docs/team-cache/nginx.conf with the port, the directories and the log interval of a test."""
     text = (DOCS / "team-cache" / "nginx.conf").read_text("utf-8")
     for documented, replacement in {
         "127.0.0.1:8080": f"127.0.0.1:{port}",
@@ -71,7 +71,7 @@ def recipe(prefix: Path, port: int) -> str:
         "/etc/nginx/trtbuild.": f"{prefix}/trtbuild.",
         "flush=5s": "flush=50ms",
     }.items():
-        assert documented in text, f"the recipe does not have {documented} any more"
+        assert documented in text, f"the documented configuration does not contain {documented}"
         text = text.replace(documented, replacement)
     return text
 
@@ -81,14 +81,14 @@ def _add_users(prefix: Path) -> dict[str, str]:
     page = (DOCS / "team-cache.md").read_text("utf-8")
     (commands,) = re.findall(r"```sh\n(# the logins\n.*?)```", page, re.DOTALL)
     assert "/etc/nginx/" in commands
-    done = subprocess.run(
+    process = subprocess.run(
         ["sh", "-euc", commands.replace("/etc/nginx/", f"{prefix}/")],
         capture_output=True,
         text=True,
         check=True,
         timeout=30,
     )
-    return dict(line.split() for line in done.stdout.splitlines())
+    return dict(line.split() for line in process.stdout.splitlines())
 
 
 @contextmanager
@@ -105,7 +105,7 @@ def running(prefix: Path) -> Iterator[Nginx]:
             with socket.socket() as free:
                 free.bind(("127.0.0.1", 0))
                 port = free.getsockname()[1]
-            (prefix / "trtbuild.conf").write_text(recipe(prefix, port))
+            (prefix / "trtbuild.conf").write_text(configuration(prefix, port))
             user = "user root;" if os.geteuid() == 0 else ""
             (prefix / "nginx.conf").write_text(_MAIN_CONFIGURATION.format(prefix=prefix, user=user))
             command = [executable, "-p", str(prefix), "-e", f"{prefix}/logs/error.log", "-c", f"{prefix}/nginx.conf"]
@@ -124,6 +124,7 @@ def running(prefix: Path) -> Iterator[Nginx]:
 
 
 def _answers(process: subprocess.Popen[bytes], pid_file: Path, port: int) -> bool:
+    """Wait until the server answers. Returns False if it ends before, or does not answer within 20 s."""
     end = time.monotonic() + 20
     while process.poll() is None and time.monotonic() < end:
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as connection:

@@ -19,9 +19,10 @@ class Request:
     headers: dict[str, str]
     #: The part of the body that arrived together with the head.
     early: bytes
-    #: The position of the request, from 1: among all requests, and among those of its connection.
+    #: The position of the request, from 1: among all requests, and among the requests of its connection.
     number: int = 0
-    of_connection: int = 0
+    number_on_connection: int = 0
+    #: Set when the server is stopped.
     stop: threading.Event = field(default_factory=threading.Event)
 
     def body(self) -> bytes:
@@ -43,7 +44,8 @@ class Request:
 
 
 class Server:
-    """A context manager. `handler` is called for every request, and returns whether the connection stays open."""
+    """A server that runs within a ``with`` block. It calls `handler` for every request, and closes the
+    connection if the result is false."""
 
     def __init__(self, handler: Callable[[Request], object], *, receive_buffer: int | None = None) -> None:
         self._handler = handler
@@ -87,7 +89,8 @@ class Server:
                 number += 1
                 with self._lock:
                     self.requests.append(request)
-                    request.number, request.of_connection, request.stop = len(self.requests), number, self.stop
+                    request.number, request.number_on_connection = len(self.requests), number
+                    request.stop = self.stop
                 if not self._handler(request):
                     break
         with suppress(OSError):

@@ -40,7 +40,7 @@ class SqliteTransport(Transport):
         self._patience_s = settings.patience_s
         self._lock = threading.Lock()
         _make_file(path)
-        # `timeout` limits the wait for other processes. In timed calls, `_database` limits the wait for other threads
+        # `timeout` limits the wait for other processes. In timed calls, `_database` limits the wait for other threads.
         self._file = sqlite3.connect(path, timeout=settings.patience_s, isolation_level=None, check_same_thread=False)
         with self._database() as database:
             database.execute("PRAGMA synchronous = OFF")

@@ -1,4 +1,4 @@
-"""The sources of credentials. Secrets are never shown."""
+"""The sources of credentials, and their order. Errors and reprs contain no secret."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ def basic(text: str) -> str:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
+    """A home folder with a netrc."""
     (tmp_path / ".netrc").write_text(
         "machine other.example login o password p\n"
         "machine cache.example login net password from-netrc\n"

@@ -23,7 +23,7 @@ from trtbuild.store.transports.settings import RemoteSettings
 KEY, OTHER = "ab" * 32, "cd" * 32
 LIMIT = 1 << 20
 
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users")
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may become other users")
 
 
 def remote(root: Path, patience_s: float = 4.0) -> DirectoryTransport:
@@ -95,9 +95,9 @@ def test_a_link_with_a_lost_response_counts_as_created(tmp_path: Path, monkeypat
     monkeypatch.setattr(os, "link", link_and_lose_the_response)
     assert share.put("ac", KEY, b"mine", once=True)
     assert lost
-    assert not share.put("ac", OTHER, b"x", once=True) or share.get("ac", OTHER, LIMIT) == b"x"
     monkeypatch.undo()
-    assert not share.put("ac", KEY, b"theirs", once=True)
+    assert share.get("ac", KEY, LIMIT) == b"mine"
+    assert not share.put("ac", KEY, b"another", once=True)
 
 
 @pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP])
@@ -148,6 +148,12 @@ def test_replaces_links_and_pipes_in_place_of_an_entry(tmp_path: Path) -> None:
         assert share.put("ac", KEY, b"right", once=True)
         assert share.get("ac", KEY, LIMIT) == b"right"
     assert secret.read_bytes() == b"secret"
+
+
+def test_does_not_replace_a_directory_in_place_of_an_entry(tmp_path: Path) -> None:
+    share = remote(tmp_path / "share")
+    share.put("ac", KEY, b"x", once=True)
+    path = entry(tmp_path / "share")
     path.unlink()
     path.mkdir()
     with pytest.raises(RemoteLied):
@@ -254,7 +260,7 @@ def test_all_threads_give_up_a_hanging_mount_together(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("code", "kind"),
+    ("code", "error_type"),
     [
         (errno.EACCES, RemoteRefused),
         (errno.EROFS, RemoteRefused),
@@ -265,12 +271,11 @@ def test_all_threads_give_up_a_hanging_mount_together(tmp_path: Path, monkeypatc
     ],
 )
 @pytest.mark.parametrize("call", ["open", "fsync", "link", "write"])
-def test_system_errors_raise_different_exceptions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, kind: type[RemoteFault], call: str
+def test_a_failed_write_raises_the_error_of_its_error_number_and_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, error_type: type[RemoteFault], call: str
 ) -> None:
     share = remote(tmp_path)
-    share.put("ac", OTHER, b"x", once=True)
-    share.put("ac", KEY[:2] + OTHER[2:], b"x", once=True)
+    share.put("ac", KEY[:2] + OTHER[2:], b"x", once=True)  # creates the directories
     calls = []
 
     def fail(*arguments: object, **rest: object) -> None:
@@ -278,7 +283,7 @@ def test_system_errors_raise_different_exceptions(
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(shared_folder.os, call, fail)
-    with pytest.raises(kind):
+    with pytest.raises(error_type):
         share.put("ac", KEY, b"x", once=True)
     monkeypatch.undo()
     assert calls
@@ -289,20 +294,23 @@ def test_system_errors_raise_different_exceptions(
 def test_retries_once_after_a_stale_handle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     share = remote(tmp_path)
     share.put("ac", KEY, b"x", once=True)
-    real_open, stale = os.open, [True]
+    real_open, failures_left = os.open, 0
 
     def open_(*arguments: object, **rest: object) -> int:
-        if stale and stale.pop():
+        nonlocal failures_left
+        if failures_left:
+            failures_left -= 1
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         return real_open(*arguments, **rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(os, "open", open_)
-    assert share.get("ac", KEY, LIMIT) == b"x" and not stale
-    stale.append(True)
-    assert share.has("ac", KEY) and not stale
-    stale.append(True)
-    assert share.put("ac", OTHER, b"y", once=True) and not stale
-    stale.extend([True] * 2)
+    failures_left = 1
+    assert share.get("ac", KEY, LIMIT) == b"x" and failures_left == 0
+    failures_left = 1
+    assert share.has("ac", KEY) and failures_left == 0
+    failures_left = 1
+    assert share.put("ac", OTHER, b"y", once=True) and failures_left == 0
+    failures_left = 2
     with pytest.raises(RemoteDown) as caught:
         share.get("ac", KEY, LIMIT)
     assert caught.value.may_pass
@@ -322,7 +330,7 @@ def test_updates_the_time_of_a_used_entry_if_it_is_old_or_wrong(tmp_path: Path) 
         assert time.time() - entry(tmp_path).stat().st_mtime > 550, "a time that is ten minutes old is not updated"
 
 
-def test_root_of_a_url() -> None:
+def test_root_of_accepts_only_an_absolute_local_path() -> None:
     assert directory.root_of("file:///srv/a%20b/") == "/srv/a b"
     assert directory.root_of("file://localhost/srv/c") == "/srv/c"
     for url in ("file://host/srv", "file:srv", "file:///", "file:///srv?x=1", "file:////", "file:///a%00b"):
@@ -355,17 +363,19 @@ for kind in ("cas", "ac"):
 
 
 def run_as(umask: str, root: Path, name: str, uid: int = 0, gid: int = 0, groups: str = "") -> None:
-    done = subprocess.run(
+    """Run `USER_PROGRAM` as a user. It reads and writes entries of all users, and new entries named by the digit `name`."""
+    process = subprocess.run(
         [sys.executable, "-c", USER_PROGRAM, umask, str(uid), str(gid), groups, str(root), name],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-    assert done.returncode == 0, done.stderr[-2000:]
+    assert process.returncode == 0, process.stderr[-2000:]
 
 
 def modes(root: Path) -> tuple[set[int], set[int]]:
+    """The modes of all directories below `root`, and the modes of all files."""
     paths = list(root.rglob("*"))
     return (
         {stat.S_IMODE(path.stat().st_mode) for path in paths if path.is_dir()},
@@ -394,14 +404,14 @@ def test_users_with_different_umasks_share_a_directory_of_their_group(open_to_al
     root.mkdir()
     os.chown(root, 64001, 64100)
     root.chmod(0o2770 if setgid else 0o770)
-    for turn, (umask, uid) in enumerate([("077", 64001), ("022", 64002), ("027", 64003)]):
-        run_as(umask, root, "123"[turn], uid, uid, "64100")
+    for name, umask, uid in (("1", "077", 64001), ("2", "022", 64002), ("3", "027", 64003)):
+        run_as(umask, root, name, uid, uid, "64100")
     assert modes(root) == ({0o2770 if setgid else 0o770}, {0o660})
     assert {path.stat().st_gid for path in root.rglob("*")} == {64100}
 
 
 @as_root
-def test_a_user_without_write_access_can_only_read(open_to_all: Path) -> None:
+def test_a_user_without_write_access_can_read_but_not_write(open_to_all: Path) -> None:
     root = open_to_all / "share"
     root.mkdir()
     os.chown(root, 64001, 64001)
@@ -422,10 +432,10 @@ except RemoteRefused:
 """
     # The entry is old, but the reader has no permission to update its time. This is not an error.
     os.utime(entry(root, name="1" * 64), (0, 0))
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code, str(root)], capture_output=True, text=True, timeout=60, check=False
     )
-    assert done.stdout == "refused\n", done.stderr[-2000:]
+    assert process.stdout == "refused\n", process.stderr[-2000:]
     assert entry(root, name="1" * 64).stat().st_mtime == 0
 
 

@@ -1,4 +1,4 @@
-"""The table of the kinds of remotes."""
+"""The table of the kinds of remotes, and the example of a new kind (`sqlite_transport`)."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ def test_the_class_of_each_row_is_a_transport(kind: RemoteKind) -> None:
     assert issubclass(getattr(importlib.import_module(module), name), Transport)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.schemes[0])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.package], ids=lambda kind: kind.schemes[0])
 def test_an_extra_installs_the_package_of_its_row(kind: RemoteKind) -> None:
-    if kind.package is not None:
-        assert f'\n{kind.extra} = ["{kind.package}>=' in (ROOT / "pyproject.toml").read_text("utf-8")
+    assert f'\n{kind.extra} = ["{kind.package}>=' in (ROOT / "pyproject.toml").read_text("utf-8")
 
 
 def test_each_scheme_is_in_one_row_and_in_the_documentation() -> None:
@@ -64,7 +63,7 @@ def test_no_transport_shows_the_password_of_a_url(scheme: str, tmp_path: Path, m
 
 
 @pytest.mark.parametrize("timed", [True, False])
-def test_the_example_of_a_new_kind_does_not_wait_for_a_locked_file(
+def test_sqlite_gives_up_a_locked_file_after_the_patience(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timed: bool
 ) -> None:
     sqlite_transport.add_row(monkeypatch)
@@ -78,7 +77,7 @@ def test_the_example_of_a_new_kind_does_not_wait_for_a_locked_file(
     transport.close()
 
 
-def test_a_timed_call_of_the_example_does_not_wait_for_another_thread(
+def test_a_timed_call_of_sqlite_gives_up_a_lock_of_another_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sqlite_transport.add_row(monkeypatch)

@@ -21,6 +21,7 @@ from trtbuild.store.transports.transport import Transport
 
 NAME = "ab" * 32
 LIMIT = 1 << 20
+#: An error that is retried, and one that is not.
 BUSY = RemoteDown("it is busy", may_pass=True)
 DEAD = RemoteDown("nothing came for 4 s")
 
@@ -28,7 +29,10 @@ Step = RemoteFault | bytes | None
 
 
 class Scripted(Transport):
-    """A transport whose calls return or raise the `steps` in order. Later calls find no entry. A call takes `takes_s`."""
+    """A transport whose calls return or raise the `steps` in order. Later calls find no entry. A call takes `takes_s`.
+
+    `put` writes the entry if its step is None.
+    """
 
     place = "scripted://"
     decides_races = True
@@ -37,7 +41,7 @@ class Scripted(Transport):
     def __init__(self, *steps: Step, takes_s: float = 0.0) -> None:
         self.steps = list(steps)
         self.calls = 0
-        self.closed = 0
+        self.close_calls = 0
         self.now = 0.0
         self.slept: list[float] = []
         self.takes_s = takes_s
@@ -67,10 +71,11 @@ class Scripted(Transport):
         return self.step() is None
 
     def close(self) -> None:
-        self.closed += 1
+        self.close_calls += 1
 
 
 def patient(*steps: Step, takes_s: float = 0.0, jitter: float = 0.5) -> tuple[PatientTransport, Scripted]:
+    """A transport with a patience of 4 s around a scripted one. Returns both."""
     script = Scripted(*steps, takes_s=takes_s)
     return PatientTransport(script, 4.0, clock=script.clock, sleep=script.sleep, jitter=lambda: jitter), script
 
@@ -169,7 +174,7 @@ def test_one_failed_call_gives_up_a_remote_that_never_answered() -> None:
         assert script.calls == attempts
         assert "not used" in assert_circuit_open(team, script)
         assert_circuit_open(team, script, call=put)
-        assert script.closed == 1
+        assert script.close_calls == 1
         assert not team.is_usable("read")
         assert not team.is_usable("write")
 
@@ -226,7 +231,7 @@ def test_a_rejected_write_does_not_stop_reads() -> None:
     assert "log in" in assert_circuit_open(team, script, RemoteRefused, put)
     assert team.is_usable("read")
     assert not team.is_usable("write")
-    assert script.closed == 0
+    assert script.close_calls == 0
     assert team.report().given_up == "401"
 
 
@@ -290,8 +295,8 @@ def test_one_warning_for_each_kind_of_trouble() -> None:
     assert len(report.warnings) == 5
 
 
-def run_in_threads(call: Callable[[], object], threads: int = 16) -> tuple[float, list[RemoteFault]]:
-    """Run `call` in all threads at once; return the wall time in seconds and the faults."""
+def run_in_threads(call: Callable[[], object], thread_count: int = 16) -> tuple[float, list[RemoteFault]]:
+    """Run `call` in several threads at once. Returns the wall time in seconds, and the faults."""
     faults: list[RemoteFault] = []
 
     def work() -> None:
@@ -301,18 +306,17 @@ def run_in_threads(call: Callable[[], object], threads: int = 16) -> tuple[float
             faults.append(fault)
 
     start = time.monotonic()
-    started = [threading.Thread(target=work) for _ in range(threads)]
-    for thread in started:
+    threads = [threading.Thread(target=work) for _ in range(thread_count)]
+    for thread in threads:
         thread.start()
-    for thread in started:
+    for thread in threads:
         thread.join(60)
     return time.monotonic() - start, faults
 
 
 def over_http(server_url: str, patience_s: float) -> PatientTransport:
-    return PatientTransport(
-        HttpTransport(RemoteSettings("team", server_url, patience_s=patience_s), {"HOME": "/"}), patience_s
-    )
+    transport = HttpTransport(RemoteSettings("team", server_url, patience_s=patience_s), {"HOME": "/"})
+    return PatientTransport(transport, patience_s)
 
 
 def test_sixteen_threads_wait_for_one_timeout_of_a_dead_remote() -> None:

@@ -1,4 +1,4 @@
-"""The proxy for a URL, from the environment."""
+"""`proxy_for` chooses the proxy for a host from the environment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PROXY = "http://proxy.example:3128"
 
 
 @pytest.mark.parametrize(
-    ("scheme", "environment", "used"),
+    ("scheme", "environment", "uses_proxy"),
     [
         ("https", {}, False),
         ("https", {"HTTPS_PROXY": PROXY}, True),
@@ -31,8 +31,9 @@ PROXY = "http://proxy.example:3128"
         ("https", {"HTTPS_PROXY": PROXY, "no_proxy": "ache.example,example.com,,10.0.0.0/8"}, True),
     ],
 )
-def test_chooses_the_proxy_from_the_environment(scheme: str, environment: dict[str, str], used: bool) -> None:
-    assert proxy_for(scheme, "cache.example", environment) == (Proxy("proxy.example", 3128, None) if used else None)
+def test_chooses_the_proxy_from_the_environment(scheme: str, environment: dict[str, str], uses_proxy: bool) -> None:
+    expected = Proxy("proxy.example", 3128, None) if uses_proxy else None
+    assert proxy_for(scheme, "cache.example", environment) == expected
 
 
 def test_the_variable_no_proxy_accepts_a_network() -> None:

@@ -46,18 +46,19 @@ def test_a_plan_gives_up_a_slow_remote_and_reports_it(command_line: CommandLine)
     with Server(slow_body) as remote:
         environment = {"TRTBUILD_REMOTES": f"team=r:{remote.url}", "TRTBUILD_REMOTE_TEAM_PATIENCE_S": "1"}
         document = command_line("plan", environment=environment)
-        done = command_line.run("plan", environment=environment)
+        process = command_line.run("plan", environment=environment)
     (team,) = document["remotes"]
     assert "an entry did not arrive within 2.5 s" in team["given_up"]
     assert (team["failures"], team["troubles"][0]["kind"]) == (1, "down")
     assert len(remote.requests) == 2, "each plan requested one entry"
     assert all("/ac/" in request.path for request in remote.requests)
-    assert 2 * 16 << 10 < slow_body.sent < 1_000_000, "it sent without a pause, and the client gave up"
-    assert "an entry did not arrive within 2.5 s" in done.stdout + done.stderr
+    # Two plans × 2.5 s × 12 kB a second are 60 kB.
+    assert 32 << 10 < slow_body.sent < 1_000_000, "it sent without a pause, and the client gave up"
+    assert "an entry did not arrive within 2.5 s" in process.stdout + process.stderr
     assert "raise patience_s" in team["troubles"][0]["hint"]
 
 
-def test_the_time_limit_includes_redirects(tmp_path: Path) -> None:
+def test_the_time_limit_includes_redirects() -> None:
     """Neither a redirect nor a reused connection restarts the time limit."""
     slow_body = SlowBody()
 
@@ -79,7 +80,7 @@ def test_the_time_limit_includes_redirects(tmp_path: Path) -> None:
     assert 0 < slow_body.sent < SIZE
 
 
-def test_the_time_limit_of_one_request_does_not_affect_the_next(tmp_path: Path) -> None:
+def test_the_time_limit_of_one_request_does_not_affect_the_next() -> None:
     def steady(request: Request) -> bool:
         request.reply(200, length=30_000)
         for _ in range(20):
@@ -128,14 +129,15 @@ def test_gives_up_a_slow_file_of_a_shared_directory(tmp_path: Path) -> None:
     for delayed in (False, True):
         command = [*tracing, *(["-e", "inject=read:delay_exit=100000"] if delayed else [])]
         command += [sys.executable, "-c", _READER_PROGRAM, f"file://{tmp_path}/share", NAME]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         reads = [line for line in log.read_text().splitlines() if re.search(r"\bread\(", line)]
         if delayed:
             assert all("(DELAYED)" in line for line in reads)
             assert 5 <= len(reads) < 20, "a part of the file was read"
-            assert done.stdout == f"file://{tmp_path}/share: an entry did not arrive within 1 s\n", done.stderr
+            expected = f"file://{tmp_path}/share: an entry did not arrive within 1 s\n"
+            assert process.stdout == expected, process.stderr
         else:
-            assert done.stdout == f"{4 << 20}\n", done.stderr
+            assert process.stdout == f"{4 << 20}\n", process.stderr
 
 
 def test_gives_up_a_remote_after_many_slow_entries() -> None:
@@ -143,11 +145,11 @@ def test_gives_up_a_remote_after_many_slow_entries() -> None:
     team = PatientTransport(script, 4.0, clock=script.clock, sleep=script.sleep)
     while team.is_usable("read"):
         assert team.get("ac", NAME, LIMIT, timed=True) == b"entry"
-    assert script.now == 28.0, "20 s beyond half a second for each of 14"
+    assert script.now == 14 * 2.0, "each call has a delay of 1.5 s, and 14 delays exceed the limit of 20 s"
     report = team.report()
     assert report.failures == 1
     assert "builds waited 21 s for its entries" in str(report.warnings)
-    assert script.closed == 1
+    assert script.close_calls == 1
 
 
 @pytest.mark.parametrize(

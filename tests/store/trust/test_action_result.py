@@ -18,6 +18,7 @@ from trtbuild.store.trust.action_result import (
     record_entry,
 )
 
+#: Four digests.
 A, B, C, D = (letter * 64 for letter in "abcd")
 
 
@@ -117,6 +118,7 @@ def test_rejects_the_list_of_another_blob() -> None:
 
 
 SIGNED = Signature("ci", bytes(range(32)), "release", "me@here", "2026-01-02T03:04:05Z", bytes(range(64)))
+#: The JSON object of `SIGNED` in an entry.
 LISTED = {
     "signer": "ci",
     "publicKey": "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
@@ -140,6 +142,7 @@ def test_the_format_of_signatures() -> None:
 
 
 def signatures_in(listed: object) -> tuple[Signature, ...]:
+    """The signatures that are read from an entry with the JSON value `listed` in place of the list of signatures."""
     raw = base64.b64encode(json.dumps(listed).encode()).decode()
     return ActionResult.from_bytes(json.dumps({"outputFiles": [], "stdoutRaw": raw}).encode()).signatures
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,15 +24,17 @@ KEY, OTHER, DOCUMENT = "ab" * 32, "cd" * 32, Output("ef" * 32, 1234)
 CI, RELEASE, STRANGER = (Signer(name, bytes([number] * 32)) for number, name in enumerate(("ci", "release", "unknown")))
 
 
-def at(text: str) -> Callable[[], datetime.datetime]:
-    return lambda: datetime.datetime.fromisoformat(f"{text}T12:00:00+00:00")
+def clock_at(date: str) -> Callable[[], datetime.datetime]:
+    return lambda: datetime.datetime.fromisoformat(f"{date}T12:00:00+00:00")
 
 
 def signed(signer: Signer, domain: str | None = None, key: str = KEY, document: Output = DOCUMENT) -> Signature:
+    """The signature of a record by `signer`, by default for the domain with the signer's name."""
     return signer.sign(key, document, domain or signer.name, "someone@somewhere", "2026-01-02T03:04:05Z")
 
 
 def refusal(policy: Keyring, *signatures: Signature) -> str | None:
+    """The reason why a record with these signatures is not trusted, or None."""
     why_not = policy.refusal(KEY, DOCUMENT, signatures)
     assert (policy.trusted_signature(KEY, DOCUMENT, signatures) is None) == (why_not is not None)
     return why_not
@@ -113,28 +116,28 @@ def test_read_domains_have_defaults() -> None:
 
 def test_a_key_expires_after_its_last_day() -> None:
     trusted = replace(CI.trusted, expires=datetime.date(2026, 3, 31))
-    assert refusal(Keyring([trusted], now=at("2026-03-31")), signed(CI)) is None
+    assert refusal(Keyring([trusted], now=clock_at("2026-03-31")), signed(CI)) is None
     reason = "key 'ci' expired on 2026-03-31 (this machine's clock says 2026-04-01)"
-    assert refusal(Keyring([trusted], now=at("2026-04-01")), signed(CI)) == reason
+    assert refusal(Keyring([trusted], now=clock_at("2026-04-01")), signed(CI)) == reason
 
 
 def test_an_expired_key_is_reported_with_the_date_of_the_clock() -> None:
     trusted = replace(CI.trusted, expires=datetime.date(2026, 12, 31))
-    assert "2027-11-21" in (refusal(Keyring([trusted], now=at("2027-11-21")), signed(CI)) or "")
-    assert refusal(Keyring([trusted], now=at("2025-11-21")), signed(CI)) is None
+    assert "2027-11-21" in (refusal(Keyring([trusted], now=clock_at("2027-11-21")), signed(CI)) or "")
+    assert refusal(Keyring([trusted], now=clock_at("2025-11-21")), signed(CI)) is None
 
 
 def test_the_date_in_a_signature_does_not_matter() -> None:
     trusted = replace(CI.trusted, expires=datetime.date(2026, 3, 31))
     for moment in ("1999-01-01T00:00:00Z", "2099-01-01T00:00:00Z", "never"):
         back_dated = CI.sign(KEY, DOCUMENT, "ci", "", moment)
-        assert refusal(Keyring([trusted], now=at("2026-03-01")), back_dated) is None
-        assert refusal(Keyring([trusted], now=at("2026-05-01")), back_dated) is not None
+        assert refusal(Keyring([trusted], now=clock_at("2026-03-01")), back_dated) is None
+        assert refusal(Keyring([trusted], now=clock_at("2026-05-01")), back_dated) is not None
 
 
 def test_a_key_with_two_expiry_dates_expires_at_the_later() -> None:
     keys = [replace(CI.trusted, expires=datetime.date(year, 1, 1)) for year in (2026, 2028)]
-    assert refusal(Keyring(keys, now=at("2027-01-01")), signed(CI)) is None
+    assert refusal(Keyring(keys, now=clock_at("2027-01-01")), signed(CI)) is None
 
 
 def test_a_revoked_key_is_not_trusted() -> None:
@@ -244,7 +247,7 @@ def test_does_not_sign_with_an_expired_or_revoked_key(tmp_path: Path, state: str
         revoked=[CI.public_key] if state == "revoked" else [],
         signer=CI,
         machine=MachineKey(tmp_path / "k"),
-        now=at("2026-04-01"),
+        now=clock_at("2026-04-01"),
     )
     own = policy.sign(KEY, DOCUMENT)
     assert policy.refusal(KEY, DOCUMENT, own) is None
@@ -300,9 +303,12 @@ def test_without_keys_nothing_is_checked_or_signed() -> None:
 def test_verifies_a_signature_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     verify = keyring_module._verify_signature
-    monkeypatch.setattr(
-        keyring_module, "_verify_signature", lambda *arguments: calls.append(arguments) or verify(*arguments)
-    )
+
+    def count_and_verify(*arguments: Any) -> Any:
+        calls.append(arguments)
+        return verify(*arguments)
+
+    monkeypatch.setattr(keyring_module, "_verify_signature", count_and_verify)
     policy = Keyring([CI.trusted])
     for _ in range(3):
         assert policy.refusal(KEY, DOCUMENT, [signed(CI)]) is None

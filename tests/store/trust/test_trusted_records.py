@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 from collections.abc import Callable
@@ -28,15 +27,16 @@ CI, RELEASE, STRANGER = (
 )
 
 Store = LocalStore | MemoryStore
-Opened = Callable[..., Store]
+OpenStore = Callable[..., Store]
 
 
 def policy(signer: Signer | None, *trusted: Signer, domain: str | None = None, reads: tuple[str, ...] = ()) -> Keyring:
+    """The policy of a machine that signs with `signer`, trusts other keys, and reads the domains `reads`."""
     return Keyring([other.trusted for other in trusted], signer=signer, domain=domain, read_domains=reads)
 
 
 @pytest.fixture(params=["local", "memory"])
-def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opened:
+def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> OpenStore:
     """A function that opens the same store with different policies."""
     memory = MemoryStore()
 
@@ -60,7 +60,7 @@ def put(record_of: Callable[..., Record]) -> Callable[..., Record]:
     return publish
 
 
-def who(record: Record | None) -> object:
+def builder_of(record: Record | None) -> object:
     return None if record is None else record.provenance["who"]
 
 
@@ -68,96 +68,99 @@ def key_of(record_of: Callable[..., Record], number: int = 1) -> str:
     return record_of(number).recipe.key
 
 
-def test_a_signed_record_is_found_if_the_key_is_trusted(opened: Opened, put: Callable[..., Record]) -> None:
-    key = put(opened(policy(CI)), "ci").recipe.key
-    assert who(opened(policy(CI)).get_record(key)) == "ci", "its own record"
-    assert who(opened(policy(None, CI)).get_record(key)) == "ci"
-    assert who(opened().get_record(key)) == "ci", "a user without a policy reads it too"
+def test_a_signed_record_is_found_if_the_key_is_trusted(open_store: OpenStore, put: Callable[..., Record]) -> None:
+    key = put(open_store(policy(CI)), "ci").recipe.key
+    assert builder_of(open_store(policy(CI)).get_record(key)) == "ci", "its own record"
+    assert builder_of(open_store(policy(None, CI)).get_record(key)) == "ci"
+    assert builder_of(open_store().get_record(key)) == "ci", "a user without a policy reads it too"
     with pytest.raises(RecordUntrusted, match="signed by a key that is not trusted \\(name 'ci'"):
-        opened(policy(None, RELEASE)).get_record(key)
+        open_store(policy(None, RELEASE)).get_record(key)
 
 
-def test_an_unsigned_record_is_found_without_a_policy(opened: Opened, put: Callable[..., Record]) -> None:
-    key = put(opened(), "anyone").recipe.key
-    assert who(opened().get_record(key)) == "anyone"
+def test_an_unsigned_record_is_found_without_a_policy(open_store: OpenStore, put: Callable[..., Record]) -> None:
+    key = put(open_store(), "anyone").recipe.key
+    assert builder_of(open_store().get_record(key)) == "anyone"
     with pytest.raises(RecordUntrusted, match=r"does not count: it is not signed$"):
-        opened(policy(None, CI)).get_record(key)
+        open_store(policy(None, CI)).get_record(key)
 
 
-def test_an_untrusted_record_does_not_block_a_trusted_one(opened: Opened, put: Callable[..., Record]) -> None:
+def test_an_untrusted_record_does_not_block_a_trusted_one(open_store: OpenStore, put: Callable[..., Record]) -> None:
     """The first writer cannot prevent others from sharing (core/recipes/trust.py, rule 4)."""
-    key = put(opened(policy(STRANGER)), "stranger").recipe.key
-    assert who(put(opened(policy(CI)), "ci")) == "ci"
-    assert who(opened(policy(CI)).get_record(key)) == "ci"
-    assert who(opened(policy(None, CI)).get_record(key)) == "ci"
-    assert who(opened(policy(STRANGER)).get_record(key)) == "stranger", "it stays for those who trust it"
-    assert who(opened().get_record(key)) == "stranger"
+    key = put(open_store(policy(STRANGER)), "stranger").recipe.key
+    assert builder_of(put(open_store(policy(CI)), "ci")) == "ci"
+    assert builder_of(open_store(policy(CI)).get_record(key)) == "ci"
+    assert builder_of(open_store(policy(None, CI)).get_record(key)) == "ci"
+    assert builder_of(open_store(policy(STRANGER)).get_record(key)) == "stranger", "it stays for those who trust it"
+    assert builder_of(open_store().get_record(key)) == "stranger"
 
 
-def test_two_domains_share_a_store_without_conflicts(opened: Opened, put: Callable[..., Record]) -> None:
+def test_two_domains_share_a_store_without_conflicts(open_store: OpenStore, put: Callable[..., Record]) -> None:
     release, pr = policy(RELEASE, RELEASE), policy(CI, CI, domain="pr-7", reads=("pr-7",))
-    for first, second in ((release, pr), (pr, release)):
-        number = id(first)
-        put(opened(first), first.own_domain, number)
-        record = put(opened(second), second.own_domain, number)
+    for number, (first, second) in enumerate(((release, pr), (pr, release))):
+        put(open_store(first), first.own_domain, number)
+        record = put(open_store(second), second.own_domain, number)
         for keyring in (release, pr):
-            assert who(opened(keyring).get_record(record.recipe.key)) == keyring.own_domain
-            assert who(put(opened(keyring), "later", number)) == keyring.own_domain, "each domain hits its own record"
+            assert builder_of(open_store(keyring).get_record(record.recipe.key)) == keyring.own_domain
+            assert builder_of(put(open_store(keyring), "later", number)) == keyring.own_domain, (
+                "each domain hits its own record"
+            )
 
 
-def test_a_release_never_reads_records_of_a_pull_request(opened: Opened, put: Callable[..., Record]) -> None:
+def test_a_release_never_reads_records_of_a_pull_request(open_store: OpenStore, put: Callable[..., Record]) -> None:
     """This holds even if both sign with the same key, which they should not do."""
-    key = put(opened(policy(CI, domain="pr-7")), "pr").recipe.key
+    key = put(open_store(policy(CI, domain="pr-7")), "pr").recipe.key
     with pytest.raises(RecordUntrusted, match="signed for domain pr-7; this machine reads release, ci"):
-        opened(policy(None, CI, reads=("release", "ci"))).get_record(key)
+        open_store(policy(None, CI, reads=("release", "ci"))).get_record(key)
 
 
-def test_prefers_domains_in_the_configured_order(opened: Opened, put: Callable[..., Record]) -> None:
-    key = put(opened(policy(STRANGER)), "stranger").recipe.key
-    put(opened(policy(CI)), "ci")
-    put(opened(policy(RELEASE)), "release")
+def test_prefers_domains_in_the_configured_order(open_store: OpenStore, put: Callable[..., Record]) -> None:
+    key = put(open_store(policy(STRANGER)), "stranger").recipe.key
+    put(open_store(policy(CI)), "ci")
+    put(open_store(policy(RELEASE)), "release")
     for reads in (("release", "ci"), ("ci", "release")):
-        assert who(opened(policy(None, CI, RELEASE, reads=reads)).get_record(key)) == reads[0]
+        assert builder_of(open_store(policy(None, CI, RELEASE, reads=reads)).get_record(key)) == reads[0]
 
 
-def test_the_first_trusted_record_wins(opened: Opened, put: Callable[..., Record]) -> None:
-    put(opened(policy(CI)), "ci")
-    assert who(put(opened(policy(RELEASE, CI)), "release")) == "ci"
-    assert who(put(opened(policy(RELEASE, CI)), "release", replace=True)) == "release"
+def test_the_first_trusted_record_wins(open_store: OpenStore, put: Callable[..., Record]) -> None:
+    put(open_store(policy(CI)), "ci")
+    assert builder_of(put(open_store(policy(RELEASE, CI)), "release")) == "ci"
+    assert builder_of(put(open_store(policy(RELEASE, CI)), "release", replace=True)) == "release"
 
 
-def test_a_forced_record_replaces_the_trusted_record_only(opened: Opened, put: Callable[..., Record]) -> None:
-    key = put(opened(policy(STRANGER)), "stranger").recipe.key
-    put(opened(policy(CI)), "ci")
-    put(opened(policy(CI)), "ci again", replace=True)
-    assert who(opened(policy(CI)).get_record(key)) == "ci again"
-    assert who(opened(policy(STRANGER)).get_record(key)) == "stranger"
+def test_a_forced_record_replaces_the_trusted_record_only(open_store: OpenStore, put: Callable[..., Record]) -> None:
+    key = put(open_store(policy(STRANGER)), "stranger").recipe.key
+    put(open_store(policy(CI)), "ci")
+    put(open_store(policy(CI)), "ci again", replace=True)
+    assert builder_of(open_store(policy(CI)).get_record(key)) == "ci again"
+    assert builder_of(open_store(policy(STRANGER)).get_record(key)) == "stranger"
 
 
 def test_a_machine_without_a_signing_key_hits_its_own_records(
-    opened: Opened, put: Callable[..., Record], tmp_path: Path
+    open_store: OpenStore, put: Callable[..., Record], tmp_path: Path
 ) -> None:
     def machine(name: str) -> Keyring:
         return Keyring([CI.trusted], machine=MachineKey(tmp_path / name))
 
-    key = put(opened(), "before there were keys").recipe.key
-    put(opened(machine("a")), "a")
-    put(opened(machine("b")), "b")
-    assert who(opened(machine("a")).get_record(key)) == "a"
-    assert who(opened(machine("b")).get_record(key)) == "b"
+    key = put(open_store(), "before there were keys").recipe.key
+    put(open_store(machine("a")), "a")
+    put(open_store(machine("b")), "b")
+    assert builder_of(open_store(machine("a")).get_record(key)) == "a"
+    assert builder_of(open_store(machine("b")).get_record(key)) == "b"
     with pytest.raises(RecordUntrusted):
-        opened(machine("c")).get_record(key)
+        open_store(machine("c")).get_record(key)
 
 
-def test_an_unsigned_put_does_not_replace_a_signed_record(opened: Opened, put: Callable[..., Record]) -> None:
-    key = put(opened(policy(RELEASE)), "release").recipe.key
+def test_an_unsigned_put_does_not_replace_a_signed_record(open_store: OpenStore, put: Callable[..., Record]) -> None:
+    key = put(open_store(policy(RELEASE)), "release").recipe.key
     unable_to_sign = policy(None, CI)  # it does not have a machine key either
-    assert who(put(opened(unable_to_sign), "unsigned", replace=True)) == "unsigned", "it is built, but not stored"
-    assert who(opened(policy(RELEASE)).get_record(key)) == "release"
+    assert builder_of(put(open_store(unable_to_sign), "unsigned", replace=True)) == "unsigned", (
+        "it is built, but not stored"
+    )
+    assert builder_of(open_store(policy(RELEASE)).get_record(key)) == "release"
 
 
-def test_has_records_finds_domain_entries(opened: Opened, record_of: Callable[..., Record]) -> None:
-    store, key = opened(policy(CI)), key_of(record_of)
+def test_has_records_finds_domain_entries(open_store: OpenStore, record_of: Callable[..., Record]) -> None:
+    store, key = open_store(policy(CI)), key_of(record_of)
     assert store.has_records([key]) == set()
     record = record_of(1, plan=store.put_bytes(b"x"))
     store.put_record(record)
@@ -185,8 +188,10 @@ def entry_file(store: LocalStore, key: str) -> Path:
 
 
 def rewrite(path: Path, data: bytes) -> None:
+    """Write an entry, or replace its bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.chmod(0o644) if path.exists() else None
+    if path.exists():
+        path.chmod(0o644)
     path.write_bytes(data)
 
 
@@ -228,22 +233,22 @@ def test_rejects_another_engine_with_a_valid_signature(
     document = forger.put_bytes(evil.to_bytes())
     forged = record_entry(document, {evil.outputs["plan"].sha256: (evil.outputs["plan"],)}, genuine.signatures)
     rewrite(entry_file(at_ci, key), forged.to_bytes())
-    assert who(forger.get_record(key)) == "evil", "without a policy, the forged record is read"
+    assert builder_of(forger.get_record(key)) == "evil", "without a policy, the forged record is read"
     with pytest.raises(RecordUntrusted, match="its signature does not fit"):
         at_ci.get_record(key)
-    assert who(put(at_ci, "ci", replace=False)) == "ci"
-    assert who(LocalStore(at_ci.root, policy(None, CI)).get_record(key)) == "ci"
+    assert builder_of(put(at_ci, "ci", replace=False)) == "ci"
+    assert builder_of(LocalStore(at_ci.root, policy(None, CI)).get_record(key)) == "ci"
 
 
-def test_no_flipped_byte_of_a_signed_entry_gives_another_record(at_ci: LocalStore, put: Callable[..., Record]) -> None:
+def test_no_flipped_bit_of_a_signed_entry_gives_another_record(at_ci: LocalStore, put: Callable[..., Record]) -> None:
     record = put(at_ci, "ci")
     key = record.recipe.key
     path = entry_file(at_ci, key)
     valid = path.read_bytes()
     rejected = 0
-    for place in range(len(valid)):
+    for position in range(len(valid)):
         for mask in (1, 0x20, 0x80):
-            rewrite(path, valid[:place] + bytes([valid[place] ^ mask]) + valid[place + 1 :])
+            rewrite(path, valid[:position] + bytes([valid[position] ^ mask]) + valid[position + 1 :])
             try:
                 found = at_ci.get_record(key)
             except (EntryCorrupt, RecordUntrusted):
@@ -251,28 +256,31 @@ def test_no_flipped_byte_of_a_signed_entry_gives_another_record(at_ci: LocalStor
                 continue
             assert found in (None, record)
             rejected += found is None
-    assert rejected > len(valid)
+    assert rejected > len(valid), "most of the flipped bits matter"
     rewrite(path, valid)
     assert at_ci.get_record(key) == record
 
 
-def test_detects_every_flipped_byte_of_a_signed_document(at_ci: LocalStore, put: Callable[..., Record]) -> None:
+def test_detects_changes_of_a_signed_document(at_ci: LocalStore, put: Callable[..., Record]) -> None:
     record = put(at_ci, "ci")
     entry, document = at_ci.entry(record.recipe.key) or (None, b"")
     assert entry is not None
     assert entry.document is not None
     path = Path(at_ci.entries.layout.entry_path("cas", entry.document.sha256))
     saved = entry_file(at_ci, record.recipe.key).read_bytes()
-    for place in range(0, len(document), 3):
-        rewrite(path, document[:place] + bytes([document[place] ^ 1]) + document[place + 1 :])
+    for position in range(0, len(document), 3):
+        rewrite(path, document[:position] + bytes([document[position] ^ 1]) + document[position + 1 :])
         rewrite(entry_file(at_ci, record.recipe.key), saved)
         with pytest.raises(EntryCorrupt):
             at_ci.get_record(record.recipe.key)
-    for wrong in (b"", document[:-1], document + b" "):
+    for wrong in (document[:-1], document + b" "):
         rewrite(path, wrong)
         rewrite(entry_file(at_ci, record.recipe.key), saved)
-        with contextlib.suppress(EntryCorrupt):
-            assert at_ci.get_record(record.recipe.key) is None
+        with pytest.raises(EntryCorrupt):
+            at_ci.get_record(record.recipe.key)
+    rewrite(path, b"")
+    rewrite(entry_file(at_ci, record.recipe.key), saved)
+    assert at_ci.get_record(record.recipe.key) is None, "an empty file is not an entry"
 
 
 @pytest.mark.parametrize(
@@ -286,20 +294,20 @@ def test_a_record_with_an_unreadable_signature_counts_as_unsigned(
     rewrite(path, json.dumps({**json.loads(path.read_bytes()), "stdoutRaw": raw}).encode())
     with pytest.raises(RecordUntrusted, match="it is not signed"):
         at_ci.get_record(key)
-    assert who(LocalStore(at_ci.root).get_record(key)) == "ci"
+    assert builder_of(LocalStore(at_ci.root).get_record(key)) == "ci"
 
 
 def test_a_damaged_entry_does_not_hide_the_domains_own_entry(at_ci: LocalStore, put: Callable[..., Record]) -> None:
     key = put(LocalStore(at_ci.root, policy(STRANGER)), "stranger").recipe.key
     put(at_ci, "ci")
     rewrite(entry_file(at_ci, key), b"garbage")
-    assert who(at_ci.get_record(key)) == "ci"
+    assert builder_of(at_ci.get_record(key)) == "ci"
     assert not entry_file(at_ci, key).exists(), "it is in quarantine"
     rewrite(entry_file(at_ci, domain_key("ci", key)), b"garbage")
     with pytest.raises(EntryCorrupt):
         at_ci.get_record(key)
     assert at_ci.get_record(key) is None
-    assert who(put(at_ci, "ci again")) == "ci again"
+    assert builder_of(put(at_ci, "ci again")) == "ci again"
     assert entry_file(at_ci, key).exists()
 
 
@@ -313,9 +321,10 @@ def test_entry_returns_a_trusted_entry_and_its_document(at_ci: LocalStore, put: 
     assert entry is not None
     assert [signature.signer for signature in entry.signatures] == ["ci"]
     assert entry.document == Output(hashlib.sha256(document).hexdigest(), len(document))
-    assert who(Record.from_bytes(document)) == "ci"
-    unsigned, _ = LocalStore(at_ci.root).entry(key) or (None, b"")
-    assert [signature.signer for signature in unsigned.signatures if unsigned] == ["stranger"]
+    assert builder_of(Record.from_bytes(document)) == "ci"
+    entry_without_policy, _ = LocalStore(at_ci.root).entry(key) or (None, b"")
+    assert entry_without_policy is not None
+    assert [signature.signer for signature in entry_without_policy.signatures] == ["stranger"]
 
 
 def test_a_fetched_record_keeps_its_document_and_signatures(
@@ -351,9 +360,9 @@ def test_a_fetched_record_is_stored_beside_an_untrusted_one(
     colleague = LocalStore(tmp_path / "other", policy(None, CI))
     colleague.put_bytes(b"ci")
     colleague.put_record_copy(record, document, entry.signatures)
-    assert who(colleague.get_record(record.recipe.key)) == "ci"
+    assert builder_of(colleague.get_record(record.recipe.key)) == "ci"
     assert entry_file(colleague, domain_key("ci", record.recipe.key)).exists()
-    assert who(LocalStore(tmp_path / "other").get_record(record.recipe.key)) == "anyone"
+    assert builder_of(LocalStore(tmp_path / "other").get_record(record.recipe.key)) == "anyone"
 
 
 def test_verify_checks_domain_entries(at_ci: LocalStore, put: Callable[..., Record]) -> None:
@@ -366,17 +375,15 @@ def test_verify_checks_domain_entries(at_ci: LocalStore, put: Callable[..., Reco
     assert (damage.name, damage.text) == ("ab" * 32, "it is the record of another key")
 
 
-def test_finds_records_by_their_outputs_in_every_domain(
-    at_ci: LocalStore, put: Callable[..., Record], payload: Callable[[int, int], bytes]
-) -> None:
+def test_finds_records_by_their_outputs_in_every_domain(at_ci: LocalStore, put: Callable[..., Record]) -> None:
     key = put(LocalStore(at_ci.root), "anyone").recipe.key
     put(at_ci, "ci")
-    (found,) = records_with_output(at_ci, hashlib.sha256(b"ci").hexdigest())
-    assert (found.recipe.key, who(found)) == (key, "ci")
-    assert list(records_with_output(at_ci, hashlib.sha256(b"anyone").hexdigest())) == []
-    assert [
-        who(record) for record in records_with_output(LocalStore(at_ci.root), hashlib.sha256(b"anyone").hexdigest())
-    ] == ["anyone"]
+    plan_of_ci, plan_of_anyone = (hashlib.sha256(plan).hexdigest() for plan in (b"ci", b"anyone"))
+    (found,) = records_with_output(at_ci, plan_of_ci)
+    assert (found.recipe.key, builder_of(found)) == (key, "ci")
+    assert list(records_with_output(at_ci, plan_of_anyone)) == []
+    found_without_policy = records_with_output(LocalStore(at_ci.root), plan_of_anyone)
+    assert [builder_of(record) for record in found_without_policy] == ["anyone"]
     assert check.verify(at_ci).damage == (), "the search moves nothing to quarantine"
 
 
@@ -386,11 +393,11 @@ def test_collection_keeps_blobs_and_pins_of_domain_entries(
     for number in (1, 2):
         put(LocalStore(at_ci.root), "anyone", number)
         put(at_ci, f"ci {number}", number)
-    key = at_ci.put_record(put(at_ci, "ci 1", 1)).recipe.key
+    key = put(at_ci, "ci 1", 1).recipe.key
     age(at_ci, 86400)
     report = collect(at_ci, max_age_s=3600, pinned=[key])
     assert (len(report.records_removed), report.records_kept) == (2, 2)
-    assert who(at_ci.get_record(key)) == "ci 1"
+    assert builder_of(at_ci.get_record(key)) == "ci 1"
     assert at_ci.get_bytes(hashlib.sha256(b"ci 1").hexdigest()) == b"ci 1"
     assert not at_ci.has(hashlib.sha256(b"ci 2").hexdigest())
 

@@ -1,4 +1,4 @@
-"""Stores that several users share, with different umasks and wrong clocks."""
+"""Stores that several users with different umasks share, and stores whose files have wrong times."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ MIB = 1 << 20
 YEAR_S = 365 * 86400.0
 
 # The program imports everything before it changes its user, because possibly only root can read the interpreter's folder.
+# The store imports ctypes when it writes.
 USER_PROGRAM = """
-import ctypes, os, sys, logging
+import ctypes, os, sys
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
 from trtbuild.errors import StoreUnavailable
@@ -31,7 +32,7 @@ from trtbuild.store.collection.collect import collect
 from trtbuild.store.local.local import LocalStore
 import trtbuild.store.local.chunking
 trtbuild.store.local.chunking._import_fastcdc()
-umask, uid, groups, root, number, act = sys.argv[1:]
+umask, uid, groups, root, number, statements = sys.argv[1:]
 os.umask(int(umask, 8))
 if int(uid):
     os.setgroups([int(group) for group in groups.split(",") if group])
@@ -48,27 +49,29 @@ def build(number):
             assert len(store.get_bytes(output.sha256)) == output.size
 try:
     store = LocalStore(root)
-    exec(act)
+    exec(statements)
 except StoreUnavailable as error:
     print("unavailable:", error.text, "|", error.hint)
 """
 
 
-def run_as(umask: str, root: Path, number: int, act: str, uid: int = 0, groups: str = "") -> str:
-    """Run the statements `act` as the user `uid` with this umask. Returns the output."""
-    done = subprocess.run(
-        [sys.executable, "-c", USER_PROGRAM, umask, str(uid), groups, str(root), str(number), act],
+def run_as(umask: str, root: Path, number: int, statements: str, uid: int = 0, groups: str = "") -> str:
+    """Run `statements` as the user `uid` with this umask. They may use `store`, `number`, `record` and `build`. Returns the
+    output."""
+    process = subprocess.run(
+        [sys.executable, "-c", USER_PROGRAM, umask, str(uid), groups, str(root), str(number), statements],
         capture_output=True,
         text=True,
         timeout=60,
         cwd="/",
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
+    assert process.returncode == 0, process.stderr[-2000:]
+    return process.stdout
 
 
 def modes(root: Path) -> tuple[set[int], set[int]]:
+    """The modes of all directories below `root`, and the modes of all files."""
     paths = list(root.rglob("*"))
     return (
         {stat.S_IMODE(path.stat().st_mode) for path in paths if path.is_dir()},
@@ -102,33 +105,33 @@ def test_a_private_store_follows_the_umask(tmp_path: Path) -> None:
 @as_root
 @pytest.mark.parametrize("setgid", [True, False])
 def test_users_with_different_umasks_share_a_store(open_to_all: Path, setgid: bool) -> None:
-    """Each user builds a record, uses the records of the others, takes their locks, and collects."""
+    """Each user uses the records of the earlier users and builds a new one. Then one user collects entries of all users."""
     root = open_to_all / "store"
     root.mkdir()
     os.chown(root, 64001, 64100)
     root.chmod(0o2770 if setgid else 0o770)
     users = [("077", 64001), ("022", 64002), ("027", 64003)]
     for turn, (umask, uid) in enumerate(users):
-        act = "for each in range(int(number) + 1): build(each)"
-        assert run_as(umask, root, turn, act, uid, "64100") == ""
+        statements = "for each in range(int(number) + 1): build(each)"
+        assert run_as(umask, root, turn, statements, uid, "64100") == ""
     assert modes(root) == ({0o2770 if setgid else 0o770}, {0o660})
     assert {path.stat().st_gid for path in root.rglob("*")} == {64100}
     store = LocalStore(root)
     for path in [*root.glob("cas/*/*"), *root.glob("ac/*/*")]:
         os.utime(path, (1, 1))
-    (root / "sessions" / "of-the-dead").touch()
-    os.chown(root / "sessions" / "of-the-dead", 64001, 64100)
-    (root / "sessions" / "of-the-dead").chmod(0o660)
+    (root / "sessions" / "abandoned").touch()
+    os.chown(root / "sessions" / "abandoned", 64001, 64100)
+    (root / "sessions" / "abandoned").chmod(0o660)
     # the third user uses one record, then the second user collects all others
     assert run_as("077", root, 1, "build(number)", 64003, "64100") == ""
     run_as("077", root, 0, "collect(store, max_age_s=1000.0)", 64002, "64100")
     assert verify(store).damage == ()
-    assert len(list(root.glob("ac/*/*"))) == 2, "the record that was used, and its list"
+    assert len(list(root.glob("ac/*/*"))) == 2, "the record that was used, and the chunk list of its plan"
     assert list(root.glob("sessions/*")) == []
 
 
 @as_root
-def test_a_user_without_write_access_can_only_read(open_to_all: Path) -> None:
+def test_a_user_without_write_access_can_read_but_not_write(open_to_all: Path) -> None:
     root = open_to_all / "store"
     root.mkdir()
     os.chown(root, 64001, 64001)
@@ -174,7 +177,8 @@ def test_keeps_used_entries_whose_times_are_a_year_off(
 def test_a_session_whose_start_is_a_year_off_protects_its_entries(
     local: LocalStore, record_of: Callable[..., Record], off_s: float
 ) -> None:
-    """The clock was changed after the session began."""
+    """The clock was changed after the session began. With the negative slack, every entry is old enough to be removed
+    unless a session protects it."""
     old = local.put_record(record_of(1, plan=local.put_bytes(b"found")))
     with local.session():
         (session,) = (local.root / "sessions").iterdir()
@@ -185,18 +189,17 @@ def test_a_session_whose_start_is_a_year_off_protects_its_entries(
         new = local.put_record(record_of(2, plan=local.put_bytes(b"written")))
         report = collect(LocalStore(local.root), max_size=0, max_age_s=0.0, slack_s=-3600.0)
         assert report.records_removed == () and report.blobs_removed == 0
-        assert (
-            local.get_bytes(old.outputs["plan"].sha256) + local.get_bytes(new.outputs["plan"].sha256) == b"foundwritten"
-        )
+        assert local.get_bytes(old.outputs["plan"].sha256) == b"found"
+        assert local.get_bytes(new.outputs["plan"].sha256) == b"written"
     assert collect(local, max_size=0, slack_s=-3600.0).records_kept == 0, "after its end, the session protects nothing"
 
 
 @pytest.mark.parametrize("off_s", [YEAR_S, -YEAR_S])
-def test_leftovers_with_wrong_times_are_harmless(local: LocalStore, off_s: float) -> None:
+def test_removes_only_leftovers_with_old_times_and_the_others_are_harmless(local: LocalStore, off_s: float) -> None:
     local.put_bytes(b"x")
     for name in (
         "tmp/unfinished",
-        "sessions/of-the-dead",
+        "sessions/abandoned",
         f"locks/{'ab' * 32}",
         f"quarantine/cas-{'ab' * 32}-00000000",
     ):

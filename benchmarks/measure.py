@@ -5,11 +5,11 @@ Rules
    them. The reported number is the median of the runs.
 2. Memory is the peak of the sum of PSS over all processes of the tree. PSS counts shared pages once. This process
    takes a sample every `SAMPLE_S` seconds. A peak between two samples is missed.
-3. Each sample costs CPU time of the kernel for each process that is measured. On two cores this slowed a build of several
-   processes by a tenth, and a script of one process hardly. So `measure_alternately` measures memory in runs of their
-   own, and times only the other runs.
-4. CPU time contains that of processes which outlive the command for a moment: this process adopts them (prctl(2),
-   PR_SET_CHILD_SUBREAPER) and waits for them after it has read the time.
+3. Each sample takes CPU time from the measured processes. On two cores a build with several processes took a tenth longer
+   because of the samples, and a script with one process hardly longer. So `measure_alternately` measures memory in a
+   separate run, and takes the times from the other runs.
+4. The CPU time contains that of processes that run a moment longer than the command. They become children of this process
+   (prctl(2), PR_SET_CHILD_SUBREAPER), which waits for them after it has read the clock.
 5. A command that fails ends the benchmark, and the error contains the output. A failed run is never a measurement.
 """
 

@@ -59,7 +59,6 @@ def test_an_edit_of_a_layer_is_one_line_and_can_be_undone(tmp_path: Path) -> Non
     assert source.read_text() == before
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize("kind", ["many", "vit"])
 def test_build_stands_after_the_folder_as_in_the_docstring(kind: str) -> None:
     options = projects.parse_arguments([kind, "DIR", "--targets", "2", "--build"])
@@ -67,10 +66,7 @@ def test_build_stands_after_the_folder_as_in_the_docstring(kind: str) -> None:
     assert not projects.parse_arguments([kind, "DIR"])["build"]
 
 
-def test_replace_weights_changes_all_tensors_of_one_layer_only(tmp_path: Path) -> None:
-=======
 def test_replace_weights_changes_the_tensors_of_one_layer_only(tmp_path: Path) -> None:
->>>>>>> r1
     path = tmp_path / "w.safetensors"
     names = [f"layers.{layer}.{name}" for layer in range(12) for name in ("weight", "bias")]
     before = {name: np.zeros(3, np.float32) for name in names}

@@ -66,7 +66,8 @@ class Compared:
     """The worst result of a comparison over all points.
 
     `output` is the number of the output whose error is the largest relative to its tolerance. `error` is max|a-b| / max|b|
-    of this output, or None if that is not a finite number. `tolerance` follows from `precision`. `points` is the number of
+    of this output, or None if that is not a finite number. `tolerance` follows from `precision`, and is
+    larger for a model that amplifies errors (`trtbuild.stages.verify.rounding`, rule 3). `points` is the number of
     points that were compared.
     """
 

@@ -10,7 +10,7 @@ Rules
    rounding decides them (`trtbuild.stages.verify.rounding`).
 4. The tolerance of an output follows from the coarsest type among the values that it is computed from. Inputs and weights
    count, too (`trtbuild.stages.verify.precisions`). A coarse type may come from the manifest's `precision`, from a module
-   with float16 weights, or from a quantizer.
+   with float16 weights, or from a quantizer. A model that amplifies errors may have a larger error (`rounding`, rule 3).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The commands of trtbuild, with their exit statuses, also after Ctrl-C. Each calls the driver and passes the returned
-document to `show`.
+"""The commands of trtbuild, and their exit statuses, errors and interrupts included. Most commands call the driver and pass
+the returned document to `show`.
 
 Results go to standard output (with ``--json`` exactly one document); progress and errors go to standard error.
 """
@@ -31,9 +31,6 @@ from trtbuild.cli.terminal import terminal
 from trtbuild.errors import EnvironmentFault, InternalError, TrtbuildError
 
 INTERRUPTED = 130
-
-#: Options whose value is a path, which may be the name of a command.
-_PATHS = ("-C", "-f")
 
 
 @click.group(
@@ -118,7 +115,7 @@ def watch(models: tuple[str, ...], flags: Flags) -> int:
     if flags.get("as_json"):
         raise click.UsageError("--json is for commands that end: use trtbuild build --json in another terminal")
     words = flags["arguments"]
-    position = next(number for number, word in enumerate(words) if word == "watch" and words[number - 1] not in _PATHS)
+    position = len(words) - len(_from_command_on(words))
     Watcher(request(flags, models), [*words[:position], "build", *words[position + 1 :]], run).watch()
     return 0
 
@@ -219,10 +216,15 @@ def run(arguments: list[str] | None = None) -> int:
 
 def _command(words: list[str]) -> str:
     """The command's name in the schema of its document; "build" if the words contain no command."""
-    parser = cli.make_parser(click.Context(cli, resilient_parsing=True))
-    _, without_flags, _ = parser.parse_args(list(words))  # empty if the flags before the command have an error
-    command = next((word for word in (*without_flags, *words) if word in cli.commands), "build")
+    command = next((word for word in (*_from_command_on(words), *words) if word in cli.commands), "build")
     return "locked" if command == "lock" else command  # trtbuild.lock/1 is the lock file itself
+
+
+def _from_command_on(words: list[str]) -> list[str]:
+    """`words` from the command's name on. Empty if the flags before the command have an error."""
+    parser = cli.make_parser(click.Context(cli, resilient_parsing=True))
+    _, from_command_on, _ = parser.parse_args(list(words))
+    return from_command_on
 
 
 if __name__ == "__main__":

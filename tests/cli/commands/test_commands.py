@@ -9,6 +9,8 @@ import pytest
 
 from tests.conftest import CommandLine
 from tests.projects import ADA_AND_AMPERE, copy_project, edit
+from trtbuild.cli import main
+from trtbuild.driver.project.workspace import Request
 
 
 @pytest.fixture
@@ -41,6 +43,37 @@ def test_flags_are_accepted_before_and_after_a_command(trtbuild: CommandLine, tm
     assert {step["target"] for step in steps} == {None, "ada"}
     stats = trtbuild.run("cache", "-C", "project", "stats", "--json")
     assert json.loads(stats.stdout)["schema"] == "trtbuild.cache-stats/1"
+
+
+class FakeWatcher:
+    """A watcher that builds nothing. `command_lines` has, for each started watcher, the command line of its builds."""
+
+    command_lines: list[list[str]]
+
+    def __init__(self, request: Request, arguments: list[str], run: object) -> None:
+        self._arguments = arguments
+
+    def watch(self) -> None:
+        self.command_lines.append(self._arguments)
+
+
+@pytest.mark.parametrize(
+    ("words", "words_of_builds"),
+    [
+        (["watch", "vit", "-j", "2"], ["build", "vit", "-j", "2"]),
+        (["-C", "watch", "watch"], ["-C", "watch", "build"]),
+        (["--file", "watch", "watch", "watch"], ["--file", "watch", "build", "watch"]),
+        (["-j", "2", "--target", "watch", "watch"], ["-j", "2", "--target", "watch", "build"]),
+    ],
+    ids=" ".join,
+)
+def test_watch_passes_its_command_line_to_the_builds(
+    words: list[str], words_of_builds: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trtbuild.driver.watching.watcher.Watcher", FakeWatcher)
+    monkeypatch.setattr(FakeWatcher, "command_lines", [], raising=False)
+    main.cli.main(words, standalone_mode=False, obj={"arguments": words})
+    assert FakeWatcher.command_lines == [words_of_builds]
 
 
 @pytest.mark.parametrize(

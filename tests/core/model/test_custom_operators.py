@@ -43,7 +43,7 @@ def test_advice_names_the_module_and_the_command_that_installs_it() -> None:
         ({"schema": ""}, "that is not text"),
         ({"module": "os; print(1)"}, "is not the name of a module"),
         ({"module": ".hidden"}, "is not the name of a module"),
-        ({"has_cpu_kernel": 1}, "is not the name of an operator"),
+        ({"has_cpu_kernel": 1}, "is neither true nor false"),
     ],
 )
 def test_rejects_other_documents(change: dict[str, Any], message: str) -> None:

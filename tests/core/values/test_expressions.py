@@ -129,6 +129,7 @@ def test_evaluates_an_expression(expression: Any, value: int) -> None:
         ["xor", 1, 2],
         ["floordiv", 1],
         ["sym", "0"],
+        ["sym"],
         ["add", "1"],
     ],
     ids=json.dumps,
@@ -138,7 +139,7 @@ def test_rejects_expressions_without_a_value(expression: Any) -> None:
         evaluate(expression, [1])
 
 
-@pytest.mark.parametrize("expression", [["xor", 1, 2], ["sym", "0"], ["add", "1"], ["mod", 1]], ids=json.dumps)
+@pytest.mark.parametrize("expression", [["xor", 1, 2], ["sym", "0"], ["sym"], ["add", "1"], ["mod", 1]], ids=json.dumps)
 def test_rejects_expressions_without_bounds(expression: Any) -> None:
     with pytest.raises(ValueError):
         interval(expression, [(1, 2)])

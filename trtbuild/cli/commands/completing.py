@@ -5,8 +5,8 @@ Rules
    TensorRT. After an error it offers no names.
 2. Names come from the manifests. Names of steps also come from the history, because some are known only after a build.
 3. bash splits a word before and after an ``@`` (COMP_WORDBREAKS). Step ids contain an ``@``, so the parts are joined again.
-   Answers begin with the ``@``. It is a special prefix of readline, for names of hosts, and bash 5.2 inserts an answer at
-   its place.
+   Answers begin with the ``@``, because readline uses ``@`` as the start of a host name, and bash 5.2 inserts the answer at
+   the position of the ``@``.
 """
 
 from __future__ import annotations

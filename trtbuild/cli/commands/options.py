@@ -23,7 +23,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 #: Commands of ``cache`` that read manifests.
 _CACHE_COMMANDS = ("cache push", "cache pull", "cache export", "cache verify")
-#: Commands that read manifests; commands that plan; commands that run steps.
+#: Commands that read manifests.
 _MANIFEST_COMMANDS = (
     "build",
     "watch",
@@ -41,8 +41,9 @@ _MANIFEST_COMMANDS = (
     "doctor",
     *_CACHE_COMMANDS,
 )
+#: Commands that plan.
 _PLANNING_COMMANDS = ("build", "watch", "plan", "why", "status", "graph", "affected", "diff", "verify")
-#: `watch` passes its flags to the builds.
+#: Commands that run steps. `watch` passes its flags to the builds.
 _BUILD_COMMANDS = ("build", "watch")
 #: Commands whose long results are shown in a pager.
 _PAGED_COMMANDS = ("plan", "why", "status", "graph", "affected", "inspect")
@@ -51,7 +52,9 @@ _LOCKED_VERSION_COMMANDS = (*_PLANNING_COMMANDS, "lock", "inspect", *_CACHE_COMM
 
 
 class _Flag(click.Option):
-    """A common flag. The help of a command that it does not affect, or that refuses it, does not show it."""
+    """A common flag. Only the help of the commands that use the flag shows it.
+
+    `commands` are the commands that use the flag; empty for all commands except those in `not_for`."""
 
     def __init__(
         self, *args: Any, commands: tuple[str, ...] = (), not_for: tuple[str, ...] = (), **settings: Any
@@ -242,6 +245,7 @@ def common(command: Command) -> Command:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         context = click.get_current_context()
         inherited = (context.parent or context).obj or {}
+        # the last name of an option is the name of its parameter
         flags_of_command = {names[-1]: kwargs.pop(names[-1]) for names, _ in _OPTIONS}
         flags = {**inherited, **{name: value for name, value in flags_of_command.items() if value not in (None, ())}}
         context.obj = flags

@@ -75,8 +75,8 @@ def inspect(
         show.paged(flags, inspect_precision(request(flags), path), precisions.precision_lines)
         return 0
     if path is None:
-        found = whole_project.inspect_all(request(flags), layers=layers, memory=memory, onnx=onnx)
-        show.paged(flags, found, packages.project_screen(layers=layers, trtexec=trtexec))
+        inspections = whole_project.inspect_all(request(flags), layers=layers, memory=memory, onnx=onnx)
+        show.paged(flags, inspections, packages.project_screen(layers=layers, trtexec=trtexec))
         return 0
     document = inspection.inspect(request(flags), path, layers=layers, memory=memory, onnx=onnx)
     show.paged(flags, document, packages.package_screen(layers=layers, trtexec=trtexec))

@@ -165,8 +165,8 @@ def bench(
     from trtbuild.driver.running.kept import keep_bench
     from trtbuild.driver.workers.stopwatch import Budget
 
-    wanted = (with_eager, with_torch_compile)
-    originals = [name for name, is_wanted in zip(bench_driver.ORIGINAL_RUNNERS, wanted, strict=True) if is_wanted]
+    requested = zip(bench_driver.ORIGINAL_RUNNERS, (with_eager, with_torch_compile), strict=True)
+    originals = [name for name, is_requested in requested if is_requested]
     with show.watching(flags) as watcher:
         document = bench_driver.bench(
             request(flags),

@@ -26,14 +26,14 @@ class Command(click.Command):
         return option
 
 
-def _show_help(context: click.Context, _: click.Parameter, wanted: Any) -> None:
-    if wanted and not context.resilient_parsing:
+def _show_help(context: click.Context, _: click.Parameter, is_requested: Any) -> None:
+    if is_requested and not context.resilient_parsing:
         terminal.answer(f"{context.get_help()}\n")
         context.exit()
 
 
 class Sections(Command, click.Group):
-    """A group of commands. The outermost group lists them in `SECTIONS`, and the commands of no section at the end."""
+    """A group of commands. The outermost group lists them in `SECTIONS`, and commands without a section at the end."""
 
     command_class = Command
     group_class = type  # subgroups are `Sections`, too

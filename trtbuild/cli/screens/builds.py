@@ -11,7 +11,8 @@ from trtbuild.cli.terminal.quantities import align_rows, count, duration, first_
 from trtbuild.driver.answers.documents import Build, BuiltOutput, ErrorEntry, StepEntry
 from trtbuild.store.layers.remote_statistics import RemoteStatistics
 
-#: The largest number of outputs that are shown. One more is shown, too: a line "1 more" would not be shorter.
+#: The largest number of outputs that are shown. If there is exactly one more, all are shown, because a line "1 more" would
+#: not be shorter.
 MOST_OUTPUTS = 20
 
 
@@ -72,7 +73,8 @@ def _summary(document: Build) -> str:
 
 
 def failures(document: Build) -> list[str]:
-    """The lines for standard error: every error in full. Errors with an equal text are grouped. Empty without errors."""
+    """The lines for standard error: every error in full, then the summary line of a failed build. Errors with an equal text
+    are grouped."""
     steps_by_message: dict[tuple[str, str], list[str]] = defaultdict(list)
     for entry in document.errors:
         steps_by_message[_message(entry), entry.log or ""].append(entry.step or "")

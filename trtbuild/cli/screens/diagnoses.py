@@ -16,7 +16,7 @@ def doctor_lines(document: Diagnosis) -> list[str]:
     for check in document.checks:
         lines.append(f"{_MARKS[check.status]}  {check.name:{width}}  {check.text}")
         if check.fix:
-            lines.append(f"{'':{9 + width}}  → {check.fix}")
+            lines.append(f"{'':7}  {'':{width}}  → {check.fix}")  # each mark has 7 columns
     problems, warnings = (sum(check.status == word for check in document.checks) for word in ("problem", "warning"))
     if not problems and not warnings:
         return [*lines, "all is well"]

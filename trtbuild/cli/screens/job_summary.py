@@ -51,6 +51,7 @@ def write(environ: Mapping[str, str], document: Build | Failure) -> bool:
         return False
     text = job_summary(document).encode("utf-8", "replace")
     try:
+        # O_NONBLOCK: opening a pipe without a reader would wait (rule 1)
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
         try:
             status = os.fstat(descriptor)

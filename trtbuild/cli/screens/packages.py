@@ -84,9 +84,9 @@ def _custom_operator(operator: CustomOperator) -> tuple[str, ...]:
 
 
 def _tensor(entry: PackedTensor, dims: Sequence[PackedDim]) -> tuple[str, ...]:
-    by_name = ("keyword",) if entry.keyword else ()
-    within = (f"{entry.range[0]} to {entry.range[1]}",) if entry.range is not None else ()
-    return (entry.name, entry.dtype, _shape(entry.shape, dims), *within, *by_name)
+    keyword = ("keyword",) if entry.keyword else ()
+    value_range = (f"{entry.range[0]} to {entry.range[1]}",) if entry.range is not None else ()
+    return (entry.name, entry.dtype, _shape(entry.shape, dims), *value_range, *keyword)
 
 
 def _state(entry: StateTensor, index: PackageIndex) -> tuple[str, ...]:

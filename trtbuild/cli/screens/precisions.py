@@ -26,11 +26,11 @@ def _module_rows(operators: Sequence[ComputedOperator]) -> Iterator[tuple[str, .
         if entry.rule is None:
             pattern = f" ({entry.pattern})" if entry.pattern is not None else ""
             operators_of_module.setdefault((entry.module, entry.type, pattern), []).append(_name(entry))
-    modules_of_row: dict[tuple[str, str, str], int] = {}
+    module_counts: dict[tuple[str, str, str], int] = {}
     for (module, type_, pattern), names in operators_of_module.items():
         row = (_with_wildcards(module), f"{type_}{pattern}", ", ".join(dict.fromkeys(names)))
-        modules_of_row[row] = modules_of_row.get(row, 0) + 1
-    for (module, type_, operators_text), number in modules_of_row.items():
+        module_counts[row] = module_counts.get(row, 0) + 1
+    for (module, type_, operators_text), number in module_counts.items():
         yield (f"  {module}{f' ({number})' if number > 1 else ''}", type_, operators_text)
 
 

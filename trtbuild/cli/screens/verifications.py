@@ -135,10 +135,10 @@ def _note(entry: WholeEntry | PartitionEntry, subject: str) -> list[str]:
 def _summary(document: Verification) -> str:
     # Each model that failed has one error. The other errors belong to models that are not in the document.
     other_errors = len(document.errors) - sum(model.status == "failed" for model in document.models)
-    wrong = sum(not model.ok for model in document.models) + other_errors
+    failed = sum(not model.ok for model in document.models) + other_errors
     total = count(len(document.models) + other_errors, "model")
-    if wrong:
-        return f"{terminal.red('failed')}: {wrong:,} of {total} in {duration(document.duration_s)}"
+    if failed:
+        return f"{terminal.red('failed')}: {failed:,} of {total} in {duration(document.duration_s)}"
     return f"{terminal.green('ok')}: {total} in {duration(document.duration_s)} (--seed {document.seed})"
 
 

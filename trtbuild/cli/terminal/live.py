@@ -202,7 +202,7 @@ class LiveProgress(Progress):
         step, last_s = entry.name, entry.last_duration_s
         head = f"{frame:>4} {duration(now - entry.start_time):>8}  "
         free_columns = width - len(head) - 1  # one column stays free, because some terminals wrap a full row
-        if free_columns < 8:
+        if free_columns < 8:  # only the spinner and the name fit
             return crop(f"{frame} {step}", width - 1)
         if last_s:
             note = f"  last time {duration(last_s)}"

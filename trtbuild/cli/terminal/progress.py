@@ -48,8 +48,9 @@ class Tally:
     #: Model → the ids of its remaining steps, and the number of its hits.
     _by_model: dict[str, tuple[set[str], int]] = field(default_factory=dict)
     _unpartitioned: set[str] = field(default_factory=set)
-    #: The ids of steps that ran, and the keys of conversions that partition steps made.
+    #: The ids of steps that ran.
     _ran: set[str] = field(default_factory=set)
+    #: The keys of conversions that partition steps made.
     _converted: set[str] = field(default_factory=set)
 
     def planned(self, plan: ModelPlan) -> None:
@@ -63,7 +64,7 @@ class Tally:
         self.remaining += len(remaining) - len(earlier_remaining)
         self.hits += hits - earlier_hits
         widths = (len(identifier) for identifier in (*plan.steps, *_expected_ids(plan)))
-        self.id_width = max(self.id_width, *(width for width in widths if width <= MOST_ID_WIDTH), 0)
+        self.id_width = max([self.id_width, *(width for width in widths if width <= MOST_ID_WIDTH)])
         partition = plan.steps.get(step_id(name, "partition"))
         if partition is None or partition.verdict == "hit":
             self._unpartitioned.discard(name)

@@ -43,11 +43,12 @@ def _change(change: Change) -> str:
 
 def shorten_to_width(text: str, width: int) -> str:
     """A short reason in at most `width` columns. If necessary, the number of other parts and "changed" are left out."""
-    for left_out in (r"$", r" \(\+\d+\)$", r" changed$"):
-        text = re.sub(left_out, "", text)
-        if len(text) <= width:
-            return text
-    return f"{text[: max(width - 1, 0)]}…"[:width]
+    without_count = re.sub(r" \(\+\d+\)$", "", text)
+    shortest = without_count.removesuffix(" changed")
+    for candidate in (text, without_count, shortest):
+        if len(candidate) <= width:
+            return candidate
+    return f"{shortest[: max(width - 1, 0)]}…"[:width]
 
 
 def shorten(value: str, most: int = 70) -> str:

@@ -6,7 +6,8 @@ Rules
    (not empty, not 0); no with ``CLICOLOR=0`` or ``TERM=dumb``; otherwise yes if the stream is a terminal. (no-color.org,
    force-color.org, bixense.com/clicolors; Python 3.13 has the same order.)
 3. A live area needs a terminal that can move its cursor. Under CI there is no live area, because CI keeps a log.
-4. On a stream without Unicode, similar ASCII characters are written. Nothing raises an exception.
+4. On a stream without Unicode, similar ASCII characters are written, and ``?`` for all others. No character raises an
+   exception.
 5. The reader of standard output may close it early (``| head``): the command continues, and its result decides the exit
    status. Any other failure to write to standard output is an error. Failures to write to standard error are ignored.
 """
@@ -27,7 +28,8 @@ _ASCII = str.maketrans({"→": "->", "←": "<-", "…": "...", "·": "-", "×":
 
 
 def ensure_streams() -> bool:
-    """Whether the process has a standard output. A missing standard output or error (``>&-``) becomes the null device."""
+    """Replace a missing standard output or error (``>&-``) by the null device. Returns whether there was a standard
+    output."""
     had_output = sys.stdout is not None
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:

@@ -24,7 +24,7 @@ from trtbuild.core.model.quantized_types import QUANTIZED_TYPES
 SCHEMA = "trtbuild.layers/1"
 
 _NUMBERED_NAME = re.compile(r"(.+)_\d+")
-#: The names of ``tensorrt.DataType`` in a layers file, for the types that only quantized models have.
+#: The name of a ``tensorrt.DataType`` in a layers file → its name in `QUANTIZED_TYPES`.
 _QUANTIZED_TYPES = {"int8": "int8", "fp8": "float8e4m3fn", "int4": "int4", "fp4": "float4e2m1"}
 
 
@@ -55,12 +55,12 @@ def read_layers(
         raise ValueError(f"not a {SCHEMA} document")
     entries = document["layers"]
     types = types_of_layers(contents.kernels) if contents is not None else {}
-    return [
-        Layer(
-            entry["name"], entry["type"], *(origin or (None, None)), *(_of_node(entry["name"], types) or (None, None))
-        )
-        for entry, origin in zip(entries, _origins(entries, names), strict=True)
-    ]
+    layers = []
+    for entry, origin in zip(entries, _origins(entries, names), strict=True):
+        module, operator = origin or (None, None)
+        reads, writes = _of_node(entry["name"], types) or (None, None)
+        layers.append(Layer(entry["name"], entry["type"], module, operator, reads, writes))
+    return layers
 
 
 def quantized_types(document: Mapping[str, Any]) -> tuple[str, ...]:

@@ -14,8 +14,8 @@ from trtbuild.core.model.quantized_types import QUANTIZED_TYPES
 #: Kinds of kernels that compute products: of matrices, and convolutions.
 _PRODUCTS = ("fully_connected", "corrltn", "deconvolution")
 #: Kinds of kernels that compute no products. A fusion is listed a second time, as the kernels that it consists of.
-_NO_PRODUCTS = ("function", "runtime_fusion", "cast", "mul", "add", "copy")
-#: A kernel of the kind ``function`` with one of these names may compute a product.
+_NO_PRODUCTS = ("runtime_fusion", "cast", "mul", "add", "copy")
+#: A kernel of the kind ``function`` may compute a product if its name contains one of these texts.
 _PRODUCT_NAMES = ("Fc", "Conv", "Corr", "Mm", "Gemm")
 
 
@@ -58,7 +58,7 @@ def _may_multiply_unknown_types(kernel: Kernel) -> bool:
     if kernel.kind in _PRODUCTS:
         return not kernel.reads
     if kernel.kind == "function":
-        return any(name in kernel.name for name in _PRODUCT_NAMES)
+        return any(part in kernel.name for part in _PRODUCT_NAMES)
     return kernel.kind not in _NO_PRODUCTS
 
 

@@ -51,10 +51,10 @@ class PartitionIdentity:
 
 @dataclass(frozen=True, kw_only=True)
 class PointError:
-    """The error at one point, which is the number of a point of the report.
+    """The error at one point. `point` is its position in the report's `points`.
 
-    It is the error of the output whose error is the largest relative to its tolerance at this point: max|a-b| / max|b|, or
-    None if that is not a finite number. `share` is the error divided by the tolerance, or None."""
+    `error` is max|a-b| / max|b| of the output whose error is the largest relative to its tolerance at this point. It is
+    None if it is not a finite number. `share` is `error` divided by the tolerance, or None."""
 
     point: int
     error: float | None
@@ -66,7 +66,8 @@ class Compared:
     """The worst result of a comparison over all points.
 
     `output` is the number of the output whose error is the largest relative to its tolerance. `error` is max|a-b| / max|b|
-    of this output, or None if that is not a finite number. `tolerance` follows from `precision`. `points` is the number of
+    of this output, or None if that is not a finite number. `tolerance` follows from `precision`, and is
+    larger for a model that amplifies errors (`trtbuild.stages.verify.rounding`, rule 3). `points` is the number of
     points that were compared.
     """
 
@@ -165,7 +166,7 @@ class Report:
         """The result of all comparisons.
 
         ``wrong`` if any is wrong, otherwise ``unchecked`` if a partition is unchecked or the report has no partition."""
-        if any(True for _ in self.failures()):
+        if next(self.failures(), None) is not None:
             return "wrong"
         unchecked = not self.partitions or any(entry.status == "unchecked" for entry in self.partitions)
         return "unchecked" if unchecked else "right"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-#: The advice to let a package import the modules of its operators, for programs.
+#: Advice for a program that loads a package: the argument with which the package imports the modules of its operators.
 IMPORT_ADVICE = "load with `import_operators=True`"
 
 
@@ -70,9 +70,11 @@ class CustomOperator:
         if not isinstance(data, Mapping) or not {"name", "schema"} <= data.keys():
             raise ValueError("an operator has a name and a schema")
         if not all(isinstance(data[name], str) and data[name] for name in texts if name in data):
-            raise ValueError("an operator has a name, a module or a schema that is not text")
-        if data["name"].count(".") != 2 or not isinstance(data.get("has_cpu_kernel", True), bool):
+            raise ValueError(f"a member of an operator ({', '.join(texts)}) is empty, or a value that is not text")
+        if data["name"].count(".") != 2:
             raise ValueError(f"{data['name']!r:.80} is not the name of an operator")
+        if not isinstance(data.get("has_cpu_kernel", True), bool):
+            raise ValueError(f"has_cpu_kernel of the operator {data['name']!r:.80} is neither true nor false")
         module = data.get("module")
         if module is not None and not all(part.isidentifier() for part in module.split(".")):
             raise ValueError(f"{module!r:.80} is not the name of a module")

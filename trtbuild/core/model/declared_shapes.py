@@ -71,7 +71,7 @@ def _check_ranks(profiles: Sequence[Profile]) -> tuple[dict[str, int], list[Shap
                 counts = [len(getattr(shape, which)) for which in MIN_OPT_MAX]
                 # The problem is reported at the list whose length differs from the lengths of both others.
                 differing = next(
-                    (w for w, count in zip(MIN_OPT_MAX, counts, strict=True) if counts.count(count) == 1), None
+                    (which for which, count in zip(MIN_OPT_MAX, counts, strict=True) if counts.count(count) == 1), None
                 )
                 problems.append(
                     ShapeProblem(
@@ -105,7 +105,9 @@ def _range_problems(profile: str, name: str, shape: ShapeRange) -> list[ShapePro
         text, hint, which = "", "", MIN_OPT_MAX[0]
         if not min_size <= opt_size <= max_size:
             text = f"{name}.{axis}: min {min_size}, opt {opt_size}, max {max_size} are not in order"
-            hint, which = "min ≤ opt ≤ max", "min" if opt_size <= max_size else "opt" if min_size <= max_size else "max"
+            hint = "min ≤ opt ≤ max"
+            # The wrong list is the one without which the other two sizes are in order.
+            which = "min" if opt_size <= max_size else "opt" if min_size <= max_size else "max"
         elif min_size < 0:
             text, hint = f"{name}.{axis}: a size cannot be {min_size}", "sizes are at least 0, dynamic ones at least 1"
         elif min_size == 0 and max_size > 0:
@@ -165,8 +167,8 @@ def _build_plan(
     for entry in inputs:
         axes: list[Axis] = []
         for axis in range(ranks.get(entry.name, 0)):
-            ranges = [_sizes(profile, entry.name, axis) for profile in profiles]
-            smallest, largest = min(r[0] for r in ranges), max(r[2] for r in ranges)
+            mins, opts, maxes = zip(*(_sizes(profile, entry.name, axis) for profile in profiles), strict=True)
+            smallest, largest = min(mins), max(maxes)
             dim = named_axes.get((entry.name, axis))
             if dim is not None:
                 _check_multiples(dim, (entry.name, axis), profiles, problems)
@@ -176,29 +178,29 @@ def _build_plan(
                 axes.append(smallest)
                 continue
             if smallest == 0:  # each profile alone is valid: one has the static size 0, another has a larger size
-                profile = next(p for p, sizes in zip(profiles, ranges, strict=True) if sizes[0] == 0)
-                problems.append(
-                    ShapeProblem(
-                        f"{entry.name}.{axis}: a dynamic dim cannot have min 0",
-                        "the smallest min is 1",
-                        profile=profile.name,
-                        input=entry.name,
-                        which="min",
-                        axis=axis,
-                    )
-                )
+                problems.append(_problem_of_min_0(profiles[mins.index(0)].name, entry.name, axis))
             name = dim.name if dim else f"{entry.name}_{axis}"
             while dim is None and name in dim_names:
                 name += "_"
             if name not in numbers:
                 numbers[name] = len(symbols)
                 unit = dim.multiple_of if dim else 1
-                symbols.append(
-                    Symbol(name, smallest, largest, _example_size(ranges[0][1], smallest, largest, unit), unit)
-                )
+                example = _example_size(opts[0], smallest, largest, unit)
+                symbols.append(Symbol(name, smallest, largest, example, unit))
             axes.append(SymbolAxis(numbers[name]))
         shapes.append(tuple(axes))
     return ShapePlan(tuple(symbols), tuple(shapes))
+
+
+def _problem_of_min_0(profile: str, name: str, axis: int) -> ShapeProblem:
+    return ShapeProblem(
+        f"{name}.{axis}: a dynamic dim cannot have min 0",
+        "the smallest min is 1",
+        profile=profile,
+        input=name,
+        which="min",
+        axis=axis,
+    )
 
 
 def _check_multiples(

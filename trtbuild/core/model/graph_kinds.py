@@ -17,8 +17,7 @@ GraphKindName = Literal["program", "onnx", "network"]
 class GraphKind:
     """One kind of graph. Jobs and documents contain its `name`.
 
-    `is_lowered`: whether the steps lower, partition and convert the graph. Otherwise the graph is not changed, and becomes
-    one engine.
+    `is_lowered`: whether the graph is lowered and divided into partitions. Otherwise the whole graph becomes one engine.
     `reference`: the library that computes the model without TensorRT, for `verify` and for a package's reference program.
     `changes_opset`: whether the partition step converts the graph to the toolchain's ONNX opset.
     `program_file`: the path of a partition's graph in a package, with ``{}`` for the first 32 digits of its digest.

@@ -12,7 +12,8 @@ from typing import Any
 
 from trtbuild.core.values.encoding import Value
 
-#: The domain of the nodes in ONNX models. TensorRT's parser finds a plugin by the node's operator, in any domain.
+#: The domain of the nodes that stand for plugins in ONNX models. TensorRT's parser finds a plugin by the node's operator,
+#: in any domain.
 ONNX_DOMAIN = "trt.plugins"
 
 #: Attributes of an ONNX node that TensorRT's parser reads itself (onnx-tensorrt, ``FallbackPluginImporter``).

@@ -11,10 +11,11 @@ _UNBOUNDED_SPAN = 64
 def sample_points(ranges: Sequence[tuple[int, int | None]]) -> list[tuple[int, ...]]:
     """Sample points in these ranges, each with a number for each symbol. A max of None means that there is no upper limit.
 
-    The first points are: all symbols at their min, all symbols at their max, and two points between, where all symbols have
-    different numbers if possible. For each symbol whose range has exactly two numbers, there are two more points: this
-    symbol at its min and all other symbols at their max, and the reverse. Reason: PyTorch removes size 1 from ranges (torch
-    2.13). So it treats the range 1..2 as the number 2, and does not report that two axes with this range must be equal.
+    The first points are: all symbols at their min, all symbols at their max, and two points between. At these two, all
+    symbols have different numbers other than 0 and 1 if possible. For each symbol whose range has exactly two numbers,
+    there are two more points: this symbol at its min and all other symbols at their max, and the reverse. Reason: PyTorch
+    removes size 1 from ranges (torch 2.13). So it treats the range 1..2 as the number 2, and does not report that two axes
+    with this range must be equal.
     """
     ends = [(low, low + _UNBOUNDED_SPAN if high is None else high) for low, high in ranges]
     points = [tuple(low for low, _ in ends), tuple(high for _, high in ends)]
@@ -23,7 +24,9 @@ def sample_points(ranges: Sequence[tuple[int, int | None]]) -> list[tuple[int, .
         for position, (low, high) in enumerate(ends):
             middle = low + (high - low) * (position + 1 + shift) // (len(ends) + 2)
             unused_numbers = (
-                n for n in (*range(middle, high + 1), *range(low, middle)) if n not in numbers and n not in (0, 1)
+                number
+                for number in (*range(middle, high + 1), *range(low, middle))
+                if number not in numbers and number not in (0, 1)
             )
             numbers.append(next(unused_numbers, middle))
         points.append(tuple(numbers))

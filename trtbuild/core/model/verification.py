@@ -3,13 +3,14 @@
 Rules
 1. The points are min, opt and max of every profile, and random sizes within each profile. The size of each dim is chosen
    independently, as a multiple of its `multiple_of`. Everything follows from the seed, so every point is reproducible.
-2. In half of the random points, a quarter of the input values are exactly zero. Some operators have special cases at zero
-   (``atan2``), and random values are almost never zero.
+2. In half of the random points, about a quarter of the floating-point input values are exactly zero, unless the declared
+   range of an input excludes zero. Some operators have special cases at zero (``atan2``), and random values are almost
+   never zero.
 3. The error of an output a is max|a-b| / max|b|, where b is PyTorch's result. Integers and bools must be equal, unless
    rounding decides them (`trtbuild.stages.verify.rounding`).
 4. The tolerance of an output follows from the coarsest type among the values that it is computed from. Inputs and weights
    count, too (`trtbuild.stages.verify.precisions`). A coarse type may come from the manifest's `precision`, from a module
-   with float16 weights, or from a quantizer.
+   with float16 weights, or from a quantizer. A model that amplifies errors may have a larger error (`rounding`, rule 3).
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ RoundedType = Precision | Literal["int8", "float8e4m3fn", "float8e5m2", "float4e
 #: Quantizers: a value that lies between two steps becomes one of them in one result, and the other in the other result. At
 #: worst, the two roundings are independent. The table has three standard deviations of the difference of two roundings of
 #: normally distributed values. The derivation is in docs/quantization.md, and a test computes these numbers. For engines,
-#: the tolerances of int8 and float8 are doubled, like those of floats, but not above 0.4. Those of 4 bits are not doubled,
-#: because an error of the whole value would then be allowed.
+#: the tolerances of int8 and float8 are doubled, like those of float16 and bfloat16, but not above 0.4. Those of 4 bits are
+#: not doubled, because errors of 0.8 and 1.0 would then be allowed: almost the whole value.
 TOLERANCES: Mapping[Runner, Mapping[RoundedType, float]] = {
     "onnxruntime": {
         "float32": 1e-5,
@@ -79,8 +80,8 @@ DEFAULT_SEED = 0
 class Point:
     """The sizes of the symbols for one comparison of the partitions, and the seed of the inputs' values.
 
-    `profile` is the number of the profile. `which` is min, opt, max, or ``random 1`` and so on. With `zeros`, a quarter of
-    the inputs' values is zero.
+    `profile` is the number of the profile. `which` is min, opt, max, or ``random 1`` and so on. `zeros` is whether
+    some of the inputs' values are zero (rule 2).
     """
 
     profile: int
@@ -106,7 +107,7 @@ def points(
     result: list[Point] = []
     for number, profile in enumerate(model.profiles):
         sizes_at = {which: symbol_values(shapes, profile, which) for which in ("min", "opt", "max")}
-        which_by_sizes: dict[tuple[int, ...], str] = {}
+        which_by_sizes: dict[tuple[int, ...], str] = {}  # if min, opt or max are equal, they are one point
         for which, sizes in sizes_at.items():
             which_by_sizes.setdefault(sizes, which)
         result += [

@@ -85,8 +85,13 @@ class PackageContents:
 
     def _plugins(self) -> tuple[Plugin, ...]:
         """The plugins that engines call."""
-        partitions = (p for each in self.partitions_by_target.values() for p in each.partitions.partitions)
-        return plugins_of(self.model.plugins, (name for partition in partitions for name in partition.plugins))
+        names = (
+            name
+            for toolchain_partitions in self.partitions_by_target.values()
+            for partition in toolchain_partitions.partitions.partitions
+            for name in partition.plugins
+        )
+        return plugins_of(self.model.plugins, names)
 
     def packed_plugins(self) -> PackedPlugins | None:
         """The plugins that engines call, as the index has them; None if engines call no plugin."""
@@ -135,8 +140,8 @@ class PackageContents:
         the first values of the state. With ``reference``, the package also needs the weights of TensorRT partitions."""
         slots = {entry.slot for entry in self.interface.state}
         # targets of one toolchain share an object, which is read once
-        different = {id(shared): shared for shared in self.partitions_by_target.values()}
-        for toolchain_partitions in different.values():
+        distinct = {id(shared): shared for shared in self.partitions_by_target.values()}
+        for toolchain_partitions in distinct.values():
             for partition in toolchain_partitions.partitions.partitions:
                 if partition.kind == "torch" or self.model.reference:
                     slots.update(partition.weights)

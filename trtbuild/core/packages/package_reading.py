@@ -99,7 +99,7 @@ def _index(document: Mapping[str, Any]) -> PackageIndex:
     dims = tuple(_dim(entry) for entry in list_field(document, "dims"))
     inputs = tuple(_tensor(entry, len(dims)) for entry in list_field(document, "inputs"))
     outputs = tuple(_tensor(entry, len(dims)) for entry in list_field(document, "outputs"))
-    for field, names in (("inputs", [i.name for i in inputs]), ("dims", [d.name for d in dims])):
+    for field, names in (("inputs", [tensor.name for tensor in inputs]), ("dims", [dim.name for dim in dims])):
         expect(len(set(names)) == len(names), f"two {field} have one name")
     profiles = tuple(_profile(entry, inputs) for entry in list_field(document, "profiles"))
     expect(bool(profiles), "it has no profile")
@@ -123,15 +123,29 @@ def _index(document: Mapping[str, Any]) -> PackageIndex:
         document["schema"] != SCHEMA or not has_numbers(tree),
         f"its output structure has a number, which {document['schema']} does not have",
     )
-    model, precision = text_field(document, "model"), text_field(document, "precision")
-    truncates = flag(document, "truncate_double")
     quantized = optional_list(document, "quantized")
     expect(all(type_ and isinstance(type_, str) for type_ in quantized), "a quantized type is not text")
     others = optional_list(document, "other_precisions")
     expect(all(name and isinstance(name, str) for name in others), "other_precisions has a name that is not text")
-    operators = tuple(map(CustomOperator.from_json, optional_list(document, "operators")))
-    parts = (model, inputs, outputs, tree, dims, profiles, precision, targets, reference, weights, files)
-    return PackageIndex(*parts, truncates, tuple(quantized), tuple(others), operators, state, _plugins(document, files))
+    return PackageIndex(
+        model=text_field(document, "model"),
+        inputs=inputs,
+        outputs=outputs,
+        output_tree=tree,
+        dims=dims,
+        profiles=profiles,
+        precision=text_field(document, "precision"),
+        targets=targets,
+        reference=reference,
+        weights=weights,
+        files=files,
+        truncates_double=flag(document, "truncate_double"),
+        quantized=tuple(quantized),
+        other_precisions=tuple(others),
+        operators=tuple(map(CustomOperator.from_json, optional_list(document, "operators"))),
+        state=state,
+        plugins=_plugins(document, files),
+    )
 
 
 def _count_outputs(state: Sequence[StateTensor], outputs: int, weights: Mapping[int, PackedWeight]) -> int:

@@ -81,6 +81,7 @@ class _Groups:
         for group in producers:
             self._consumers[group].add(node)
         bit, sources = 1 << node, sum(1 << group for group in producers)
+        # The producers, and all groups that reach a producer, now also reach the new group.
         for group in self.members:
             if group != node and (sources >> group & 1 or self._reachable[group] & sources):
                 self._reachable[group] |= bit
@@ -99,11 +100,13 @@ class _Groups:
         """Merge two groups for which `can_merge` is true."""
         keep, merged = min(first, second), max(first, second)
         bits = 1 << keep | 1 << merged
+        # `keep` reaches what either group reached. Groups that reached either group now reach `keep` and all of this.
         reach = (self._reachable[keep] | self._reachable.pop(merged)) & ~bits
         self._reachable[keep] = reach
         for group in self.members:
             if group not in (keep, merged) and self._reachable[group] & bits:
                 self._reachable[group] = (self._reachable[group] | reach | 1 << keep) & ~(1 << merged)
+        # The edges of `merged` become edges of `keep`, on both of their ends.
         for table, opposite in ((self._consumers, self._producers), (self._producers, self._consumers)):
             neighbours = (table[keep] | table.pop(merged)) - {keep, merged}
             table[keep] = neighbours

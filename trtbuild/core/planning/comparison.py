@@ -84,7 +84,10 @@ def _points(model: Model, shapes: ShapePlan) -> list[tuple[str, tuple[int, ...]]
     larger = tuple(
         min(size + symbol.multiple_of, symbol.max) for size, symbol in zip(smallest, shapes.symbols, strict=True)
     )
-    return [("its smallest sizes", smallest)] + [("sizes a step above its smallest", larger)] * (larger != smallest)
+    points = [("its smallest sizes", smallest)]
+    if larger != smallest:
+        points.append(("sizes a step above its smallest", larger))
+    return points
 
 
 def _element_count(shapes: ShapePlan, sizes: Sequence[int]) -> int:

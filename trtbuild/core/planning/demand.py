@@ -49,7 +49,7 @@ def require_blobs(plan: ModelPlan, lookups: Lookups, is_in_place: Callable[[Mode
     while needed:
         producer, sha256 = needed.pop()
         step = plan.steps[producer]
-        if step.verdict == "hit" and sha256 not in plan.file_weights and not lookups.has_blob(sha256):
+        if step.verdict == "hit" and sha256 not in plan.project_blobs and not lookups.has_blob(sha256):
             needed += blobs_read_by(plan.run_again(step, EVICTED))
 
 
@@ -62,10 +62,12 @@ def blobs_read_by(step: Step) -> Iterator[Needed]:
     if isinstance(step.job, LowerJob):
         yield from ((step.producers[0], sha256) for sha256 in weights_of(step))
     if isinstance(step.job, EngineJob):
-        yield step.producers[0], step.job.onnx
-        yield from ((step.producers[1], sha256) for sha256 in weights_of(step))
+        conversion, trace = step.producers
+        yield conversion, step.job.onnx
+        yield from ((trace, sha256) for sha256 in weights_of(step))
         if step.job.plugin_library is not None:
-            yield step.producers[1], step.job.plugin_library  # it is a file of the project, which is always available
+            # No step produces the library: it is a file of the project. `require_blobs` ignores the step of such a blob.
+            yield trace, step.job.plugin_library
 
 
 def weights_of(step: Step) -> list[str]:

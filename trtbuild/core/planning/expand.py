@@ -31,9 +31,9 @@ def input_range(shape: Sequence[Expression], shapes: ShapePlan, profile: Profile
     bounds: list[Interval] = list(zip(at_min, at_max, strict=True))
     intervals = [interval(size, bounds) for size in shape]
     return ShapeRange(
-        min=tuple(max(0, end[0]) for end in intervals),
+        min=tuple(max(0, low) for low, _ in intervals),
         opt=tuple(max(0, evaluate(size, at_opt)) for size in shape),
-        max=tuple(max(0, end[1]) for end in intervals),
+        max=tuple(max(0, high) for _, high in intervals),
     )
 
 

@@ -50,9 +50,9 @@ class Step:
     """One step of one model, and its verdict.
 
     `recipe` is None as long as an earlier step has to run first (verdict ``unknown``). `job` is the worker's job if the
-    step runs; it is None for a package step. `producers` are the ids of the steps whose outputs this step reads.
-    `source` is the origin of a hit's record: ``local``, or a remote's name. `refused` is a record under the step's key that
-    must not be used. If a later lookup finds the same record, the lookup must refuse it again.
+    step runs. It is None for package steps and unknown steps. `producers` are the ids of the steps whose outputs this step
+    reads. `source` is the origin of a hit's record: ``local``, or a remote's name. `refused` is a record under the step's
+    key that must not be used. If a later lookup finds the same record, the lookup must refuse it again.
     """
 
     id: str
@@ -95,7 +95,7 @@ class ModelPlan:
     #: The contents of the package. None until all engines have keys.
     contents: PackageContents | None = None
     #: Digests of the blobs that files of the project provide: the weights file, and the library of plugins.
-    file_weights: frozenset[str] = frozenset()
+    project_blobs: frozenset[str] = frozenset()
     #: The digest and the size of the library of the model's plugins; None if the model has no such library.
     plugin_library: Output | None = None
     #: Pairs of declared symbols that the trace found to be always equal.

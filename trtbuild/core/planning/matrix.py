@@ -67,16 +67,16 @@ def engine_jobs(
     plans = list(plans)
     order = {plan.model.name: position for position, plan in enumerate(plans)}
     groups = _groups_by_target(plans, estimate_s)
-    while sum(_job_count(target_groups, job_duration_s) for target_groups in groups.values()) > max(
-        MAX_JOBS, len(groups)
-    ):
+    limit = max(MAX_JOBS, len(groups))
+    while sum(_job_count(target_groups, job_duration_s) for target_groups in groups.values()) > limit:
         job_duration_s *= 2
-    return [
-        MatrixJob(target, tuple(sorted(job.models, key=order.__getitem__)), job.duration_s, number, len(jobs))
-        for target, target_groups in groups.items()
-        for jobs in [_balanced(target_groups, _job_count(target_groups, job_duration_s))]
-        for number, job in enumerate(jobs, start=1)
-    ]
+    matrix: list[MatrixJob] = []
+    for target, target_groups in groups.items():
+        jobs = _balanced(target_groups, _job_count(target_groups, job_duration_s))
+        for number, job in enumerate(jobs, start=1):
+            models = tuple(sorted(job.models, key=order.__getitem__))
+            matrix.append(MatrixJob(target, models, job.duration_s, number, len(jobs)))
+    return matrix
 
 
 def _groups_by_target(

@@ -40,6 +40,7 @@ from trtbuild.core.planning.planned_user_code import UserCodePlanner
 from trtbuild.core.planning.verdicts import RECORDED, Verdicts
 from trtbuild.core.recipes import keys
 from trtbuild.core.recipes.lookup_recipes import stand_in_of
+from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Output, Record
 
 __all__ = ["Facts", "Lookups", "ModelPlan", "ToolchainFacts", "plan_model"]
@@ -69,10 +70,10 @@ class _ForwardPass:
     def plan_all(self) -> None:
         """Add every step whose recipe is known, and unknown steps for the later stages."""
         table = self._lookups.weights_table(self._model)
-        self.plan.file_weights = frozenset(weight.sha256 for weight in (table or {}).values())
+        self.plan.project_blobs = frozenset(weight.sha256 for weight in (table or {}).values())
         library = self.plan.plugin_library = self._plugin_library()
         if library is not None:
-            self.plan.file_weights |= {library.sha256}
+            self.plan.project_blobs |= {library.sha256}
         user_code = UserCodePlanner(self.plan, self._verdicts, self._facts, self._lookups)
         calibration = user_code.calibrate() if self._model.quantization is not None else None
         if calibration is not None and calibration.record is None:
@@ -193,30 +194,11 @@ class _ForwardPass:
         self, record: Record, toolchain: ToolchainName, facts: ToolchainFacts, *, first: bool
     ) -> tuple[Step, ToolchainPartitions | None]:
         """The partition step for a toolchain, and its result if it has a record. `record` is the lower step's record."""
-        graph, modules = record.outputs["graph"].sha256, record.outputs["modules"].sha256
-        settings = self._model.partition
-        recipe = keys.partition(
-            graph,
-            modules,
-            settings,
-            toolchain,
-            facts.version,
-            facts.opset,
-            self._versions,
-            facts.stand_in,
-            changes_opset=self._model.source.graph.changes_opset,
-            narrows_int64=facts.narrows_int64,
-            plugins=self._plugins,
-        )
-        hit_reason = RECORDED
-        if facts.parsers_differ:
-            locked, can_partition = self._facts.locked, facts.can_ask_parser and self._facts.versions is not None
-            accepted = acceptance.accepted_partition(self._lookups, recipe, locked, can_partition=can_partition)
-            recipe, hit_reason = accepted or (recipe, hit_reason)
+        recipe, hit_reason = self._partition_recipe(record, toolchain, facts)
         job = PartitionJob(
             program=record.outputs["program"].sha256,
             graph_kind=self._model.source.graph.name,
-            settings=settings,
+            settings=self._model.partition,
             toolchain=toolchain,
             toolchain_version=facts.version,
             opset=facts.opset,
@@ -244,6 +226,31 @@ class _ForwardPass:
             if partition.kind == "torch" or self._model.reference
         }
         return step, ToolchainPartitions(partitions, programs)
+
+    def _partition_recipe(
+        self, record: Record, toolchain: ToolchainName, facts: ToolchainFacts
+    ) -> tuple[Recipe, Reason]:
+        """The recipe of the partition step for a toolchain, and the reason if the step is a hit.
+
+        It may be the recipe of a step that another machine ran with another parser (`core.planning.acceptance`, rule 4)."""
+        recipe = keys.partition(
+            record.outputs["graph"].sha256,
+            record.outputs["modules"].sha256,
+            self._model.partition,
+            toolchain,
+            facts.version,
+            facts.opset,
+            self._versions,
+            facts.stand_in,
+            changes_opset=self._model.source.graph.changes_opset,
+            narrows_int64=facts.narrows_int64,
+            plugins=self._plugins,
+        )
+        if not facts.parsers_differ:
+            return recipe, RECORDED
+        can_partition = facts.can_ask_parser and self._facts.versions is not None
+        accepted = acceptance.accepted_partition(self._lookups, recipe, self._facts.locked, can_partition=can_partition)
+        return accepted or (recipe, RECORDED)
 
     def _plugin_library(self) -> Output | None:
         if self._model.plugins is None:

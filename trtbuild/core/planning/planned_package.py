@@ -42,15 +42,17 @@ def plan_package(
     steps_with_names = [step.id for step in plan.steps.values() if step.stage in ("lower", "convert")]
     partition_step_ids = [step.id for step, _ in partition_steps.values()]
     producers = tuple(dict.fromkeys([*(step.id for step in engines.values()), *partition_step_ids, *steps_with_names]))
-    by_target: dict[str, ToolchainPartitions] = {}
+    partitions_by_target: dict[str, ToolchainPartitions] = {}
     for target in plan.model.targets:
         _, toolchain_partitions = partition_steps[target.toolchain, facts.toolchains[target]]
         if toolchain_partitions is not None:
-            by_target[target.name] = toolchain_partitions
-    if len(by_target) < len(plan.model.targets) or any(step.recipe is None for step in engines.values()):
+            partitions_by_target[target.name] = toolchain_partitions
+    if len(partitions_by_target) < len(plan.model.targets) or any(step.recipe is None for step in engines.values()):
         verdicts.add_unknown("package", producers=producers)
         return
-    plan.contents = contents = _package_contents(plan, facts, lower, interface_and_weights, by_target, engines)
+    plan.contents = contents = _package_contents(
+        plan, facts, lower, interface_and_weights, partitions_by_target, engines
+    )
     step = verdicts.add_step("package", package_recipe(contents), None, producers=producers)
     unbuilt_engines = [engine.id for engine in engines.values() if engine.record is None]
     if step.record is not None and unbuilt_engines:

@@ -16,12 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from trtbuild.core.planning.graph import USER_CODE_STAGES, ModelPlan, Reason, Stage, Step, Verdict, step_id
+from trtbuild.core.planning.graph import USER_CODE_STAGES, ModelPlan, Reason, Stage, Step, step_id
 from trtbuild.core.planning.jobs import StepJob
 from trtbuild.core.planning.lookups import Lookups
 from trtbuild.core.recipes import chain
 from trtbuild.core.recipes.dependency import Dependency
 from trtbuild.core.recipes.recipe import ABSENT, Change, Recipe, changes
+from trtbuild.core.recipes.record import Record
 from trtbuild.errors import BlobMissing, EntryCorrupt
 
 #: Outputs that every record of a stage has.
@@ -69,32 +70,27 @@ class Verdicts:
         `partition` is the step's partition. `suffix` is at the end of the step's id if the step has no target. `names`
         returns the names that people use for parts of the recipe, such as a weight's name for ``weights.w0``."""
         identifier = step_id(self.plan.model.name, stage, partition, target or suffix)
-        verdict: Verdict = "run"
-        source = None
-        reason = self._lookups.why_forced_to_run(identifier, recipe.key)
-        record = self._lookups.record_of(recipe) if reason is None else None
-        if reason is not None:
-            pass
-        elif record is None:
-            reason = self._unusable(recipe) or self._why_missing(identifier, recipe, names)
-        elif not record.recipe.same_as(recipe):
-            reason = Reason("corrupt", "the record under its key has another recipe")
-        elif missing_outputs := [name for name in REQUIRED_OUTPUTS[stage] if name not in record.outputs]:
-            reason = Reason("corrupt", f"its record lacks {' and '.join(missing_outputs)}")
-        else:
-            verdict, reason, source = "hit", hit_reason, self._lookups.source_of(recipe.key)
+        record = None
+        run_reason = self._lookups.why_forced_to_run(identifier, recipe.key)
+        if run_reason is None:
+            record = self._lookups.record_of(recipe)
+            if record is None:
+                run_reason = self._unusable(recipe) or self._why_missing(identifier, recipe, names)
+            else:
+                run_reason = _fault_of(record, stage, recipe)
+        is_hit = run_reason is None
         step = Step(
-            identifier,
-            self.plan.model.name,
-            stage,
-            verdict,
-            reason,
-            target or None,
-            recipe,
-            record if verdict == "hit" else None,
-            job,
-            producers,
-            source,
+            id=identifier,
+            model=self.plan.model.name,
+            stage=stage,
+            verdict="hit" if is_hit else "run",
+            reason=run_reason or hit_reason,
+            target=target or None,
+            recipe=recipe,
+            record=record if is_hit else None,
+            job=job,
+            producers=producers,
+            source=self._lookups.source_of(recipe.key) if is_hit else None,
         )
         self.plan.steps[identifier] = step
         return step
@@ -152,6 +148,16 @@ class Verdicts:
         step = Step(identifier, self.plan.model.name, stage, "unknown", reason, target or None, producers=producers)
         self.plan.steps[identifier] = step
         return step
+
+
+def _fault_of(record: Record, stage: Stage, recipe: Recipe) -> Reason | None:
+    """The reason why the record under the key of `recipe` is not a hit (rule 1), or None."""
+    if not record.recipe.same_as(recipe):
+        return Reason("corrupt", "the record under its key has another recipe")
+    missing_outputs = [name for name in REQUIRED_OUTPUTS[stage] if name not in record.outputs]
+    if missing_outputs:
+        return Reason("corrupt", f"its record lacks {' and '.join(missing_outputs)}")
+    return None
 
 
 def explained_changes(was: Recipe, now: Recipe) -> tuple[Change, ...]:

@@ -9,13 +9,13 @@ Rules
    links names one dependency, in the order of discovery. A link is never out of date, because other content leads to
    another link. After `SINGLE_LINKS` links, each link names twice as many dependencies as the link before it (at most
    65,536), so that thousands of files need a few dozen lookups.
-3. Links are write-once. A trace that discovered its dependencies in another order follows the existing links, adds the
+3. Links are write-once. A step that discovered its dependencies in another order follows the existing links, adds the
    dependencies that they name, and extends the chain at its end. Additional dependencies are safe, because at worst a
    step runs again without need.
 4. If a link and a record have the same parts, the link wins, because the longer chain has more dependencies. If two builds
    write the same link, the first link wins.
 5. A link that names no new dependency is damaged, and counts as missing.
-6. The first link that a trace adds also names the dependencies that the trace discovered later (`WriteLink`,
+6. The first link that a step adds also names the dependencies that the step discovered later (`WriteLink`,
    `ReadLaterDependencies`). These names are only a hint. With them, the links that are probably needed next can be fetched
    from a remote together.
 """
@@ -66,7 +66,7 @@ def follow(
     read_later: ReadLaterDependencies = lambda link: (),
     expect: ExpectLinks = lambda links: None,
 ) -> tuple[Observation, ...]:
-    """The dependencies that the chain names, each with its current observation. They are parts of the trace's key."""
+    """The dependencies that the chain names, each with its current observation. They are parts of the step's key."""
     states: dict[Dependency, str] = {}
     link = link_recipe(declared, ())
     link_count = 0
@@ -105,9 +105,9 @@ def extend(
     write_link: WriteLink,
     observe: Observe,
 ) -> tuple[Observation, ...]:
-    """Extend the chain by the `observations` of a trace, in order of discovery.
+    """Extend the chain by the `observations` of a step, in order of discovery.
 
-    Returns the observations for the trace's key. `write_link` is called only if `read_link` finds no valid link. It
+    Returns the observations for the step's key. `write_link` is called only if `read_link` finds no valid link. It
     publishes the link write-once, and replaces a damaged link. If another build published the link first, `read_link` then
     returns that build's link, and the chain continues from it.
     """

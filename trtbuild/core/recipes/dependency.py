@@ -1,4 +1,4 @@
-"""The dependencies of a trace, discovered while user code ran.
+"""The dependencies of a calibration or trace, discovered while user code ran.
 
 An *observation* is a dependency and the state that was observed. A dependency can be observed again without running user
 code. The kinds are:
@@ -22,7 +22,7 @@ DIRECTORY = "directory"
 
 
 class Dependency(NamedTuple):
-    """Something that a trace looked at (see the list above). Paths use ``/``. Paths inside the project are relative to
+    """Something that user code looked at (see the list above). Paths use ``/``. Paths inside the project are relative to
     the project. It is a tuple, because a plan hashes tens of thousands of dependencies."""
 
     kind: DependencyKind

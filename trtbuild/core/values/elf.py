@@ -34,9 +34,9 @@ def read_shared_library(read: Read) -> SharedLibrary | None:
     header = read(0, 64)
     if len(header) < 64 or header[:4] != b"\x7fELF" or header[4:6] != b"\x02\x01":
         return None
-    kind, machine = struct.unpack_from("<HH", header, 16)
-    (table_offset,) = struct.unpack_from("<Q", header, 32)
-    entry_size, count = struct.unpack_from("<HH", header, 54)
+    kind, machine = struct.unpack_from("<HH", header, 16)  # e_type, e_machine
+    (table_offset,) = struct.unpack_from("<Q", header, 32)  # e_phoff
+    entry_size, count = struct.unpack_from("<HH", header, 54)  # e_phentsize, e_phnum
     if kind != _SHARED_OBJECT or entry_size < 56 or count > _MAX_HEADERS:
         return None
     segments = []

@@ -9,8 +9,8 @@ Rules
 3. Floats are encoded by their IEEE-754 binary64 bits, so -0.0 and 0.0 differ, and NaNs with different bits differ.
 4. Mappings are encoded in the order of their encoded keys, so their insertion order does not matter. Lists keep their
    order.
-5. Other types are refused. Subclasses such as enums and NumPy's scalars are refused, too, because their value is only a
-   part of their meaning. There is no fallback to ``repr``, ``str`` or pickle.
+5. Other types are refused. Subclasses of scalar types, such as enums and NumPy's scalars, are refused, too, because their
+   value is only a part of their meaning. There is no fallback to ``repr``, ``str`` or pickle.
 """
 
 from __future__ import annotations

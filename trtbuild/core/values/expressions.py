@@ -34,7 +34,7 @@ def evaluate(expression: Expression, symbols: Sequence[int]) -> int:
         return expression
     operator, *operands = expression
     if operator == "sym":
-        return symbols[_symbol_number(operands[0])]
+        return symbols[_symbol_number(operands)]
     if operator == "data":
         raise ValueError("the size depends on data")
     values = [evaluate(_checked_operand(operand), symbols) for operand in operands]
@@ -53,7 +53,7 @@ def interval(expression: Expression, symbols: Sequence[Interval]) -> Interval:
         return expression, expression
     operator, *operands = expression
     if operator == "sym":
-        return symbols[_symbol_number(operands[0])]
+        return symbols[_symbol_number(operands)]
     if operator == "data":
         return 0, UNBOUNDED
     bounds = [interval(_checked_operand(operand), symbols) for operand in operands]
@@ -79,7 +79,7 @@ def _text(expression: Expression, symbols: Sequence[str], units: Sequence[int]) 
         return str(expression), _ATOM
     operator, *operands = expression
     if operator == "sym":
-        name, unit = _name_and_unit(_symbol_number(operands[0]), symbols, units)
+        name, unit = _name_and_unit(_symbol_number(operands), symbols, units)
         return (f"{name}//{unit}", _PRODUCT) if unit > 1 else (name, _ATOM)
     if operator == "mul":
         return _product([_checked_operand(part) for part in operands], symbols, units)
@@ -97,7 +97,7 @@ def _product(factors: Sequence[Expression], symbols: Sequence[str], units: Seque
     for factor in factors:
         if isinstance(factor, int):
             continue
-        name, unit = _name_and_unit(_symbol_number(factor[1]), symbols, units) if factor[0] == "sym" else ("", 1)
+        name, unit = _name_and_unit(_symbol_number(factor[1:]), symbols, units) if factor[0] == "sym" else ("", 1)
         if unit > 1 and number % unit == 0:
             number //= unit
             parts.append((name, _ATOM))
@@ -129,7 +129,7 @@ def symbols_of(expression: Expression) -> frozenset[int]:
         return frozenset()
     operator, *operands = expression
     if operator == "sym":
-        return frozenset({_symbol_number(operands[0])})
+        return frozenset({_symbol_number(operands)})
     if operator == "data":
         return frozenset()
     return frozenset().union(*(symbols_of(_checked_operand(operand)) for operand in operands))
@@ -145,10 +145,11 @@ def depends_on_data(expression: Expression) -> bool:
     )
 
 
-def _symbol_number(operand: object) -> int:
-    if not isinstance(operand, int):
-        raise ValueError(f"a symbol is named by its number, not {operand!r}")
-    return operand
+def _symbol_number(operands: Sequence[object]) -> int:
+    """The number of the symbol, from the operands of ``sym``."""
+    if len(operands) != 1 or not isinstance(operands[0], int):
+        raise ValueError(f"a symbol is named by one number, not {operands!r:.80}")
+    return operands[0]
 
 
 def _checked_operand(operand: str | int | Expression) -> Expression:
@@ -189,8 +190,8 @@ def _bounds(operator: str, bounds: Sequence[Interval]) -> Interval:
         choose = max if operator == "max" else min
         return choose(low for low, _ in bounds), choose(high for _, high in bounds)
     if operator == "mul":
-        low, high = bounds[0]
-        for factor in bounds[1:]:
+        low, high = 1, 1
+        for factor in bounds:
             corners = [a * b for a in (low, high) for b in factor]
             low, high = min(corners), max(corners)
         return low, high
@@ -207,7 +208,7 @@ def _bounds(operator: str, bounds: Sequence[Interval]) -> Interval:
 
 
 def _quotient(operator: str, left: Interval, right: Interval) -> Interval:
-    low, high = right[0] or 1, right[1] or -1  # the divisor is not 0
+    low, high = right[0] or 1, right[1] or -1  # a divisor is never 0, so its interval does not end at 0
     if low < 0 < high:
         largest = max(abs(left[0]), abs(left[1]))
         return -largest, largest

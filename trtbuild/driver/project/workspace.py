@@ -196,7 +196,7 @@ class Workspace:
         if package is None or package.record is None:
             raise AssertionError("outputs are written after the package is built")
         needed = plan.contents.blobs() if plan.contents is not None else {}
-        self.lookups.files.put_blobs(plan.model, [sha256 for sha256 in needed if sha256 in plan.file_weights])
+        self.lookups.files.put_blobs(plan.model, [sha256 for sha256 in needed if sha256 in plan.project_blobs])
         written = []
         all_files = self.files_of(plan.model, package.record)
         sizes = file_sizes(self.lookups.blob(package.record.outputs["index"].sha256))

@@ -133,8 +133,8 @@ class Subject:
     def fetch_blobs(self, partitioning: PartitioningJob) -> None:
         """Fetch all blobs of a job into the local store. Raises StoreError."""
         blobs = list(dict.fromkeys(partitioning.job.blobs()))
-        file_weights = [sha256 for sha256 in blobs if sha256 in self.plan.file_weights]
-        self.workspace.lookups.files.put_blobs(self.plan.model, file_weights)
+        project_blobs = [sha256 for sha256 in blobs if sha256 in self.plan.project_blobs]
+        self.workspace.lookups.files.put_blobs(self.plan.model, project_blobs)
         self.workspace.store.fetch(blobs)
 
     def find(self, partitioning: PartitioningJob, recipe: Recipe, machine: Mapping[str, str]) -> Compared | None:

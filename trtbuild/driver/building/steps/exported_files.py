@@ -38,7 +38,7 @@ def create_files(workspace: Workspace, plan: ModelPlan, pool: WorkerPool) -> Non
             return  # another build has stored the files meanwhile
         index_sha256 = package.record.outputs["index"].sha256
         files = [*read_files(workspace.lookups.blob(index_sha256)).files.values()]
-        workspace.lookups.files.put_blobs(plan.model, [sha256 for sha256 in files if sha256 in plan.file_weights])
+        workspace.lookups.files.put_blobs(plan.model, [sha256 for sha256 in files if sha256 in plan.project_blobs])
         workspace.store.fetch([index_sha256, *files])
         job = PT2Job(index_sha256, tuple(plan.model.source.roots))
         has_operators = plan.contents is not None and bool(plan.contents.interface.operators)

@@ -68,7 +68,7 @@ def run_step(
         return _run_user_code(step, plan, lookups, store, pool, publication)
     if step.stage in ("lower", "engine"):
         inputs = (sha256 for _, sha256 in blobs_read_by(step))
-        lookups.files.put_blobs(plan.model, [sha256 for sha256 in inputs if sha256 in plan.file_weights])
+        lookups.files.put_blobs(plan.model, [sha256 for sha256 in inputs if sha256 in plan.project_blobs])
     store.fetch(sha256 for _, sha256 in blobs_read_by(step))
     job = step.job
     if isinstance(job, PartitionJob):

@@ -203,7 +203,6 @@ def test_verify_gives_the_reason_why_a_model_is_not_compared(built: CommandLine)
     document = built("verify", "from_onnx", "network")
     assert [(model["status"], model["ok"]) for model in document["models"]] == [("unchecked", True)] * 2
     from_onnx, network = (model["not_run"][0]["reason"] for model in document["models"])
-    assert (
-        from_onnx == "no GPU was found"
-    )  # an ONNX file has no conversion to compare; verify compares only its engines
+    # an ONNX file has no conversion to compare, so only its engines could be compared
+    assert from_onnx == "no GPU was found"
     assert "there is no PyTorch model to compare with" in network

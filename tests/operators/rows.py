@@ -59,7 +59,7 @@ class Row:
 
 
 def _rows(*lines: tuple[Any, ...]) -> Iterator[Row]:
-    """Rows from tuples: the operator, the call, the inputs (X, if there are none), and possibly a note."""
+    """Rows from tuples: the operator, the call, the inputs (by default X), and possibly a note."""
     for name, call, *rest in lines:
         note = rest.pop() if rest and isinstance(rest[-1], str) else ""
         yield Row(name, call, tuple(rest) or (X,), note)

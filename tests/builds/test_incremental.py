@@ -1,4 +1,4 @@
-"""Which steps run after a change: one project, built many times by the real command line with the real compiler.
+"""The steps that run after a change: one project, built many times by the real command line with the real compiler.
 
 The tests of this file run in order. Each starts with the project of the test before it, changes a file, and checks which
 steps run.
@@ -6,6 +6,7 @@ steps run.
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,13 @@ import pytest
 from tests.conftest import CommandLine, ran, step
 from tests.projects import ADA_AND_AMPERE, BLOCKS, WITH_WEIGHTS, copy_project, edit, write_weights
 
-#: A sitecustomize module. Where it is on the module path, every import of torch in any process is an error.
+#: A sitecustomize module: every import of torch fails in each process that has it on its module path.
 FORBID_TORCH = """\
 import sys
 
 class Refuse:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("torch",):
+        if name.split(".")[0] == "torch":
             raise ImportError(f"{name} must not be imported here")
 
 sys.meta_path.insert(0, Refuse())
@@ -76,7 +77,7 @@ def test_one_changed_layer_is_one_conversion_and_one_engine(trtbuild: CommandLin
     document = trtbuild("build")
     assert ran(document) == {"trace": 1, "lower": 1, "partition": 1, "convert": 1, "engine": 1, "package": 1}
     assert step(document, "net/engine/layers.1@ada")["verdict"] == "run"
-    assert [c["part"] for c in step(document, "net/engine/layers.1@ada")["reason"]["changed"]] == ["onnx"]
+    assert [change["part"] for change in step(document, "net/engine/layers.1@ada")["reason"]["changed"]] == ["onnx"]
 
 
 def test_why_names_the_part_that_changed_also_afterwards(trtbuild: CommandLine) -> None:
@@ -91,7 +92,7 @@ def test_why_names_the_part_that_changed_also_afterwards(trtbuild: CommandLine) 
 def test_an_imported_file_with_another_operator_runs_all_steps_but_one_conversion(trtbuild: CommandLine) -> None:
     edit(trtbuild.project / "models" / "layer.py", "torch.relu", "torch.tanh")
     document = trtbuild("build")
-    # two layers are equal and share a conversion; the scaled layer needs another conversion
+    # two of the three layers are equal and share a conversion
     assert ran(document) == {"trace": 1, "lower": 1, "partition": 1, "convert": 2, "engine": 3, "package": 1}
 
 
@@ -101,7 +102,9 @@ def test_the_opt_of_a_profile_runs_the_trace_and_the_engines(trtbuild: CommandLi
     # the example inputs of a trace have the opt sizes; the traced program stays the same, so lower does not run
     assert ran(document) == {"trace": 1, "engine": 3, "package": 1}
     changed = step(document, "net/engine/layers.0@ada")["reason"]["changed"]
-    assert [(c["part"], c["was"], c["now"]) for c in changed] == [("profiles.0.i0.opt[0]", "4", "6")]
+    assert [(change["part"], change["was"], change["now"]) for change in changed] == [
+        ("profiles.0.i0.opt[0]", "4", "6")
+    ]
 
 
 def test_a_builder_setting_runs_the_engines(trtbuild: CommandLine) -> None:
@@ -109,7 +112,9 @@ def test_a_builder_setting_runs_the_engines(trtbuild: CommandLine) -> None:
     document = trtbuild("build")
     assert ran(document) == {"engine": 3, "package": 1}
     changed = step(document, "net/engine/layers.0@ada")["reason"]["changed"]
-    assert [(c["part"], c["was"], c["now"]) for c in changed] == [("settings.optimization_level", "3", "2")]
+    assert [(change["part"], change["was"], change["now"]) for change in changed] == [
+        ("settings.optimization_level", "3", "2")
+    ]
 
 
 def test_a_new_target_runs_only_engines_for_this_target(trtbuild: CommandLine) -> None:
@@ -141,23 +146,25 @@ def test_a_fine_tune_of_one_layer_imports_no_torch_and_runs_one_engine_per_targe
     write_weights(trtbuild.project / "net.safetensors", BLOCKS, changed="layers.2.linear.weight")
     document = trtbuild("build", "--target", "ada", environment=blocked)
     assert ran(document) == {"engine": 1, "package": 1}
-    assert [c["part"] for c in step(document, "net/engine/layers.2@ada")["reason"]["changed"]] == ["weights.w0.sha256"]
+    assert [change["part"] for change in step(document, "net/engine/layers.2@ada")["reason"]["changed"]] == [
+        "weights.w0.sha256"
+    ]
     assert ran(trtbuild("build", environment=blocked)) == {"engine": 1, "package": 1}
-    # an import of torch does fail in this environment
-    (trtbuild.project / "models" / "layer.py").write_text((trtbuild.project / "models" / "layer.py").read_text() + "\n")
+    # an edit that needs a trace shows that torch cannot be imported in this environment
+    layer = trtbuild.project / "models" / "layer.py"
+    layer.write_text(layer.read_text() + "\n")
     failed = trtbuild("build", environment=blocked, expect=1)
     assert "must not be imported here" in failed["errors"][0]["text"]
     assert ran(trtbuild("build")) == {"trace": 1}
 
 
 def test_outputs_that_were_deleted_come_back_without_running_anything(trtbuild: CommandLine) -> None:
-    plan = trtbuild.project / "dist" / "net" / "engines" / "ada" / "layers.0.plan"
-    content = plan.read_bytes()
-    plan.unlink()
-    time_before = (trtbuild.project / "dist" / "net" / "engines" / "ada" / "layers.1.plan").stat().st_mtime_ns
+    deleted, other = (trtbuild.project / "dist/net/engines/ada" / f"layers.{layer}.plan" for layer in (0, 1))
+    content, other_mtime_ns = deleted.read_bytes(), other.stat().st_mtime_ns
+    deleted.unlink()
     assert ran(trtbuild("build")) == {}
-    assert plan.read_bytes() == content
-    assert (trtbuild.project / "dist" / "net" / "engines" / "ada" / "layers.1.plan").stat().st_mtime_ns == time_before
+    assert deleted.read_bytes() == content
+    assert other.stat().st_mtime_ns == other_mtime_ns, "other files are not written again"
 
 
 def test_frozen_succeeds_if_no_step_has_to_run_and_exits_3_otherwise(trtbuild: CommandLine) -> None:
@@ -169,17 +176,14 @@ def test_frozen_succeeds_if_no_step_has_to_run_and_exits_3_otherwise(trtbuild: C
     edit(trtbuild.project / "trtbuild.yaml", "optimization_level: 1", "optimization_level: 2")
 
 
-def test_undoing_an_edit_is_all_hits(trtbuild: CommandLine) -> None:
+def test_after_an_edit_is_undone_no_step_runs(trtbuild: CommandLine) -> None:
     edit(trtbuild.project / "models" / "net.py", "(1.0, 2.0, 1.0)", "(1.0, 1.0, 1.0)")
-    first = ran(trtbuild("build"))
-    assert "trace" in first
+    assert "trace" in ran(trtbuild("build"))
     edit(trtbuild.project / "models" / "net.py", "(1.0, 1.0, 1.0)", "(1.0, 2.0, 1.0)")
     assert ran(trtbuild("build")) == {}
 
 
 def test_a_copy_elsewhere_hits_the_same_cache(trtbuild: CommandLine, tmp_path: Path) -> None:
-    import shutil
-
     copy = tmp_path / "another place"
     shutil.copytree(trtbuild.project, copy, ignore=shutil.ignore_patterns(".trtbuild", "dist"))
     colleague = CommandLine(copy, trtbuild.cache, {"LC_ALL": "C", "TZ": "Asia/Tokyo", "USER": "somebody"})
@@ -200,7 +204,7 @@ def test_a_missing_blob_is_built_again_when_it_is_needed(trtbuild: CommandLine) 
     document = trtbuild("build")
     plan = step(document, "net/engine/layers.0@ada")["outputs"]["plan"]["sha256"]
     (trtbuild.cache / "cas" / plan[:2] / plan).unlink()
-    assert ran(trtbuild("build")) == {}, "no step needs it: the output is in place"
+    assert ran(trtbuild("build")) == {}, "no step needs the blob, because the output is in place"
     (trtbuild.project / "dist" / "net" / "engines" / "ada" / "layers.0.plan").unlink()
     document = trtbuild("build")
     assert ran(document) == {"engine": 1}

@@ -35,6 +35,7 @@ models:
     outputs: {package: dist/net, plans: dist/plans}
 """
 
+#: The source depends on the type of `scale`: 1, 1.0 and True are equal in Python, but different arguments of a model.
 NET = """\
 import json
 from pathlib import Path
@@ -88,14 +89,15 @@ def trtbuild(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
     return CommandLine(project, base / "cache")
 
 
-def edit(trtbuild: CommandLine, old: str, new: str) -> None:
+def edit_manifest(trtbuild: CommandLine, old: str, new: str) -> None:
     path = trtbuild.project / "trtbuild.yaml"
     text = path.read_text()
     assert text.count(old) == 1, old
     path.write_text(text.replace(old, new))
 
 
-def dist(project: Path) -> Mapping[str, bytes]:
+def output_files(project: Path) -> Mapping[str, bytes]:
+    """Relative path → content, for each file in ``dist/``."""
     root = project / "dist"
     return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 
@@ -104,7 +106,7 @@ def assert_equals_fresh_build(trtbuild: CommandLine, base: Path) -> None:
     copy = base / "copy"
     shutil.copytree(trtbuild.project, copy, symlinks=True, ignore=shutil.ignore_patterns(".trtbuild", "dist"))
     CommandLine(copy, base / "cache")("build")
-    outputs, fresh_outputs = dist(trtbuild.project), dist(copy)
+    outputs, fresh_outputs = output_files(trtbuild.project), output_files(copy)
     assert {name for name in outputs | fresh_outputs if outputs.get(name) != fresh_outputs.get(name)} == set()
 
 
@@ -112,23 +114,23 @@ def test_edits_after_which_nothing_is_traced(trtbuild: CommandLine, tmp_path: Pa
     trtbuild("build")
     save_file(weights(seed=1), trtbuild.project / "net.safetensors")
     assert ran(trtbuild("build")) == {"engine": 1, "package": 1}
-    edit(trtbuild, "targets: [ada]", "targets: [ada, ampere]")
+    edit_manifest(trtbuild, "targets: [ada]", "targets: [ada, ampere]")
     assert ran(trtbuild("build")) == {"engine": 1, "package": 1}
-    edit(trtbuild, "dims: {batch:", "dims: {rows:")
+    edit_manifest(trtbuild, "dims: {batch:", "dims: {rows:")
     assert ran(trtbuild("build")) == {"package": 1}
-    edit(trtbuild, "    builder:", "    partition: {granularity: [first, second]}\n    builder:")
+    edit_manifest(trtbuild, "    builder:", "    partition: {granularity: [first, second]}\n    builder:")
     # four partitions for each of two targets; the two blocks share one conversion
     assert ran(trtbuild("build")) == {"partition": 1, "convert": 3, "engine": 8, "package": 1}
-    edit(trtbuild, "targets: [ada, ampere]", "targets: [ampere]")
+    edit_manifest(trtbuild, "targets: [ada, ampere]", "targets: [ampere]")
     assert ran(trtbuild("build")) == {"package": 1}
     assert_equals_fresh_build(trtbuild, tmp_path)
 
 
 def test_edits_after_which_the_model_is_traced(trtbuild: CommandLine, tmp_path: Path) -> None:
-    edit(trtbuild, "    partition: {granularity: [first, second]}\n", "")
-    edit(trtbuild, "scale: 1}", "scale: true}")
+    edit_manifest(trtbuild, "    partition: {granularity: [first, second]}\n", "")
+    edit_manifest(trtbuild, "scale: 1}", "scale: true}")
     assert ran(trtbuild("build"))["trace"] == 1
-    edit(trtbuild, "inputs: {x: {}, y: {}}", "inputs: {y: {}, x: {}}")
+    edit_manifest(trtbuild, "inputs: {x: {}, y: {}}", "inputs: {y: {}, x: {}}")
     assert ran(trtbuild("build")) == {"trace": 1, "package": 1}
     link = trtbuild.project / "models" / "current"
     link.unlink()

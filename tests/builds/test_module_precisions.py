@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -68,7 +70,21 @@ def set_precision(project: CommandLine, precision: str) -> CommandLine:
     return project
 
 
-def test_an_engine_computes_in_three_types(project: CommandLine) -> None:
+def build_net() -> Any:
+    """The model of NETS, in eager PyTorch."""
+    namespace: dict[str, Any] = {}
+    exec(NETS, namespace)
+    return namespace["build"]()
+
+
+def mixed_result(net: Any, x: torch.Tensor) -> torch.Tensor:
+    """The first result of `net` in eager PyTorch, with the types of MIXED."""
+    body = torch.nn.functional.linear(x.half(), net.body.weight.half(), net.body.bias.half())
+    y = net.norm(body.float()).softmax(-1)
+    return torch.nn.functional.linear(y.bfloat16(), net.head.weight.bfloat16(), net.head.bias.bfloat16()).float()
+
+
+def test_a_model_computes_in_three_types(project: CommandLine) -> None:
     set_precision(project, MIXED)
     assert ran(project("build")) == {"trace": 1, "lower": 1, "partition": 1, "convert": 1, "engine": 1, "package": 1}
     index = project("inspect", "net")["index"]
@@ -76,16 +92,10 @@ def test_an_engine_computes_in_three_types(project: CommandLine) -> None:
     shown = project.run("inspect", "net").stdout
     assert "model net, float16 with modules in float32 and bfloat16, with its reference program" in shown
 
-    space: dict[str, object] = {}
-    exec(NETS, space)
-    net = space["build"]()  # type: ignore[operator]
     x = torch.randn(3, 8)
     with trtbuild.load(project.project / "dist" / "net", device="cpu") as package, torch.no_grad():
         result, copied = package.module()(x)
-        body = torch.nn.functional.linear(x.half(), net.body.weight.half(), net.body.bias.half())
-        y = net.norm(body.float()).softmax(-1)
-        head = torch.nn.functional.linear(y.bfloat16(), net.head.weight.bfloat16(), net.head.bias.bfloat16())
-    assert torch.equal(result, head.float())
+        assert torch.equal(result, mixed_result(build_net(), x))
     torch.testing.assert_close(copied, x.abs(), rtol=1e-3, atol=0)
 
     document = json.loads(project.run("verify", "net", "--points", "1", "--json").stdout)
@@ -93,21 +103,21 @@ def test_an_engine_computes_in_three_types(project: CommandLine) -> None:
     assert document["ok"] and cut["whole"]["precision"] == "bfloat16"
 
     found = project("inspect", "net", "--precision")
-    types = {(entry["module"], entry["operator"].split(".")[1]): entry for entry in found["operators"]}
-    assert types["body", "linear"]["type"] == "float16" and types["body", "linear"]["pattern"] is None
-    assert types["norm", "mul"]["type"] == "float32" and types["norm", "mul"]["pattern"] == "*norm"
-    assert types["head", "linear"]["type"] == "bfloat16"
-    assert (types["", "softmax"]["type"], types["", "softmax"]["rule"]) == ("float32", "operator")
+    entries = {(entry["module"], entry["operator"].split(".")[1]): entry for entry in found["operators"]}
+    assert entries["body", "linear"]["type"] == "float16" and entries["body", "linear"]["pattern"] is None
+    assert entries["norm", "mul"]["type"] == "float32" and entries["norm", "mul"]["pattern"] == "*norm"
+    assert entries["head", "linear"]["type"] == "bfloat16"
+    assert (entries["", "softmax"]["type"], entries["", "softmax"]["rule"]) == ("float32", "operator")
     text = project.run("inspect", "net", "--precision").stdout
     assert "net: float16, float32 for *norm, bfloat16 for head" in text
     assert "operator: softmax: exponentials are summed over a row" in text
 
 
-def test_what_runs_after_a_change_of_patterns(project: CommandLine) -> None:
+def test_the_steps_that_run_after_a_change_of_patterns(project: CommandLine) -> None:
     project = set_precision(project, "float16")
     project("build")
     assert ran(set_precision(project, "{default: float16}")("build")) == {}
-    # dropout computes nothing, so the graph is the same, and so is the type's name in the package
+    # dropout computes nothing, so the lowered graph stays the same; the package runs, because its index names bfloat16
     assert ran(set_precision(project, "{default: float16, bfloat16: [drop]}")("build")) == {"lower": 1, "package": 1}
     assert ran(set_precision(project, "{default: float16, bfloat16: ['*rop']}")("build")) == {"lower": 1}
     assert set(ran(set_precision(project, MIXED)("build"))) == {"lower", "partition", "convert", "engine", "package"}
@@ -134,20 +144,15 @@ def test_inspect_explains_a_model_only_after_its_trace(project: CommandLine) -> 
     assert project("inspect", "net", "--precision")["default"] == "float16"
 
 
-def test_a_program_gives_precisions_for_modules(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    space: dict[str, object] = {}
-    exec(NETS, space)
-    net = space["build"]()  # type: ignore[operator]
+def test_compile_accepts_a_precision_for_each_module(tmp_path: Path) -> None:
+    net = build_net()
     options = {"target": 89, "device": "cpu", "cache_dir": str(tmp_path)}
     precision = {"default": torch.half, torch.float32: ["*norm"], "bfloat16": ["head"]}
-    result = trtbuild.compile(
+    compiled = trtbuild.compile(
         net, [Input(min_shape=(1, 8), opt_shape=(4, 8), max_shape=(16, 8))], precision=precision, **options
     )
     x = torch.randn(3, 8)
     with torch.no_grad():
-        body = torch.nn.functional.linear(x.half(), net.body.weight.half(), net.body.bias.half())
-        y = net.norm(body.float()).softmax(-1)
-        head = torch.nn.functional.linear(y.bfloat16(), net.head.weight.bfloat16(), net.head.bias.bfloat16())
-    assert torch.equal(result(x)[0], head.float())
+        assert torch.equal(compiled(x)[0], mixed_result(net, x))
     with pytest.raises(SourceError, match=r"'haed' \(bfloat16\) matches no module"):
         trtbuild.compile(net, [Input((4, 8))], precision={"bfloat16": ["haed"]}, **options)

@@ -105,14 +105,14 @@ def test_the_schema_and_the_messages_contain_the_new_kind(with_new_kind: Command
     assert "the list of layers 'net.json' cannot be read" in with_new_kind.run("build").stderr
 
 
-def test_without_the_row_the_field_is_unknown(with_new_kind: CommandLine) -> None:
-    without = CommandLine(with_new_kind.project, with_new_kind.cache, cold=True)
-    assert "unknown field 'layers'" in without.run("build").stderr
+def test_the_unchanged_trtbuild_does_not_know_the_field(with_new_kind: CommandLine) -> None:
+    unchanged = CommandLine(with_new_kind.project, with_new_kind.cache, cold=True)
+    assert "unknown field 'layers'" in unchanged.run("build").stderr
 
 
 def test_the_recipe_is_short_and_its_files_exist() -> None:
     _, _, rest = RECIPE.read_text().partition("### Adding a source kind\n")
-    recipe = [line for line in re.split(r"\n##", rest)[0].splitlines() if line]
-    assert 0 < len(recipe) <= 19
-    code = [PACKAGE / name for line in recipe for name in re.findall(r"`((?:core|stages)/[\w/]+(?:\.py)?/?)`", line)]
-    assert code and all(path.exists() for path in code)
+    lines = [line for line in re.split(r"\n##", rest)[0].splitlines() if line]
+    assert 0 < len(lines) <= 19
+    files = [PACKAGE / name for line in lines for name in re.findall(r"`((?:core|stages)/[\w/]+(?:\.py)?/?)`", line)]
+    assert files and all(path.exists() for path in files)

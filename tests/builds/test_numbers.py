@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -100,10 +99,11 @@ def partitions(command: CommandLine, model: str) -> Any:
 
 
 def eager(model: str) -> torch.nn.Module:
-    space: dict[str, Any] = {"__name__": "nets_of_the_test"}
-    exec(NETS, space)
-    made: Callable[[], torch.nn.Module] = space[model]
-    return made()
+    """A model of NETS, in eager PyTorch."""
+    namespace: dict[str, Any] = {"__name__": "nets_of_the_test"}
+    exec(NETS, namespace)
+    build: Callable[[], torch.nn.Module] = namespace[model]
+    return build()
 
 
 @torch.no_grad()
@@ -113,9 +113,9 @@ def test_a_package_returns_the_numbers_of_the_model(built: CommandLine, model: s
     with trtbuild.load(built.project / "dist" / model, device="cpu") as loaded:
         for shape in SHAPES:
             x = torch.randn(shape)
-            ours, theirs = loaded.module()(x), original(x)
-            torch.testing.assert_close(ours.pop("y"), theirs.pop("y"), rtol=1e-2, atol=1e-2)
-            assert ours == theirs and [type(value) for value in ours["deep"]] == [int, int, bool]
+            result, expected = loaded.module()(x), original(x)
+            torch.testing.assert_close(result.pop("y"), expected.pop("y"), rtol=1e-2, atol=1e-2)
+            assert result == expected and [type(value) for value in result["deep"]] == [int, int, bool]
         assert repr(loaded.outputs).endswith("rows: int64[], deep_0: int64[], deep_2: bool[])")
 
 
@@ -131,7 +131,7 @@ def test_equal_layers_stay_equal_if_the_model_returns_a_size(built: CommandLine)
 
 
 @torch.no_grad()
-def test_numbers_of_types_without_an_engine_stay_in_pytorch(built: CommandLine) -> None:
+def test_numbers_that_tensorrt_cannot_compute_stay_in_pytorch(built: CommandLine) -> None:
     parts = partitions(built, "others")
     assert {part["kind"] for part in parts} == {"tensorrt", "torch"}
     reasons = " ".join(reason for part in parts for reason in part["reasons"].values())
@@ -140,12 +140,14 @@ def test_numbers_of_types_without_an_engine_stay_in_pytorch(built: CommandLine) 
     with trtbuild.load(built.project / "dist/others", device="cpu") as loaded:
         for shape in SHAPES:
             x = torch.randn(shape)
-            (_, third, total, count), (_, *wanted) = loaded.module()(x), original(x)
-            assert [third, total, count] == [wanted[0], pytest.approx(wanted[1], rel=1e-5), wanted[2]]
-            assert [type(value) for value in (third, total, count)] == [float, float, int]
+            _, quotient, total, count = loaded.module()(x)
+            _, expected_quotient, expected_total, expected_count = original(x)
+            assert (quotient, count) == (expected_quotient, expected_count)
+            assert total == pytest.approx(expected_total, rel=1e-5)
+            assert [type(value) for value in (quotient, total, count)] == [float, float, int]
 
 
-def test_the_index_has_the_format_with_numbers(built: CommandLine) -> None:
+def test_the_index_has_the_schema_of_packages_with_numbers(built: CommandLine) -> None:
     found = index(built, "sizes")
     assert found["schema"] == "trtbuild.package/2"
     assert found["output_tree"]["items"][1] == {"kind": "number", "type": "int", "index": 1}
@@ -157,13 +159,14 @@ def test_a_pt2_file_returns_numbers(built: CommandLine, model: str) -> None:
     module = torch.export.load(built.project / "dist" / f"{model}.pt2").module()
     for shape in SHAPES:
         x = torch.randn(shape)
-        ours, theirs = module(x), eager(model)(x)
+        result, expected = module(x), eager(model)(x)
         if model == "sizes":
-            truth = ours["deep"].pop()
-            assert isinstance(truth, torch.Tensor) and truth.item() is theirs["deep"].pop()
-            assert (ours["rows"], ours["deep"]) == (theirs["rows"], theirs["deep"])
+            flag = result["deep"].pop()  # a .pt2 file returns a tensor for a bool
+            assert isinstance(flag, torch.Tensor) and flag.item() is expected["deep"].pop()
+            assert (result["rows"], result["deep"]) == (expected["rows"], expected["deep"])
         else:
-            assert (ours[1], ours[3]) == (theirs[1], theirs[3]) and ours[2] == pytest.approx(theirs[2], rel=1e-5)
+            assert (result[1], result[3]) == (expected[1], expected[3])
+            assert result[2] == pytest.approx(expected[2], rel=1e-5)
 
 
 def test_triton_serves_numbers_as_tensors(built: CommandLine) -> None:
@@ -172,9 +175,9 @@ def test_triton_serves_numbers_as_tensors(built: CommandLine) -> None:
     assert 'name: "deep_2"\n  data_type: TYPE_BOOL\n  dims: [1]' in text
 
 
-def test_run_and_verify_take_numbers(built: CommandLine, tmp_path: Path) -> None:
+def test_run_and_verify_accept_models_with_numbers(built: CommandLine) -> None:
     document = built("run", "others", "--device", "cpu")
-    third = document["outputs"][1]
-    assert (third["dtype"], third["shape"], third["min"]) == ("float64", [], 4 / 3)
+    quotient = document["outputs"][1]
+    assert (quotient["dtype"], quotient["shape"], quotient["min"]) == ("float64", [], 4 / 3)
     found = built("verify", "sizes", "layers", "others")
     assert found["ok"] and {model["status"] for model in found["models"]} == {"right"}

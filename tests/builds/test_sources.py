@@ -1,4 +1,7 @@
-"""Models that come as ONNX, TorchScript and TensorRT networks: their packages, and the steps that run after a change."""
+"""Models that come as ONNX, TorchScript and TensorRT networks: their packages, and the steps that run after a change.
+
+The tests of this file run in order. A test that changes a file starts with the project of the test before it.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ profiles:
     x: {min: [1, 64], opt: [4, 64], max: [8, 64]}
 defaults: {targets: [ada], profiles: [rows], inputs: {x: {}}, dims: {rows: x.0}, reference: true}
 models:
-  given: {source: {onnx: net.onnx}}
+  from_onnx: {source: {onnx: net.onnx}}
   script: {source: {torchscript: net.ts}}
   network: {source: {network: "nets.dense:define", kwargs: {slope: 0.1}}, reference: false}
 """
@@ -48,12 +51,13 @@ def define(network, trt, slope):
 
 
 def weight(factor: float = 1) -> np.ndarray:
+    """The weight of the ONNX model and of the network: float32, [64, 8]."""
     values: np.ndarray = (np.arange(64 * 8, dtype=np.float32).reshape(64, 8) - 256) / 100 * np.float32(factor)
     return values
 
 
 def write_onnx(
-    project: Path, *, factor: float = 1, name: str = "product", operator: str = "Relu", data: bool = False
+    project: Path, *, factor: float = 1, name: str = "product", operator: str = "Relu", external_data: bool = False
 ) -> None:
     nodes = [h.make_node(operator, ["x"], ["r"], name="act"), h.make_node("MatMul", ["r", "w"], ["y"], name=name)]
     graph = h.make_graph(
@@ -65,7 +69,7 @@ def write_onnx(
     )
     model = h.make_model(graph, opset_imports=[h.make_opsetid("", 17)], ir_version=8)
     (project / "net.data").unlink(missing_ok=True)
-    onnx.save(model, project / "net.onnx", save_as_external_data=data, location="net.data", size_threshold=0)
+    onnx.save(model, project / "net.onnx", save_as_external_data=external_data, location="net.data", size_threshold=0)
 
 
 @pytest.fixture(scope="module")
@@ -91,27 +95,28 @@ def index(command: CommandLine, model: str) -> Any:
     return json.loads((command.project / "dist" / model / "index.json").read_bytes())
 
 
-def rebuilt(command: CommandLine, model: str) -> dict[str, int]:
+def stages_of_build(command: CommandLine, model: str) -> dict[str, int]:
+    """Build a model. Return stage → number of steps that ran."""
     return ran(command("build", model))
 
 
-def test_nothing_is_built_twice(built: CommandLine) -> None:
+def test_the_second_build_runs_nothing(built: CommandLine) -> None:
     assert ran(built("build")) == {}
 
 
 def test_packages_describe_the_models(built: CommandLine) -> None:
-    for model in ("given", "script", "network"):
+    for model in ("from_onnx", "script", "network"):
         content = index(built, model)
         assert [(entry["name"], entry["dtype"], entry["shape"]) for entry in content["inputs"]] == [
             ("x", "float32", [["sym", 0], 64])
         ]
         assert content["reference"] is (model != "network")
-    assert [path for path in index(built, "given")["files"] if path.startswith(("onnx/", "torch/"))] == [
-        path for path in index(built, "given")["files"] if path.endswith(".onnx")
+    assert [path for path in index(built, "from_onnx")["files"] if path.startswith(("onnx/", "torch/"))] == [
+        path for path in index(built, "from_onnx")["files"] if path.endswith(".onnx")
     ]
-    assert index(built, "given")["outputs"] == [{"name": "y", "dtype": "float32", "shape": [["sym", 0], 8]}]
+    assert index(built, "from_onnx")["outputs"] == [{"name": "y", "dtype": "float32", "shape": [["sym", 0], 8]}]
     assert index(built, "network")["outputs"][0]["name"] == "y"
-    names = json.loads((built.project / "dist/given/names.json").read_bytes())
+    names = json.loads((built.project / "dist/from_onnx/names.json").read_bytes())
     assert names["ada"]["model"] == {"n0": ["act", "Relu"], "n1": ["product", "MatMul"]}
     names = json.loads((built.project / "dist/network/names.json").read_bytes())
     assert names["ada"]["model"]["n0"] == ["weight", "constant"]
@@ -119,7 +124,7 @@ def test_packages_describe_the_models(built: CommandLine) -> None:
 
 def test_references_give_the_same_results_as_the_source_files(built: CommandLine) -> None:
     x = torch.randn(5, 64)
-    with trtbuild.load(built.project / "dist/given", device="cpu") as loaded:
+    with trtbuild.load(built.project / "dist/from_onnx", device="cpu") as loaded:
         (expected,) = onnxruntime.InferenceSession(built.project / "net.onnx").run(None, {"x": x.numpy()})
         assert torch.allclose(loaded.module()(x), torch.from_numpy(expected), rtol=1e-5, atol=1e-5)
     with trtbuild.load(built.project / "dist/script", device="cpu") as loaded, torch.no_grad():
@@ -133,47 +138,49 @@ def test_a_network_has_no_reference(built: CommandLine) -> None:
 
 def test_a_renamed_node_of_an_onnx_file_builds_no_engine(built: CommandLine) -> None:
     write_onnx(built.project, name="renamed")
-    assert rebuilt(built, "given") == {"trace": 1, "lower": 1, "package": 1}
-    names = json.loads((built.project / "dist/given/names.json").read_bytes())
+    assert stages_of_build(built, "from_onnx") == {"trace": 1, "lower": 1, "package": 1}
+    names = json.loads((built.project / "dist/from_onnx/names.json").read_bytes())
     assert names["ada"]["model"]["n1"] == ["renamed", "MatMul"]
 
 
 def test_another_weight_builds_only_the_engine(built: CommandLine) -> None:
     write_onnx(built.project, factor=2, name="renamed")
-    document = built("build", "given")
+    document = built("build", "from_onnx")
     assert ran(document) == {"trace": 1, "engine": 1, "package": 1}
-    (change, *_) = step(document, "given/engine/model@ada")["reason"]["changed"]
+    (change, *_) = step(document, "from_onnx/engine/model@ada")["reason"]["changed"]
     assert change["name"] == "w"
 
 
-def test_external_data_is_a_dependency_but_moving_weights_there_builds_no_engine(built: CommandLine) -> None:
-    write_onnx(built.project, factor=2, name="renamed", data=True)
-    assert rebuilt(built, "given") == {"trace": 1}
+def test_moving_weights_to_external_data_builds_no_engine_and_changing_them_there_does(built: CommandLine) -> None:
+    write_onnx(built.project, factor=2, name="renamed", external_data=True)
+    assert stages_of_build(built, "from_onnx") == {"trace": 1}
     with open(built.project / "net.data", "r+b") as file:
         file.write(b"\0\0\0\0")
-    assert rebuilt(built, "given") == {"trace": 1, "engine": 1, "package": 1}
+    assert stages_of_build(built, "from_onnx") == {"trace": 1, "engine": 1, "package": 1}
 
 
 def test_another_operator_builds_everything(built: CommandLine) -> None:
     write_onnx(built.project, operator="Tanh")
-    assert rebuilt(built, "given") == dict.fromkeys(("trace", "lower", "partition", "convert", "engine", "package"), 1)
+    assert stages_of_build(built, "from_onnx") == dict.fromkeys(
+        ("trace", "lower", "partition", "convert", "engine", "package"), 1
+    )
 
 
 def test_a_file_that_a_network_reads_is_a_dependency(built: CommandLine) -> None:
     np.save(built.project / "weight.npy", weight(3))
-    assert rebuilt(built, "network") == {"trace": 1, "engine": 1, "package": 1}
+    assert stages_of_build(built, "network") == {"trace": 1, "engine": 1, "package": 1}
 
 
 def test_a_comment_in_a_networks_module_runs_only_the_trace(built: CommandLine) -> None:
     path = built.project / "nets/dense.py"
     path.write_text("# a comment\n" + path.read_text())
-    assert rebuilt(built, "network") == {"trace": 1}
+    assert stages_of_build(built, "network") == {"trace": 1}
 
 
 def test_a_label_of_a_network_builds_no_engine(built: CommandLine) -> None:
     path = built.project / "nets/dense.py"
     path.write_text(path.read_text().replace('"weight"\n', '"kernel"\n'))
-    assert rebuilt(built, "network") == {"trace": 1, "lower": 1, "package": 1}
+    assert stages_of_build(built, "network") == {"trace": 1, "lower": 1, "package": 1}
 
 
 def test_an_argument_of_a_network_is_in_its_key(built: CommandLine) -> None:
@@ -184,17 +191,18 @@ def test_an_argument_of_a_network_is_in_its_key(built: CommandLine) -> None:
     assert step(document, "network/trace")["reason"]["changed"][0]["part"] == "source.kwargs.slope"
 
 
-def test_a_script_that_is_saved_again_with_other_weights_builds_only_the_engine(built: CommandLine) -> None:
+def test_another_weight_of_a_script_builds_only_the_engine(built: CommandLine) -> None:
     script = torch.jit.load(built.project / "net.ts")
     with torch.no_grad():
         next(script.parameters()).mul_(2)
     torch.jit.save(script, str(built.project / "net.ts"))
-    assert rebuilt(built, "script") == {"trace": 1, "engine": 1, "package": 1}
+    assert stages_of_build(built, "script") == {"trace": 1, "engine": 1, "package": 1}
 
 
 def test_verify_gives_the_reason_why_a_model_is_not_compared(built: CommandLine) -> None:
-    document = built("verify", "given", "network")
+    document = built("verify", "from_onnx", "network")
     assert [(model["status"], model["ok"]) for model in document["models"]] == [("unchecked", True)] * 2
-    given, network = (model["not_run"][0]["reason"] for model in document["models"])
-    assert given == "no GPU was found"  # an ONNX file has no conversion to compare; verify compares only its engines
+    from_onnx, network = (model["not_run"][0]["reason"] for model in document["models"])
+    # an ONNX file has no conversion to compare, so only its engines could be compared
+    assert from_onnx == "no GPU was found"
     assert "there is no PyTorch model to compare with" in network

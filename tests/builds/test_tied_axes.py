@@ -69,7 +69,7 @@ def test_verify_compares_at_equal_sizes(command: CommandLine) -> None:
     assert command("verify")["ok"]
 
 
-def test_rejects_a_call_with_unequal_sizes_by_name(command: CommandLine) -> None:
+def test_rejects_a_call_with_unequal_sizes_and_names_the_axes(command: CommandLine) -> None:
     module = trtbuild.load(command.project / "dist" / "net", device="cpu").module()
     first, second = module(torch.ones(3, 8), torch.ones(5, 8), torch.ones(3, 8))
     assert (first.shape, second.shape) == ((3, 8), (5, 8))

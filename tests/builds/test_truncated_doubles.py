@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -41,11 +42,18 @@ def project(command_line: CommandLine) -> CommandLine:
     return command_line
 
 
+def build_net() -> Any:
+    """The model of NETS, in eager PyTorch."""
+    namespace: dict[str, Any] = {}
+    exec(NETS, namespace)
+    return namespace["build"]()
+
+
 def write_truncating_manifest(project: CommandLine) -> None:
     (project.project / "trtbuild.yaml").write_text(MANIFEST + "    partition: {truncate_double: true}\n")
 
 
-def test_only_with_the_setting_is_float64_in_an_engine(project: CommandLine) -> None:
+def test_float64_operators_are_in_an_engine_only_with_the_setting(project: CommandLine) -> None:
     before = project("build")
     assert "engine" not in ran(before)
     assert project("inspect", "net")["engines"] == []
@@ -60,13 +68,11 @@ def test_only_with_the_setting_is_float64_in_an_engine(project: CommandLine) -> 
     assert "float32, float64 is computed in float32, with its reference program" in shown
     assert "casts float64 at the border of an engine" in shown
     with trtbuild.load(project.project / "dist" / "net", device="cpu") as package:
-        space: dict[str, object] = {}
-        exec(NETS, space)
         x = torch.randn(3, 8, dtype=torch.float64)
-        result, eager = package.module()(x), space["build"]()(x)  # type: ignore[operator]
+        result, eager = package.module()(x), build_net()(x)
     assert result.dtype is torch.float64
     torch.testing.assert_close(result, eager, rtol=1e-5, atol=1e-6)
-    assert not torch.equal(result, eager)  # the engine computes in float32
+    assert not torch.equal(result, eager)  # the package computes in float32
 
 
 def test_verify_uses_the_tolerance_of_float32(project: CommandLine) -> None:
@@ -79,16 +85,14 @@ def test_verify_uses_the_tolerance_of_float32(project: CommandLine) -> None:
     assert cut["tolerance"] == 1e-5
 
 
-def test_without_the_setting_the_package_does_not_name_it(project: CommandLine) -> None:
+def test_without_the_setting_the_index_does_not_contain_it(project: CommandLine) -> None:
     project("build")
     assert "truncate_double" not in json.loads((project.project / "dist" / "net" / "index.json").read_bytes())
 
 
 @pytest.mark.parametrize("option", ["truncate_double", "truncate_long_and_double"])
 def test_compile_accepts_both_names_of_the_option(project: CommandLine, option: str) -> None:
-    space: dict[str, object] = {}
-    exec(NETS, space)
-    module = space["build"]()  # type: ignore[operator]
+    module = build_net()
     rows = Input(min_shape=(1, 8), opt_shape=(4, 8), max_shape=(16, 8), dtype=torch.double)
     options = {"target": 89, "device": "cpu", "cache_dir": project.cache, "require_full_compilation": True}
     with pytest.raises(ConversionRefused):

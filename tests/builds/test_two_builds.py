@@ -19,33 +19,31 @@ from tests.faults.processes import descendants, wait_until_gone
 from tests.projects import ADA_AND_AMPERE, copy_project, edit
 
 
+def start_build(project: Path, cache: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "trtbuild.cli.main", "build", "--json"],
+        cwd=project,
+        env={**os.environ, "TRTBUILD_CACHE_DIR": str(cache)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
 def test_two_builds_at_once_do_each_step_once(command_line: CommandLine, tmp_path: Path) -> None:
     copy_project("mlp", command_line.project, *ADA_AND_AMPERE)
     copy = tmp_path / "other checkout"
     shutil.copytree(command_line.project, copy)
-    environment = {**os.environ, "TRTBUILD_CACHE_DIR": str(command_line.cache)}
-    builds = [
-        subprocess.Popen(
-            [sys.executable, "-m", "trtbuild.cli.main", "build", "--json"],
-            cwd=project,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for project in (command_line.project, copy)
-    ]
+    builds = [start_build(project, command_line.cache) for project in (command_line.project, copy)]
     documents = []
     for build in builds:
         out, err = build.communicate(timeout=240)
         assert build.returncode == 0, err
         documents.append(json.loads(out))
-    ran = Counter(step["key"] for document in documents for step in document["steps"] if step["verdict"] == "run")
-    assert set(ran.values()) == {1}
-    # both builds needed all steps
-    assert (
-        {step["key"] for step in documents[0]["steps"]} == {step["key"] for step in documents[1]["steps"]} == set(ran)
-    )
+    runs = Counter(step["key"] for document in documents for step in document["steps"] if step["verdict"] == "run")
+    assert set(runs.values()) == {1}
+    for document in documents:
+        assert {step["key"] for step in document["steps"]} == set(runs), "both builds needed all steps"
     plans = [project / "dist" / "net" / "engines" / "ada" / "model.plan" for project in (command_line.project, copy)]
     assert plans[0].read_bytes() == plans[1].read_bytes()
 
@@ -58,17 +56,6 @@ while pathlib.Path("block").exists():
     pathlib.Path("started").write_text("yes")
     time.sleep(0.05)
 """
-
-
-def start(project: Path, cache: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "trtbuild.cli.main", "build", "--json"],
-        cwd=project,
-        env={**os.environ, "TRTBUILD_CACHE_DIR": str(cache)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
 
 def waits_for_a_lock(pid: int) -> bool:
@@ -86,11 +73,11 @@ def first_and_second(command_line: CommandLine, tmp_path: Path) -> tuple[subproc
     shutil.copytree(command_line.project, copy)
     (command_line.project / "block").write_text("")
     deadline = time.monotonic() + 120
-    first = start(command_line.project, command_line.cache)
+    first = start_build(command_line.project, command_line.cache)
     while not (command_line.project / "started").exists():
         assert first.poll() is None and time.monotonic() < deadline
         time.sleep(0.02)
-    second = start(copy, command_line.cache)
+    second = start_build(copy, command_line.cache)
     while not waits_for_a_lock(second.pid):
         assert second.poll() is None and time.monotonic() < deadline, "the second build does not wait for the first"
         time.sleep(0.02)
@@ -98,7 +85,7 @@ def first_and_second(command_line: CommandLine, tmp_path: Path) -> tuple[subproc
 
 
 needs_locks = pytest.mark.skipif(
-    not Path("/proc/locks").exists(), reason="this machine does not tell who waits for locks"
+    not Path("/proc/locks").exists(), reason="/proc/locks, which lists waiting processes, does not exist"
 )
 
 

@@ -1,4 +1,4 @@
-"""The steps after a trace and a lower step run beside the checks of these steps. Their records are published afterwards."""
+"""The next step starts before the checks of a trace or lower step end. Records are published after all checks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def build():
 """
 
 
-def large_model(folder: Path, result: str) -> Path:
+def write_large_model(folder: Path, result: str) -> Path:
     copy_project(
         "mlp", folder, ("{min: [1, 8], opt: [4, 8], max: [8, 8]}", "{min: [1, 4200], opt: [4, 4200], max: [8, 4200]}")
     )
@@ -41,7 +41,7 @@ def large_model(folder: Path, result: str) -> Path:
     return folder
 
 
-def times(events: Path) -> dict[tuple[str, str], float]:
+def event_times(events: Path) -> dict[tuple[str, str], float]:
     """(event, step id) → the time of the event in seconds."""
     lines = [json.loads(line) for line in events.read_text().splitlines()]
     return {(line["event"], line["id"]): line["at_s"] for line in lines if line["event"].startswith("step_")}
@@ -57,30 +57,30 @@ def stored_stages(cache: Path) -> set[str]:
     return stages
 
 
-def digests(document: Any) -> dict[str, str]:
+def keys_by_step(document: Any) -> dict[str, str]:
     return {step["id"]: step["key"] for step in document["steps"]}
 
 
 def test_the_steps_after_a_large_model_run_beside_its_proof(command_line: CommandLine, tmp_path: Path) -> None:
-    large_model(command_line.project, "torch.relu(y)")
+    write_large_model(command_line.project, "torch.relu(y)")
     document = command_line("build", "-j", "2", "--events", str(tmp_path / "events"))
-    at_s = times(tmp_path / "events")
+    at_s = event_times(tmp_path / "events")
     assert at_s["step_started", "net/lower"] < at_s["step_finished", "net/trace"]
     assert at_s["step_started", "net/partition"] < at_s["step_finished", "net/lower"]
     assert ran(command_line("build")) == {}, "all records are in the cache"
     assert stored_stages(command_line.cache) >= {"trace", "lower", "partition", "convert", "engine", "package"}
     one_by_one = CommandLine(command_line.project, tmp_path / "another cache", command_line.environment)
-    again = one_by_one("build", "-j", "1", "--events", str(tmp_path / "events of -j 1"))
-    at_s = times(tmp_path / "events of -j 1")
+    document_one_by_one = one_by_one("build", "-j", "1", "--events", str(tmp_path / "events of -j 1"))
+    at_s = event_times(tmp_path / "events of -j 1")
     assert at_s["step_finished", "net/trace"] <= at_s["step_started", "net/lower"], "-j 1 runs one step at once"
-    assert digests(again) == digests(document)
+    assert keys_by_step(document_one_by_one) == keys_by_step(document)
 
 
 def test_a_proof_that_fails_leaves_no_record_and_no_output(command_line: CommandLine, tmp_path: Path) -> None:
-    large_model(command_line.project, "y * 2 if x.shape[0] == 1 else y")
+    write_large_model(command_line.project, "y * 2 if x.shape[0] == 1 else y")
     document = command_line("build", "-j", "2", "--events", str(tmp_path / "events"), expect=1)
-    at_s = times(tmp_path / "events")
-    assert at_s["step_started", "net/lower"] < at_s["step_failed", "net/trace"], "the steps ran beside the proof"
+    at_s = event_times(tmp_path / "events")
+    assert at_s["step_started", "net/lower"] < at_s["step_failed", "net/trace"], "lower started before the proof ended"
     (error,) = document["errors"]
     assert "the traced program is not the model" in error["text"], error
     assert {step["id"]: step["verdict"] for step in document["steps"] if step["verdict"] == "hit"} == {}

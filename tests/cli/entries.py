@@ -1,4 +1,4 @@
-"""Documents for screens. A test passes the fields that matter to it; the other fields have empty values."""
+"""Documents for tests of screens. A test passes the fields that it needs; the other fields have empty values."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def a_verification(*cuts: CutEntry, errors: Any = (), **more: Any) -> Verificati
 
 
 def remote_statistics(name: str, **more: Any) -> RemoteStatistics:
-    """Return the account of a remote. Without `more`, the remote was not used."""
+    """Return the statistics of a remote. Without `more`, the remote was not used."""
     counts = ("hits", "misses", "blobs_gone", "lost_races", "untrusted", "records_sent", "records_not_sent")
     numbers = ("requests", "bytes_down", "bytes_up", "retries", "failures", "skipped")
     defaults = {"place": f"https://{name}.example", "given_up": None, "troubles": (), "warnings": ()}

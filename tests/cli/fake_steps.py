@@ -1,4 +1,4 @@
-"""Plans, steps and results with only the fields that watchers read."""
+"""Plans, steps and results with only the fields that progress displays read."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 
+# imported before the forks, so that a build does not have to
 from trtbuild.cli import main
 from trtbuild.cli.commands import show  # noqa: F401
 from trtbuild.driver.answers import report  # noqa: F401
@@ -19,6 +20,7 @@ from trtbuild.driver.project import environment, wiring  # noqa: F401
 
 
 def serve() -> None:
+    """Fork a build for each line of standard input, until its end."""
     for line in sys.stdin:
         request = json.loads(line)
         pid = os.fork()
@@ -30,7 +32,7 @@ def serve() -> None:
             os.dup2(nothing, 0)
             os.dup2(out, 1)
             os.dup2(err, 2)
-            code = 70
+            code = 70  # EX_SOFTWARE, if the build raises an exception
             try:
                 code = main.run(request["arguments"])
                 sys.stdout.flush()

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_READ_ONLY, _REMOUNT = 1, 32
-_DETACH = 2
+_READ_ONLY, _REMOUNT = 1, 32  # MS_RDONLY and MS_REMOUNT of mount(2)
+_DETACH = 2  # MNT_DETACH of umount2(2)
 
 
 @contextlib.contextmanager

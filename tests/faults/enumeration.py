@@ -38,7 +38,7 @@ _THREADED = (
 
 ALL = {**OPERATIONS, **REMOTE_OPERATIONS}
 
-#: The exceptions that an operation may raise after an injected error.
+#: The exceptions that an operation may raise after an injected error in the store or in a remote.
 _TYPED = ("StoreUnavailable", "RemoteFull", "RemoteRefused", "RemoteDown", "RemoteLied", "RemoteFault")
 
 
@@ -114,7 +114,7 @@ class Enumeration:
         assert outcome.killed, f"it was not killed: {outcome.status} {outcome.log[-100:]}"
         assert outcome.report is None, "it ended before the kill"
         self.tally.delivered[call.name] += 1
-        self._whole(place, may_be_damaged=self._operation.starts_damaged)
+        self._check_files(place, may_be_damaged=self._operation.starts_damaged)
         self._repeat(place)
 
     def _after_error(self, call: Call, outcome: Outcome, place: Path) -> None:
@@ -124,15 +124,15 @@ class Enumeration:
         report, second, locks_held = outcome.report["result"]
         self.tally.outcomes[report.get("error", "result")] += 1
         if "error" in report:
-            foreign = report["error"] in ("OSError", "PermissionError") and "/place/out" in call.text
-            assert foreign or report["error"] in _TYPED, f"raises {report['error']}: {report['text']}"
+            of_exported_file = report["error"] in ("OSError", "PermissionError") and "/place/out" in call.text
+            assert of_exported_file or report["error"] in _TYPED, f"raises {report['error']}: {report['text']}"
             if report["error"] in ("StoreUnavailable", "RemoteFull", "RemoteRefused"):
                 assert report["hint"], f"no hint: {report['text']}"
         else:
             assert self._operation.admits(report["result"], self._result), f"gives {report['result']}"
         assert locks_held == 0, f"{locks_held} descriptors of locks are left open"
         assert second == {"result": self._result}, f"the second run in the same process gives {second}"
-        self._whole(place, may_be_damaged=self._operation.starts_damaged)
+        self._check_files(place, may_be_damaged=self._operation.starts_damaged)
         self._repeat(place)
 
     def _with_and_without_fault(self, place: Path) -> object:
@@ -142,13 +142,14 @@ class Enumeration:
         return first, outcome_of(self._operation.run, place), locks_held
 
     def _repeat(self, place: Path) -> None:
+        """Run the operation again, without a fault, and check its result and that nothing is left over."""
         second = outcome_of(self._operation.run, place)
         assert second == {"result": self._result}, f"the second run without a fault gives {second}"
-        self._whole(place, may_be_damaged=False)
+        self._check_files(place, may_be_damaged=False)
         assert_clean(place)
         assert_shared_is_clean(place)
 
-    def _whole(self, place: Path, *, may_be_damaged: bool) -> None:
+    def _check_files(self, place: Path, *, may_be_damaged: bool) -> None:
         assert_whole(place, self._before, self._after, may_be_damaged=may_be_damaged)
         assert_shared_is_whole(place, may_be_damaged=may_be_damaged)
 
@@ -230,7 +231,7 @@ def main() -> int:
     for tally in tallies:
         kinds.update(tally.delivered)
     total = sum(kinds.values())
-    print(json.dumps({"total": total, "kinds": dict(kinds), "tallies": [each.to_json() for each in tallies]}))
+    print(json.dumps({"total": total, "kinds": dict(kinds), "tallies": [tally.to_json() for tally in tallies]}))
     return int(any(tally.findings for tally in tallies))
 
 

@@ -65,6 +65,8 @@ class HostileCache:
 
 
 def status(code: int, **headers: str) -> Fault:
+    """A fault that answers with this status."""
+
     def fault(request: Request, stored: bytes | None) -> object:
         request.body()
         return request.reply(code, b"no", **headers)
@@ -73,12 +75,23 @@ def status(code: int, **headers: str) -> Fault:
 
 
 def redirect(url: str) -> Fault:
-    return lambda request, stored: (request.body(), request.reply(302, Location=url + request.path))[1]
+    """A fault that redirects each request to the same path of another server."""
+
+    def fault(request: Request, stored: bytes | None) -> object:
+        request.body()
+        return request.reply(302, Location=url + request.path)
+
+    return fault
 
 
-def replaced(change: Callable[[bytes], bytes]) -> Fault:
-    """A fault that replaces the bytes of an existing entry."""
+def changed(change: Callable[[bytes], bytes]) -> Fault:
+    """A fault that sends an existing entry with its bytes changed by `change`."""
     return lambda request, stored: request.reply(200, change(stored)) if stored is not None else None
+
+
+def _html(request: Request, stored: bytes | None) -> object:
+    request.body()
+    return request.reply(200, HTML, Content_Type="text/html")
 
 
 def _cut_off(request: Request, stored: bytes | None) -> object:
@@ -98,12 +111,14 @@ def _reset(request: Request, stored: bytes | None) -> object:
     if request.method == "GET":
         with suppress(OSError):
             request.reply(200, (stored or b"")[:10], length=100_000)
+    # with a linger time of 0, `close` sends RST
     request.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     request.sock.close()
     return False
 
 
 def _drip(request: Request, stored: bytes | None) -> object:
+    """Send a byte every 0.1 s."""
     request.reply(200, length=len(stored or b"x" * 100))
     for byte in stored or b"x" * 100:
         if request.stop.wait(0.1):
@@ -122,7 +137,7 @@ def _garbage(request: Request, stored: bytes | None) -> object:
     return False
 
 
-def _headers(request: Request, stored: bytes | None) -> object:
+def _endless_headers(request: Request, stored: bytes | None) -> object:
     request.sock.sendall(b"HTTP/1.1 200 OK\r\n")
     with suppress(OSError):
         for number in range(100_000):
@@ -138,16 +153,16 @@ def _false_success(request: Request, stored: bytes | None) -> object:
 
 #: Faults for every kind of request.
 FAULTS: Mapping[str, Fault] = {
-    "a page of HTML": lambda request, stored: (request.body(), request.reply(200, HTML, Content_Type="text/html"))[1],
+    "a page of HTML": _html,
     "a reset": _reset,
     "a drip": _drip,
     "silence": _silence,
     "garbage": _garbage,
-    "headers without end": _headers,
+    "headers without end": _endless_headers,
     "a false success": _false_success,
     "asked to come back soon": status(429, Retry_After="0"),
     "asked to come back tomorrow": status(503, Retry_After="86400"),
-    "a redirect to itself": lambda request, stored: (request.body(), request.reply(302, Location=request.path))[1],
+    "a redirect to itself": redirect(""),
     **{
         str(code): status(code)
         for code in (400, 401, 403, 404, 405, 408, 409, 410, 412, 413, 418, 429, 500, 501, 502, 503, 504, 507)
@@ -158,10 +173,10 @@ FAULTS: Mapping[str, Fault] = {
 READ_FAULTS: Mapping[str, Fault] = {
     "cut off": _cut_off,
     "without end": _endless,
-    "one bit": replaced(lambda data: data[:-1] + bytes([data[-1] ^ 1])),
-    "a byte short": replaced(lambda data: data[:-1]),
-    "a byte long": replaced(lambda data: data + b"\0"),
-    "nothing": replaced(lambda data: b""),
-    "zeros": replaced(lambda data: bytes(len(data))),
-    "100 MB": replaced(lambda data: bytes(100_000_000)),
+    "one bit": changed(lambda data: data[:-1] + bytes([data[-1] ^ 1])),
+    "a byte short": changed(lambda data: data[:-1]),
+    "a byte long": changed(lambda data: data + b"\0"),
+    "nothing": changed(lambda data: b""),
+    "zeros": changed(lambda data: bytes(len(data))),
+    "100 MB": changed(lambda data: bytes(100_000_000)),
 }

@@ -108,7 +108,7 @@ class KillTest:
         self._reset_cache()
         delivered = 0
         while delivered < kills:
-            watched = self.random.choice([None, None, self.cache, self.project])
+            watched = self.random.choice([None, None, self.cache, self.project])  # half of the kills are aimed
             if not self._kill_once(watched):
                 break
             delivered += 1
@@ -145,13 +145,18 @@ class KillTest:
         ready, _, _ = select.select([self._builder.stdout], [], [], timeout_s)
         return json.loads(self._builder.stdout.readline()) if ready else None
 
+    def _ended(self, within_s: float) -> int | None:
+        """The wait status of the build, or None if it does not end within that time."""
+        answer = self._answer(within_s)
+        return None if answer is None else int(answer[2])
+
     def _run_to_end(self) -> None:
         began = time.monotonic()
         self._start()
-        ended = self._answer(LONGEST_BUILD_S)
-        assert ended is not None, "the build after the kills hangs"
+        status = self._ended(LONGEST_BUILD_S)
+        assert status is not None, "the build after the kills hangs"
         err = (self._folder / "err").read_text()
-        assert ended[2] == 0, f"the build after the kills failed: {err[-4000:]}"
+        assert status == 0, f"the build after the kills failed: {err[-4000:]}"
         out = (self._folder / "out").read_text()
         assert out, f"the build after the kills printed nothing: {err[-4000:]}"
         document = json.loads(out)
@@ -164,24 +169,24 @@ class KillTest:
         With `watched`, the kill also waits for an unfinished file in this folder.
         """
         victim = self.random.choice(VICTIMS)
-        moment = self.random.uniform(0.02, 1.0) * self.duration_s
+        moment_s = self.random.uniform(0.02, 1.0) * self.duration_s
         pid = self._start()
-        ended = self._answer(moment)
+        status = self._ended(moment_s)
         while (
             watched is not None
-            and ended is None
+            and status is None
             and not any(watched in path.parents for path in self._new_unfinished())
         ):
-            ended = self._answer(0.0005)
+            status = self._ended(0.0005)
         workers: list[int] = []
-        while ended is None:
+        while status is None:
             workers = descendants(pid)
             if victim != "worker" or workers:
                 break
             # there is no worker yet, so wait for another random time
-            ended = self._answer(self.random.uniform(0.0, 0.2) * self.duration_s)
-        if ended is not None:
-            assert ended[2] == 0, (self._folder / "err").read_text()[-4000:]
+            status = self._ended(self.random.uniform(0.0, 0.2) * self.duration_s)
+        if status is not None:
+            assert status == 0, (self._folder / "err").read_text()[-4000:]
             self.tally.too_late += 1
             return False
         if victim == "driver":
@@ -190,13 +195,13 @@ class KillTest:
             kill([pid, *workers])
         else:
             kill([self.random.choice(workers)])
-        ended = self._answer(LONGEST_BUILD_S)
-        assert ended is not None, f"after a kill of {victim} the build hangs"
-        if ended[2] == 0:  # it ended at this moment, or the worker was not needed any more
+        status = self._ended(LONGEST_BUILD_S)
+        assert status is not None, f"after a kill of {victim} the build hangs"
+        if status == 0:  # the build ended at this moment, or it did not need the worker any more
             self.tally.too_late += 1
             return False
         if victim != "worker":
-            assert os.WIFSIGNALED(ended[2]) and os.WTERMSIG(ended[2]) == 9, "the kill was delivered"
+            assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == 9, "the kill was delivered"
         wait_until_gone(workers)
         self.tally.kills[victim] += 1
         return True

@@ -32,13 +32,13 @@ CONTENTS = {
     "log": b"nothing to tell",
 }
 #: The contents that a local build produces. The plan differs, so that a test sees which build it comes from.
-OURS = {**CONTENTS, "plan": random.Random(3).randbytes(1_200_000)}
+LOCAL_CONTENTS = {**CONTENTS, "plan": random.Random(3).randbytes(1_200_000)}
 RECIPE = Recipe("engine", 1, (("graph", "of the test"), ("sm", 89)))
-OTHER = Recipe("engine", 1, (("graph", "of the test"), ("sm", 120)))
+OTHER_RECIPE = Recipe("engine", 1, (("graph", "of the test"), ("sm", 120)))
 
 PATIENCE_S = 0.4
 #: The limit for the duration of a case. Most cases take 0.1 s.
-BOUND_S = 15.0
+LONGEST_CASE_S = 15.0
 SECRET = "correct-horse-battery"
 USER = f"builder:{SECRET}"
 
@@ -59,12 +59,12 @@ class Machine:
     def build(self, recipe: Recipe = RECIPE, contents: Mapping[str, bytes] = CONTENTS) -> dict[str, bytes]:
         """The outputs of the record if it can be read, or of a new build."""
         with self.store.session(), self.store.building(recipe.key):
-            for _ in range(3):
+            for _ in range(3):  # a lookup with a fault, a lookup after it, and the lookup of the new record
                 try:
                     record = self.store.get_record(recipe.key, recipe)
-                    if record is not None and all(self.store.has(each.sha256) for each in record.outputs.values()):
+                    if record is not None and all(self.store.has(output.sha256) for output in record.outputs.values()):
                         assert record.recipe.same_as(recipe)
-                        return {name: self.store.get_bytes(each.sha256) for name, each in record.outputs.items()}
+                        return {name: self.store.get_bytes(output.sha256) for name, output in record.outputs.items()}
                 except BlobMissing:
                     continue  # a blob was removed after the lookup, so the next lookup is a miss
                 except (EntryCorrupt, RecordUntrusted):
@@ -82,8 +82,8 @@ class Machine:
         return {**encode(report), "warnings": self.store.warnings()}
 
 
-def published(folder: Path, trust: Trust | None = None, **options: Any) -> dict[tuple[str, str], bytes]:
-    """The entries of a remote after a machine has published a build."""
+def publish_build(folder: Path, trust: Trust | None = None, **options: Any) -> dict[tuple[str, str], bytes]:
+    """Build with an empty remote, and return the entries of the remote. `options` are for `Machine.build`."""
     with HostileCache() as cache:
         machine = Machine(folder, cache.url(), trust)
         machine.build(**options)
@@ -100,6 +100,6 @@ def assert_no_secret(*texts: object) -> None:
 
 def assert_ended_well(machine: Machine, report: dict[str, Any], began: float) -> None:
     """Fail if the case took too long, if the local store is damaged, or if a text contains a secret."""
-    assert time.monotonic() - began < BOUND_S
+    assert time.monotonic() - began < LONGEST_CASE_S
     assert verify(machine.local).damage == ()
     assert_no_secret(json.dumps(report, default=str), repr(machine.store.readers[0].transport.place))

@@ -63,7 +63,7 @@ def _digest(output: Output) -> object:
 # -- put
 
 
-def _nothing(place: Path) -> None:
+def _prepare_nothing(place: Path) -> None:
     return
 
 
@@ -90,7 +90,8 @@ def _put_file(place: Path) -> object:
 
 def _with_blobs(place: Path) -> None:
     store = _store(place)
-    store.put_bytes(SMALL), store.put_bytes(LARGE)
+    store.put_bytes(SMALL)
+    store.put_bytes(LARGE)
     _age(place / "store")
 
 
@@ -207,7 +208,7 @@ def _with_old_records(place: Path) -> None:
     (place / "store" / "sessions" / "of-the-dead").touch()
     (place / "store" / "locks" / ("b" * 64)).touch()
     _age(place / "store")
-    used = store.get_record(record(3).recipe.key)
+    used = store.get_record(record(3).recipe.key)  # a lookup sets the time of the last use
     assert used is not None
 
 
@@ -220,8 +221,8 @@ def _collect(place: Path) -> object:
 
 
 OPERATIONS = {
-    "put a small blob into nothing": Operation(_nothing, _put_small),
-    "put a large blob into nothing": Operation(_nothing, _put_large),
+    "put a small blob into nothing": Operation(_prepare_nothing, _put_small),
+    "put a large blob into nothing": Operation(_prepare_nothing, _put_large),
     "put a file that shares chunks": Operation(_with_large, _put_file),
     "build a step": Operation(_with_blobs, _build),
     "replace a record": Operation(_with_a_record, _replace),
@@ -260,6 +261,7 @@ def state(place: Path) -> State:
     return State(
         frozenset(str(path.relative_to(place)) for path in entries),
         frozenset((path.name, path.read_bytes()) for path in files),
+        # the last part of a name in the quarantine is random
         frozenset(path.name.rpartition("-")[0] for path in (place / "store").glob("quarantine/*")),
     )
 
@@ -289,7 +291,7 @@ def assert_whole(place: Path, before: State, after: State, *, may_be_damaged: bo
 
 def assert_clean(place: Path) -> None:
     """Fail if a collection does not remove all files that killed processes left."""
-    future_ns = time.time_ns() + int(1e15)
+    future_ns = time.time_ns() + int(1e15)  # in eleven days
     remove_leftovers(_store(place).entries.layout, future_ns, 0.0)
     leftovers = [path for name in ("tmp", "sessions", "quarantine") for path in (place / "store" / name).glob("*")]
     leftovers += [path for path in (place / "store" / "locks").glob("*") if path.name not in ("store", "records")]
@@ -297,6 +299,7 @@ def assert_clean(place: Path) -> None:
 
 
 def _age(store: Path) -> None:
+    """Make all files of the store older by `AGE_S`."""
     for path in [*store.rglob("*")]:
         if path.is_file():
             old_ns = path.stat().st_mtime_ns - int(AGE_S * 1e9)

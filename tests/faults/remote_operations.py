@@ -82,7 +82,7 @@ def _with_a_team(place: Path) -> None:
     write_bundle(str(place / "bundle"), {KEY: sendable.entry({})}, file_reader(store))
 
 
-def _fetch_blob(place: Path) -> object:
+def _fetch(place: Path) -> object:
     return _fetch_from(place, _team(place))
 
 
@@ -129,12 +129,14 @@ def _with_old_records(place: Path) -> None:
 
 
 def _with_condemned(place: Path) -> None:
+    """A first collection has condemned files, long ago."""
     _with_old_records(place)
     _collect(place)
     _age(place, kept=record(2).recipe.key)
 
 
 def _with_hidden(place: Path) -> None:
+    """A second collection has hidden the condemned files, long ago."""
     _with_condemned(place)
     _collect(place)
     _age(place, kept=record(2).recipe.key)
@@ -164,7 +166,7 @@ def _age(place: Path, kept: str = "") -> None:
 REMOTE_OPERATIONS = {
     "publish to a shared directory": Operation(_with_a_record, _publish),
     "publish a record whose blobs are there in part": Operation(_with_half_of_the_blobs, _publish, starts_damaged=True),
-    "fetch from a shared directory": Operation(_with_a_team, _fetch_blob),
+    "fetch from a shared directory": Operation(_with_a_team, _fetch),
     "import a bundle": Operation(_with_a_team, _import),
     "collect a shared directory": Operation(_with_old_records, _collect),
     "collect condemned files": Operation(_with_condemned, _collect),

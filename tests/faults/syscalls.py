@@ -118,7 +118,7 @@ def traced(run: Callable[[Path], object], place: Path, *injections: str) -> Outc
 
 
 def _child(run: Callable[[Path], object], place: Path, gate: int, report: int) -> None:
-    code = 70
+    code = 70  # EX_SOFTWARE, if an exception is not part of the report
     try:
         logging.disable()
         os.dup2(report, _REPORT)
@@ -197,7 +197,7 @@ class _SequentialExecutor:
         return future
 
     def map(self, call: Callable[..., Any], *arguments: Any) -> Iterator[Any]:
-        return iter([call(*each) for each in zip(*arguments, strict=False)])
+        return iter([call(*values) for values in zip(*arguments, strict=False)])
 
     def shutdown(self, *_: object, **__: object) -> None:
         pass

@@ -15,14 +15,14 @@ import pytest
 from tests.faults.hostile_cache import HostileCache
 from tests.faults.machine import (
     CONTENTS,
-    OTHER,
-    OURS,
+    LOCAL_CONTENTS,
+    OTHER_RECIPE,
     RECIPE,
     USER,
     Machine,
     assert_ended_well,
     assert_no_secret,
-    published,
+    publish_build,
 )
 from trtbuild.core.recipes.record import Output, Record
 from trtbuild.store.trust.action_result import list_entry, record_entry
@@ -32,20 +32,20 @@ from trtbuild.store.trust.signing import Signer
 
 @pytest.fixture(scope="module")
 def published_entries(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], bytes]:
-    return published(tmp_path_factory.mktemp("colleague"))
+    return publish_build(tmp_path_factory.mktemp("colleague"))
 
 
 @pytest.fixture
 def filled(published_entries: dict[tuple[str, str], bytes]) -> dict[tuple[str, str], bytes]:
-    """The entries that another machine has published."""
+    """A copy of the entries that another machine has published."""
     return dict(published_entries)
 
 
-BIG = 10**15
+PETABYTE = 10**15
 
 
 def forged(change: Callable[[dict[str, Any]], object]) -> Callable[[dict[tuple[str, str], bytes]], None]:
-    """A function that changes the entry of the record, as JSON."""
+    """A function that applies `change` to the entry of the record, as a JSON document."""
 
     def forge(entries: dict[tuple[str, str], bytes]) -> None:
         document = json.loads(entries["ac", RECIPE.key])
@@ -81,23 +81,25 @@ def _bomb(entries: dict[tuple[str, str], bytes], chunks: int, size: int, output_
 
 
 def _of_another_key(entries: dict[tuple[str, str], bytes]) -> None:
-    text = Record(OTHER, {"plan": Output("ab" * 32, 5)}).to_bytes()
+    """A record of OTHER_RECIPE, under the key of RECIPE."""
+    text = Record(OTHER_RECIPE, {"plan": Output("ab" * 32, 5)}).to_bytes()
     document = Output(hashlib.sha256(text).hexdigest(), len(text))
     entries["cas", document.sha256] = text
     entries["cas", "ab" * 32] = b"other"
     entries["ac", RECIPE.key] = record_entry(document, {"ab" * 32: [Output("ab" * 32, 5)]}).to_bytes()
 
 
-def _raw(data: bytes) -> Callable[[dict[tuple[str, str], bytes]], None]:
+def _replaced_by(data: bytes) -> Callable[[dict[tuple[str, str], bytes]], None]:
     return lambda entries: entries.__setitem__(("ac", RECIPE.key), data)
 
 
+#: Name → a function that changes the entries of a remote. The first file of a record's entry is the record's document.
 FORGERIES: dict[str, Callable[[dict[tuple[str, str], bytes]], None]] = {
-    "no JSON": _raw(b"\xff\xfe garbage"),
-    "JSON of something else": _raw(b'{"message": "welcome"}'),
-    "a list": _raw(b"[]"),
-    "nested deeply": _raw(b"[" * 3_000_000),
-    "numbers without end": _raw(b'{"outputFiles": [], "exitCode": ' + b"9" * 100_000 + b"}"),
+    "no JSON": _replaced_by(b"\xff\xfe garbage"),
+    "JSON of something else": _replaced_by(b'{"message": "welcome"}'),
+    "a list": _replaced_by(b"[]"),
+    "nested deeply": _replaced_by(b"[" * 3_000_000),
+    "numbers without end": _replaced_by(b'{"outputFiles": [], "exitCode": ' + b"9" * 100_000 + b"}"),
     "a failed action": forged(lambda entry: entry.update(exitCode=1)),
     "no document": forged(lambda entry: entry["outputFiles"].pop(0)),
     "no files": forged(lambda entry: entry.update(outputFiles=entry["outputFiles"][:1])),
@@ -105,12 +107,12 @@ FORGERIES: dict[str, Callable[[dict[tuple[str, str], bytes]], None]] = {
         ("ac", RECIPE.key), list_entry("ab" * 32, [Output("cd" * 32, 5), Output("ef" * 32, 5)]).to_bytes()
     ),
     "the record of another key": _of_another_key,
-    "a document of a petabyte": forged(lambda entry: _all_sizes(entry, "record.json", BIG)),
-    "chunks of a petabyte": forged(lambda entry: _all_sizes(entry, "blob/", BIG)),
+    "a document of a petabyte": forged(lambda entry: _all_sizes(entry, "record.json", PETABYTE)),
+    "chunks of a petabyte": forged(lambda entry: _all_sizes(entry, "blob/", PETABYTE)),
     "chunks of no bytes": forged(lambda entry: _all_sizes(entry, "blob/", 0)),
     "ten thousand chunks that are not there": lambda entries: _bomb(entries, 10_000, 1 << 20, 10_000 << 20),
-    "more chunks than an entry may have": lambda entries: _raw(b" " * (65 << 20))(entries),
-    "petabytes, in right sums": lambda entries: _bomb(entries, 2, BIG, 2 * BIG),
+    "more chunks than an entry may have": lambda entries: _replaced_by(b" " * (65 << 20))(entries),
+    "petabytes, in right sums": lambda entries: _bomb(entries, 2, PETABYTE, 2 * PETABYTE),
     "chunks in another order": forged(lambda entry: entry["outputFiles"].reverse()),
     "two chunks swapped": forged(_swap_two_chunks),
     "paths that lead out": forged(
@@ -139,7 +141,7 @@ def test_a_forged_entry_is_not_used(tmp_path: Path, filled: dict[tuple[str, str]
     assert filled["ac", RECIPE.key] != before
     with HostileCache(entries=filled) as cache:
         machine = Machine(tmp_path, cache.url(USER))
-        assert machine.build(contents=OURS) == (CONTENTS if forgery in HARMLESS else OURS)
+        assert machine.build(contents=LOCAL_CONTENTS) == (CONTENTS if forgery in HARMLESS else LOCAL_CONTENTS)
         report = machine.end()
     if forgery not in HARMLESS:
         assert machine.built == 1
@@ -149,6 +151,7 @@ def test_a_forged_entry_is_not_used(tmp_path: Path, filled: dict[tuple[str, str]
 
 # -- records without a trusted signature
 
+#: Two keys of the same name.
 CI, UNKNOWN = Signer.new("ci"), Signer.new("ci")
 
 
@@ -158,7 +161,7 @@ def keyring(signer: Signer | None = None, domain: str | None = None) -> Keyring:
 
 def signed_by(signer: Signer | None, domain: str | None, folder: Path, **options: Any) -> dict[tuple[str, str], bytes]:
     """The entries that a machine with this signer and domain publishes."""
-    return published(
+    return publish_build(
         folder, None if signer is None else Keyring([signer.trusted], signer=signer, domain=domain), **options
     )
 
@@ -167,9 +170,9 @@ EVIL = {**CONTENTS, "plan": b"an evil plan"}
 
 
 def _replayed(folder: Path) -> dict[tuple[str, str], bytes]:
-    """A record with a trusted signature of another key, stored under this key."""
-    entries = signed_by(CI, "ci", folder, recipe=OTHER, contents=EVIL)
-    entries["ac", RECIPE.key] = entries["ac", OTHER.key]
+    """A signed record of another recipe, stored under the key of RECIPE."""
+    entries = signed_by(CI, "ci", folder, recipe=OTHER_RECIPE, contents=EVIL)
+    entries["ac", RECIPE.key] = entries["ac", OTHER_RECIPE.key]
     return entries
 
 
@@ -200,7 +203,7 @@ def test_a_record_without_a_trusted_signature_is_built_again(tmp_path: Path, cas
         report = machine.end()
         assert machine.built == 1
         assert report["untrusted"] + report["failures"] > 0 and report["warnings"]
-        # our record is stored, too, for machines that trust our key
+        # the new record is in the remote, too, for machines that trust its key
         colleague = Machine(tmp_path / "colleague", cache.url(USER), keyring())
         assert colleague.build() == CONTENTS
         colleague.end()

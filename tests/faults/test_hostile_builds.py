@@ -48,7 +48,8 @@ class Published:
     document: Any
 
     def key(self, target: str) -> str:
-        return str(next(each["key"] for each in self.document["steps"] if each["id"].endswith(f"@{target}")))
+        """The key of the engine step for a target."""
+        return str(next(entry["key"] for entry in self.document["steps"] if entry["id"].endswith(f"@{target}")))
 
 
 def environment(folder: Path, cache: HostileCache, *, signed: bool, token: bool = False) -> dict[str, str]:
@@ -165,7 +166,7 @@ def test_a_build_succeeds_with_any_fault_of_the_remote(tmp_path: Path, published
     (remote,) = document["remotes"]
     if case == "nothing wrong":
         assert document["warnings"] == [] and remote["hits"] > 0
-        assert step(document, f"net/engine/{_engine(published)}@ada")["source"] == "team"
+        assert step(document, f"net/engine/{_partition_of_ada(published)}@ada")["source"] == "team"
     else:
         assert cache.delivered > 0
         assert document["warnings"] or remote["blobs_gone"], "the user sees no message"
@@ -175,19 +176,20 @@ def test_a_build_succeeds_with_any_fault_of_the_remote(tmp_path: Path, published
     assert_no_secret_in(tmp_path, completed.stdout, completed.stderr)
 
 
-def _engine(published: Published) -> str:
-    identifier = next(each["id"] for each in published.document["steps"] if each["id"].endswith("@ada"))
+def _partition_of_ada(published: Published) -> str:
+    """The name of the partition whose engine is for `ada`, from the id of its step: ``net/engine/PARTITION@ada``."""
+    identifier = next(entry["id"] for entry in published.document["steps"] if entry["id"].endswith("@ada"))
     return str(identifier.split("/")[2].partition("@")[0])
 
 
 def assert_no_secret_in(folder: Path, *texts: str) -> None:
-    """Fail if a secret is in a text, or in a file of the project (``.trtbuild``, ``dist``, the trace), cache or home."""
-    looked_at = 0
+    """Fail if a secret is in a text, or in a file below `folder`: the project, the cache and the home directory."""
+    searched_files = 0
     for secret in SECRETS:
         for text in texts:
             assert secret not in text
         for path in folder.rglob("*"):
             if path.is_file():
-                looked_at += 1
+                searched_files += 1
                 assert secret.encode() not in path.read_bytes(), f"{path} has a secret"
-    assert looked_at > 20 * len(SECRETS)
+    assert searched_files > 20 * len(SECRETS)

@@ -15,18 +15,27 @@ import pytest
 from tests.faults.damages import DAMAGES
 from tests.faults.disks import mounted
 from tests.faults.hostile_cache import FAULTS, READ_FAULTS, HostileCache, redirect
-from tests.faults.machine import CONTENTS, OURS, RECIPE, USER, Machine, assert_ended_well, assert_no_secret, published
+from tests.faults.machine import (
+    CONTENTS,
+    LOCAL_CONTENTS,
+    RECIPE,
+    USER,
+    Machine,
+    assert_ended_well,
+    assert_no_secret,
+    publish_build,
+)
 from trtbuild.store.trust.action_result import ActionResult
 
 
 @pytest.fixture(scope="module")
 def published_entries(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], bytes]:
-    return published(tmp_path_factory.mktemp("colleague"))
+    return publish_build(tmp_path_factory.mktemp("colleague"))
 
 
 @pytest.fixture
 def filled(published_entries: dict[tuple[str, str], bytes]) -> dict[tuple[str, str], bytes]:
-    """The entries that another machine has published."""
+    """A copy of the entries that another machine has published."""
     return dict(published_entries)
 
 
@@ -43,27 +52,27 @@ def test_a_lookup_in_an_undisturbed_remote_is_a_hit(tmp_path: Path, filled: dict
 
 @pytest.mark.parametrize("kind", ["ac", "cas"])
 @pytest.mark.parametrize("fault", [*FAULTS, *READ_FAULTS])
-def test_reads_from_a_broken_remote(
+def test_a_build_is_correct_if_reads_from_the_remote_fail(
     tmp_path: Path, filled: dict[tuple[str, str], bytes], fault: str, kind: str
 ) -> None:
     began = time.monotonic()
-    disturb = {**FAULTS, **READ_FAULTS}[fault]
-    with HostileCache(disturb, "GET", kind, filled) as cache:
+    with HostileCache({**FAULTS, **READ_FAULTS}[fault], "GET", kind, filled) as cache:
         machine = Machine(tmp_path, cache.url(USER))
-        assert machine.build(contents=OURS) == OURS
+        assert machine.build(contents=LOCAL_CONTENTS) == LOCAL_CONTENTS
         report = machine.end()
     assert cache.delivered > 0
     assert machine.built == 1
-    absent = fault in ("404", "410")
     assert report["failures"] + report["misses"] + report["blobs_gone"] > 0
-    if not absent:
+    if fault not in ("404", "410"):  # with these statuses, the entry is missing
         assert report["warnings"], "the user sees a message"
     assert_ended_well(machine, report, began)
 
 
 @pytest.mark.parametrize(("method", "kind"), [("HEAD", "cas"), ("PUT", "cas"), ("PUT", "ac")])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_writes_to_a_broken_remote(tmp_path: Path, fault: str, method: str, kind: str) -> None:
+def test_failed_writes_to_the_remote_leave_no_damaged_record(
+    tmp_path: Path, fault: str, method: str, kind: str
+) -> None:
     began = time.monotonic()
     with HostileCache(FAULTS[fault], method, kind) as cache:
         machine = Machine(tmp_path / "here", cache.url(USER))
@@ -94,7 +103,7 @@ def test_a_redirect_to_another_server_gets_no_credential(
     assert_no_secret(report)
 
 
-def test_a_remote_without_a_server(tmp_path: Path) -> None:
+def test_a_remote_without_a_server_is_given_up_after_one_failure(tmp_path: Path) -> None:
     began = time.monotonic()
     with HostileCache() as cache:
         url = cache.url(USER)
@@ -110,7 +119,7 @@ def test_a_remote_without_a_server(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("target", ["entry", "document", "chunk", "blob"])
-def test_damage_in_a_shared_directory(tmp_path: Path, damage: str, target: str) -> None:
+def test_a_damaged_file_in_a_shared_directory_is_not_used(tmp_path: Path, damage: str, target: str) -> None:
     began = time.monotonic()
     share = tmp_path / "share"
     share.mkdir()
@@ -130,10 +139,10 @@ def test_damage_in_a_shared_directory(tmp_path: Path, damage: str, target: str) 
     path.chmod(0o644)
     path.write_bytes(DAMAGES[damage](original))
     machine = Machine(tmp_path / "here", f"file://{share}")
-    built = machine.build(contents=OURS)
+    built = machine.build(contents=LOCAL_CONTENTS)
     report = machine.end()
     # the entry may contain an intact copy of the document, and some bits of an entry have no meaning
-    assert built == (OURS if machine.built else CONTENTS)
+    assert built == (LOCAL_CONTENTS if machine.built else CONTENTS)
     if target in ("chunk", "blob"):
         assert machine.built == 1 and report["blobs_gone"] == 1
         assert damage == "empty" or report["warnings"], "there is no warning, which is right only for an empty file"

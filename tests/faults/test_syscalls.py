@@ -21,7 +21,7 @@ from trtbuild.store.local.local import LocalStore
 #: The largest number of kills for each operation with a remote. They are evenly spread over its calls.
 REMOTE_KILLS = 10**6 if int(os.environ.get("TRTBUILD_KILLS", "16")) >= 100 else 25
 
-#: Calls at which each operation must have been killed.
+#: Calls at which each operation that puts, builds or replaces must have been killed.
 KINDS = {"openat", "write", "fsync", "rename", "flock"}
 
 
@@ -50,7 +50,7 @@ def test_a_kill_at_any_writing_call_leaves_only_complete_files(operation: str) -
         assert tally["delivered"].keys() >= KINDS
 
 
-def test_killed_while_several_threads_write(tmp_path: Path) -> None:
+def test_a_kill_while_several_threads_write_leaves_only_complete_files(tmp_path: Path) -> None:
     """strace counts the calls of each thread, so the kill hits a random call of the operation."""
 
     def put(place: Path) -> object:
@@ -62,7 +62,7 @@ def test_killed_while_several_threads_write(tmp_path: Path) -> None:
     ):
         place = tmp_path / str(number)
         place.mkdir()
-        LocalStore(place / "store").put_bytes(b"so that the directories are there")
+        LocalStore(place / "store").put_bytes(b"creates the directories of the store")
         outcome = traced(put, place, f"{name}:signal=KILL:when={call}")
         assert outcome.killed or outcome.report == {"result": len(LARGE) * 3}
         delivered += outcome.killed
@@ -80,7 +80,7 @@ def test_the_check_notices_a_damaged_blob_after_a_kill(tmp_path: Path) -> None:
         path.write_bytes(b"bytes that follow the name")
         return None
 
-    LocalStore(tmp_path / "store").put_bytes(b"so that the directories are there")
+    LocalStore(tmp_path / "store").put_bytes(b"creates the directories of the store")
     outcome = traced(put_badly, tmp_path, "write:signal=KILL:when=1")
     assert outcome.killed and outcome.report is None
     assert os.WTERMSIG(outcome.status) == signal.SIGKILL

@@ -32,33 +32,24 @@ WRITE = bool(os.environ.get("TRTBUILD_WRITE_MESSAGES"))
 
 @dataclass
 class Case:
-    """A case. `files` is path → content; `title` and `output` are the heading and the lines of the last section."""
+    """A case. `files` is path → content; `heading` and `output` are the heading and the lines of the last section."""
 
     name: str
     files: dict[str, bytes] = field(default_factory=dict)
-    title: str = ""
+    heading: str = ""
     output: str = ""
-
-    @property
-    def verdict(self) -> list[str]:
-        """The words of the first line of the output: ``exit 2 ManifestError`` or ``trace SourceError``."""
-        return self.output.partition("\n")[0].split()
-
-    @property
-    def message(self) -> str:
-        return self.output.partition("\n")[2]
 
 
 def read(name: str) -> list[Case]:
     """Return the cases of ``cases/<name>.txt``."""
     cases = []
     for block in _text(name).split("\n=== ")[1:]:
-        title, *sections = re.split(r"^--- ", block, flags=re.MULTILINE)
-        case = Case(title.strip())
+        case_name, *sections = re.split(r"^--- ", block, flags=re.MULTILINE)
+        case = Case(case_name.strip())
         for section in sections:
             heading, _, content = section.partition("\n")
             if section is sections[-1]:
-                case.title, case.output = heading, content.rstrip("\n")
+                case.heading, case.output = heading, content.rstrip("\n")
             elif heading == "edit":
                 case.files["trtbuild.yaml"] = _edited(content).encode()
             elif heading.endswith(" (escaped)"):
@@ -77,9 +68,10 @@ def check_or_write(name: str, case: Case, output: str) -> None:
         return
     blocks = _text(name).split("\n=== ")
     for number, block in enumerate(blocks):
-        if number and block.partition("\n")[0].strip() == case.name:
-            head, mark, _ = block.rpartition(f"--- {case.title}\n")
-            blocks[number] = f"{head}{mark}{output}\n" + ("\n" if number < len(blocks) - 1 else "")
+        # block 0 is the text before the first case
+        if number > 0 and block.partition("\n")[0].strip() == case.name:
+            files, heading, _ = block.rpartition(f"--- {case.heading}\n")
+            blocks[number] = f"{files}{heading}{output}\n" + ("\n" if number < len(blocks) - 1 else "")
     (CASES / f"{name}.txt").write_text("\n=== ".join(block.rstrip("\n") + "\n" for block in blocks))
 
 
@@ -103,6 +95,7 @@ def _text(name: str) -> str:
 
 
 def _edited(edits: str) -> str:
+    """MANIFEST after the edits of a case. Each edit must fit exactly one place."""
     text = MANIFEST
     for line in filter(None, edits.splitlines()):
         old, arrow, new = (part.replace("\\n", "\n") for part in line.partition(" ⇒ "))

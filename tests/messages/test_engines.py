@@ -35,6 +35,7 @@ CASES: dict[str, Callable[[Rig, Patch], Any]] = {}
 
 
 def case_function(function: Callable[[Rig, Patch], Any]) -> None:
+    """Register the function of a case. The words of its name are the name of the case."""
     CASES[function.__name__.replace("_", " ")] = function
 
 

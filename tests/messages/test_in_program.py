@@ -1,6 +1,6 @@
 """The messages of `trtbuild.compile`: they name arguments of the program, and never a manifest.
 
-The name of a case is the arguments of the call. The default arguments are a module with one layer and its inputs.
+The name of a case consists of the arguments of the call. By default, a module with one layer is compiled.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Net(torch.nn.Module):
 class FunctionModule(torch.nn.Module):
     """A module that calls a function of one or two tensors."""
 
-    def __init__(self, function: Callable[..., torch.Tensor], second: bool = False) -> None:
+    def __init__(self, function: Callable[..., torch.Tensor], two_inputs: bool = False) -> None:
         super().__init__()
         self.function = function
-        if second:
+        if two_inputs:
             self.forward = self._both  # type: ignore[method-assign, assignment]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -49,6 +49,7 @@ class FunctionModule(torch.nn.Module):
 
 
 def rows(low: int = 1, mid: int = 4, high: int = 16, **more: Any) -> Input:
+    """An input of rows with 8 elements. `low`, `mid` and `high` are the min, opt and max number of rows."""
     return Input(min_shape=(low, 8), opt_shape=(mid, 8), max_shape=(high, 8), **more)
 
 
@@ -56,6 +57,7 @@ def _branch(x: torch.Tensor) -> torch.Tensor:
     return x * 2 if x.shape[0] == 1 else x * 3
 
 
+#: The names in the calls of the catalogue.
 NAMES = {
     "torch": torch,
     "Input": Input,
@@ -64,7 +66,7 @@ NAMES = {
     "fixes": FunctionModule(lambda x: x * 2 if x.shape[0] == 4 else x).eval(),
     "branch": FunctionModule(_branch).eval(),
     "halves": FunctionModule(lambda x: x.reshape(-1, 2, 8).sum(1)).eval(),
-    "both": FunctionModule(lambda x, y: x + y, second=True).eval(),
+    "both": FunctionModule(lambda x, y: x + y, two_inputs=True).eval(),
     "embeds": FunctionModule(lambda x: torch.nn.functional.embedding(x, torch.ones(9, 4))).eval(),
     "offsets": FunctionModule(lambda x: torch.nn.functional.embedding(x + 9, torch.ones(9, 4))).eval(),
     "exported": torch.export.export(
@@ -84,14 +86,14 @@ def test_messages_match_the_catalogue(case: Case, tmp_path: Path, monkeypatch: p
         trtbuild.compile(**(arguments | eval(f"dict({case.name})", dict(NAMES))))
     text = re.sub(r"[^\s(]*test_in_program\.py:\d+", "PROGRAM:LINE", str(caught.value)).replace(str(tmp_path), "CACHE")
     text = re.sub(r"tensorrt-rtx [\d.]+\d", "tensorrt-rtx VERSION", text)
-    assert "manifest" not in text and "`" not in re.sub(
-        r"`precision`|`aten[^`]*`|`model`|`encoder[^`]*`|`\.eval\(\)`", "", text
-    )
+    assert "manifest" not in text
+    # backticks are for fields of a manifest, except around these names
+    assert "`" not in re.sub(r"`precision`|`aten[^`]*`|`model`|`encoder[^`]*`|`\.eval\(\)`", "", text)
     check_or_write("in_program", case, f"{type(caught.value).__name__}\n{text}")
 
 
 def test_every_text_to_reword_exists() -> None:
-    """If the text of an error changes, a pattern of `_REPLACEMENTS` no longer matches it."""
+    """A pattern of `_REPLACEMENTS` whose longest words are nowhere in trtbuild matches no error any more."""
     texts = "".join(path.read_text() for path in sorted(SOURCES.rglob("*.py")) if path != Path(messages.__file__))
     texts = re.sub(r'"\s*\n\s*f?"', "", texts)  # join texts that are written on several lines
     for pattern, _ in messages._REPLACEMENTS:

@@ -27,8 +27,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def without(tmp_path: Path, *distributions: str) -> dict[str, str]:
-    """Return environment variables with which Python finds all distributions except these."""
+def environment_without(tmp_path: Path, *distributions: str) -> dict[str, str]:
+    """The environment variables with which Python finds all installed distributions except these."""
     site_packages = tmp_path / "site-packages"
     site_packages.mkdir()
     for entry in Path(sysconfig.get_path("purelib")).iterdir():
@@ -37,7 +37,7 @@ def without(tmp_path: Path, *distributions: str) -> dict[str, str]:
     return {"PYTHONPATH": f"{site_packages}{os.pathsep}{Path(trtbuild.__file__).parents[1]}"}
 
 
-def build(project: Path, environment: dict[str, str]) -> tuple[int, str, str]:
+def run_failing_build(project: Path, environment: dict[str, str]) -> tuple[int, str, str]:
     """Build in another process. Return its exit code, its standard error and the type of the only error in its document."""
     process = subprocess.run(
         [sys.executable, "-S", "-m", "trtbuild.cli.main", "build", "--json"],
@@ -51,7 +51,7 @@ def build(project: Path, environment: dict[str, str]) -> tuple[int, str, str]:
     return process.returncode, process.stderr, error["type"]
 
 
-def failed(arguments: list[str], project: Path, capfd: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+def run_failing_command(arguments: list[str], project: Path, capfd: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
     """Run a command. Return its exit code, its message and the type of the only error in its ``--json`` document."""
     code = run([*arguments, "--json"])
     out, err = capfd.readouterr()
@@ -60,7 +60,7 @@ def failed(arguments: list[str], project: Path, capfd: pytest.CaptureFixture[str
 
 
 def test_torch_that_is_not_installed(project: Path, tmp_path: Path) -> None:
-    assert build(project, without(tmp_path, "torch", "onnxscript")) == (
+    assert run_failing_build(project, environment_without(tmp_path, "torch", "onnxscript")) == (
         2,
         "error: model 'net' has to be traced or converted, but torch and onnxscript are not installed\n"
         "  → pip install 'trtbuild[torch]'\n",
@@ -69,7 +69,7 @@ def test_torch_that_is_not_installed(project: Path, tmp_path: Path) -> None:
 
 
 def test_a_toolchain_that_is_not_installed(project: Path, tmp_path: Path) -> None:
-    assert build(project, without(tmp_path, "tensorrt-rtx")) == (
+    assert run_failing_build(project, environment_without(tmp_path, "tensorrt-rtx")) == (
         2,
         "error: trtbuild.yaml:3: target 'ada' needs tensorrt-rtx, which is not installed\n"
         "  → pip install 'tensorrt-rtx', or pin the target's version to use engines from the cache\n",
@@ -79,7 +79,7 @@ def test_a_toolchain_that_is_not_installed(project: Path, tmp_path: Path) -> Non
 
 def test_a_file_in_the_place_of_the_cache(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (project.parent / "cache").write_text("")
-    code, text, kind = failed(["build"], project, capfd)
+    code, text, kind = run_failing_command(["build"], project, capfd)
     assert text == (
         "error: CACHE: the cache cannot be used: Not a directory\n"
         "  → a file is in its way: remove it, or set TRTBUILD_CACHE_DIR to another directory\n"
@@ -98,7 +98,7 @@ def test_a_file_in_the_place_of_the_cache(project: Path, capfd: pytest.CaptureFi
 def test_a_cache_of_another_format(project: Path, capfd: pytest.CaptureFixture[str], format_: str, hint: str) -> None:
     (project.parent / "cache").mkdir()
     (project.parent / "cache/format").write_text(f"{format_}\n")
-    code, text, kind = failed(["build"], project, capfd)
+    code, text, kind = run_failing_command(["build"], project, capfd)
     assert text == (
         f"error: CACHE/format: the cache has the format {format_!r}; "
         f"this version of trtbuild reads trtbuild.store/1\n  → {hint}\n"

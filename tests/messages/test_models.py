@@ -84,6 +84,7 @@ class Built:
 
 
 def manifest(case: Case) -> str:
+    """The manifest of a case. The lines of its file ``model`` replace or add fields of the model."""
     fields = {"source": f'source: {{python: "zoo.{case.name}:build"}}', "inputs": "inputs: {x: {}}"}
     fields["profiles"] = "profiles: [rows]"
     for line in case.files.get("model", b"").decode().splitlines():
@@ -93,6 +94,7 @@ def manifest(case: Case) -> str:
 
 
 def write_project(project: Path) -> None:
+    """Write the manifests and the code of all cases, and the model files that they name."""
     (project / "manifests/shared").mkdir(parents=True)
     (project / "manifests/shared/all.yaml").write_text(SHARED)
     (project / "manifests/zoo").mkdir()
@@ -104,8 +106,8 @@ def write_project(project: Path) -> None:
                     (project / "manifests/zoo" / name).write_bytes(content)
     weights = {"lin.weight": torch.zeros(8, 16), "lin.bias": torch.zeros(8, dtype=torch.float16)}
     safetensors.torch.save_file(weights, project / "manifests/shapes.safetensors")
-    names = {"lin.weigth": torch.zeros(8, 8), "lin.bias": torch.zeros(8)}
-    safetensors.torch.save_file(names, project / "manifests/names.safetensors")
+    misspelt = {"lin.weigth": torch.zeros(8, 8), "lin.bias": torch.zeros(8)}
+    safetensors.torch.save_file(misspelt, project / "manifests/names.safetensors")
     (project / "manifests/text.pt2").write_text("an exported program\n")
     static = torch.export.export(nn.Linear(8, 8).eval(), (torch.zeros(4, 8),))
     torch.export.save(static, project / "manifests/static.pt2")

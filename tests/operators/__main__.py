@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.operators.page import PAGE, page, tried
+from tests.operators.page import PAGE, page, results_of_all_rows
 
 if __name__ == "__main__":
-    PAGE.write_text(page(tried()), encoding="utf-8")
+    PAGE.write_text(page(results_of_all_rows()), encoding="utf-8")

@@ -30,7 +30,7 @@ PyTorch with other arguments. `trtbuild inspect MODEL` shows the result for your
 """
 
 
-def tried() -> Mapping[str, Sequence[Result]]:
+def results_of_all_rows() -> Mapping[str, Sequence[Result]]:
     """The results of all rows, by heading."""
     return {heading: results(rows) for heading, rows in CHUNKS.items()}
 
@@ -48,6 +48,7 @@ def page(found: Mapping[str, Sequence[Result]]) -> str:
 
 
 def _table(chunk: Sequence[Result]) -> Iterator[str]:
+    """The lines of a table. A private operator, such as ``aten._softmax``, is sorted beside the public one."""
     yield "| operator | call | result | reason |"
     yield "|---|---|---|---|"
     for result in sorted(

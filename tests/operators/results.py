@@ -45,36 +45,39 @@ class Result:
 def results(rows: Sequence[Row]) -> list[Result]:
     """The results of rows, in their order."""
     together = [row for row in rows if (row.operator, row.note) not in ALONE]
-    found = {result.row: result for result in tried(together)}
-    return [found[row] if row in found else tried([row])[0] for row in rows]
+    found = {result.row: result for result in _results_of_one_model(together)}
+    return [found[row] if row in found else _results_of_one_model([row])[0] for row in rows]
 
 
-def tried(rows: Sequence[Row]) -> list[Result]:
+def _results_of_one_model(rows: Sequence[Row]) -> list[Result]:
     """The results of rows that are tried in one model."""
     case = _case(rows)
     try:
         built = build(case, engines=False)
     except TrtbuildError as error:
         if len(rows) > 1:
-            return [result for row in rows for result in tried([row])]
+            return [result for row in rows for result in _results_of_one_model([row])]
         return [Result(rows[0], "refused", _short([error.text]))]
-    seen = differences(case, built, count=0)
-    wrong = (*seen.differences, *seen.unchecked)
+    comparison = differences(case, built, count=0)
+    wrong = (*comparison.differences, *comparison.unchecked)
     if wrong and len(rows) > 1:
-        return [result for row in rows for result in tried([row])]
+        return [result for row in rows for result in _results_of_one_model([row])]
     torch_calls = _TorchCalls(built)
-    found, first = [], 0
+    found, first_output = [], 0
     for row, count in zip(rows, _output_counts(case), strict=True):
-        reasons = [reason for number in range(first, first + count) for reason in torch_calls.reasons(number)]
-        first += count
+        reasons = [
+            reason for number in range(first_output, first_output + count) for reason in torch_calls.reasons(number)
+        ]
+        first_output += count
         if reasons and "_NODE" in reasons[0] and len(rows) > 1:  # perhaps the parser's message is about another row
-            found += tried([row])
+            found += _results_of_one_model([row])
         else:
             found.append(Result(row, "PyTorch" if reasons else "engine", _short(reasons), wrong))
     return found
 
 
 def _short(reasons: Sequence[str]) -> str:
+    """The first reason in one short line, or nothing if there is no reason."""
     if not reasons:
         return ""
     lines = reasons[0].partition(";")[0].splitlines()
@@ -88,8 +91,8 @@ def _case(rows: Sequence[Row]) -> Case:
     specs: list[Spec] = []
     texts = []
     for number, row in enumerate(rows):
-        unused = list(range(len(specs)))
-        places = []
+        unused = list(range(len(specs)))  # the inputs of the module that this row does not use yet
+        places = []  # number of an input in the row → its number in the module
         for spec in row.inputs:
             place = next((place for place in unused if specs[place] == spec), None)
             if place is None:
@@ -101,6 +104,7 @@ def _case(rows: Sequence[Row]) -> Case:
         text = re.sub(r"\bx(\d)\b", lambda match: f"x{places[int(match[1])]}", row.call)  # noqa: B023
         texts.append(re.sub(r"\bop\(", f"op{number}(", text))
     names = {f"op{number}": row.function for number, row in enumerate(rows)}
+    # all dynamic axes are one dim
     at = tuple((f"x{k}", axis) for k, (_, axes) in enumerate(specs) for axis, size in enumerate(axes) if size is B)
     module = module_from_text([], f"({', '.join(texts)},)", len(specs), names=names)
     return Case(module, specs, dims=(NamedDim("b", at),) if len(at) > 1 else ())
@@ -108,6 +112,7 @@ def _case(rows: Sequence[Row]) -> Case:
 
 def _output_counts(case: Case) -> Iterator[int]:
     """The number of outputs of each row."""
+    # a dynamic axis is (min, opt, max)
     inputs = [
         torch.ones([axis if isinstance(axis, int) else axis[1] for axis in axes]).to(getattr(torch, dtype))
         for dtype, axes in case.inputs
@@ -135,6 +140,7 @@ class _TorchCalls:
         return list(dict.fromkeys(found))
 
     def _collect(self, source: str, found: list[str]) -> None:
+        """Add the reasons of the calls that `source`, such as ``p0:1``, needs."""
         name, _, number = source.rpartition(":")
         if name not in self._parts:
             return  # an input or a weight

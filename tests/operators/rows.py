@@ -18,11 +18,13 @@ from tests.fuzz.pipeline import Axis
 #: dtype and axes of an input.
 Spec = tuple[str, Sequence[Axis]]
 
-#: A dynamic batch, and inputs: X of floats, N of integers, K of booleans.
+#: A dynamic batch. The names are short, because the tables below use them often.
 B: Axis = (2, 3, 8)
+#: Inputs of two axes: X of floats, N of integers, K of booleans.
 X: Spec = ("float32", (B, 6))
 N: Spec = ("int64", (B, 6))
 K: Spec = ("bool", (B, 6))
+#: Inputs of more axes.
 LINE: Spec = ("float32", (B, 4, 12))
 IMAGE: Spec = ("float32", (B, 4, 8, 12))
 VOLUME: Spec = ("float32", (B, 4, 8, 8, 8))
@@ -57,17 +59,20 @@ class Row:
 
 
 def _rows(*lines: tuple[Any, ...]) -> Iterator[Row]:
+    """Rows from tuples: the operator, the call, the inputs (by default X), and possibly a note."""
     for name, call, *rest in lines:
         note = rest.pop() if rest and isinstance(rest[-1], str) else ""
         yield Row(name, call, tuple(rest) or (X,), note)
 
 
 def _unary(names: str, argument: str = "x0", *inputs: Spec, note: str = "") -> Iterator[Row]:
+    """A row for each operator: its default overload, called with `argument`."""
     for name in names.split():
         yield Row(f"aten.{name}.default", f"op({argument})", inputs or (X,), note)
 
 
 def _pairs(names: str, overloads: str = "Tensor Scalar") -> Iterator[Row]:
+    """A row for each overload of each operator, called with two tensors or with a tensor and a number."""
     for name in names.split():
         for overload in overloads.split():
             takes_tensor = overload.startswith(("Tensor", "default")) and overload != "Tensor_Scalar"

@@ -6,19 +6,20 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from tests.operators.page import PAGE, page, tried
+from tests.operators.page import PAGE, page, results_of_all_rows
 from tests.operators.results import Result
 from tests.operators.rows import CHUNKS
 
 
 @pytest.fixture(scope="module")
 def found() -> Mapping[str, Sequence[Result]]:
-    return tried()
+    return results_of_all_rows()
 
 
 def test_the_numbers_of_every_row_agree_with_eager(found: Mapping[str, Sequence[Result]]) -> None:
-    wrong = [(result.row.operator, result.row.call, result.wrong) for chunk in found.values() for result in chunk]
-    assert [entry for entry in wrong if entry[2]] == []
+    results = [result for chunk in found.values() for result in chunk]
+    assert results
+    assert [(result.row.operator, result.row.call, result.wrong) for result in results if result.wrong] == []
 
 
 def test_the_page_is_current(found: Mapping[str, Sequence[Result]]) -> None:

@@ -83,7 +83,7 @@ def partitions(built: CommandLine, model: str) -> Any:
 
 
 def test_an_operators_module_must_be_imported_before_the_package_is_loaded(built: CommandLine, tmp_path: Path) -> None:
-    program = (
+    script = (
         "import sys, trtbuild\n"
         "from trtbuild.errors import OperatorMissing\n"
         "try: trtbuild.load(sys.argv[1], device='cpu')\n"
@@ -94,12 +94,12 @@ def test_an_operators_module_must_be_imported_before_the_package_is_loaded(built
         "assert 'operators' in sys.modules\n"
     )
     package = str(built.project / "dist/boxes")
-    done = subprocess.run(
-        [sys.executable, "-c", program, package, str(built.project)], cwd=tmp_path, capture_output=True, text=True
+    completed = subprocess.run(
+        [sys.executable, "-c", script, package, str(built.project)], cwd=tmp_path, capture_output=True, text=True
     )
-    assert done.returncode == 0, done.stderr
-    assert "the operator boxes::halves, which is not registered: it comes from the module operators" in done.stdout
-    assert "`import operators` first, or load with `import_operators=True`" in done.stdout
+    assert completed.returncode == 0, completed.stderr
+    assert "the operator boxes::halves, which is not registered: it comes from the module operators" in completed.stdout
+    assert "`import operators` first, or load with `import_operators=True`" in completed.stdout
 
 
 def test_only_the_operators_stay_in_pytorch(built: CommandLine) -> None:
@@ -132,22 +132,23 @@ def test_a_package_returns_what_the_model_returns(built: CommandLine, nets: Any,
     with trtbuild.load(built.project / "dist" / model, device="cpu") as loaded:
         for shape in SHAPES:
             x = torch.randn(shape, generator=torch.Generator().manual_seed(5))
-            (image, boxes, rows), (wanted, wanted_boxes, wanted_rows) = loaded.module()(x), original(x)
-            torch.testing.assert_close(image, wanted, rtol=tolerance, atol=tolerance)
-            assert len(boxes) == len(rows) and (model == "half" or torch.equal(rows, wanted_rows))
-            if model != "half":
-                torch.testing.assert_close(boxes, wanted_boxes)
+            (image, boxes, rows), (expected_image, expected_boxes, expected_rows) = loaded.module()(x), original(x)
+            torch.testing.assert_close(image, expected_image, rtol=tolerance, atol=tolerance)
+            assert len(boxes) == len(rows)
+            if model != "half":  # in float16, other boxes may be positive
+                assert torch.equal(rows, expected_rows)
+                torch.testing.assert_close(boxes, expected_boxes)
 
 
 @torch.no_grad()
-def test_a_detector_returns_as_many_boxes_as_the_model(built: CommandLine, nets: Any) -> None:
+def test_a_detector_returns_the_boxes_and_classes_of_the_model(built: CommandLine, nets: Any) -> None:
     original, counts = nets.detector(), set()
     with trtbuild.load(built.project / "dist/detector", device="cpu") as loaded:
         for height, width in ((16, 16), (24, 32), (48, 32)):
             x = torch.randn(1, 3, height, width, generator=torch.Generator().manual_seed(height))
-            (boxes, classes), (wanted_boxes, wanted_classes) = loaded.module()(x), original(x)
-            torch.testing.assert_close(boxes, wanted_boxes)
-            torch.testing.assert_close(classes, wanted_classes)
+            (boxes, classes), (expected_boxes, expected_classes) = loaded.module()(x), original(x)
+            torch.testing.assert_close(boxes, expected_boxes)
+            torch.testing.assert_close(classes, expected_classes)
             counts.add(len(boxes))
     assert len(counts) > 1  # the number of boxes depends on data
 
@@ -160,7 +161,7 @@ def test_a_pt2_file_calls_the_operators(built: CommandLine, nets: Any) -> None:
 
 
 @torch.no_grad()
-def test_an_operator_in_cpp_gets_contiguous_tensors(built: CommandLine, nets: Any) -> None:
+def test_a_model_with_an_operator_in_cpp_returns_the_results_of_the_model(built: CommandLine, nets: Any) -> None:
     program("g++")
     (operator,) = index(built, "moved")["operators"]
     assert (operator["name"], operator["module"]) == ("boxes.negated.default", "operators")
@@ -207,11 +208,11 @@ def test_verify_compares_models_with_operators(built: CommandLine) -> None:
         "on_gpu: boxes::on_gpu has no kernel for the CPU: "
         "the build and `trtbuild verify` compare its calls, not its results"
     )
-    build = json.loads((built.project.parent / "document.json").read_text())
-    assert warning in build["warnings"]
+    build_document = json.loads((built.project.parent / "document.json").read_text())
+    assert warning in build_document["warnings"]
 
 
-def test_run_imports_operators_only_if_it_is_told(built: CommandLine) -> None:
+def test_run_imports_operators_only_with_the_flag(built: CommandLine) -> None:
     refused = built("run", "boxes", "--device", "cpu", expect=1)
     assert "--import-operators" in refused["errors"][0]["text"] + str(refused["errors"][0].get("hint"))
     assert built("run", "boxes", "--device", "cpu", "--import-operators")["outputs"][0]["shape"] == [2, 4, 8, 12]

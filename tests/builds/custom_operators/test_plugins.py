@@ -98,12 +98,12 @@ models:
 """
 
 
-def compile_library(folder: Path, code: str, *options: str, name: str = "libroi.so") -> Path:
+def compile_library(folder: Path, code: str, *options: str, name: str = "libroi.so") -> None:
+    """Compile C code to the shared library `name` in `folder`. Skips the test if g++ is not installed."""
     (folder / "roi.c").write_text(code)
     subprocess.run(
         [program("g++"), "-shared", "-fPIC", "-xc", "roi.c", "-xnone", *options, "-o", name], cwd=folder, check=True
     )
-    return folder / name
 
 
 @pytest.fixture(scope="module")
@@ -124,24 +124,25 @@ def keys(command: CommandLine, model: str) -> dict[str, str]:
     return {step["id"]: step["key"] for step in command("plan", model)["steps"] if step["key"] is not None}
 
 
-def models_of(command: CommandLine) -> list[Any]:
-    """The ONNX models with plugins in the cache."""
+def models_with_plugins(command: CommandLine) -> list[Any]:
+    """Read the ONNX models with plugins from the cache."""
     models = []
     for path in (command.project.parent / "cache").rglob("*"):
         data = path.read_bytes() if path.is_file() and path.stat().st_size < 100_000 else b""
-        if b"trt.plugins" in data and data[:1] == b"\x08":
+        if b"trt.plugins" in data and data[:1] == b"\x08":  # an ONNX file begins with the tag of its field ir_version
             models.append(onnx.ModelProto.FromString(data))
     return models
 
 
-def node(command: CommandLine, operator: str) -> Any:
-    found = [node for model in models_of(command) for node in model.graph.node if node.op_type == operator]
+def only_node(command: CommandLine, operator: str) -> Any:
+    """The node with this operator. Fails unless there is exactly one in the cache."""
+    found = [node for model in models_with_plugins(command) for node in model.graph.node if node.op_type == operator]
     assert len(found) == 1
     return found[0]
 
 
 def test_a_call_is_a_node_of_one_engine_with_the_arguments_as_attributes(built: CommandLine) -> None:
-    roi = node(built, "RoiPlugin")
+    roi = only_node(built, "RoiPlugin")
     values = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in roi.attribute}
     assert values == {"size": 3, "scale": 1.0, "mode": 1, "plugin_version": b"1", "plugin_namespace": b"mine"}
     assert (roi.domain, len(roi.input), len(roi.output)) == ("trt.plugins", 2, 1)
@@ -149,20 +150,20 @@ def test_a_call_is_a_node_of_one_engine_with_the_arguments_as_attributes(built: 
 
 
 def test_an_operator_with_two_results_is_one_node(built: CommandLine) -> None:
-    both = node(built, "Both")
+    both = only_node(built, "Both")
     assert (len(both.input), len(both.output)) == (1, 2)
-    (model,) = [model for model in models_of(built) if both in model.graph.node]
+    (model,) = [model for model in models_with_plugins(built) if both in model.graph.node]
     types = {value.name: value.type.tensor_type.elem_type for value in model.graph.value_info}
     assert [types[name] for name in both.output] == [onnx.TensorProto.FLOAT, onnx.TensorProto.INT32]
 
 
 def test_another_library_runs_the_engine_and_the_package_only(built: CommandLine) -> None:
-    before, other = keys(built, "net"), keys(built, "pair")
+    before, before_of_pair = keys(built, "net"), keys(built, "pair")
     original = (built.project / "libroi.so").read_bytes()
     compile_library(built.project, "int version(void) { return 2; }")
     after = keys(built, "net")
     assert {id_ for id_ in before if before[id_] != after.get(id_)} == {"net/engine/model@ada", "net/package"}
-    assert keys(built, "pair") == other  # its plugins are TensorRT's own
+    assert keys(built, "pair") == before_of_pair  # its plugins are TensorRT's own
     document = built("plan", "net")
     assert ran(document) == {"engine": 1, "package": 1}
     (built.project / "libroi.so").write_bytes(original)
@@ -178,25 +179,25 @@ def test_another_mapping_runs_the_partition_and_the_steps_after_it(built: Comman
         manifest.write_text(MANIFEST)
 
 
-def test_the_error_of_a_missing_plugin_lists_those_of_the_library(built: CommandLine) -> None:
+def test_the_error_of_a_missing_plugin_says_that_the_library_registers_none(built: CommandLine) -> None:
     failed = built.run("build", "net")
     assert "there is no plugin RoiPlugin, version 1, namespace mine: the library of plugins registers no plugin" in (
         failed.stdout + failed.stderr
     )
 
 
-def test_a_size_cannot_be_a_field(built: CommandLine) -> None:
+def test_an_argument_that_depends_on_sizes_cannot_be_a_field(built: CommandLine) -> None:
     failed = built.run("build", "sized")
     assert "the argument 'height' of mylib::roi depends on the sizes of inputs" in failed.stdout + failed.stderr
     assert "trtbuild.yaml:" in failed.stdout + failed.stderr
 
 
 @pytest.mark.parametrize(
-    ("manifest", "library", "text"),
+    ("change", "library", "text"),
     [
         (("libroi.so", "libnone.so"), None, "the library of plugins 'libnone.so' cannot be read: no such file"),
         (("libroi.so", "nets.py"), None, "is not a shared library (ELF, 64 bits)"),
-        (None, "processor", "is for aarch64, and the target 'ada' runs on linux-x86_64"),
+        (None, "aarch64", "is for aarch64, and the target 'ada' runs on linux-x86_64"),
         (None, "libnvinfer.so.8", "needs libnvinfer.so.8, and the target 'ada' has tensorrt-rtx"),
         (None, "libtensorrt_rtx.so.99", "needs libtensorrt_rtx.so.99, and the target 'ada' has tensorrt-rtx"),
         (('"mylib::roi": {', '"aten::roll": {'), None, "is an operator of PyTorch"),
@@ -212,16 +213,18 @@ def test_a_size_cannot_be_a_field(built: CommandLine) -> None:
         ),
     ],
 )
-def test_an_error_says_what_is_wrong(
-    built: CommandLine, manifest: tuple[str, str] | None, library: str | None, text: str
+def test_wrong_plugins_are_errors_with_the_manifests_line(
+    built: CommandLine, change: tuple[str, str] | None, library: str | None, text: str
 ) -> None:
-    path, file = built.project / "trtbuild.yaml", built.project / "libroi.so"
-    original = file.read_bytes()
+    """`change`: the old and the new text in the manifest. `library`: the library that libroi.so needs, or "aarch64"."""
+    manifest, plugins = built.project / "trtbuild.yaml", built.project / "libroi.so"
+    original = plugins.read_bytes()
     try:
-        if manifest is not None:
-            path.write_text(MANIFEST.replace(*manifest, 1))
-        if library == "processor":
-            file.write_bytes(original[:18] + (183).to_bytes(2, "little") + original[20:])
+        if change is not None:
+            manifest.write_text(MANIFEST.replace(*change, 1))
+        if library == "aarch64":
+            aarch64 = (183).to_bytes(2, "little")  # e_machine in the header of an ELF file: EM_AARCH64, at byte 18
+            plugins.write_bytes(original[:18] + aarch64 + original[20:])
         elif library is not None:
             compile_library(built.project, "int v(void) { return 0; }", f"-Wl,-soname,{library}", name=library)
             compile_library(built.project, "int v(void); int w(void) { return v(); }", library)
@@ -230,8 +233,8 @@ def test_an_error_says_what_is_wrong(
         assert text in " ".join((failed.stdout + failed.stderr).split())
         assert "trtbuild.yaml:" in failed.stdout + failed.stderr
     finally:
-        path.write_text(MANIFEST)
-        file.write_bytes(original)
+        manifest.write_text(MANIFEST)
+        plugins.write_bytes(original)
 
 
 def test_only_python_models_can_have_plugins(built: CommandLine, tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ models:
     partition: {min_block_size: 1}
 """
 
-#: Compare the package with the model, and print the sizes of the results.
+#: A program that compares the package with the model, and prints the number of boxes at each size.
 COMPARE = """
 import sys, torch, trtbuild
 sys.path.insert(0, sys.argv[2])
@@ -64,10 +64,11 @@ with trtbuild.load(sys.argv[1], device="cpu", import_operators=True) as loaded:
     for shape in ((1, 3, 8, 8), (1, 3, 40, 16), (1, 3, 48, 32)):
         x = torch.randn(shape, generator=torch.Generator().manual_seed(shape[2]))
         with torch.no_grad():
-            ours, theirs = loaded.module()(x), nets.build()(x)
-        for a, b in zip(ours, theirs, strict=True):
-            torch.testing.assert_close(a, b)
-        print(len(ours[0]))
+            results, expected = loaded.module()(x), nets.build()(x)
+        for tensor, expected_tensor in zip(results, expected, strict=True):
+            torch.testing.assert_close(tensor, expected_tensor)
+        boxes = results[0]
+        print(len(boxes))
 """
 
 
@@ -97,14 +98,14 @@ def test_the_convolutions_are_an_engine_and_torchvisions_operators_are_not(built
 
 
 def test_the_package_returns_the_boxes_of_the_model(built: CommandLine) -> None:
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", COMPARE, str(built.project / "dist/detector"), str(built.project)],
         env={**os.environ, **built.environment},
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0, done.stderr
-    assert len(set(done.stdout.split())) > 1, done.stdout  # the number of boxes depends on data
+    assert completed.returncode == 0, completed.stderr
+    assert len(set(completed.stdout.split())) > 1, completed.stdout  # the number of boxes depends on data
 
 
 def test_verify_compares_the_detector(built: CommandLine) -> None:

@@ -25,7 +25,10 @@ _MISSING = ("libc10_cuda.so", "libtorch_cuda.so", "libcudart.so.13")
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """The variables of processes that can import torchvision. Libraries are written to `folder`."""
+    """The variables of processes that can import torchvision. Writes the empty libraries to `folder`.
+
+    Skips the test if torchvision is not installed.
+    """
     if not FOLDER.is_dir():
         pytest.skip("torchvision is not installed: make build installs it")
     variables = {"PYTHONPATH": str(FOLDER)}
@@ -36,12 +39,12 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def _write_libraries(folder: Path) -> None:
-    """Write libraries that define every symbol that torchvision's library needs and that no library here has."""
+    """Write libraries that define the CUDA symbols which torchvision's library needs and this PyTorch lacks."""
     libraries = [*(Path(torch.__file__).parent / "lib").glob("lib*.so")]
     known = set().union(*(_symbols("--defined-only", library) for library in libraries))
-    needed = _symbols("--undefined-only", FOLDER / "torchvision" / "_C.so") - known
-    names = sorted(name for name in needed if "cuda" in name)
-    # CUDA's runtime is called while torchvision's library is loaded: its functions (without C++ names) return 0
+    missing = _symbols("--undefined-only", FOLDER / "torchvision" / "_C.so") - known
+    names = sorted(name for name in missing if "cuda" in name)
+    # the loader calls functions of CUDA's runtime, which have C names: they return 0; a C++ name needs an address only
     lines = (f"char {name}[64];" if name.startswith("_Z") else f"long {name}(void) {{ return 0; }}" for name in names)
     source = folder / "empty.c"
     source.write_text("\n".join(lines))
@@ -54,6 +57,7 @@ def _write_libraries(folder: Path) -> None:
         subprocess.run(command, check=True)
 
 
-def _symbols(kind: str, library: Path) -> set[str]:
-    listed = subprocess.run([program("nm"), "-D", kind, library], check=True, capture_output=True, text=True).stdout
+def _symbols(option: str, library: Path) -> set[str]:
+    """The dynamic symbols of a library without their versions. `option` of ``nm`` chooses them."""
+    listed = subprocess.run([program("nm"), "-D", option, library], check=True, capture_output=True, text=True).stdout
     return {line.split()[-1].partition("@")[0] for line in listed.splitlines() if line.split()}

@@ -53,12 +53,12 @@ def copied(built: Built, command_line: CommandLine) -> CommandLine:
 
 
 class Mounts:
-    """Mounts that are removed when the test ends."""
+    """Mounts file systems, and skips the test where that is not possible."""
 
     def __init__(self) -> None:
         self._places: list[Path] = []
 
-    def full(self, place: Path, size_kib: int) -> None:
+    def limit(self, place: Path, size_kib: int) -> None:
         """Mount a file system of `size_kib` over `place`, and copy the files of `place` into it."""
         aside = place.with_name(f"{place.name}-aside")
         place.mkdir(exist_ok=True)
@@ -76,8 +76,10 @@ class Mounts:
         self._mount("--bind", str(place), str(place))
         self._places.append(place)
         self._mount("-o", "remount,ro,bind", str(place))
+        assert not os.access(place, os.W_OK)
 
-    def take_down(self) -> None:
+    def remove_all(self) -> None:
+        """Remove the mounts, the last one first."""
         for place in reversed(self._places):
             subprocess.run(["umount", "-l", str(place)], check=True, timeout=60)
 
@@ -93,7 +95,7 @@ def mounts() -> Iterator[Mounts]:
         pytest.skip("only root can mount")
     mounts_of_test = Mounts()
     yield mounts_of_test
-    mounts_of_test.take_down()
+    mounts_of_test.remove_all()
 
 
 def is_full(place: Path) -> bool:
@@ -113,8 +115,13 @@ def used_kib(folder: Path) -> int:
     return sum(-(-path.stat().st_size // 4096) * 4 if path.is_file() else 4 for path in folder.rglob("*"))
 
 
+def contents(folder: Path) -> dict[Path, bytes | None]:
+    """Path → content of the file, or None for a folder."""
+    return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
 def only_error(completed: subprocess.CompletedProcess[str], code: int) -> Any:
-    """The only error of a build. Fails unless the build ended with `code`."""
+    """The only error of a command. Fails unless the command ended with `code`."""
     assert completed.returncode == code, completed.stdout + completed.stderr
     document = json.loads(completed.stdout)
     assert document["ok"] is False
@@ -125,7 +132,7 @@ def only_error(completed: subprocess.CompletedProcess[str], code: int) -> Any:
 
 @pytest.mark.parametrize("room_kib", [8, 300, 1500])
 def test_a_disk_that_is_too_small_for_the_weights(copied: CommandLine, mounts: Mounts, room_kib: int) -> None:
-    mounts.full(copied.cache, used_kib(copied.cache) + room_kib)
+    mounts.limit(copied.cache, used_kib(copied.cache) + room_kib)
     error = only_error(copied.run("build", "--json"), 1)
     assert error["type"] == "InsufficientResources"
     assert f"the cache {copied.cache} needs 3.1 MiB more for weights of net.safetensors" in error["text"]
@@ -138,7 +145,7 @@ def test_a_disk_that_is_too_small_for_the_weights(copied: CommandLine, mounts: M
 @pytest.mark.parametrize("room_kib", [3240, 3270, 3300])
 def test_a_full_disk_under_the_cache(copied: CommandLine, mounts: Mounts, room_kib: int) -> None:
     """The disk has room for the weights, and not for the other files of the build."""
-    mounts.full(copied.cache, used_kib(copied.cache) + room_kib)
+    mounts.limit(copied.cache, used_kib(copied.cache) + room_kib)
     error = only_error(copied.run("build", "--json"), 1)
     assert error["type"] == "StoreUnavailable"
     assert "cannot be used: No space left on device" in error["text"]
@@ -152,7 +159,7 @@ def test_a_full_disk_under_the_cache(copied: CommandLine, mounts: Mounts, room_k
 
 def test_a_full_disk_under_the_outputs(copied: CommandLine, mounts: Mounts) -> None:
     before = (copied.project / "dist" / "net" / "index.json").read_bytes()
-    mounts.full(copied.project / "dist", used_kib(copied.project / "dist") + 16)
+    mounts.limit(copied.project / "dist", used_kib(copied.project / "dist") + 16)
     assert is_full(copied.project / "dist")
     error = only_error(copied.run("build", "--json"), 1)
     assert error["type"] == "InsufficientResources"
@@ -168,7 +175,7 @@ def test_a_full_disk_under_the_outputs(copied: CommandLine, mounts: Mounts) -> N
 def test_a_build_succeeds_with_a_full_disk_under_the_projects_state(copied: CommandLine, mounts: Mounts) -> None:
     state = copied.project / ".trtbuild"
     shutil.rmtree(state)
-    mounts.full(state, 4)
+    mounts.limit(state, 4)
     assert is_full(state)
     assert ran(copied("build")) == {"engine": 1, "package": 1}
     assert ran(copied("build")) == {}
@@ -180,8 +187,8 @@ def test_a_build_succeeds_with_a_read_only_project_state(copied: CommandLine, mo
     assert ran(copied("build")) == {}
 
 
-def test_a_read_only_cache_can_be_read(copied: CommandLine, mounts: Mounts) -> None:
-    write_weights(copied.project / "net.safetensors", WEIGHTS_FILE)
+def test_a_build_without_steps_to_run_succeeds_with_a_read_only_cache(copied: CommandLine, mounts: Mounts) -> None:
+    write_weights(copied.project / "net.safetensors", WEIGHTS_FILE)  # the weights of the first build
     shutil.rmtree(copied.project / "dist")
     mounts.read_only(copied.cache)
     document = copied("build")
@@ -210,12 +217,12 @@ def test_a_read_only_output_directory_is_a_named_error(copied: CommandLine, moun
 def test_a_cache_of_a_newer_format_is_not_touched(copied: CommandLine, command: str) -> None:
     (copied.cache / "format").chmod(0o644)
     (copied.cache / "format").write_text("trtbuild.store/2\n")
-    before = sorted(path for path in copied.cache.rglob("*"))
+    before = contents(copied.cache)
     error = only_error(copied.run(command, "--json"), 1)
     assert error["type"] == "StoreUnavailable"
     assert "has the format 'trtbuild.store/2'; this version of trtbuild reads trtbuild.store/1" in error["text"]
     assert error["hint"] == "upgrade trtbuild, or set TRTBUILD_CACHE_DIR to another directory"
-    assert sorted(path for path in copied.cache.rglob("*")) == before
+    assert contents(copied.cache) == before
 
 
 def test_the_error_names_a_file_where_the_output_directory_should_be(copied: CommandLine) -> None:

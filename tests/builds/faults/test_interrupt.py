@@ -22,6 +22,7 @@ ENDLESS = {
     "computes": "while True: pass",
     "holds the interpreter": "ctypes.PyDLL(None).sleep(600)",
 }
+#: User code that ignores SIGINT and SIGTERM, and never ends.
 NET = """\
 import ctypes, pathlib, signal, subprocess, time
 
@@ -77,6 +78,7 @@ def test_a_signal_ends_the_build_and_its_children(command_line: CommandLine, sen
 
 
 def is_free(lock: Path) -> bool:
+    """Whether no process holds the lock."""
     descriptor = leases.lock_if_abandoned(str(lock))
     if descriptor is None:
         return False

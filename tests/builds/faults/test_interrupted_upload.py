@@ -16,8 +16,8 @@ from tests.conftest import CommandLine
 from tests.projects import copy_project
 
 
-class UploadsHang:
-    """A server without entries. It answers all requests at once, except uploads, which it never answers."""
+class ServerWithHangingUploads:
+    """A server without entries. It answers all requests at once, except uploads: it never answers them."""
 
     def __init__(self) -> None:
         self.uploads = 0
@@ -37,7 +37,7 @@ class UploadsHang:
         with connection, connection.makefile("rb") as lines:
             while request := lines.readline():
                 while lines.readline().strip():
-                    pass
+                    pass  # a header
                 if request.startswith(b"PUT"):
                     self.uploads += 1
                     time.sleep(60)
@@ -51,7 +51,7 @@ class UploadsHang:
 def test_an_interrupt_does_not_wait_for_uploads(command_line: CommandLine) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         pytest.skip("children would ignore Ctrl-C, too")
-    server = UploadsHang()
+    server = ServerWithHangingUploads()
     copy_project("mlp", command_line.project)
     environment = {
         "TRTBUILD_CACHE_DIR": str(command_line.cache),
@@ -66,8 +66,9 @@ def test_an_interrupt_does_not_wait_for_uploads(command_line: CommandLine) -> No
         text=True,
     )
     try:
-        package, deadline = command_line.project / "dist" / "net" / "index.json", time.monotonic() + 120
-        while not (package.exists() and server.uploads):
+        index = command_line.project / "dist" / "net" / "index.json"
+        deadline = time.monotonic() + 120
+        while not (index.exists() and server.uploads):
             assert build.poll() is None and time.monotonic() < deadline
             time.sleep(0.05)
         build.send_signal(signal.SIGINT)

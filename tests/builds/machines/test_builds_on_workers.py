@@ -37,7 +37,7 @@ ENGINES = [f"net/engine/model@{target}" for target in ("ada", "ampere", "blackwe
 
 @dataclass(frozen=True)
 class Cluster:
-    """A scheduler with certificates, and one worker with two slots. The worker's cache is that of the builds."""
+    """A scheduler with certificates, and one worker with two slots. The worker and the builds have the same cache."""
 
     address: str
     certificates: Certificates
@@ -83,9 +83,7 @@ def test_engines_for_three_sms_come_from_the_worker(cluster: Cluster, builds: Co
     assert farm_workers[ENGINES[0]] == step(document, ENGINES[0])["worker"]
     assert farm_workers["net/trace"] is None
 
-    # the engines are those of a build on this machine, and nothing is left to do
-    again = builds("build")
-    assert ran(again) == {}
+    assert ran(builds("build")) == {}, "a build without workers uses these engines"
     assert builds("cache", "verify")["damage"] == []
 
 
@@ -99,7 +97,7 @@ def test_engines_are_the_same_as_without_workers(cluster: Cluster, builds: Comma
 
 
 def test_two_builds_of_two_caches_share_one_compilation(cluster: Cluster, builds: CommandLine, tmp_path: Path) -> None:
-    """The caches are apart, so only the scheduler can join the jobs. The bytes go through a remote cache."""
+    """The two builds have separate caches, so only the scheduler can find equal jobs. A remote cache carries the bytes."""
     (tmp_path / "remote").mkdir()
     remote = f"team=rw:file://{tmp_path / 'remote'}"
     edit(builds.project / "trtbuild.yaml", "max: [8, 8]", "max: [24, 8]")  # no other test has built these engines
@@ -131,12 +129,12 @@ def test_two_builds_of_two_caches_share_one_compilation(cluster: Cluster, builds
     for engine in ENGINES:
         keys = {step(document, engine)["key"] for document in documents}
         entries = [LocalStore(tmp_path / f"{name} cache").entry(key) for name in ("first", "second") for key in keys]
-        documents_of_records = {None if entry is None else entry[1] for entry in entries}
-        assert len(documents_of_records) == 1 and None not in documents_of_records, "both have the same record"
+        records = {document for entry in entries if entry is not None for _, document in [entry]}
+        assert None not in entries and len(records) == 1, "both caches have the same record"
 
 
-def test_an_interrupted_build_ends(cluster: Cluster, builds: CommandLine) -> None:
-    """No worker compiles for this toolchain, so the build waits. Ctrl-C ends it. The finished results are in the cache."""
+def test_ctrl_c_ends_a_build_that_waits_for_a_worker(cluster: Cluster, builds: CommandLine) -> None:
+    """The build waits, because no worker has this toolchain."""
     edit(builds.project / "trtbuild.yaml", "ada: {sm: 89}", 'ada: {sm: 89, toolchain: tensorrt, version: "8.6.0"}')
     build = subprocess.Popen(
         [sys.executable, "-m", "trtbuild", "build", "--workers", cluster.address],
@@ -160,7 +158,7 @@ def test_an_interrupted_build_ends(cluster: Cluster, builds: CommandLine) -> Non
 
 
 def test_a_build_keeps_going_without_a_worker_for_one_target(cluster: Cluster, builds: CommandLine) -> None:
-    """TensorRT 8.6.0 is not installed here. With configured workers, `plan` and `why` accept it: its engine would run."""
+    """No machine has TensorRT 8.6.0. With configured workers, `plan` and `why` show that its engine has to run."""
     manifest = builds.project / "trtbuild.yaml"
     edit(manifest, "ampere: {sm: 86}", 'ampere: {sm: 86, toolchain: tensorrt, version: "8.6.0"}')
     edit(manifest, "max: [8, 8]", "max: [40, 8]")  # no other test has built these engines
@@ -171,10 +169,10 @@ def test_a_build_keeps_going_without_a_worker_for_one_target(cluster: Cluster, b
     assert error["step"] == ENGINES[1]
     built = [engine for engine in ENGINES if "worker" in step(document, engine)]
     assert built == [ENGINES[0], ENGINES[2]]
-    at_workers = {"TRTBUILD_WORKERS": cluster.address}
-    again = builds("plan", environment=at_workers)
-    assert [step(again, engine)["verdict"] for engine in ENGINES] == ["hit", "run", "hit"]
-    assert step(builds("why", ENGINES[1], environment=at_workers), ENGINES[1])["verdict"] == "run"
+    with_workers = {"TRTBUILD_WORKERS": cluster.address}
+    plan = builds("plan", environment=with_workers)
+    assert [step(plan, engine)["verdict"] for engine in ENGINES] == ["hit", "run", "hit"]
+    assert step(builds("why", ENGINES[1], environment=with_workers), ENGINES[1])["verdict"] == "run"
 
 
 @pytest.mark.parametrize(

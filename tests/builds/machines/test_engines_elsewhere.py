@@ -17,12 +17,12 @@ import pytest
 from tests.conftest import CommandLine, ran, step
 from tests.projects import copy_project
 
-TORCH_SIDE = ("torch", "functorch", "torchgen", "onnx", "onnxscript", "transformers")
+PACKAGES_OF_TORCH = ("torch", "functorch", "torchgen", "onnx", "onnxscript", "transformers")
 
 
 @dataclass
 class Machine(CommandLine):
-    """A command line whose Python lacks some of the packages."""
+    """A command line whose Python lacks some packages. `environment` has no effect."""
 
     python: str = sys.executable
 
@@ -60,8 +60,8 @@ def until_convert(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
     """The command line of a project whose steps up to convert were built."""
     base = tmp_path_factory.mktemp("elsewhere")
     hopper = '  hopper: {sm: 90, toolchain: tensorrt, version: "8.6.0"}'
-    targets = ("  ada: {sm: 89}\n", f"  ada: {{sm: 89}}\n{hopper}\n"), ("targets: [ada]", "targets: [hopper, ada]")
-    copy_project("mlp", base / "project", *targets)
+    changes = ("  ada: {sm: 89}\n", f"  ada: {{sm: 89}}\n{hopper}\n"), ("targets: [ada]", "targets: [hopper, ada]")
+    copy_project("mlp", base / "project", *changes)
     trtbuild = CommandLine(base / "project", base / "cache")
     document = trtbuild("build", "--until", "convert")
     assert document["ok"] and document["outputs"] == []
@@ -75,7 +75,7 @@ def until_convert(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
 def gpu_worker(until_convert: CommandLine, tmp_path_factory: pytest.TempPathFactory) -> Machine:
     """A machine with a toolchain, without torch, and with copies of the project and of the cache."""
     base = tmp_path_factory.mktemp("worker")
-    python = python_without(base / "python", *TORCH_SIDE)
+    python = python_without(base / "python", *PACKAGES_OF_TORCH)
     shutil.copytree(until_convert.project, base / "project", ignore=shutil.ignore_patterns(".trtbuild"))
     shutil.copytree(until_convert.cache, base / "cache")
     for name in ("torch", "onnx", "onnxscript", "transformers"):
@@ -90,14 +90,14 @@ def test_a_second_build_until_a_stage_is_all_hits(until_convert: CommandLine) ->
     assert until_convert("build", "--until", "trace", "--frozen")["ok"]
 
 
-def test_a_plan_lists_targets_that_cannot_be_built_here(until_convert: CommandLine) -> None:
+def test_a_target_without_its_toolchain_is_an_error_unless_no_engine_is_needed(until_convert: CommandLine) -> None:
     plan = until_convert("plan", "--target", "hopper", expect=2)
     assert "tensorrt, which is not installed" in plan["errors"][0]["text"]
     assert until_convert("plan", "--target", "hopper", "--until", "convert")["errors"] == []
     assert until_convert("build", "--target", "hopper", expect=2)["steps"] == []
 
 
-def test_settings_that_no_release_supports_are_errors_before_any_work(
+def test_settings_that_the_targets_release_lacks_are_errors_before_any_work(
     until_convert: CommandLine, tmp_path: Path
 ) -> None:
     project = tmp_path / "project"
@@ -120,10 +120,10 @@ def test_a_machine_without_torch_builds_the_engines_from_the_cache_alone(gpu_wor
     assert (gpu_worker.project / "dist" / "net" / "index.json").is_file()
 
 
-def test_partitions_of_a_stand_in_are_found_where_no_parser_is_installed(
+def test_partitions_by_the_parser_of_another_toolchain_are_found_where_no_parser_is_installed(
     until_convert: CommandLine, tmp_path: Path
 ) -> None:
-    python = python_without(tmp_path / "python", *TORCH_SIDE, "tensorrt")
+    python = python_without(tmp_path / "python", *PACKAGES_OF_TORCH, "tensorrt")
     project = tmp_path / "project"
     shutil.copytree(until_convert.project, project, ignore=shutil.ignore_patterns(".trtbuild"))
     worker = Machine(project, until_convert.cache, python=python)
@@ -137,10 +137,8 @@ def test_partitions_of_a_stand_in_are_found_where_no_parser_is_installed(
         "net/package": "run",
     }
     assert "the parser of tensorrt-rtx" in step(plan, "net/partition")["reason"]["text"]
-    assert (
-        step(plan, "net/partition")["key"]
-        == step(until_convert("plan", "--target", "hopper", expect=2), "net/partition")["key"]
-    )
+    plan_with_parser = until_convert("plan", "--target", "hopper", expect=2)
+    assert step(plan, "net/partition")["key"] == step(plan_with_parser, "net/partition")["key"]
 
 
 def test_a_missing_parser_is_an_error_before_any_work(until_convert: CommandLine, tmp_path: Path) -> None:
@@ -151,10 +149,10 @@ def test_a_missing_parser_is_an_error_before_any_work(until_convert: CommandLine
 
 
 def test_an_exported_bundle_is_enough_where_no_parser_is_installed(until_convert: CommandLine, tmp_path: Path) -> None:
-    bundle = ("cache", "export", str(tmp_path / "bundle"), "--target", "hopper")
-    until_convert(*bundle, expect=1)  # fails because there is no engine yet
-    until_convert(*bundle, "--until", "convert")
-    python = python_without(tmp_path / "python", *TORCH_SIDE, "tensorrt")
+    export = ("cache", "export", str(tmp_path / "bundle"), "--target", "hopper")
+    until_convert(*export, expect=1)  # fails because there is no engine yet
+    until_convert(*export, "--until", "convert")
+    python = python_without(tmp_path / "python", *PACKAGES_OF_TORCH, "tensorrt")
     project = tmp_path / "project"
     shutil.copytree(until_convert.project, project, ignore=shutil.ignore_patterns(".trtbuild"))
     worker = Machine(project, tmp_path / "cache", python=python)

@@ -27,9 +27,9 @@ from tests.store.transports.nginx import running
 
 __all__ = ["object_server"]
 
-#: Changes of the manifest. The plans of wide layers are stored in chunks. The plan of the last partition is one blob.
+#: Changes of the manifest. The plans of wide layers are stored in chunks, the plan of the last partition in one blob.
 WIDE = (("[1, 8]", "[1, 600]"), ("[4, 8]", "[4, 600]"), ("[8, 8]", "[8, 600]"))
-NOBODY = 65534
+NOBODY = 65534  # the user id of `nobody`
 
 
 @dataclass
@@ -43,6 +43,7 @@ class Person:
     umask: int = 0o022
 
     def checkout(self) -> None:
+        """Write the project into the folder."""
         copy_project("blocks", self.folder, *WIDE)
         edit(self.folder / "models" / "layer.py", "(8, 8)", "(600, 600)")
         edit(self.folder / "models" / "net.py", "return x", "return torch.relu(x)")
@@ -51,6 +52,7 @@ class Person:
                 os.chown(path, self.user, self.user)
 
     def __call__(self, *arguments: str, expect: int = 0) -> Any:
+        """Run trtbuild with ``--json`` and return the document. Fails if the exit code is not `expect`."""
         inherited = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
         result = subprocess.run(
             [self.python, "-m", "trtbuild.cli.main", *arguments, "--json"],
@@ -70,7 +72,7 @@ class Person:
 
 @dataclass
 class Team:
-    """The remotes, and the document of the first build."""
+    """A team whose first checkout was built. `remotes`: name → URL for readers. `document`: the first build's output."""
 
     folder: Path
     remotes: Mapping[str, str]
@@ -126,6 +128,7 @@ def another_user() -> int | None:
 
 
 def can_be_run(python: str, user: int | None) -> bool:
+    """Whether `user` can import trtbuild with this interpreter. None stands for the user of this process."""
     with suppress(OSError):
         return subprocess.run([python, "-c", "import trtbuild"], user=user, check=False).returncode == 0
     return False
@@ -138,7 +141,7 @@ def another_python(place: Path) -> str:
     subprocess.run([base_python(), "-m", "venv", "--without-pip", str(folder)], check=True)
     (packages,) = folder.glob("lib/python*/site-packages")
     lines = [f"import site; site.addsitedir({path!r})" for path in site.getsitepackages()]
-    (packages / "those.pth").write_text("\n".join(lines))
+    (packages / "packages-of-the-tests.pth").write_text("\n".join(lines))
     return str(folder / "bin" / "python")
 
 

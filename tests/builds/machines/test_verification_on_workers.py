@@ -1,4 +1,4 @@
-"""`verify --workers`: real schedulers and workers, whose GPU is pretended (`tests/driver/farm/pretended_gpu`)."""
+"""`verify --workers` with real schedulers and workers. The GPU is simulated (`tests/driver/farm/pretended_gpu`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PRETENDED_GPU = str(Path(servers.__file__).parent / "pretended_gpu")
 
 @dataclass(frozen=True)
 class Site:
-    """A scheduler, the directory of its worker, and a built project. The cache is that of the worker."""
+    """A scheduler, the directory of its worker, and a built project. The worker and the project have the same cache."""
 
     address: str
     worker: Path
@@ -49,7 +49,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def by_engine(model: Any) -> Any:
-    """The entry of a model about its engines."""
+    """The comparison of a model's engines. Fails unless there is exactly one."""
     (cut,) = [cut for cut in model["cuts"] if cut["by"] == "engine"]
     return cut
 
@@ -79,8 +79,8 @@ def test_engines_are_compared_on_a_worker_and_the_result_is_recorded(site: Site)
     assert not list((site.worker / ".trtbuild").glob("comparison-*")), "the copies of packages are removed"
 
 
-def test_the_key_is_that_of_a_verification_on_the_gpu_itself(site: Site) -> None:
-    """A machine with the same GPU, driver and libraries reuses the result. `local:1` starts such a worker."""
+def test_a_verification_on_the_machine_with_the_gpu_has_the_same_key(site: Site) -> None:
+    """So a machine with the same GPU, driver and libraries reuses the result. `local:1` starts a worker on this machine."""
     on_worker = by_engine(site.verify("words")["models"][0])
     here = CommandLine(site.trtbuild.project, site.trtbuild.cache, {"PYTHONPATH": PRETENDED_GPU}, cold=True)
     compared = by_engine(here("verify", "words", "--force")["models"][0])
@@ -119,7 +119,7 @@ def test_three_deaths_of_a_comparison_are_an_error_with_its_log(site: Site) -> N
 
 
 def test_a_target_without_a_fitting_worker_is_not_run(site: Site, tmp_path: Path) -> None:
-    """The worker of this scheduler has no GPU. The command prints the reason at once, and again at its end."""
+    """The worker of this scheduler has no GPU. The reason is in a warning, and in the document of the model."""
     port = free_port()
     address = f"tcp://127.0.0.1:{port}"
     environment = {"TRTBUILD_CACHE_DIR": str(site.trtbuild.cache)}
@@ -144,7 +144,7 @@ def test_without_a_shared_store_nothing_is_compared(site: Site, tmp_path: Path) 
     assert "through a store that this machine and the workers reach" in failed["errors"][0]["text"]
 
 
-def test_options_that_contradict_workers(site: Site) -> None:
+def test_device_and_paths_contradict_workers_but_device_overrides_the_configuration(site: Site) -> None:
     for arguments, message in (
         (("net", "--device", "cuda:0"), "--device is for engines that run on this machine"),
         (("dist/net",), "--workers is for the models of a project"),
@@ -152,7 +152,7 @@ def test_options_that_contradict_workers(site: Site) -> None:
         failed = site.verify(*arguments, expect=2)
         assert message in failed["errors"][0]["text"]
     environment = {"TRTBUILD_WORKERS": site.address}
-    by_device = site.trtbuild("verify", "net", "--device", "cpu", environment=environment)
-    assert by_device["models"][0]["not_run"] == [{"target": "ada", "reason": "--device cpu runs no engine"}]
+    with_device = site.trtbuild("verify", "net", "--device", "cpu", environment=environment)
+    assert with_device["models"][0]["not_run"] == [{"target": "ada", "reason": "--device cpu runs no engine"}]
     configured = site.trtbuild("verify", "net", environment=environment)
     assert by_engine(configured["models"][0])["status"] == "right"

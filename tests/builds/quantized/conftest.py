@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import importlib.util
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,3 +29,13 @@ def quantized_examples(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
             shutil.copytree(EXAMPLES, project, ignore=shutil.ignore_patterns("__pycache__", "dist", ".trtbuild"))
         command("build", timeout_s=600)
     return command
+
+
+@pytest.fixture(scope="module")
+def nets() -> Any:
+    """The module of the examples' functions."""
+    specification = importlib.util.spec_from_file_location("quantized_nets", EXAMPLES / "nets.py")
+    assert specification is not None and specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module

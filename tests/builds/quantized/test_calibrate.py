@@ -47,8 +47,8 @@ models:
 """
 
 
-def declared(quantize: str | None, targets: str = "[ada, blackwell]") -> str:
-    """The manifest of one model ``net``."""
+def manifest_of(quantize: str | None, targets: str = "[ada, blackwell]") -> str:
+    """The manifest of one model ``net``. `quantize`: the value of its field, or None for a model without the field."""
     model = f'  net:\n    source: {{python: "nets:build"}}\n    targets: {targets}\n'
     return MANIFEST + model + (f"    quantize: {quantize}\n" if quantize else "")
 
@@ -56,53 +56,54 @@ def declared(quantize: str | None, targets: str = "[ada, blackwell]") -> str:
 INT8 = '{format: int8, calibration: {python: "data:batches"}}'
 
 
-def write(project: CommandLine, manifest: str, nets: str = NETS, data: str = DATA) -> None:
+def write_project(project: CommandLine, manifest: str, nets: str = NETS, data: str = DATA) -> None:
     (project.project / "nets.py").write_text(nets)
     (project.project / "data.py").write_text(data)
     (project.project / "trtbuild.yaml").write_text(manifest)
 
 
-def test_a_change_runs_exactly_what_it_must(command_line: CommandLine) -> None:
-    later = {"calibrate", "trace", "lower", "partition", "convert", "engine", "package"}
-    write(command_line, declared(INT8))
-    assert set(ran(command_line("build", "--depfile", "deps"))) == later
+def test_each_change_runs_the_steps_that_depend_on_it(command_line: CommandLine) -> None:
+    all_stages = {"calibrate", "trace", "lower", "partition", "convert", "engine", "package"}
+    write_project(command_line, manifest_of(INT8))
+    assert set(ran(command_line("build", "--depfile", "deps"))) == all_stages
     assert "data.py" in (command_line.project / "deps").read_text()
     assert ran(command_line("build")) == {}
 
-    write(command_line, declared(INT8), data=DATA + "# a comment\n")
+    write_project(command_line, manifest_of(INT8), data=DATA + "# a comment\n")
     assert ran(command_line("build")) == {"calibrate": 1}
 
-    write(command_line, declared(INT8, "[ada]"))
+    write_project(command_line, manifest_of(INT8, "[ada]"))
     assert ran(command_line("build")) == {"package": 1}
 
     other_data = DATA.replace("scale=1.0", "scale=2.0")
-    write(command_line, declared(INT8), data=other_data)
+    write_project(command_line, manifest_of(INT8), data=other_data)
     assert {"calibrate", "trace", "lower", "engine"} <= set(ran(command_line("build")))
 
-    # A plan knows the key of the calibration, so these changes need no build.
-    calibrated = declared(INT8)
-    excluded = declared(INT8.replace("format: int8,", "format: int8, exclude: head,"))
-    entropy = declared(INT8.replace("int8,", "int8, method: entropy,"))
+    # a plan without a build is enough for these changes, because it knows the key of the calibration
+    calibrated = manifest_of(INT8)
+    excluded = manifest_of(INT8.replace("format: int8,", "format: int8, exclude: head,"))
+    entropy = manifest_of(INT8.replace("int8,", "int8, method: entropy,"))
     for manifest, nets in ((calibrated, NETS.replace("seed=0", "seed=1")), (excluded, NETS), (entropy, NETS)):
-        write(command_line, manifest, nets=nets, data=other_data)
-        assert _calibration(command_line) == "run"
-    write(command_line, calibrated, data=other_data)
-    assert _calibration(command_line) == "hit"
+        write_project(command_line, manifest, nets=nets, data=other_data)
+        assert _calibrate_verdict(command_line) == "run"
+    write_project(command_line, calibrated, data=other_data)
+    assert _calibrate_verdict(command_line) == "hit"
 
-    write(command_line, declared("{format: int8_weight_only}"))
+    write_project(command_line, manifest_of("{format: int8_weight_only}"))
     assert {"calibrate", "trace", "engine"} <= set(ran(command_line("build")))
 
-    write(command_line, declared(None))
+    write_project(command_line, manifest_of(None))
     assert "calibrate" not in ran(command_line("build"))
 
 
-def _calibration(command_line: CommandLine) -> str:
+def _calibrate_verdict(command_line: CommandLine) -> str:
     """Return the verdict of the calibrate step in a plan."""
     (verdict,) = [step["verdict"] for step in command_line("plan")["steps"] if step["stage"] == "calibrate"]
     return str(verdict)
 
 
-BAD_DATA = {
+#: Name → the value of `quantize:`, the text of data.py, and a pattern for the error.
+REJECTED = {
     "few": ('{format: int8, calibration: {python: "data:batches", samples: 9}}', DATA, "has 4 samples"),
     "zero": (INT8, DATA.replace("scale *", "0 *"), "are 0 in all samples"),
     "nan": (INT8, DATA.replace("scale *", "float('nan') *"), "not finite"),
@@ -120,12 +121,12 @@ BAD_DATA = {
 }
 
 
-@pytest.mark.parametrize("name", BAD_DATA)
-def test_rejects_bad_data(command_line: CommandLine, name: str) -> None:
-    quantize, data, problem = BAD_DATA[name]
-    write(command_line, declared(quantize, "[ada]"), data=data)
+@pytest.mark.parametrize("name", REJECTED)
+def test_rejects_data_and_patterns_that_do_not_fit_the_model(command_line: CommandLine, name: str) -> None:
+    quantize, data, pattern = REJECTED[name]
+    write_project(command_line, manifest_of(quantize, "[ada]"), data=data)
     (error,) = command_line("build", expect=1)["errors"]
-    assert error["type"] == "SourceError" and re.search(problem, error["text"]), error
+    assert error["type"] == "SourceError" and re.search(pattern, error["text"]), error
     assert error["file"] in ("trtbuild.yaml", "data.py") and error["line"]
 
 
@@ -140,7 +141,7 @@ def test_rejects_bad_data(command_line: CommandLine, name: str) -> None:
     ],
 )
 def test_rejects_a_wrong_declaration(command_line: CommandLine, quantize: str, problem: str) -> None:
-    write(command_line, declared(quantize))
+    write_project(command_line, manifest_of(quantize))
     (error,) = command_line("plan", expect=2)["errors"]
     assert error["type"] == "ManifestError" and problem in error["text"], error
     assert error["line"] == 11
@@ -155,6 +156,6 @@ def test_a_calibrator_that_is_not_installed_is_an_error_with_the_command(command
         "            raise ModuleNotFoundError(f'No module named {name!r}')\n"
         "sys.meta_path.insert(0, Refuse())\n"
     )
-    write(command_line, declared(INT8))
+    write_project(command_line, manifest_of(INT8))
     (error,) = command_line("build", expect=1, environment={"PYTHONPATH": str(command_line.project)})["errors"]
     assert (error["type"], error["hint"]) == ("EnvironmentFault", "pip install 'trtbuild[quantize]'")

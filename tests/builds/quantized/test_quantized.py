@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ import pytest
 import torch
 
 import trtbuild
-from tests.builds.quantized.conftest import EXAMPLES
 from tests.conftest import CommandLine, ran
 
 NETS = '''
@@ -98,7 +96,10 @@ models:
 
 
 def quantized_file(**changes: Any) -> onnx.ModelProto:
-    """A linear layer as onnxruntime's static quantizer writes it: int8 weights for each channel, and an int32 bias."""
+    """A linear layer as onnxruntime's static quantizer writes it: int8 weights, a scale per channel, and an int32 bias.
+
+    `changes` replace initializers, by name.
+    """
     random = np.random.default_rng(0)
     scales = np.full(8, 0.01, np.float32)
     numbers = {
@@ -119,12 +120,11 @@ def quantized_file(**changes: Any) -> onnx.ModelProto:
         onnx.helper.make_node("DequantizeLinear", ["b", "b_scale", "b_zero"], ["bd"], "b_dequantize", axis=0),
         onnx.helper.make_node("Gemm", ["xd", "wd", "bd"], ["y"], "linear", transB=1),
     ]
-    value = onnx.helper.make_tensor_value_info
     graph = onnx.helper.make_graph(
         nodes,
         "file",
-        [value("x", onnx.TensorProto.FLOAT, ["batch", 16])],
-        [value("y", onnx.TensorProto.FLOAT, ["batch", 8])],
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["batch", 16])],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["batch", 8])],
         [onnx.numpy_helper.from_array(np.asarray(number), name) for name, number in numbers.items()],
     )
     return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
@@ -154,7 +154,7 @@ def test_a_zero_point_keeps_a_quantizer_in_pytorch(project: CommandLine) -> None
     assert lines[0].endswith("; trtbuild inspect uneven shows where")
 
 
-def test_a_package_with_quantizers_in_pytorch_runs(project: CommandLine) -> None:
+def test_packages_return_the_results_of_the_models(project: CommandLine) -> None:
     for model, function in (("fake", "fake_quantized"), ("uneven", "with_zero_points")):
         package = trtbuild.load(project.project / "dist" / model, device="cpu")
         x = torch.randn(3, 16)
@@ -162,6 +162,7 @@ def test_a_package_with_quantizers_in_pytorch_runs(project: CommandLine) -> None
 
 
 def _module(project: CommandLine, name: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The module that a function of the project's nets.py returns."""
     namespace: dict[str, Any] = {}
     exec((project.project / "nets.py").read_text(), namespace)
     module: Callable[[torch.Tensor], torch.Tensor] = namespace[name]()
@@ -184,15 +185,15 @@ def test_another_scale_builds_the_engine_again(project: CommandLine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "problem"),
+    ("changes", "problem", "advises_symmetric"),
     [
-        ({"x_scale": np.float32(0)}, "node 'x_quantize' of file.onnx has the scale 0, but scales are positive"),
-        ({"zero": np.uint8(0)}, "node 'x_quantize' of file.onnx quantizes to uint8, but TensorRT's types are signed"),
-        ({"zero": np.int8(3)}, "node 'x_quantize' of file.onnx has the zero point 3, but TensorRT's zero points are 0"),
+        ({"x_scale": np.float32(0)}, "has the scale 0, but scales are positive", False),
+        ({"zero": np.uint8(0)}, "quantizes to uint8, but TensorRT's types are signed", True),
+        ({"zero": np.int8(3)}, "has the zero point 3, but TensorRT's zero points are 0", True),
     ],
 )
-def test_a_file_with_another_quantizer_is_refused_with_advice(
-    command_line: CommandLine, changes: dict[str, Any], problem: str
+def test_a_file_with_a_quantizer_that_tensorrt_lacks_is_refused_with_advice(
+    command_line: CommandLine, changes: dict[str, Any], problem: str, advises_symmetric: bool
 ) -> None:
     lines = [line for line in MANIFEST.splitlines() if "python:" not in line]
     manifest = "\n".join([*lines, "  file: {source: {onnx: file.onnx}}"])
@@ -200,7 +201,8 @@ def test_a_file_with_another_quantizer_is_refused_with_advice(
     onnx.save(quantized_file(**changes), command_line.project / "file.onnx")
     document = command_line("build", "file", expect=1)
     (error,) = document["errors"]
-    assert error["text"] == problem and ("ActivationSymmetric" in error["hint"]) == ("scale" not in problem)
+    assert error["text"] == f"node 'x_quantize' of file.onnx {problem}"
+    assert ("ActivationSymmetric" in error["hint"]) is advises_symmetric
 
 
 @pytest.mark.parametrize(
@@ -220,15 +222,13 @@ def test_a_format_that_cannot_be_built_is_refused(command_line: CommandLine, mod
     assert problem in error["text"]
 
 
-def test_a_program_compiles_the_result_of_pt2e(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compile_accepts_the_result_of_pt2e(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nets: Any) -> None:
     monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.syspath_prepend(EXAMPLES)
-    nets = importlib.import_module("nets")
-    monkeypatch.delitem(sys.modules, "nets")
     module = nets.quantized_by_pt2e()
     sizes = {"min_shape": (1, 1, 16, 16), "opt_shape": (4, 1, 16, 16), "max_shape": (8, 1, 16, 16)}
     compiled = trtbuild.compile(module, [trtbuild.Input(**sizes)], target=89, device="cpu")
-    assert module.training and sum(compiled.report["totals"]["engine"].values()) == 1
+    assert module.training, "pt2e returns a module in training mode"
+    assert sum(compiled.report["totals"]["engine"].values()) == 1
     assert compiled(nets.images(1)[0]).shape == (4, 10)
 
 

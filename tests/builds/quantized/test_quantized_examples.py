@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Any
 
 import numpy as np
@@ -44,19 +43,21 @@ STORED: dict[str, dict[str, float]] = {
     "int4_awq": INT4,
     "nvfp4": NVFP4,
 }
+#: Models that come as ONNX files.
 FILES = ("onnxruntime_int8", "modelopt_fp8_file", "int4_file", "fp4_file")
-#: The middle layer.
+#: Models with `quantize:`, which the build quantizes.
+QUANTIZED_BY_BUILD = (
+    "int8",
+    "int8_entropy",
+    "int8_smoothquant",
+    "fp8",
+    "int8_weight_only",
+    "int4_weight_only",
+    "int4_awq",
+    "nvfp4",
+)
+#: The shapes of the middle layer's weight and of its NVFP4 scales, in both orders.
 SHAPES = ([64, 256], [256, 64], [64, 16], [16, 64])
-
-
-@pytest.fixture(scope="module")
-def nets() -> Any:
-    """The module of the examples' functions."""
-    specification = importlib.util.spec_from_file_location("quantized_nets", EXAMPLES / "nets.py")
-    assert specification is not None and specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.parametrize("model", STORED)
@@ -79,7 +80,9 @@ def test_each_model_is_one_engine_for_each_gpu(quantized_examples: CommandLine, 
         assert stored == STORED[model]
 
 
-def test_all_models_are_right_and_near_the_float_model(quantized_examples: CommandLine) -> None:
+def test_verify_finds_all_models_right_and_reports_the_error_against_the_float_model(
+    quantized_examples: CommandLine,
+) -> None:
     # with --frozen, the float model is not traced
     (frozen,) = quantized_examples("build", "int4_weight_only", "--verify", "--frozen")["verification"]["models"]
     assert frozen["cuts"][0]["float_error"]["unknown"].endswith("--frozen is set, and the cache does not have it")
@@ -90,15 +93,14 @@ def test_all_models_are_right_and_near_the_float_model(quantized_examples: Comma
     assert statuses == {name: "unchecked" if name in FILES else "right" for name in STORED}
 
     # verify also compares with the model without `quantize:`
-    quantized_here = list(STORED)[-8:]
-    errors = {name: models[name]["cuts"][0]["float_error"] for name in quantized_here}
+    errors = {name: models[name]["cuts"][0]["float_error"] for name in QUANTIZED_BY_BUILD}
     assert {error["unknown"] for error in errors.values()} == {""}
     largest = {name: error["outputs"][0]["largest"] for name, error in errors.items()}
     assert 1e-3 < largest["int8_weight_only"] < largest["int4_weight_only"] < largest["nvfp4"] < 0.5
     assert 1e-3 < largest["int8"] < largest["fp8"] < 0.3
 
 
-def test_a_limit_of_the_error_against_the_float_model(quantized_examples: CommandLine) -> None:
+def test_max_error_limits_the_error_against_the_float_model(quantized_examples: CommandLine) -> None:
     names = ("int8_weight_only", "int4_weight_only")
     errors = [
         model["cuts"][0]["float_error"]["outputs"][0]["largest"]
@@ -125,10 +127,10 @@ def test_an_unknown_error_exceeds_every_limit(quantized_examples: CommandLine) -
 def test_the_model_of_the_engine_computes_what_the_file_does(
     quantized_examples: CommandLine, nets: Any, model: str
 ) -> None:
-    """onnxruntime runs both. It has neither the domain `trt` nor float4e2m1."""
+    """onnxruntime runs both. The other two files are left out: it has neither the domain `trt` nor float4e2m1."""
     written = quantized_examples.project / "written" / f"{model}_again"
     quantized_examples("inspect", model, "--onnx", str(written))
-    options = onnxruntime.SessionOptions()  # with optimizations, it would compute with integers
+    options = onnxruntime.SessionOptions()  # with optimizations, onnxruntime would compute with integers
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     results = []
     for file in (EXAMPLES / "files" / f"{model.removesuffix('_file')}.onnx", written / "blackwell" / "model.onnx"):

@@ -19,7 +19,7 @@ TRUSTING = {"TRTBUILD_TRUSTED_KEYS": f"{CI.trusted};domains=ci", "TRTBUILD_READ_
 
 @pytest.fixture(scope="module")
 def unsigned(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
-    """A project that was built without keys. The history of its trace names unsigned links."""
+    """A project that was built twice without keys. Its history names the unsigned links of its trace."""
     base = tmp_path_factory.mktemp("unsigned")
     command = CommandLine(base / "project", base / "cache")
     copy_project("mlp", command.project)
@@ -35,7 +35,7 @@ def unsigned(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
     return command
 
 
-def test_users_who_trust_the_key_find_builds_after_the_first_signed_one(unsigned: CommandLine, tmp_path: Path) -> None:
+def test_a_colleague_who_trusts_the_key_uses_the_first_signed_build(unsigned: CommandLine, tmp_path: Path) -> None:
     signing = {"TRTBUILD_SIGNING_KEY": CI.text()}
     assert unsigned("build", environment=signing)["totals"]["trace"]["run"] == 1
     assert unsigned("cache", "push", environment=signing)["missing"] == []
@@ -53,9 +53,9 @@ def test_frozen_reports_a_remote_that_does_not_answer(unsigned: CommandLine, tmp
         assert f"team: {url}: connection refused: no server listens there" in document["warnings"]
         assert "trtbuild doctor" in document["errors"][0]["hint"]
         for command in ("build --frozen", "plan", "why net", "status"):
-            done = unsigned.run(*command.split(), environment=down)
+            completed = unsigned.run(*command.split(), environment=down)
             warning = f"warning: team: {url}: connection refused: no server listens there"
-            assert warning in done.stdout + done.stderr, command
+            assert warning in completed.stdout + completed.stderr, command
 
 
 def test_an_export_without_a_file_name_writes_no_file(unsigned: CommandLine) -> None:

@@ -42,30 +42,30 @@ def verdicts(document: Any) -> set[tuple[str, str]]:
 
 
 def test_every_record_is_signed_including_the_conversions_of_a_partition_step(built: CommandLine) -> None:
-    store, records = LocalStore(built.cache), 0
+    store, record_count = LocalStore(built.cache), 0
     for key, _ in store.entries.layout.entries("ac"):
         action = ActionResult.from_bytes(store.entries.read("ac", key) or b"")
         if action.document is not None:
-            records += 1
-            assert [(each.signer, each.domain) for each in action.signatures] == [("ci", "ci")], key
+            record_count += 1
+            assert [(signature.signer, signature.domain) for signature in action.signatures] == [("ci", "ci")], key
             assert store.get_record(key) is not None, "the record is not under the key of its step"
-    assert records > 6
+    assert record_count > 6
 
 
 def remote_entries(built: CommandLine) -> dict[str, bytes]:
-    """AC entries in the remote."""
+    """Key → content, for each entry of the action cache in the remote."""
     remote = Path(built.environment["TRTBUILD_REMOTES"].removeprefix("team=rw:file://"))
     return {path.name: path.read_bytes() for path in remote.glob("ac/*/*")}
 
 
 def test_records_in_the_remote_are_signed(built: CommandLine) -> None:
     entries = [ActionResult.from_bytes(data) for data in remote_entries(built).values()]
-    signers = [[each.signer for each in entry.signatures] for entry in entries if entry.document is not None]
+    signers = [[signature.signer for signature in entry.signatures] for entry in entries if entry.document is not None]
     assert len(signers) > 6
     assert all(names == ["ci"] for names in signers)
 
 
-def test_users_who_trust_the_key_have_hits(built: CommandLine, tmp_path: Path) -> None:
+def test_users_who_trust_the_key_use_the_records(built: CommandLine, tmp_path: Path) -> None:
     assert verdicts(built("plan")) == {("hit", "recorded")}
     colleague = built("plan", environment={"TRTBUILD_CACHE_DIR": str(tmp_path)})
     assert verdicts(colleague) == {("hit", "recorded")}
@@ -91,14 +91,15 @@ def test_a_machine_without_a_signing_key_finds_its_own_records(built: CommandLin
     assert any("but no signing key" in warning for warning in document["warnings"])
     assert verdicts(built("plan", environment=trust_release)) == {("hit", "recorded")}
     assert verdicts(built("plan")) == {("hit", "recorded")}
-    assert len(list((Path(built.environment["XDG_STATE_HOME"]) / "trtbuild").iterdir())) == 1
     assert built("cache", "verify")["ok"]
     for _ in range(2):  # the second build uses the snapshot that the first one wrote
         built("build", "--frozen", environment=trust_release)
-    (key,) = (Path(built.environment["XDG_STATE_HOME"]) / "trtbuild").iterdir()
-    moved = key.rename(key.parent.parent / "kept.key")
+
+    # without its machine key, or as another user, the machine does not trust these records
+    (machine_key,) = (Path(built.environment["XDG_STATE_HOME"]) / "trtbuild").iterdir()
+    moved_key = machine_key.rename(machine_key.parent.parent / "moved.key")
     built("build", "--frozen", environment=trust_release, expect=3)
-    moved.rename(key)
+    moved_key.rename(machine_key)
     another_user = {**trust_release, "XDG_STATE_HOME": f"{built.environment['XDG_STATE_HOME']}-of-another"}
     assert "untrusted" in {code for _, code in verdicts(built("plan", environment=another_user))}
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.builds.signing.test_signed_builds import CI
-from tests.builds.test_events_and_reports import data_of
+from tests.builds.test_events_and_reports import report_data
 from tests.cli.report_page.browser import Browser
 from tests.conftest import CommandLine
 from tests.programs import program
@@ -56,13 +56,17 @@ def browser() -> Iterator[Browser]:
     opened.close()
 
 
-def rows(report: Any) -> list[tuple[str, list[str], list[str]]]:
+def signer_rows(report: Any) -> list[tuple[str, list[str], list[str]]]:
+    """The target, the sources and the signers of each row of the report's table."""
     return [(row["target"], row["sources"], row["signers"]) for row in report["targets"]]
 
 
 def test_each_row_has_the_signer_of_its_engines(alice: CommandLine) -> None:
-    report = data_of(alice.project / "report.html")
-    assert rows(report) == [("ada", ["team"], ["ci (domain ci)"]), ("blackwell", ["built"], ["alice (domain alice)"])]
+    report = report_data(alice.project / "report.html")
+    assert signer_rows(report) == [
+        ("ada", ["team"], ["ci (domain ci)"]),
+        ("blackwell", ["built"], ["alice (domain alice)"]),
+    ]
     signers = {(step["stage"], step["target"]): step["signer"] for step in report["steps"]}
     assert {place: signer for place, signer in signers.items() if signer is not None} == {
         ("engine", "ada"): "ci (domain ci)",
@@ -73,12 +77,15 @@ def test_each_row_has_the_signer_of_its_engines(alice: CommandLine) -> None:
 def test_a_machine_without_trusted_keys_shows_no_signer(alice: CommandLine) -> None:
     no_keys = {"TRTBUILD_TRUSTED_KEYS": "", "TRTBUILD_SIGNING_KEY": ""}
     alice("report", "-o", "without-keys.html", environment=no_keys)
-    assert rows(data_of(alice.project / "without-keys.html")) == [("ada", ["team"], []), ("blackwell", ["built"], [])]
+    assert signer_rows(report_data(alice.project / "without-keys.html")) == [
+        ("ada", ["team"], []),
+        ("blackwell", ["built"], []),
+    ]
 
 
 def test_a_signer_that_is_not_trusted_is_not_shown(alice: CommandLine) -> None:
     alice("report", "-o", "only-alice.html", environment={"TRTBUILD_TRUSTED_KEYS": str(ALICE.trusted)})
-    signers = [signers for _, _, signers in rows(data_of(alice.project / "only-alice.html"))]
+    signers = [signers for _, _, signers in signer_rows(report_data(alice.project / "only-alice.html"))]
     assert signers == [[], ["alice (domain alice)"]]
 
 
@@ -86,8 +93,8 @@ def test_a_signer_that_is_not_trusted_is_not_shown(alice: CommandLine) -> None:
 def test_the_page_has_a_column_for_the_signers(alice: CommandLine, browser: Browser, scripts: bool) -> None:
     page: Path = alice.project / "report.html"
     browser.open(page, width=1440, height=900, dark=False, scripts=scripts)
-    browser.call("Emulation.setScriptExecutionDisabled", value=False)  # only for the next line
+    browser.call("Emulation.setScriptExecutionDisabled", value=False)  # TABLE is a script
     titles, *cells = browser.run(TABLE)
-    assert ("saved" in titles) is scripts, "the table of the scripts has this column, the table without scripts has not"
+    assert ("saved" in titles) is scripts, "only the table that scripts write has this column"
     assert titles[-1] == "signed by"
     assert [row[-1] for row in cells] == ["ci (domain ci)", "alice (domain alice)"]

@@ -38,8 +38,8 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
     return command
 
 
-def imported(name: str) -> Any:
-    """A module of the examples."""
+def example_module(name: str) -> Any:
+    """Import a module of the examples."""
     specification = importlib.util.spec_from_file_location(f"{name}_with_state", EXAMPLES / f"{name}.py")
     assert specification is not None and specification.loader is not None
     module = importlib.util.module_from_spec(specification)
@@ -51,18 +51,20 @@ def imported(name: str) -> Any:
 def expected_tokens() -> list[int]:
     """Greedy decoding by transformers itself."""
     tokens = (
-        imported("decoders")
+        example_module("decoders")
         .decoder()
         .generate(PROMPT, max_new_tokens=NEW_TOKENS, do_sample=False, eos_token_id=None, pad_token_id=0)
     )
     return list(tokens[0, PROMPT.shape[1] :].tolist())
 
 
-def module(examples: CommandLine, model: str) -> Any:
+def load_module(examples: CommandLine, model: str) -> Any:
+    """The module of a package, on the CPU."""
     return trtbuild.load(examples.project / "dist" / model, device="cpu").module()
 
 
 def generate(decoder: Any) -> list[int]:
+    """Decode greedily: the tokens after PROMPT."""
     tokens, generated = PROMPT, []
     for _ in range(NEW_TOKENS):
         tokens = decoder(tokens).argmax(-1, keepdim=True)
@@ -82,20 +84,20 @@ def test_all_models_are_right_and_are_one_engine(examples: CommandLine) -> None:
 def test_calls_in_order_give_the_results_of_the_original_module(
     examples: CommandLine, model: str, shape: tuple[int, ...]
 ) -> None:
-    ours, theirs = module(examples, model), getattr(imported("nets"), model)()
+    loaded, original = load_module(examples, model), getattr(example_module("nets"), model)()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for _ in range(6):
             value = torch.randn(shape, generator=generator)
-            torch.testing.assert_close(ours(value), theirs(value))
-    for name, value in ours.get_state().items():
-        torch.testing.assert_close(value, theirs.get_buffer(name))
+            torch.testing.assert_close(loaded(value), original(value))
+    for name, value in loaded.get_state().items():
+        torch.testing.assert_close(value, original.get_buffer(name))
 
 
 def test_a_decoder_with_a_static_cache_generates_the_tokens_of_transformers(
     examples: CommandLine, expected_tokens: list[int]
 ) -> None:
-    decoder = module(examples, "static_decoder")
+    decoder = load_module(examples, "static_decoder")
     assert len(set(expected_tokens)) > NEW_TOKENS // 2  # a text of one token would prove nothing
     assert generate(decoder) == expected_tokens
     assert decoder.get_state()["length_0"].item() == PROMPT.shape[1] + NEW_TOKENS - 1
@@ -106,8 +108,8 @@ def test_a_decoder_with_a_static_cache_generates_the_tokens_of_transformers(
 def test_a_decoder_whose_cache_grows_generates_the_tokens_of_transformers(
     examples: CommandLine, expected_tokens: list[int]
 ) -> None:
-    decoder = module(examples, "growing_decoder")
-    logits, past = module(examples, "prefill")(PROMPT)
+    decoder = load_module(examples, "growing_decoder")
+    logits, past = load_module(examples, "prefill")(PROMPT)
     generated = []
     for _ in range(NEW_TOKENS):
         tokens = logits.argmax(-1, keepdim=True)
@@ -117,7 +119,7 @@ def test_a_decoder_whose_cache_grows_generates_the_tokens_of_transformers(
 
 
 def test_sessions_do_not_share_their_state(examples: CommandLine, expected_tokens: list[int]) -> None:
-    first = module(examples, "static_decoder")
+    first = load_module(examples, "static_decoder")
     first(PROMPT)
     second = first.session()
     assert second.get_state()["length_0"].item() == 0
@@ -126,26 +128,26 @@ def test_sessions_do_not_share_their_state(examples: CommandLine, expected_token
 
 
 def test_a_state_can_be_saved_and_restored(examples: CommandLine) -> None:
-    recurrent = module(examples, "recurrent")
+    recurrent = load_module(examples, "recurrent")
     steps = torch.randn(4, 1, 8)
     recurrent(steps[0])
     saved = recurrent.get_state()
-    after = [recurrent(step) for step in steps[1:]]
+    results = [recurrent(step) for step in steps[1:]]
     recurrent.set_state(saved)
-    torch.testing.assert_close([recurrent(step) for step in steps[1:]], after)
+    torch.testing.assert_close([recurrent(step) for step in steps[1:]], results)
     other = recurrent.session()
     other.set_state(saved)
-    torch.testing.assert_close(other(steps[1]), after[0])
+    torch.testing.assert_close(other(steps[1]), results[0])
 
 
 def test_a_result_and_a_saved_state_do_not_change_with_later_calls(examples: CommandLine) -> None:
-    meter = module(examples, "meter")
+    meter = load_module(examples, "meter")
     meter(torch.randn(5, 16))
     state = meter.get_state()
     copies = {name: value.clone() for name, value in state.items()}
     meter(torch.randn(5, 16))
     assert all(torch.equal(state[name], value) for name, value in copies.items())
-    state["mean"].fill_(7.0)  # a copy: the module does not see it
+    state["mean"].fill_(7.0)  # the state is a copy, so this does not change the module
     assert not torch.equal(meter.get_state()["mean"], state["mean"])
 
 
@@ -161,7 +163,7 @@ def test_a_result_and_a_saved_state_do_not_change_with_later_calls(examples: Com
 def test_a_state_of_another_model_is_refused_and_nothing_is_replaced(
     examples: CommandLine, values: Any, text: str
 ) -> None:
-    recurrent = module(examples, "recurrent")
+    recurrent = load_module(examples, "recurrent")
     before = recurrent.get_state()["hidden"]
     with pytest.raises(CallRefused, match=text):
         recurrent.set_state(values)
@@ -169,7 +171,7 @@ def test_a_state_of_another_model_is_refused_and_nothing_is_replaced(
 
 
 def test_a_refused_call_does_not_change_the_state(examples: CommandLine) -> None:
-    recurrent = module(examples, "recurrent")
+    recurrent = load_module(examples, "recurrent")
     recurrent(torch.randn(1, 8))
     before = recurrent.get_state()["hidden"]
     with pytest.raises(CallRefused):
@@ -178,7 +180,7 @@ def test_a_refused_call_does_not_change_the_state(examples: CommandLine) -> None
 
 
 def test_two_threads_in_one_session_are_refused(examples: CommandLine) -> None:
-    recurrent = module(examples, "recurrent")
+    recurrent = load_module(examples, "recurrent")
     state = recurrent.runner._state
     with state.call(0):  # another call is in progress
         failures: list[BaseException] = []
@@ -192,19 +194,20 @@ def test_two_threads_in_one_session_are_refused(examples: CommandLine) -> None:
         thread = threading.Thread(target=call)
         thread.start()
         thread.join()
-    assert "another thread uses this session" in str(failures[0])
+    (failure,) = failures
+    assert "another thread uses this session" in str(failure)
     recurrent(torch.zeros(1, 8))
 
 
 def test_a_model_without_state_has_no_sessions(examples: CommandLine) -> None:
-    prefill = module(examples, "prefill")
+    prefill = load_module(examples, "prefill")
     for call in (prefill.session, prefill.reset_state, prefill.get_state):
         with pytest.raises(UsageError, match="has no state"):
             call()
 
 
-def test_run_and_bench_begin_with_the_first_state_in_each_call(examples: CommandLine) -> None:
-    """The cache has 128 places, so a call that began where the last one ended would soon fail."""
+def test_run_and_bench_begin_each_call_with_the_initial_state(examples: CommandLine) -> None:
+    """The decoder's cache has 128 places. If the state of a call of 64 tokens were kept, the third call would fail."""
     document = examples(
         "bench",
         "dist/static_decoder",
@@ -230,7 +233,7 @@ def test_the_state_is_in_the_index_and_in_inspect(examples: CommandLine) -> None
     assert "state\n  hidden  float32  [1, 16]" in examples.run("inspect", "dist/recurrent").stdout
 
 
-def test_a_changed_list_runs_the_trace_and_a_changed_first_value_only_the_package(
+def test_the_steps_that_run_after_a_change_of_the_initial_value_and_of_the_list(
     examples: CommandLine, tmp_path: Path
 ) -> None:
     project = tmp_path / "project"
@@ -241,7 +244,7 @@ def test_a_changed_list_runs_the_trace_and_a_changed_first_value_only_the_packag
         project / "nets.py", 'self.register_buffer("hidden", torch.zeros(', 'self.register_buffer("hidden", torch.ones('
     )
     assert ran(command("build", "recurrent")) == {"trace": 1, "package": 1}
-    assert torch.equal(module(command, "recurrent").get_state()["hidden"], torch.ones(1, 16))
+    assert torch.equal(load_module(command, "recurrent").get_state()["hidden"], torch.ones(1, 16))
     edit(project / "trtbuild.yaml", "state: [hidden]", "state: [hid*]")
     assert ran(command("build", "recurrent")) == {"trace": 1}
     edit(project / "trtbuild.yaml", "state: [hid*]", "state: []")

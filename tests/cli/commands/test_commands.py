@@ -102,7 +102,7 @@ def test_usage_errors_exit_with_2_and_suggest_a_correction(
 def test_the_value_of_a_flag_is_not_the_command_in_the_document_of_an_error(
     trtbuild: CommandLine, tmp_path: Path
 ) -> None:
-    trtbuild.project.rename(tmp_path / "graph")
+    trtbuild.project.rename(tmp_path / "graph")  # also the name of a command
     trtbuild.project = tmp_path
     edit(tmp_path / "graph" / "trtbuild.yaml", "sm: 89", "smm: 89")
     result = trtbuild.run("-C", "graph", "plan", "--json")
@@ -112,7 +112,7 @@ def test_the_value_of_a_flag_is_not_the_command_in_the_document_of_an_error(
     assert json.loads(result.stdout)["schema"] == "trtbuild.plan/1"
 
 
-def test_with_json_a_usage_error_is_a_document_without_steps(trtbuild: CommandLine) -> None:
+def test_with_json_an_error_in_the_manifest_is_a_document_without_steps(trtbuild: CommandLine) -> None:
     edit(trtbuild.project / "trtbuild.yaml", "sm: 89", "smm: 89")
     document = trtbuild("build", expect=2)
     assert document["schema"] == "trtbuild.build/1"
@@ -122,7 +122,7 @@ def test_with_json_a_usage_error_is_a_document_without_steps(trtbuild: CommandLi
     assert any("smm" in error["text"] for error in document["errors"])
 
 
-def test_a_target_that_no_toolchain_supports_is_an_error_before_any_step_runs(
+def test_a_target_that_its_toolchain_does_not_support_is_an_error_before_any_step_runs(
     trtbuild: CommandLine,
 ) -> None:
     edit(trtbuild.project / "trtbuild.yaml", "sm: 89", "sm: 90")

@@ -25,6 +25,7 @@ models:
   bert: {source: {python: "net:build"}, inputs: {x: {}}}
 """
 
+#: A bash program that prints the completions of the last of its arguments, the words of a command line.
 COMPLETE = """\
 eval "$(trtbuild completion bash)" || exit 9
 complete -p trtbuild > /dev/null || exit 8

@@ -15,7 +15,7 @@ from tests.projects import copy_project
 
 @dataclass
 class Listener:
-    """A server that answers 404 to all requests, and records the connections."""
+    """The port and the connections of a server that answers 404 to all requests."""
 
     port: int
     connections: list[object] = field(default_factory=list)

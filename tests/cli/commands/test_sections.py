@@ -19,7 +19,7 @@ def test_every_command_is_in_one_section_of_the_help(command_line: CommandLine) 
         assert f"\n{title}:\n" in result.stdout
     assert "Other:" not in result.stdout
     for line in result.stdout.partition("Begin:")[2].partition("Examples:")[0].splitlines():
-        assert not line.endswith("..."), line
+        assert not line.endswith("..."), f"the description is cut off: {line}"
 
 
 def test_examples_are_below_the_help(command_line: CommandLine) -> None:

@@ -57,7 +57,7 @@ BENCH: dict[str, Any] = {
 
 
 def hostile_report(project: Path) -> Report:
-    """A failed build in which every text is `HOSTILE`, compared with an equal build."""
+    """A failed build in which most texts are `HOSTILE`, compared with a build that ended after its first seven events."""
     report = make_report(project, a_log(HOSTILE), a_log(HOSTILE)[:7])
     partitions = [
         PartitionRow(

@@ -10,7 +10,7 @@ from trtbuild.cli.report_page.page import FOLDER
 
 COLOURS = dict(re.findall(r"--([\w-]+): light-dark\((#\w{6}, #\w{6})\)", (FOLDER / "page.css").read_text()))
 
-#: Text colour → its background.
+#: Pairs of a text colour and its background.
 PAIRS = [
     *((text, back) for text in ("text", "soft", "accent") for back in ("card", "page", "faint")),
     *((name, f"{name}-back") for name in ("hit", "run", "failed", "skipped", "torch")),

@@ -72,7 +72,7 @@ def text(browser: Browser) -> str:
 
 
 def check(browser: Browser, page: Path) -> None:
-    """Check that nothing was requested but the page, and that no name has become a script."""
+    """Fails if anything but the page was requested, if the page has reported a problem, or if a name ran as a script."""
     assert browser.requests == [page.as_uri()]
     assert browser.problems == []
     assert browser.run("window.hacked === undefined")
@@ -83,12 +83,14 @@ def check(browser: Browser, page: Path) -> None:
 def test_every_view_works_with_hostile_names(browser: Browser, page: Path, size: tuple[int, int], dark: bool) -> None:
     write(page, hostile_report(page.parent))
     browser.open(page, width=size[0], height=size[1], dark=dark)
-    back = browser.run("getComputedStyle(document.body).backgroundColor")
-    assert (sum(map(int, re.findall(r"\d+", back))) < 128) == dark
+    background = browser.run("getComputedStyle(document.body).backgroundColor")
+    red_green_blue = map(int, re.findall(r"\d+", background))
+    assert (sum(red_green_blue) < 128) is dark
     for view in VIEWS:
         show(browser, view)
         assert len(text(browser)) > 20, view
-        assert browser.run(PRESS_ALL) >= (0 if view in ("checks", "changes") else 1), view
+        least_controls = 0 if view in ("checks", "changes") else 1
+        assert browser.run(PRESS_ALL) >= least_controls, view
         assert browser.run("document.documentElement.scrollWidth <= innerWidth"), f"{view} is wider than the window"
     check(browser, page)
 
@@ -109,8 +111,8 @@ def test_the_views_show_the_contents_of_the_build(browser: Browser, page: Path) 
     for view, texts in expected.items():
         show(browser, view)
         shown = text(browser)
-        for each in texts:
-            assert each in shown, (view, each)
+        for expected_text in texts:
+            assert expected_text in shown, (view, expected_text)
         if view != "timeline":
             assert HOSTILE[:-1] in shown.replace("\n", ""), f"{view} shows hostile names as text"
     check(browser, page)
@@ -173,10 +175,10 @@ def test_a_large_build_shows_a_page_of_rows_at_a_time(browser: Browser, page: Pa
 def test_without_scripts_the_page_shows_the_verdict_and_the_tables(browser: Browser, page: Path) -> None:
     write(page, hostile_report(page.parent))
     browser.open(page, width=1440, height=900, dark=False, scripts=False)
-    browser.call("Emulation.setScriptExecutionDisabled", value=False)  # only for the next line
+    browser.call("Emulation.setScriptExecutionDisabled", value=False)  # `Runtime.evaluate` runs a script
     shown = browser.call("Runtime.evaluate", expression="document.body.innerText")["result"]["value"]
-    for each in ("Build failed", "no kernel", "Models and targets", "ampere", "changed: onnx", "Changes since"):
-        assert each in shown, each
+    for expected in ("Build failed", "no kernel", "Models and targets", "ampere", "changed: onnx", "Changes since"):
+        assert expected in shown, expected
     assert HOSTILE[:-1] in shown.replace("\n", "")
     check(browser, page)
 
@@ -211,12 +213,13 @@ def test_the_report_of_an_unfinished_build_works(
 
 
 def test_the_checks_notice_a_script_and_a_request(browser: Browser, page: Path) -> None:
-    """`check` itself is tested: it fails for a page that runs the script of a name, and loads an image."""
+    """`check` fails for a page that runs the script of a name, and requests an image."""
     page.write_text(f"<meta charset=utf-8><main>{HOSTILE}</main>", encoding="utf-8")
     browser.open(page, width=1440, height=900, dark=False)
     with pytest.raises(AssertionError):
         check(browser, page)
     assert browser.run("window.hacked === 1")
+    assert len(browser.requests) > 1
     browser.problems.clear()
 
 
@@ -228,7 +231,7 @@ def test_without_jinja2_the_error_names_the_extra(page: Path, monkeypatch: pytes
     assert caught.value.hint == "pip install 'trtbuild[report]'"
 
 
-def test_no_script_writes_markup() -> None:
+def test_no_script_writes_markup_or_names_another_site() -> None:
     folder = Path(render.__code__.co_filename).parent
     assert {path.name for path in folder.glob("*.js")} == set(SCRIPTS)
     for name in SCRIPTS:

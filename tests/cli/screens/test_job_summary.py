@@ -130,9 +130,9 @@ def test_names_and_messages_are_escaped(name: str) -> None:
     )
     rows = [line for line in text.splitlines() if line.startswith("|")]
     widths = [line.count("|") for line in rows]
-    assert widths == [8, 8, 8, 7, 7, 7, 4, 4, 4]
-    allowed = re.sub(r"</?code>|<br>|&#[0-9]+;", "", text)
-    assert not re.search(r"[\\`_{}\[\]<>()+!&~@$\x00-\x09\x0b-\x1f]|\*|://|www\.", allowed.replace("### ", ""))
+    assert widths == [8, 8, 8, 7, 7, 7, 4, 4, 4], "no name adds a row or a column to one of the three tables"
+    without_markup = re.sub(r"</?code>|<br>|&#[0-9]+;", "", text).replace("### ", "")
+    assert not re.search(r"[\\`_{}\[\]<>()+!&~@$\x00-\x09\x0b-\x1f]|\*|://|www\.", without_markup)
     readable = re.sub(r"\x1b\[[0-9;]*m|\x00", "", name).replace("\n", " ")
     assert table(text, "model")[0][0] == readable
 
@@ -189,7 +189,7 @@ def test_an_unwritable_summary_is_skipped(tmp_path: Path, kind: str) -> None:
     assert not job_summary.write({"GITHUB_STEP_SUMMARY": paths[kind]}, document())
 
 
-def test_the_summary_has_an_error_before_any_step_runs(
+def test_a_build_that_ends_before_any_step_has_a_summary_and_a_plan_has_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "summary.md"

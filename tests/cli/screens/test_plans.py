@@ -19,11 +19,11 @@ def unstyled(lines: list[str]) -> list[str]:
     return [click.unstyle(line) for line in lines]
 
 
-def a_reason(step: StepEntry, last_run: LastRun | None = None) -> WhyStep:
+def a_why_step(step: StepEntry, last_run: LastRun | None = None) -> WhyStep:
     return WhyStep(id=step.id, key=step.key, verdict=step.verdict, reason=step.reason, last_run=last_run)
 
 
-def a_state(model: str, up_to_date: bool, unknown: int = 0, reason: Reason | None = None) -> ModelStatus:
+def a_status(model: str, up_to_date: bool, unknown: int = 0, reason: Reason | None = None) -> ModelStatus:
     first = None if reason is None else NextStep(id=f"{model}/trace", reason=reason)
     steps = {"hit": 0, "run": 1, "unknown": unknown}
     return ModelStatus(model=model, up_to_date=up_to_date, steps=steps, next=first, outputs=[])
@@ -97,8 +97,8 @@ def test_errors_of_a_plan_have_their_place_and_hint() -> None:
 def test_why_lists_every_changed_part_and_the_reason_of_the_last_run() -> None:
     result = Why(
         steps=[
-            a_reason(a_step("vit", "trace", "run", changed("file:vit.py", "file:layers.py"))),
-            a_reason(a_step("vit", "lower", "hit", RECORDED), LastRun(changed("graph"), 1.25)),
+            a_why_step(a_step("vit", "trace", "run", changed("file:vit.py", "file:layers.py"))),
+            a_why_step(a_step("vit", "lower", "hit", RECORDED), LastRun(changed("graph"), 1.25)),
         ],
         warnings=[],
     )
@@ -116,7 +116,7 @@ def test_why_shows_the_parts_that_differ_in_the_nearest_record() -> None:
     nearest = NearestRecord(
         key="0" * 64, builder="ci@runner", finished="2026-01-02T03:04:05Z", changed=changed("file:vit.py").changed
     )
-    step = replace(a_reason(a_step("vit", "trace", "run", NEW)), nearest=nearest)
+    step = replace(a_why_step(a_step("vit", "trace", "run", NEW)), nearest=nearest)
     assert unstyled(plans.why_lines(Why(steps=[step], warnings=[]))) == [
         "vit/trace  run: it was not built in this project before",
         "    the nearest record in the cache was made by ci@runner, 2026-01-02T03:04:05Z; 1 part differs:",
@@ -126,9 +126,9 @@ def test_why_shows_the_parts_that_differ_in_the_nearest_record() -> None:
 
 def test_the_status_of_models() -> None:
     models = [
-        a_state("a", True),
-        a_state("bb", False),
-        a_state("c", False, 5, changed("file:c.py")),
+        a_status("a", True),
+        a_status("bb", False),
+        a_status("c", False, 5, changed("file:c.py")),
     ]
     assert unstyled(plans.status_lines(Status(models=models, warnings=[]))) == [
         "a   up to date",
@@ -139,7 +139,7 @@ def test_the_status_of_models() -> None:
 
 
 def test_the_status_of_many_models_lists_those_that_are_not_up_to_date() -> None:
-    models = [a_state(f"m{k}", k != 7) for k in range(200)]
+    models = [a_status(f"m{k}", k != 7) for k in range(200)]
     assert unstyled(plans.status_lines(Status(models=models, warnings=[]))) == [
         "m7  built; its outputs are not in place: trtbuild build m7",
         "199 of 200 models up to date",

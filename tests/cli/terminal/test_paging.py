@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.pty_screen import Screen
 
-#: Prints as many lines as the first argument says, as a command does. The other arguments are names of flags.
+#: A command that shows as many lines as its first argument says. The other arguments are the names of its flags.
 PROGRAM = """\
 import sys
 from trtbuild.cli.commands import show
@@ -19,7 +19,7 @@ count, *flags = sys.argv[1:]
 show.paged(dict.fromkeys(flags, True), int(count), lambda count: [f"line {n}" for n in range(count)])
 """
 
-#: A pager that says what it gets.
+#: A pager that prints its first argument, its variable LESS and the last line.
 PAGER = """\
 #!/bin/sh
 echo "pager $1 LESS=$LESS"
@@ -36,7 +36,7 @@ def pager(tmp_path: Path) -> str:
 
 
 def shown(folder: Path, count: int, *flags: str, **environment: str) -> str:
-    """The last lines on a terminal of ten rows."""
+    """Everything that PROGRAM, or its pager, writes on a terminal of ten rows."""
     screen = Screen(columns=40, rows=10)
     variables = {name: value for name, value in os.environ.items() if name != "LESS"} | {"TERM": "xterm"} | environment
     assert screen.run([sys.executable, "-c", PROGRAM, str(count), *flags], folder, variables) == 0
@@ -61,7 +61,7 @@ def test_without_a_usable_pager_the_result_is_printed(tmp_path: Path, value: str
 
 
 @pytest.mark.parametrize("flag", ["no_pager", "quiet"])
-def test_a_flag_turns_paging_off(tmp_path: Path, pager: str, flag: str) -> None:
+def test_no_pager_prints_the_result_and_quiet_prints_nothing(tmp_path: Path, pager: str, flag: str) -> None:
     assert shown(tmp_path, 30, flag, PAGER=pager).count("line") == (30 if flag == "no_pager" else 0)
 
 
@@ -71,7 +71,7 @@ def test_a_pager_that_ends_early_is_no_error(tmp_path: Path) -> None:
 
 def test_a_pipe_is_not_paged(tmp_path: Path, pager: str) -> None:
     command = [sys.executable, "-c", PROGRAM, "30"]
-    done = subprocess.run(
+    completed = subprocess.run(
         command, env={**os.environ, "PAGER": pager}, capture_output=True, text=True, timeout=60, check=True
     )
-    assert done.stdout.count("line") == 30
+    assert completed.stdout.count("line") == 30

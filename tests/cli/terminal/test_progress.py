@@ -37,7 +37,7 @@ def test_columns_have_room_for_the_engines_of_partitions_that_are_not_known_yet(
     assert tally.id_width == len("encoder/engine/layers.0@blackwell")
 
 
-def test_lines_for_steps_that_start_end_come_from_the_cache_or_fail(capfd: pytest.CaptureFixture[str]) -> None:
+def test_each_event_of_a_step_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
     progress = Progress()
     step = a_step("m", "trace")
     progress.step_started(step)
@@ -61,7 +61,7 @@ def test_lines_for_steps_that_start_end_come_from_the_cache_or_fail(capfd: pytes
     ]
 
 
-def test_lines_for_work_of_a_command_without_steps(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_start_and_the_end_of_other_work_are_lines_and_phases_are_not(capfd: pytest.CaptureFixture[str]) -> None:
     progress = Progress()
     with progress.work("verify net"):
         pass

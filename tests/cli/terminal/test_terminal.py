@@ -128,10 +128,10 @@ def test_a_closed_standard_output_is_an_error_before_any_work(command_line: Comm
         assert run_in_shell(command_line, f"cache stats {flag} >&-") == (0, "")
 
 
-def run_without_reader(command_line: CommandLine, *words: str, with_errors: bool = False) -> tuple[int, str]:
+def run_without_reader(command_line: CommandLine, *words: str, stderr_too: bool = False) -> tuple[int, str]:
     """Run a command whose output has no reader. Return its exit status and standard error.
 
-    If `with_errors` is True, its standard error has no reader, either.
+    If `stderr_too` is True, its standard error has no reader, either.
     """
     reading, writing = os.pipe()
     os.close(reading)
@@ -141,7 +141,7 @@ def run_without_reader(command_line: CommandLine, *words: str, with_errors: bool
             cwd=command_line.project,
             env={**os.environ, "TRTBUILD_CACHE_DIR": str(command_line.cache)},
             stdout=writing,
-            stderr=writing if with_errors else subprocess.PIPE,
+            stderr=writing if stderr_too else subprocess.PIPE,
             text=True,
             timeout=240,
             check=False,
@@ -159,18 +159,18 @@ def test_a_reader_that_stops_early_is_not_an_error(command_line: CommandLine, wo
     assert run_in_shell(command_line, f"{words} | head -c 1") == (0, "")
 
 
-@pytest.mark.parametrize("with_errors", [False, True])
-def test_a_build_without_a_reader_continues_and_exits_with_its_result(
-    command_line: CommandLine, with_errors: bool
+@pytest.mark.parametrize("stderr_too", [False, True])
+def test_a_build_without_a_reader_continues_and_exits_with_its_own_status(
+    command_line: CommandLine, stderr_too: bool
 ) -> None:
     copy_project("mlp", command_line.project)
     net = command_line.project / "net.py"
     working_code = net.read_text()
     net.write_text("def build():\n    raise RuntimeError('no weights')\n")
-    status, error = run_without_reader(command_line, "build", with_errors=with_errors)
-    assert (status, "no weights" in error) == (1, not with_errors)
-    assert run_without_reader(command_line, "build", "--json", "nothing", with_errors=with_errors)[0] == 2
+    status, error = run_without_reader(command_line, "build", stderr_too=stderr_too)
+    assert (status, "no weights" in error) == (1, not stderr_too)
+    assert run_without_reader(command_line, "build", "--json", "nothing", stderr_too=stderr_too)[0] == 2
     net.write_text(working_code)
-    status, error = run_without_reader(command_line, "build", with_errors=with_errors)
+    status, error = run_without_reader(command_line, "build", stderr_too=stderr_too)
     assert (status, "Traceback" in error) == (0, False)
     assert (command_line.project / "dist" / "net" / "index.json").exists()

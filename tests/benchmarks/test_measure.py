@@ -89,5 +89,5 @@ def test_times_are_those_of_the_runs_without_a_measurement_of_memory() -> None:
 
 def test_the_cpu_time_contains_that_of_a_process_that_outlives_the_command(tmp_path: Path) -> None:
     burn = "import time\nwhile time.process_time() < 0.6: pass"
-    done = python(f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {burn!r}])", tmp_path)
+    done = run_python(f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {burn!r}])", tmp_path)
     assert done.cpu_s > 0.6

@@ -43,8 +43,8 @@ class FunctionModule(nn.Module):
 
 
 @dataclass
-class Cut:
-    """A model with one partition, its blobs, and the job that verifies the model."""
+class Subject:
+    """A model as one partition, and the job that verifies it. `graph` is the digest of the partition's program."""
 
     job: VerifyJob
     blobs: dict[str, bytes]
@@ -57,14 +57,16 @@ class Cut:
         self.partitions = Partitions.from_bytes(self.blobs[self.job.partitions])
 
     def read(self, sha256: str) -> bytes:
+        """The blob with this digest."""
         return self.blobs[sha256]
 
     def keep(self, data: bytes) -> str:
+        """Store a blob and return its digest."""
         digest = hashlib.sha256(data).hexdigest()
         self.blobs[digest] = data
         return digest
 
-    def altered(self, change: Callable[[onnx.GraphProto], None]) -> Cut:
+    def altered(self, change: Callable[[onnx.GraphProto], None]) -> Subject:
         """The same model, with a changed conversion."""
         model = onnx.ModelProto.FromString(self.blobs[self.job.onnx[self.graph]])
         before = model.SerializeToString()
@@ -73,22 +75,25 @@ class Cut:
         return replace_job(self, onnx={self.graph: self.keep(model.SerializeToString())})
 
 
-def replace_job(cut: Cut, **changes: Any) -> Cut:
-    return Cut(replace(cut.job, **changes), cut.blobs, cut.program, cut.lowered, cut.graph)
+def replace_job(subject: Subject, **changes: Any) -> Subject:
+    """The same model and blobs, with changed fields of the job."""
+    return Subject(replace(subject.job, **changes), subject.blobs, subject.program, subject.lowered, subject.graph)
 
 
-def cut_of(
+def subject_of(
     module: nn.Module, inputs: Sequence[tuple[Sequence[int | str], str]], precision: Any = "float32", opset: int = 20
-) -> Cut:
+) -> Subject:
     """A whole model as one partition. Inputs are (shape, dtype). The size ``b`` is dynamic."""
+    # trace, lower and convert
     torch.manual_seed(0)
     example = tuple(
         torch.zeros([4 if size == "b" else size for size in shape]).to(getattr(torch, dtype)) for shape, dtype in inputs
     )
     dim = Dim("b", min=1, max=8)
     dynamic = tuple({axis: dim for axis, size in enumerate(shape) if size == "b"} for shape, _ in inputs)
-    nested = (dynamic,) if isinstance(module, FunctionModule) else dynamic
-    exported = export(module, example, dynamic_shapes=nested).run_decompositions({})
+    # torch.export counts *inputs as one argument
+    dynamic_shapes = (dynamic,) if isinstance(module, FunctionModule) else dynamic
+    exported = export(module, example, dynamic_shapes=dynamic_shapes).run_decompositions({})
     program, slots = functional(exported)
     lowered = lower(program, precision, decomposition_table())
     graph = hashlib.sha256(program_text(lowered).encode()).hexdigest()
@@ -101,6 +106,7 @@ def cut_of(
         blobs[digest] = data
         return digest
 
+    # the weights
     weights = []
     for slot in slots:
         value = values[slot.name].detach().contiguous()
@@ -112,6 +118,7 @@ def cut_of(
         shape = tuple(size if isinstance(size, int) else ("sym", 0) for size in value.shape)
         return TensorType(str(value.dtype).removeprefix("torch."), shape)
 
+    # the document of the partitions
     calls = sum(node.op == "call_function" for node in lowered.graph.nodes)
     part = Partition(
         "model",
@@ -123,6 +130,7 @@ def cut_of(
         tuple(range(calls)),
     )
     partitions = Partitions((part,), tuple(f"model:{k}" for k in range(len(part.outputs))))
+    # the points of the comparison
     is_dynamic = any("b" in shape for shape, _ in inputs)
     sizes = [(size,) for size in SIZES] if is_dynamic else [()]
     points = tuple(Point(0, f"random {k}", size, 100 + k, zeros=k == 2) for k, size in enumerate(sizes))
@@ -142,13 +150,13 @@ def cut_of(
         ),
         tolerances=tolerances("onnxruntime"),
     )
-    return Cut(job, blobs, program, lowered, graph)
+    return Subject(job, blobs, program, lowered, graph)
 
 
 @pytest.fixture(scope="session")
-def mlp() -> Cut:
+def mlp() -> Subject:
     """A model with two linear layers and a normalization."""
     torch.manual_seed(0)
-    return cut_of(
+    return subject_of(
         nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4)).eval(), [(("b", 8), "float32")]
     )

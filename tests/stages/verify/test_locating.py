@@ -102,7 +102,7 @@ def test_a_call_without_a_node_extends_the_located_range(deep: Subject) -> None:
     tanh = [index for index, node in enumerate(calls) if "tanh" in str(node.target)]
     fewer = json.dumps([(name, call) for name, call in origins if call != tanh[1]]).encode()
     altered = deep.altered(rename("Tanh", "Sigmoid", 1))
-    altered = replace_job(altered, origins={deep.graph: altered.keep(fewer)})
+    altered = replace_job(altered, origins={deep.graph: altered.blobs.keep(fewer)})
     located = place(altered)
     assert (located.since.module, located.first.module) == ("1.1", "2.0")
 
@@ -120,7 +120,7 @@ def test_many_residual_blocks_without_nodes_are_searched_without_following_each_
     last = max(call for _, call in origins)
     only_tanh = json.dumps([(name, call) for name, call in origins if call == last]).encode()
     altered = subject.altered(rename("Tanh", "Sigmoid"))
-    located = place(replace_job(altered, origins={subject.graph: altered.keep(only_tanh)}))
+    located = place(replace_job(altered, origins={subject.graph: altered.blobs.keep(only_tanh)}))
     assert located.first.operator == "aten.tanh.default"
     assert located.since.operator == "aten.cos.default"
 

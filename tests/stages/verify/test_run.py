@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.stages.verify.conftest import FunctionModule, Subject, replace_job, subject_of
+from tests.stages.verify.conftest import Blobs, FunctionModule, Subject, replace_job, subject_of
 from trtbuild.core.model.spec import Precision
 from trtbuild.core.model.verification import TOLERANCES, Point, Runner, tolerances
 from trtbuild.core.partition.partitions import Partition, Partitions
@@ -281,9 +281,9 @@ def test_a_wrong_index_that_fails_in_the_next_partition_makes_the_whole_wrong() 
     second = subject_of(FunctionModule(lambda m, x: m.table(x), table=nn.Embedding(5, 3)), [((4,), "int64")])
     (first_part,), (second_part,) = first.partitions.partitions, second.partitions.partitions
     second_part = replace(second_part, name="rows", kind="torch", inputs=(("model:0", second_part.inputs[0][1]),))
-    blobs = {**first.blobs, **second.blobs}
+    blobs = Blobs(first.blobs | second.blobs)
     both = Subject(first.job, blobs, first.program, first.lowered, first.graph)
-    partitions = both.keep(Partitions((first_part, second_part), ("rows:0",)).to_bytes())
+    partitions = both.blobs.keep(Partitions((first_part, second_part), ("rows:0",)).to_bytes())
     programs = {**first.job.programs, **second.job.programs}
     both = replace_job(both, program="", partitions=partitions, programs=programs, weights=second.job.weights)
     right = verify(both.job, both.read, lambda *_: FromTorch(both, lambda value: value))

@@ -9,6 +9,7 @@ import hashlib
 import os
 import sys
 import textwrap
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from trtbuild.core.model.spec import Source
 from trtbuild.core.recipes.dependency import Dependency
@@ -133,8 +135,7 @@ def build(**kwargs):
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: Any) -> Path:
-    from safetensors.torch import save_file
-
+    """A project with all files of `READ` and `NOT_DEPENDENCIES`. The folder `elsewhere` is beside the project."""
     root = Path(os.path.realpath(tmp_path_factory.mktemp("discovery"))) / "project"
     for name in (
         "models",
@@ -149,12 +150,14 @@ def project(tmp_path_factory: Any) -> Path:
     ):
         (root / name).mkdir(parents=True)
     (root.parent / "elsewhere").mkdir()
+    # first, all files have the same text
     for name in [*READ, *NOT_DEPENDENCIES]:
         path = root / name
         if name == "outside.py":
             path = root.parent / "elsewhere" / name
         if name not in ("data/written.txt", "data/link.txt"):
             path.write_text("# text\n")
+    # code, and files of other formats
     (root / "models/net.py").write_text(textwrap.dedent(MODEL))
     (root / "models/layers.py").write_text(
         "import torch\nclass Scale(torch.nn.Module):\n    def __init__(self, n):\n        super().__init__()\n"
@@ -174,8 +177,6 @@ def project(tmp_path_factory: Any) -> Path:
     save_file({"a": torch.ones(2)}, data / "weights.safetensors")
     save_file({"a": torch.ones(2)}, data / "opened.safetensors")
     (data / "db.sqlite").write_bytes(b"")
-    import zipfile
-
     with zipfile.ZipFile(data / "zipped.zip", "w") as archive:
         archive.writestr("a", "b")
     (data / "link.txt").symlink_to("linked.txt")

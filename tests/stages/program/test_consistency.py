@@ -113,7 +113,7 @@ def test_the_checks_detect_a_dynamic_size_that_became_a_number(
 
 
 def test_without_the_checks_the_model_fails_at_one_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reshape has the number 2 instead of a size. So it fails for one row, in a comparison or when it is run first."""
+    """A reshape has the number 2 instead of a size. So the model fails for one row, in the build or in the comparison."""
     let_torch_replace_symbols(monkeypatch)
     disable_checks(monkeypatch)
     monkeypatch.setattr("trtbuild.driver.workers.handlers.compare_lowered", lambda *_: None)

@@ -1,4 +1,4 @@
-"""Random tensors in a range."""
+"""`draw_in_range` draws random tensors whose values are in a range."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_equal_seeds_give_equal_values() -> None:
     assert not torch.equal(draw("int64", (0, 1000), seed=1), draw("int64", (0, 1000), seed=2))
 
 
-def test_scalars_and_empty_tensors() -> None:
+def test_scalars_and_empty_tensors_can_be_drawn() -> None:
     generator = torch.Generator().manual_seed(0)
     assert draw_in_range(torch.int64, (), (4, 4), generator).item() == 4
     assert draw_in_range(torch.float32, (0, 3), (0.0, 1.0), generator).shape == (0, 3)

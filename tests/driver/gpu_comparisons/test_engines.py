@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.stages.verify.conftest import Cut, cut_of, replace_job
+from tests.stages.verify.conftest import Subject, replace_job, subject_of
 from trtbuild.core.model.shapes import ShapePlan, Symbol, SymbolAxis
 from trtbuild.core.model.verification import tolerances
 from trtbuild.core.partition.partitions import Partition
@@ -44,10 +44,10 @@ class FakeMemory:
 class FakeEngines:
     """Fake engines: PyTorch computes with inputs of 11 bits, like TF32, and `spoil` changes the results."""
 
-    def __init__(self, cut: Cut, spoil: Any = lambda value: value) -> None:
+    def __init__(self, subject: Subject, spoil: Any = lambda value: value) -> None:
         self.memory = FakeMemory()
         self.calls: list[Call] = []
-        self._torch = TorchReference(cut.job.programs, Weights(cut.job.weights, cut.read), cut.read)
+        self._torch = TorchReference(subject.job.programs, Weights(subject.job.weights, subject.read), subject.read)
         self._spoil = spoil
 
     def part(self, partition: Partition, *, cuda_graphs: bool) -> Any:
@@ -67,34 +67,38 @@ PLAN = ShapePlan((Symbol("rows", 1, 8, 4, multiple_of=1),), ((SymbolAxis(0), 8),
 
 
 @pytest.fixture(scope="module")
-def cut() -> Cut:
+def subject() -> Subject:
     torch.manual_seed(0)
-    float32_cut = cut_of(nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4)).eval(), [(("b", 8), "float32")])
-    return replace_job(float32_cut, tolerances=tolerances("engine"))
+    float32_subject = subject_of(
+        nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4)).eval(), [(("b", 8), "float32")]
+    )
+    return replace_job(float32_subject, tolerances=tolerances("engine"))
 
 
-def test_an_engine_with_the_rounding_of_a_gpu_is_right(cut: Cut) -> None:
-    engines = FakeEngines(cut)
-    report = verify(cut.job, cut.read, lambda *_: EngineRunner(engines, PLAN))
+def test_an_engine_with_the_rounding_of_a_gpu_is_right(subject: Subject) -> None:
+    engines = FakeEngines(subject)
+    report = verify(subject.job, subject.read, lambda *_: EngineRunner(engines, PLAN))
     (part,) = report.partitions
     assert (report.runner, part.status) == ("engine", "right") and 1e-5 < part.error <= 1e-3
     assert [(call.profile, call.sizes, call.stream) for call in engines.calls] == [
-        (point.profile, point.sizes, 7) for point in cut.job.points
+        (point.profile, point.sizes, 7) for point in subject.job.points
     ]
-    assert engines.memory.calls == ["on device", "run", "synchronize 7"] * len(cut.job.points)
+    assert engines.memory.calls == ["on device", "run", "synchronize 7"] * len(subject.job.points)
 
 
-def test_a_wrong_engine_is_reported(cut: Cut) -> None:
-    report = verify(cut.job, cut.read, lambda *_: EngineRunner(FakeEngines(cut, lambda value: value + 0.1), PLAN))
+def test_a_wrong_engine_is_reported(subject: Subject) -> None:
+    report = verify(
+        subject.job, subject.read, lambda *_: EngineRunner(FakeEngines(subject, lambda value: value + 0.1), PLAN)
+    )
     (part,) = report.partitions
     assert part.status == report.whole.status == "wrong"
     assert part.place is None  # no operator is wrong: the conversion itself is right
 
 
-def test_an_engine_that_fails_is_wrong_with_the_message_of_tensorrt(cut: Cut) -> None:
+def test_an_engine_that_fails_is_wrong_with_the_message_of_tensorrt(subject: Subject) -> None:
     def refuse(_: Any) -> Any:
         raise EngineError("enqueueV3: Error Code 3")
 
-    report = verify(cut.job, cut.read, lambda *_: EngineRunner(FakeEngines(cut, refuse), PLAN))
+    report = verify(subject.job, subject.read, lambda *_: EngineRunner(FakeEngines(subject, refuse), PLAN))
     assert report.partitions[0].text == "the engine fails: enqueueV3: Error Code 3"
     assert report.partitions[0].status == "wrong"

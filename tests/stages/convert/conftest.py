@@ -25,7 +25,7 @@ SIZES = {"min": {"b": 1, "s": 2}, "opt": {"b": 3, "s": 5}, "max": {"b": 8, "s": 
 
 
 class Module(nn.Module):
-    """A module that calls a function with itself and its inputs. It has submodules, parameters and buffers."""
+    """A module that calls a function with itself and its inputs. Its `members` are submodules, and tensors as buffers."""
 
     def __init__(self, function: Callable[..., Any], /, **members: Any) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Module(nn.Module):
 
 @dataclass(frozen=True)
 class Case:
-    """A model. `inputs` are (shape, kind): ``b`` and ``s`` are dynamic sizes, and a kind is a dtype or ``below10``."""
+    """A model. `inputs` are (shape, kind). ``b`` and ``s`` are dynamic sizes. A kind is a dtype or ``below10``."""
 
     build: Callable[[], nn.Module]
     inputs: tuple[tuple[tuple[int | str, ...], str], ...]
@@ -68,6 +68,7 @@ class LoweredCase:
     slots: tuple[WeightSlot, ...]
 
     def tensors(self, at: str) -> list[torch.Tensor]:
+        """Random inputs with the sizes `SIZES[at]`."""
         torch.manual_seed(7)
         return [_tensor(shape, kind, SIZES[at]) for shape, kind in self.case.inputs]
 
@@ -77,6 +78,7 @@ class LoweredCase:
         return [result] if isinstance(result, torch.Tensor) else list(result)
 
     def weights(self) -> dict[str, np.ndarray]:
+        """The values by their names in a conversion: ``w0``, ``w1``."""
         values = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
         return {f"w{index}": values[slot.name].detach().numpy() for index, slot in enumerate(self.slots)}
 
@@ -93,15 +95,18 @@ def lower_case(case: Case) -> LoweredCase:
     dims = {"b": Dim("b", min=1, max=8), "s": Dim("s", min=2, max=16)}
     shapes = [{axis: dims[n] for axis, n in enumerate(shape) if isinstance(n, str)} for shape, _ in case.inputs]
     example = tuple(_tensor(shape, kind, SIZES["opt"]) for shape, kind in case.inputs)
-    wrapped = (tuple(shapes),) if isinstance(module, Module) else tuple(shapes)
+    # torch.export counts *args as one argument
+    dynamic_shapes = (tuple(shapes),) if isinstance(module, Module) else tuple(shapes)
     with torch.no_grad():
-        exported = export(module, example, dynamic_shapes=wrapped).run_decompositions(decomposition_table())
+        exported = export(module, example, dynamic_shapes=dynamic_shapes).run_decompositions(decomposition_table())
     program, slots = functional(exported)
     return LoweredCase(case, module, program, slots)
 
 
-def _function_case(function: Callable[..., Any], *inputs: tuple[tuple[int | str, ...], str], **members: Any) -> Case:
-    tolerance = members.pop("tolerance", 2e-5)
+def _function_case(
+    function: Callable[..., Any], *inputs: tuple[tuple[int | str, ...], str], tolerance: float = 2e-5, **members: Any
+) -> Case:
+    """A case with a `Module`. A member is a module, a tensor, or a function that creates one."""
 
     def build() -> nn.Module:
         created = {name: member() if callable(member) else member for name, member in members.items()}
@@ -244,6 +249,7 @@ def converted() -> Callable[..., Conversion]:
 
 @pytest.fixture(scope="session")
 def onnxruntime_run() -> Callable[..., list[np.ndarray]]:
+    """The function `run`."""
     return run
 
 

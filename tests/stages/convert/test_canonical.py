@@ -8,31 +8,47 @@ from onnx import helper as h
 
 from trtbuild.stages.convert.canonical import ORIGIN_KEY, canonical_model
 
+#: The first inputs of a model are its weights: here w and an unused one.
+WEIGHTS = 2
+
 
 def _model(prefix: str, *, doc: str = "", swap: bool = False) -> onnx.ModelProto:
-    def n(name: str) -> str:
+    """``b = concat(x @ w, c)``. The outputs are b, b again, the input x and the weight w."""
+
+    def prefixed(name: str) -> str:
         return f"{prefix}{name}"
 
-    first = h.make_node("MatMul", [n("x"), n("w")], [n("a")], name=n("first"), doc_string=doc)
+    first = h.make_node(
+        "MatMul", [prefixed("x"), prefixed("w")], [prefixed("a")], name=prefixed("first"), doc_string=doc
+    )
     first.metadata_props.add(key=ORIGIN_KEY, value="4")
     first.metadata_props.add(key="path", value=doc)
-    second = h.make_node("Concat", [n("c"), n("a")] if swap else [n("a"), n("c")], [n("b")], axis=0, name=n("second"))
+    second = h.make_node(
+        "Concat",
+        [prefixed("c"), prefixed("a")] if swap else [prefixed("a"), prefixed("c")],
+        [prefixed("b")],
+        axis=0,
+        name=prefixed("second"),
+    )
     size = [f"{prefix}s", 4]
     graph = h.make_graph(
         [first, second],
-        n("graph"),
+        prefixed("graph"),
         [
-            h.make_tensor_value_info(n("w"), TensorProto.FLOAT, [4, 4]),
-            h.make_tensor_value_info(n("unused"), TensorProto.FLOAT, [2]),
-            h.make_tensor_value_info(n("x"), TensorProto.FLOAT, size),
+            h.make_tensor_value_info(prefixed("w"), TensorProto.FLOAT, [4, 4]),
+            h.make_tensor_value_info(prefixed("unused"), TensorProto.FLOAT, [2]),
+            h.make_tensor_value_info(prefixed("x"), TensorProto.FLOAT, size),
         ],
-        [h.make_tensor_value_info(name, TensorProto.FLOAT, size) for name in (n("b"), n("b"), n("x"), n("w"))],
         [
-            h.make_tensor(n("dead"), TensorProto.FLOAT, [1], [1.0]),
-            h.make_tensor(n("c"), TensorProto.FLOAT, [1, 4], [1.0, 2.0, 3.0, 4.0]),
+            h.make_tensor_value_info(name, TensorProto.FLOAT, size)
+            for name in (prefixed("b"), prefixed("b"), prefixed("x"), prefixed("w"))
+        ],
+        [
+            h.make_tensor(prefixed("dead"), TensorProto.FLOAT, [1], [1.0]),
+            h.make_tensor(prefixed("c"), TensorProto.FLOAT, [1, 4], [1.0, 2.0, 3.0, 4.0]),
         ],
         doc_string=doc,
-        value_info=[h.make_tensor_value_info(n("a"), TensorProto.FLOAT, size)],
+        value_info=[h.make_tensor_value_info(prefixed("a"), TensorProto.FLOAT, size)],
     )
     model = h.make_model(graph, producer_name=doc, opset_imports=[h.make_opsetid("", 20)])
     model.metadata_props.add(key="where", value=doc)
@@ -40,17 +56,17 @@ def _model(prefix: str, *, doc: str = "", swap: bool = False) -> onnx.ModelProto
 
 
 def test_names_documentation_metadata_and_unused_constants_have_no_effect() -> None:
-    first, _ = canonical_model(_model("p_"), 2, 20)
-    second, _ = canonical_model(_model("q.", doc="/home/somebody/model.py"), 2, 20)
+    first, _ = canonical_model(_model("p_"), WEIGHTS, 20)
+    second, _ = canonical_model(_model("q.", doc="/home/somebody/model.py"), WEIGHTS, 20)
     assert first.SerializeToString(deterministic=True) == second.SerializeToString(deterministic=True)
 
 
 def test_another_operand_order_gives_other_bytes() -> None:
-    assert canonical_model(_model("p_"), 2, 20)[0] != canonical_model(_model("p_", swap=True), 2, 20)[0]
+    assert canonical_model(_model("p_"), WEIGHTS, 20)[0] != canonical_model(_model("p_", swap=True), WEIGHTS, 20)[0]
 
 
 def test_every_output_is_the_output_of_a_separate_node() -> None:
-    model, origins = canonical_model(_model("p_"), 2, 20)
+    model, origins = canonical_model(_model("p_"), WEIGHTS, 20)
     graph = model.graph
     assert [value.name for value in graph.output] == ["o0", "o1", "o2", "o3"]
     assert [(n.op_type, list(n.input), list(n.output)) for n in graph.node] == [
@@ -64,7 +80,7 @@ def test_every_output_is_the_output_of_a_separate_node() -> None:
 
 
 def test_weights_keep_their_numbers_and_unused_weights_are_absent() -> None:
-    model, _ = canonical_model(_model("p_"), 2, 20)
+    model, _ = canonical_model(_model("p_"), WEIGHTS, 20)
     assert [tensor.name for tensor in model.graph.initializer] == ["w0", "c0"]
     weight = model.graph.initializer[0]
     assert (list(weight.dims), weight.data_type, weight.data_location) == (
@@ -76,8 +92,8 @@ def test_weights_keep_their_numbers_and_unused_weights_are_absent() -> None:
     assert [value.name for value in model.graph.input] == ["i0"]
 
 
-def test_canonical_does_not_change_its_input() -> None:
+def test_canonical_model_does_not_change_its_argument() -> None:
     model = _model("p_")
     before = model.SerializeToString(deterministic=True)
-    canonical_model(model, 2, 20)
+    canonical_model(model, WEIGHTS, 20)
     assert model.SerializeToString(deterministic=True) == before

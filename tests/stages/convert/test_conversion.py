@@ -76,7 +76,7 @@ def test_names_are_canonical_and_the_model_has_no_metadata(case: str, lowered_ca
     assert [(entry.domain, entry.version) for entry in proto.opset_import] == [("", 20)]
 
 
-def test_origins_name_the_call_of_every_node(case: str, lowered_case: Any, converted: Any) -> None:
+def test_every_node_except_identities_has_an_origin(case: str, lowered_case: Any, converted: Any) -> None:
     conversion = converted(case)
     calls = [node for node in lowered_case(case).program.graph.nodes if node.op == "call_function"]
     names = {node.name for node in onnx.ModelProto.FromString(conversion.model).graph.node}
@@ -131,18 +131,17 @@ class Renamed(nn.Module):
         return self.val_3(other)
 
 
-def test_zero_and_random_weights_give_the_same_correct_bytes(lowered: Any, onnxruntime_run: Any) -> None:
-    zero, x = Mlp(), torch.randn(3, 8)
+def test_zero_and_random_weights_give_the_same_bytes_and_the_right_results(lowered: Any, onnxruntime_run: Any) -> None:
+    zero, random, x = Mlp(), Mlp(), torch.randn(3, 8)
     for parameter in zero.parameters():
         nn.init.zeros_(parameter)
-    random = Mlp()
-    models = []
-    for module in (zero, random):
-        program, slots = lowered(module, (x,), ({0: Dim("b", min=1, max=8)},))
-        models.append(convert(program, 20).model)
-    assert models[0] == models[1]
+    dims = ({0: Dim("b", min=1, max=8)},)
+    zero_program, _ = lowered(zero, (x,), dims)
+    random_program, slots = lowered(random, (x,), dims)
+    model = convert(zero_program, 20).model
+    assert model == convert(random_program, 20).model
     weights = {f"w{k}": random.state_dict()[slot.name].numpy() for k, slot in enumerate(slots)}
-    (result,) = onnxruntime_run(models[0], weights, [x])
+    (result,) = onnxruntime_run(model, weights, [x])
     np.testing.assert_allclose(result, random(x).detach().numpy(), atol=1e-5)
 
 
@@ -153,13 +152,13 @@ def test_names_of_modules_inputs_and_dims_and_the_example_have_no_effect(lowered
 
 
 def test_dims_are_named_by_position_not_by_torchs_names(lowered: Any) -> None:
-    def build(first: str, second: str) -> bytes:
+    def converted_model(first: str, second: str) -> bytes:
         dims = {0: Dim(first, min=1, max=8), 1: Dim(second, min=2, max=16)}
         program, _ = lowered(nn.Linear(8, 8), (torch.randn(3, 5, 8),), (dims,))
         return convert(program, 20).model
 
-    assert build("a", "b") == build("z", "c")
-    shape = onnx.ModelProto.FromString(build("a", "b")).graph.input[0].type.tensor_type.shape
+    assert converted_model("a", "b") == converted_model("z", "c")
+    shape = onnx.ModelProto.FromString(converted_model("a", "b")).graph.input[0].type.tensor_type.shape
     assert [size.dim_param for size in shape.dim] == ["d0", "d1", ""]
 
 

@@ -16,6 +16,7 @@ X = np.arange(24, dtype=np.float32).reshape(2, 12) - 7
 
 
 def _model(*nodes: onnx.NodeProto, outputs: int = 1, **constants: np.ndarray) -> onnx.ModelProto:
+    """A model of opset 18. The origins of its nodes are the calls 3, 4, …"""
     for index, node in enumerate(nodes):
         node.metadata_props.add(key="trtbuild.origin", value=str(index + 3))
     graph = h.make_graph(
@@ -58,12 +59,12 @@ def _run(model: onnx.ModelProto) -> list[np.ndarray]:
     ],
     ids=lambda model: str(model.graph.node[0].op_type) + str(len(model.graph.node[0].input)),
 )
-def test_equals_opset_18(model: onnx.ModelProto) -> None:
+def test_a_lowered_model_gives_the_results_of_the_model_in_opset_18(model: onnx.ModelProto) -> None:
     lowered = lower_opset(model, 17)
     assert lowered.opset_import[0].version == 17
     for result, expected in zip(_run(lowered), _run(model), strict=True):
         np.testing.assert_array_equal(result, expected)
-    assert lowered.graph.node[0].metadata_props[0].value == "3"
+    assert lowered.graph.node[0].metadata_props[0].value == "3"  # its origin
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,7 @@ def test_equals_opset_18(model: onnx.ModelProto) -> None:
     ],
     ids=lambda model: str(model.graph.node[0].op_type) + str(len(model.graph.node[0].attribute)),
 )
-def test_rejects_operators_that_are_new_in_18_and_names_their_call(model: onnx.ModelProto) -> None:
+def test_rejects_operators_without_a_form_in_opset_17_and_names_their_call(model: onnx.ModelProto) -> None:
     with pytest.raises(
         ConversionRefused, match=f"{model.graph.node[0].op_type} has no form in ONNX opset 17"
     ) as refused:

@@ -1,4 +1,4 @@
-"""A node that the parser refuses leads back to the call that the node was converted from."""
+"""If the parser refuses a node, the origins of the conversion name the call of this node in the program."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _REFUSED = {
 
 
 @pytest.mark.parametrize("operator", _REFUSED)
-def test_a_refused_node_leads_to_its_call(operator: str, lowered: Any) -> None:
+def test_the_origin_of_a_refused_node_is_its_call(operator: str, lowered: Any) -> None:
     program, _ = lowered(Calls(_REFUSED[operator]), (torch.randn(3, 4, 4),), ({0: Dim("b", min=1, max=8)},))
     conversion = convert(program, 20)
     refusal = Parser("tensorrt-rtx").find_refusal(conversion.model)

@@ -18,6 +18,7 @@ from trtbuild.stages.program.functional import Program
 
 
 def program(body: str, dtype: str = "float32") -> Program:
+    """The program of the only partition of a model whose result is the expression `body`."""
     built = build(Case(module_from_text([], body, 1), [(dtype, [(2, 3, 8), 4])]))
     (part,) = built.partitions.partitions
     return Program.from_bytes(built.store.get_bytes(built.programs[part.graph]))
@@ -87,18 +88,9 @@ def test_complex_numbers_do_not_cross_the_border_of_an_engine() -> None:
 
 
 def test_the_sum_of_a_float16_tensor_is_float16(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = onnx.ModelProto.FromString(convert(program("x0.sum(1)", "float16"), 20).model)
+    summed = program("x0.sum(1)", "float16")
+    model = onnx.ModelProto.FromString(convert(summed, 20).model)
     assert model.graph.output[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT16
-    monkeypatch.setattr(
-        conversion, "_name_outputs", lambda _: None
-    )  # without this function the output would be float32
+    monkeypatch.setattr(conversion, "_name_outputs", lambda _: None)  # without this function the output is float32
     with pytest.raises(ConversionRefused, match="gives float"):
-        convert(program_of_sum(), 20)
-
-
-def program_of_sum() -> Program:
-    built = build(
-        Case(module_from_text([], "x0.sum(1)", 1), [("float16", [(2, 3, 8), 4])], torch_executed_ops=("aten.sum",))
-    )
-    (part,) = built.partitions.partitions
-    return Program.from_bytes(built.store.get_bytes(built.programs[part.graph]))
+        convert(summed, 20)

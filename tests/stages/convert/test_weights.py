@@ -1,4 +1,4 @@
-"""Weights that are inserted into an ONNX model."""
+"""Weights are inserted into an ONNX model, or written to a data file beside it."""
 
 from __future__ import annotations
 
@@ -58,15 +58,15 @@ def test_a_data_file_has_the_weights_at_the_offsets_in_the_model(
             file.write(piece)
     assert [offset % 4096 for offset, _ in contents] == [0] * len(weights) and len(weights) > 1
     onnx.checker.check_model(str(tmp_path / "linear.onnx"), full_check=True)
-    read = onnx.load(tmp_path / "linear.onnx")  # with the data
-    arrays = {tensor.name: onnx.numpy_helper.to_array(tensor).tobytes() for tensor in read.graph.initializer}
+    loaded = onnx.load(tmp_path / "linear.onnx")  # with the data file
+    arrays = {tensor.name: onnx.numpy_helper.to_array(tensor).tobytes() for tensor in loaded.graph.initializer}
     assert {name: arrays[name] for name in weights} == weights
     with pytest.raises(ValueError, match="w0 has 128 bytes; 4 were given"):
         with_data_file(model, {**weights, "w0": b"abcd"}, "linear.onnx.data")
 
 
 def test_a_data_file_may_have_more_than_2_gib(lowered_case: Any, converted: Any) -> None:
-    """The weights are of a sparse mapping: they take no memory."""
+    """Both weights are one anonymous memory mapping of zeros, which takes no memory because nothing reads it."""
     proto = onnx.ModelProto.FromString(converted("linear").model)
     for tensor in proto.graph.initializer:
         tensor.ClearField("dims")

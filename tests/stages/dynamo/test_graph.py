@@ -1,4 +1,4 @@
-"""Reads graphs of dynamo (weights, sizes, ranges, outputs) and creates a module from a graph."""
+"""`read_graph` reads weights, sizes, ranges and outputs of dynamo's graphs. `convert_to_module` creates a module."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from trtbuild.stages.dynamo.rewriting import convert_to_module
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
+    """Let dynamo forget earlier compilations, and run without autograd."""
     torch._dynamo.reset()
     with torch.no_grad():
         yield
@@ -37,6 +38,16 @@ def captured(function: Callable[..., Any], *args: Any) -> tuple[CapturedGraph, S
     return content, arguments
 
 
+def recording_backend(graphs: list[CapturedGraph]) -> Callable[..., Any]:
+    """A backend of torch.compile that appends each captured graph to `graphs`."""
+
+    def backend(graph: torch.fx.GraphModule, _: Any) -> Any:
+        graphs.append(read_graph(graph))
+        return graph.forward
+
+    return backend
+
+
 class Net(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -49,6 +60,7 @@ class Net(torch.nn.Module):
 
 
 def rows(low: int = 2, high: int = 8) -> torch.Tensor:
+    """A tensor [5, 4] whose first axis is marked as dynamic, with a range."""
     x = torch.randn(5, 4)
     torch._dynamo.mark_dynamic(x, 0, min=low, max=high)
     return x
@@ -70,7 +82,7 @@ def test_parameters_and_buffers_are_weights_under_their_names() -> None:
 def test_a_marked_dim_has_its_range(low: int) -> None:
     graph, arguments = captured(Net().eval(), rows(low))
     (dim,) = graph.dims
-    # (input, axis, unit)
+    # `at` has (input, axis, unit) for each place of the dim
     assert (dim.low, dim.high, dim.marked_low, dim.at) == (max(2, low), 8, low, ((0, 0, 1),))
     assert graph.open_symbols == ()
     assert graph.sizes(arguments) == {dim.symbol: 5}
@@ -93,8 +105,8 @@ def test_a_dim_without_a_bound_and_an_integer_are_open() -> None:
     assert [dim.high for dim in graph.dims] == [None]
     assert len(graph.open_symbols) == 1
     torch._dynamo.reset()
-    function = torch.compile(lambda x, k: x * k, backend=lambda g, _: graphs.append(read_graph(g)) or g.forward)
     graphs: list[CapturedGraph] = []
+    function = torch.compile(lambda x, k: x * k, backend=recording_backend(graphs))
     for number in (2, 3):  # with the second number, dynamo makes the integer dynamic
         function(torch.ones(2, 2), number)
     assert [len(graph.open_symbols) for graph in graphs] == [0, 1]
@@ -142,12 +154,8 @@ def test_rejects_graphs_without_tensors() -> None:
 def test_a_size_that_a_layer_fixes_is_static_in_a_dynamic_graph() -> None:
     """With ``torch.compile(dynamic=True)`` the features of a Linear start as a symbol. The weight fixes the symbol."""
     graphs: list[CapturedGraph] = []
-
-    def backend(graph: torch.fx.GraphModule, _: Any) -> Any:
-        graphs.append(read_graph(graph))
-        return graph.forward
-
-    torch.compile(torch.nn.Linear(4, 3).eval(), backend=backend, dynamic=True)(torch.randn(5, 4))
+    compiled = torch.compile(torch.nn.Linear(4, 3).eval(), backend=recording_backend(graphs), dynamic=True)
+    compiled(torch.randn(5, 4))
     (content,) = graphs
     (entry,) = content.tensors
     assert entry.shape[1] == 4 and isinstance(entry.shape[1], int)
@@ -174,5 +182,6 @@ def test_nested_graphs_compute_on_the_cpu() -> None:
 
 
 def _devices(module: Any) -> set[str]:
+    """The types of the devices among the arguments of a graph's nodes."""
     values = [value for node in module.graph.nodes for value in (*node.args, *node.kwargs.values())]
     return {value.type for value in values if isinstance(value, torch.device)}

@@ -1,4 +1,4 @@
-"""An ONNX model between the steps: the parts that count as its graph, and its form for older opsets."""
+"""ONNX models between the steps: the text of the graph, conversions to older opsets, and partitions."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ def blob(nodes: list[onnx.NodeProto], opset: int, *, size: str = "n") -> bytes:
 
 
 def product(name: str = "product") -> list[onnx.NodeProto]:
+    """The nodes of ``y = relu(x) @ w``. `name` is that of the product."""
     return [h.make_node("Relu", ["x"], ["r"]), h.make_node("MatMul", ["r", "w"], ["y"], name=name)]
 
 
@@ -51,16 +52,16 @@ def test_a_model_whose_opset_is_old_enough_is_not_changed() -> None:
     assert np.array_equal(run(converted, x), x @ WEIGHT)
 
 
-@pytest.mark.parametrize(("opset", "wanted"), [(18, 17), (20, 17), (24, 20)])
-def test_a_newer_model_is_converted_to_the_wanted_opset(opset: int, wanted: int) -> None:
+@pytest.mark.parametrize(("opset", "target"), [(18, 17), (20, 17), (24, 20)])
+def test_a_newer_model_is_converted_to_the_target_opset(opset: int, target: int) -> None:
     nodes = [
         h.make_node("Relu", ["x"], ["r"]),
         h.make_node("ReduceMax", ["r", "axes"], ["m"], keepdims=1),
         h.make_node("Sub", ["r", "m"], ["d"]),
         h.make_node("MatMul", ["d", "w"], ["y"]),
     ]
-    converted, calls = onnx_model.convert_to_opset(blob(nodes, opset), wanted)
-    assert onnx.ModelProto.FromString(converted).opset_import[0].version == wanted
+    converted, calls = onnx_model.convert_to_opset(blob(nodes, opset), target)
+    assert onnx.ModelProto.FromString(converted).opset_import[0].version == target
     assert calls == (0, 1, 2, 3)
     x = np.random.default_rng(0).random((3, 4)).astype(np.float32)
     assert np.allclose(run(converted, x), (x - x.max(0)) @ WEIGHT, rtol=1e-5, atol=1e-5)
@@ -110,18 +111,18 @@ def test_rejects_a_scatter_reduction_that_old_parsers_do_not_support() -> None:
 
 
 def test_a_conversion_that_changes_the_model_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    convert, changed = onnx.version_converter.convert_version, []
+    convert, wrong_models = onnx.version_converter.convert_version, []
 
     def wrong(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
         converted = convert(model, opset)
         converted.graph.node[0].op_type = "Tanh"
-        changed.append(converted)
+        wrong_models.append(converted)
         return converted
 
     monkeypatch.setattr(onnx.version_converter, "convert_version", wrong)
     with pytest.raises(ConversionRefused, match=r"converter to opset 17 changes the model: output 0 has a relative"):
         onnx_model.convert_to_opset(blob(product(), 20), 17)
-    assert changed
+    assert wrong_models
 
 
 def test_the_text_of_the_graph_has_no_names_of_the_user() -> None:
@@ -131,8 +132,9 @@ def test_the_text_of_the_graph_has_no_names_of_the_user() -> None:
     assert onnx_model.node_names(blob(product("renamed"), 17))[1] == ("renamed", "MatMul", "")
 
 
-def partition(answer: object, nodes: list[onnx.NodeProto] | None = None) -> ModelPartition:
-    return HANDLERS["onnx"].make_partition(blob(nodes or product(), 17), 20, lambda model: answer)  # type: ignore[arg-type, return-value]
+def partition(refusal: object) -> ModelPartition:
+    """Partition a model. `refusal` is the answer of the parser; None if the parser accepts the model."""
+    return HANDLERS["onnx"].make_partition(blob(product(), 17), 20, lambda model: refusal)  # type: ignore[arg-type, return-value]
 
 
 def test_the_whole_model_is_one_partition() -> None:

@@ -31,12 +31,14 @@ class ExportedModel:
     inputs: tuple[torch.Tensor, ...]
 
     def eager(self) -> list[torch.Tensor]:
+        """The tensors that the module returns."""
         with torch.no_grad():
             result = self.module(*self.inputs)
         values = result if isinstance(result, tuple | list) else getattr(result, "to_tuple", lambda: (result,))()
         return [value for value in values if isinstance(value, torch.Tensor)]
 
     def run(self, program: Program) -> list[torch.Tensor]:
+        """The outputs of a program that has the weights of the module."""
         weights = {**dict(self.module.named_parameters(remove_duplicate=False)), **dict(self.module.named_buffers())}
         with torch.no_grad():
             result = program.exported.module()(*(weights[slot.name] for slot in self.slots), *self.inputs)
@@ -177,7 +179,7 @@ _ROWS = {0: _B, 1: _S}
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[int, int], tuple[torch.Tensor, ...]], Any]] = {
     "mlp": (Mlp, lambda b, s: (torch.randn(b, 8),), ({0: _B},)),
     "conv": (ConvNet, lambda b, s: (torch.randn(b, 3, 16, 16),), ({0: _B},)),
-    "by_hand": (ManualAttention, _attention, (_ROWS,) * 4),
+    "manual_attention": (ManualAttention, _attention, (_ROWS,) * 4),
     "sdpa": (Sdpa, lambda b, s: tuple(torch.randn(b, 2, s, 8) for _ in range(3)), ({0: _B, 2: _S},) * 3),
     "rms_norm": (RmsNorm, lambda b, s: (torch.randn(b, s, 16),), (_ROWS,)),
     "pre_norm": (lambda: Encoder(True), lambda b, s: (torch.randn(b, 5, 16),), ({0: _B},)),
@@ -190,6 +192,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[int, int], tuple[torc
 
 @pytest.fixture(scope="session")
 def table() -> Mapping[Any, Callable[..., Any]]:
+    """The decompositions that the lower step applies."""
     return decomposition_table()
 
 
@@ -197,7 +200,7 @@ def trace(
     module: nn.Module, inputs: tuple[torch.Tensor, ...], shapes: Any = None, example: Any = None
 ) -> ExportedModel:
     exported = export(module.eval(), example or inputs, dynamic_shapes=shapes)
-    if any("_." in str(node.target) for node in exported.graph.nodes):
+    if any("_." in str(node.target) for node in exported.graph.nodes):  # an in-place operator, such as mul_.Tensor
         exported = exported.run_decompositions({})  # the trace step does this with all programs
     program, slots = functional(exported)
     lifted = {spec.target for spec in program.exported.graph_signature.input_specs if spec.target is not None}

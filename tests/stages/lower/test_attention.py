@@ -28,12 +28,14 @@ class Attention(nn.Module):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, **self.kwargs)
 
 
-def _qkv(heads: int = 2) -> tuple[torch.Tensor, ...]:
+def _qkv(group_size: int = 1) -> tuple[torch.Tensor, ...]:
+    """Queries, keys and values. `group_size` heads of the queries share a head of the keys and values."""
     torch.manual_seed(3)
-    return torch.randn(3, 2 * heads, 5, 8) * 3, torch.randn(3, 2, 5, 8) * 3, torch.randn(3, 2, 5, 8)
+    return torch.randn(3, 2 * group_size, 5, 8) * 3, torch.randn(3, 2, 5, 8) * 3, torch.randn(3, 2, 5, 8)
 
 
 def _mask(kind: str) -> torch.Tensor:
+    """A boolean mask (kind ``bool``), or a mask that adds -inf, the minimum of float32, or another negative number."""
     allowed = torch.ones(3, 1, 5, 5, dtype=torch.bool)
     allowed[0, :, :, 3:] = False
     allowed[1] = False  # every row is masked entirely
@@ -44,7 +46,7 @@ def _mask(kind: str) -> torch.Tensor:
     return torch.zeros(3, 1, 5, 5).masked_fill(~allowed, value)
 
 
-def _onnx(model: bytes, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
+def _run_onnx(model: bytes, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
     session = onnxruntime.InferenceSession(model)
     feeds = {i.name: value.numpy() for i, value in zip(session.get_inputs(), inputs, strict=True)}
     return torch.from_numpy(np.asarray(session.run(None, feeds)[0]))
@@ -58,21 +60,22 @@ def _assert_close(result: torch.Tensor, expected: torch.Tensor, precision: str) 
 @pytest.mark.parametrize("precision", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("kinds", [("bool",), ("inf", "min", "large", "small")])
 def test_rows_that_are_masked_entirely_equal_eager(lower_module: Any, kinds: tuple[str, ...], precision: str) -> None:
-    inputs = (*_qkv(1), _mask(kinds[0]))
+    inputs = (*_qkv(), _mask(kinds[0]))
     traced, program = lower_module(Attention(), inputs, precision, (*_DIMS, {2: _S, 3: _S}))
     model = None if precision == "bfloat16" else convert(program, 20).model  # onnxruntime has no bfloat16 on the CPU
     for kind in kinds:
         traced.inputs = (*inputs[:3], _mask(kind))
         expected = traced.eager()[0]
+        # PyTorch returns 0 for a row that False or -inf masks entirely, otherwise an average
         assert (expected[1] == 0).all() == (kind in ("bool", "inf"))
         _assert_close(traced.run(program)[0], expected, precision)
         if model is not None:
-            _assert_close(_onnx(model, traced.inputs), expected, precision)
+            _assert_close(_run_onnx(model, traced.inputs), expected, precision)
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 @pytest.mark.parametrize(
-    ("kwargs", "heads"),
+    ("kwargs", "group_size"),
     [
         ({"scale": 0.1}, 1),
         ({"scale": -0.1}, 1),
@@ -80,13 +83,13 @@ def test_rows_that_are_masked_entirely_equal_eager(lower_module: Any, kinds: tup
         ({"enable_gqa": True, "is_causal": True}, 2),
     ],
 )
-def test_causal_scaled_and_grouped_attention(
-    lower_module: Any, kwargs: dict[str, Any], heads: int, precision: str
+def test_causal_scaled_and_grouped_attention_equals_eager(
+    lower_module: Any, kwargs: dict[str, Any], group_size: int, precision: str
 ) -> None:
-    inputs = _qkv(heads)
+    inputs = _qkv(group_size)
     traced, program = lower_module(Attention(**kwargs), inputs, precision, _DIMS)
     _assert_close(traced.run(program)[0], traced.eager()[0], precision)
-    _assert_close(_onnx(convert(program, 20).model, inputs), traced.eager()[0], precision)
+    _assert_close(_run_onnx(convert(program, 20).model, inputs), traced.eager()[0], precision)
 
 
 def test_attention_without_a_mask_is_one_operator_in_float32_and_has_a_float32_softmax_in_half(
@@ -104,31 +107,33 @@ def test_attention_without_a_mask_is_one_operator_in_float32_and_has_a_float32_s
 
 
 def test_masked_attention_with_a_negative_scale_equals_eager(lower_module: Any) -> None:
-    inputs = (*_qkv(1), _mask("bool"))
+    inputs = (*_qkv(), _mask("bool"))
     traced, program = lower_module(Attention(scale=-0.1), inputs, "float32", (*_DIMS, {2: _S, 3: _S}))
-    _assert_close(_onnx(convert(program, 20).model, inputs), traced.eager()[0], "float32")
+    _assert_close(_run_onnx(convert(program, 20).model, inputs), traced.eager()[0], "float32")
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize(
-    ("kwargs", "mask"), [({"scale": -0.1}, None), ({}, "bool"), ({}, "inf"), ({}, "min"), ({"scale": -0.1}, "bool")]
+    ("kwargs", "mask_kind"),
+    [({"scale": -0.1}, None), ({}, "bool"), ({}, "inf"), ({}, "min"), ({"scale": -0.1}, "bool")],
 )
 def test_attention_of_other_types_in_the_module_equals_eager(
-    lower_module: Any, dtype: torch.dtype, kwargs: dict[str, Any], mask: str | None
+    lower_module: Any, dtype: torch.dtype, kwargs: dict[str, Any], mask_kind: str | None
 ) -> None:
     """The manifest's precision is float32: half and float64 are the types of the user's tensors."""
-    inputs = [value.to(dtype) for value in _qkv(1)]
-    if mask is not None:
-        value = _mask(mask)
-        lowest = max(torch.finfo(dtype).min, torch.finfo().min)
-        inputs.append(value if mask == "bool" else (value.clamp(min=lowest) if mask == "min" else value).to(dtype))
+    inputs = [value.to(dtype) for value in _qkv()]
+    if mask_kind is not None:
+        mask = _mask(mask_kind)
+        if mask_kind == "min" and dtype is not torch.float64:
+            mask = mask.clamp(min=torch.finfo(dtype).min)  # otherwise the cast would give -inf
+        inputs.append(mask if mask_kind == "bool" else mask.to(dtype))
     traced, program = lower_module(Attention(**kwargs), inputs, "float32", (*_DIMS, {2: _S, 3: _S})[: len(inputs)])
     (expected,), (result,) = traced.eager(), traced.run(program)
     assert result.dtype == dtype
     tolerance = {torch.float64: "float32"}.get(dtype, str(dtype).removeprefix("torch."))
     _assert_close(result, expected, tolerance)
     if dtype is not torch.bfloat16:
-        _assert_close(_onnx(convert(program, 20).model, tuple(inputs)), expected, tolerance)
+        _assert_close(_run_onnx(convert(program, 20).model, tuple(inputs)), expected, tolerance)
 
 
 class Branches(nn.Module):
@@ -144,7 +149,7 @@ class Branches(nn.Module):
 
 @pytest.mark.parametrize("kwargs", [{}, {"scale": -0.1}])
 def test_attention_in_a_nested_graph_equals_eager(lower_module: Any, kwargs: dict[str, Any]) -> None:
-    inputs = (*_qkv(1), _mask("bool"))
+    inputs = (*_qkv(), _mask("bool"))
     traced, program = lower_module(Branches(**kwargs), inputs, "float32")
     _assert_close(traced.run(program)[0], traced.eager()[0], "float32")
-    _assert_close(_onnx(convert(program, 20).model, inputs), traced.eager()[0], "float32")
+    _assert_close(_run_onnx(convert(program, 20).model, inputs), traced.eager()[0], "float32")

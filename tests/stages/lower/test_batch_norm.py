@@ -13,6 +13,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from onnx import TensorProto
 from torch import nn
 
 from trtbuild.stages.convert.conversion import convert
@@ -32,7 +33,7 @@ class Block(nn.Module):
         return self.head(self.norm(self.conv(x)).relu())
 
 
-class First(nn.Module):
+class NormOfInput(nn.Module):
     """A normalization of inputs that are too large for half."""
 
     def __init__(self) -> None:
@@ -44,7 +45,7 @@ class First(nn.Module):
         return self.lin(self.norm(x))
 
 
-class Last(nn.Module):
+class NormBeforeSoftmax(nn.Module):
     """A normalization whose only reader computes in float32."""
 
     def __init__(self) -> None:
@@ -80,18 +81,18 @@ def test_after_a_convolution_the_norm_is_half_and_its_parameters_are_float32(
 
 def test_a_norm_of_an_input_is_computed_in_float32(lower_module: Callable[..., Any]) -> None:
     inputs = [torch.randn(4, 8) * 1e6]  # beyond float16
-    traced, program = lower_module(First(), inputs, "float16")
+    traced, program = lower_module(NormOfInput(), inputs, "float16")
     assert dtypes(norm_of(program)) == (torch.float32, torch.float32, {torch.float32})
     result, expected = traced.run(program)[0], traced.eager()[0]
     assert result.isfinite().all() and (result - expected).abs().max() / expected.abs().max() < 5e-3
 
 
 def test_a_norm_with_only_float32_readers_is_float32(lower_module: Callable[..., Any]) -> None:
-    _, program = lower_module(Last(), [torch.randn(4, 8)], "float16")
+    _, program = lower_module(NormBeforeSoftmax(), [torch.randn(4, 8)], "float16")
     assert dtypes(norm_of(program))[0] is torch.float32
 
 
-@pytest.mark.parametrize(("affine", "input_type"), [(True, 10), (False, 1)])
+@pytest.mark.parametrize(("affine", "input_type"), [(True, TensorProto.FLOAT16), (False, TensorProto.FLOAT)])
 @pytest.mark.parametrize("opset", [17, 20])
 def test_the_norm_has_the_same_dtypes_in_onnx(
     lower_module: Callable[..., Any], affine: bool, input_type: int, opset: int
@@ -106,9 +107,10 @@ def test_the_norm_has_the_same_dtypes_in_onnx(
             tensor.CopyFrom(onnx.numpy_helper.from_array(value, tensor.name))
     (norm,) = (node for node in model.graph.node if node.op_type == "BatchNormalization")
     inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True)
-    kinds = {value.name: value.type.tensor_type.elem_type for value in inferred.graph.value_info}
-    kinds |= {tensor.name: tensor.data_type for tensor in inferred.graph.initializer}
-    assert [kinds[name] for name in norm.input] == [input_type, 1, 1, 1, 1] and kinds[norm.output[0]] == input_type
+    element_types = {value.name: value.type.tensor_type.elem_type for value in inferred.graph.value_info}
+    element_types |= {tensor.name: tensor.data_type for tensor in inferred.graph.initializer}
+    assert [element_types[name] for name in norm.input] == [input_type, *[TensorProto.FLOAT] * 4]
+    assert element_types[norm.output[0]] == input_type
     session = onnxruntime.InferenceSession(model.SerializeToString())
     result = session.run(None, {session.get_inputs()[0].name: traced.inputs[0].numpy()})[0]
     expected = traced.eager()[0].numpy()

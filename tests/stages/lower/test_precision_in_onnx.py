@@ -1,4 +1,4 @@
-"""Half programs can be converted, equal eager in onnxruntime, and can be parsed as strongly typed networks."""
+"""Programs in half precision equal eager in onnxruntime, and TensorRT parses them as strongly typed networks."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from trtbuild.toolchain.tensorrt8.precision import constrain_layers
 
 
 def _model(traced: Any, program: Any) -> onnx.ModelProto:
+    """The conversion of a lowered program, with the weights of the traced model."""
     model = onnx.load_from_string(convert(program, 20).model)
     values = {**dict(traced.module.named_parameters()), **dict(traced.module.named_buffers())}
     for tensor in model.graph.initializer:
@@ -30,11 +31,12 @@ def _model(traced: Any, program: Any) -> onnx.ModelProto:
 
 
 def _parse(model: onnx.ModelProto) -> list[str]:
-    trt = pytest.importorskip("tensorrt_rtx")
-    logger = trt.Logger(trt.Logger.ERROR)
-    builder = trt.Builder(logger)
+    """The errors of the parser of TensorRT-RTX."""
+    rtx = pytest.importorskip("tensorrt_rtx")
+    logger = rtx.Logger(rtx.Logger.ERROR)
+    builder = rtx.Builder(logger)
     network = builder.create_network(0)  # TensorRT-RTX has strongly typed networks only
-    parser = trt.OnnxParser(network, logger)
+    parser = rtx.OnnxParser(network, logger)
     parser.parse(model.SerializeToString())
     return [str(parser.get_error(index)) for index in range(parser.num_errors)]
 
@@ -68,17 +70,17 @@ def test_a_program_with_three_types_parses_in_tensorrt(mixed_model: onnx.ModelPr
 
 
 def test_the_types_of_weakly_typed_layers_are_those_of_the_graph(traced: Any, table: Any) -> None:
-    """TensorRT 8.6 gets a type for each layer. It follows from the same graph, also if modules have their own precision."""
+    """For TensorRT 8.6, trtbuild sets the type of each layer. The type follows from the graph."""
     model_case = traced("bert")
     entries = module_precisions({"float32": ["*layer.0"]})
     model = _model(model_case, lower(model_case.program, Precisions("float16", entries), table))
     inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True).graph
-    kinds = {value.name: value.type.tensor_type.elem_type for value in (*inferred.value_info, *inferred.output)}
+    element_types = {value.name: value.type.tensor_type.elem_type for value in (*inferred.value_info, *inferred.output)}
     outline = read_outline(model.SerializeToString())
-    found = float_types(outline)
-    floats = {name: kind for name, kind in kinds.items() if kind in (FLOAT32, FLOAT16)}
+    computed_types = float_types(outline)
+    floats = {name: type_ for name, type_ in element_types.items() if type_ in (FLOAT32, FLOAT16)}
     assert {FLOAT32, FLOAT16} == set(floats.values())
-    assert {name: found.get(name) for name in floats} == floats
+    assert {name: computed_types.get(name) for name in floats} == floats
 
     layers = {
         node.outputs[0]: trt.FakeLayer(

@@ -1,4 +1,4 @@
-"""Properties of lowering: it keeps the functional form, does not change its input, and always gives the same text."""
+"""Lowering keeps the functional form, does not change its input, and gives the same text in every process."""
 
 from __future__ import annotations
 
@@ -41,10 +41,9 @@ def test_the_functional_form_is_kept(lower_module: Any, precision: str) -> None:
     assert list(program.constants) == list(before.constants)
     assert not any("relu" in str(n.target) for n in program.graph.nodes)
     assert all(set(n.meta) <= {"val", "nn_module_stack"} for n in program.graph.nodes)
-    expected = traced.eager()
-    for value, other in zip(traced.run(program), expected, strict=True):
-        assert value.dtype is other.dtype
-        assert torch.allclose(value, other, atol=1e-2)
+    for result, expected in zip(traced.run(program), traced.eager(), strict=True):
+        assert result.dtype is expected.dtype
+        assert torch.allclose(result, expected, atol=1e-2)
 
 
 def test_lowering_does_not_change_its_input(traced: Any, table: Any) -> None:
@@ -56,7 +55,7 @@ def test_lowering_does_not_change_its_input(traced: Any, table: Any) -> None:
 
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 def test_a_program_that_was_stored_lowers_to_the_same_text(traced: Any, table: Any, precision: Any) -> None:
-    program = traced("by_hand").program
+    program = traced("manual_attention").program
     stored = Program.from_bytes(program.to_bytes())
     assert program_text(lower(stored, precision, table)) == program_text(lower(program, precision, table))
 
@@ -84,8 +83,10 @@ def block_text() -> str:
 def test_one_program_has_one_text_in_every_process_and_hash_seed() -> None:
     code = f"import runpy; print(runpy.run_path({__file__!r})['block_text'](), end='')"
     env = {**os.environ, "PYTHONHASHSEED": "77"}
-    run = subprocess.run([sys.executable, "-W", "ignore", "-c", code], env=env, stdout=subprocess.PIPE, check=True)
-    assert run.stdout.decode() == block_text()
+    completed = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], env=env, stdout=subprocess.PIPE, check=True
+    )
+    assert completed.stdout.decode() == block_text()
     assert "float16" in block_text()
 
 

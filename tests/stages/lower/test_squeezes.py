@@ -1,4 +1,4 @@
-"""A squeeze removes an axis only if its size is always 1. The file also has other models of one line."""
+"""A squeeze removes an axis only if its size is always 1. The file also tests other models of one expression."""
 
 from __future__ import annotations
 
@@ -24,13 +24,11 @@ from trtbuild.stages.program.translations import decomposition_table
         ("torch.squeeze_copy(x0, 1) * 2", [1, (2, 3, 8), 1]),
         ("x0.squeeze(2) * 2", [(2, 3, 8), 1, 5]),
         ("x0.squeeze(1)", [(1, 3, 8), 1, 5]),
-        (
-            "x0.squeeze(0).sum()",
-            [(1, 3, 8), 5],
-        ),  # the rank of an inner tensor changes at size 1, the rank of the output does not
+        # at size 1, the rank of an inner tensor changes, and the rank of the output does not
+        ("x0.squeeze(0).sum()", [(1, 3, 8), 5]),
     ],
 )
-def test_a_squeeze_is_right_if_the_rank_is_fixed(body: str, axes: list[Any]) -> None:
+def test_a_squeeze_equals_eager_if_the_rank_of_the_output_is_fixed(body: str, axes: list[Any]) -> None:
     case = Case(module_from_text([], body, 1), [("float32", axes)])
     assert not differences(case, build(case)).differences
 
@@ -89,7 +87,7 @@ def test_the_error_names_operator_size_and_hint() -> None:
         ("torch.linalg.inv(x0[:, None] * x0[..., None] + torch.eye(8))", "float32"),
     ],
 )
-def test_one_line_modules_equal_eager(body: str, dtype: str) -> None:
+def test_models_of_one_expression_equal_eager(body: str, dtype: str) -> None:
     case = Case(module_from_text([], body, 1), [(dtype, [(2, 3, 8), 8])])
     assert not differences(case, build(case)).differences
 

@@ -25,7 +25,7 @@ Tensors = Sequence[torch.Tensor]
 
 @dataclass
 class FakeValidator:
-    """Refuses operators by their names. So the tests need neither exporter nor parser.
+    """Refuses operators by their names, so that the tests need neither the exporter nor a parser.
 
     Operators of `unknown` have no translation. The refusal of an operator of `refused` names the operator. An operator of
     `refused_whole` makes the validator refuse the whole candidate. `validated_texts` are the texts of all candidates.
@@ -49,6 +49,7 @@ class FakeValidator:
 
 
 def _calls(program: Program) -> Iterable[tuple[int, str]]:
+    """The position and the operator of each call."""
     nodes = [node for node in program.graph.nodes if node.op == "call_function"]
     return [(number, target_name(node.target)) for number, node in enumerate(nodes)]
 
@@ -77,6 +78,7 @@ class PartitionedModel:
         return [entry.name for entry in self.partitions]
 
     def __getitem__(self, name: str) -> Partition:
+        """The partition with this name."""
         (entry,) = [entry for entry in self.partitions if entry.name == name]
         return entry
 
@@ -142,8 +144,8 @@ def run_program(program: Program, weights: Tensors, inputs: Tensors) -> list[tor
     ``(s - 1) // 2 + 1``, which is the size of many tensors between two partitions.
     """
     constants = program.constants
-    rest = iter([*weights, *inputs])
-    arguments = [constants[node.name] if node.name in constants else next(rest) for node in program.placeholders]
+    others = iter([*weights, *inputs])  # the placeholders that are not constants, in their order
+    arguments = [constants[node.name] if node.name in constants else next(others) for node in program.placeholders]
     return list(program.exported.graph_module(*arguments))
 
 
@@ -196,9 +198,8 @@ def lower_model(
     with torch.no_grad():
         exported = export(module.eval(), tuple(example), dynamic_shapes=shapes, strict=False)
         if any(_mutates(node) for node in exported.graph.nodes):
-            exported = exported.run_decompositions(
-                {}
-            )  # the trace step always does this; here only if needed, because it takes half of the time
+            # The trace step always does this. Here it is done only if needed, because it takes half of the time.
+            exported = exported.run_decompositions({})
         program, slots = functional(exported)
         lowered = lower(program, "float32", decomposition_table())
     values = {
@@ -211,6 +212,7 @@ def lower_model(
 
 @pytest.fixture(scope="session")
 def lowered() -> Callable[..., Model]:
+    """The function `lower_model`."""
     return lower_model
 
 

@@ -1,4 +1,4 @@
-"""Names of partitions."""
+"""The names of partitions follow from module paths, are unique, and have no characters with another meaning."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ A, B = Region("layers.0"), Region("layers.1")
         ([Region("a b"), Region("a/b"), Region("ä")], ["a_b#0", "a_b#1", "_"]),
     ],
 )
-def test_names(regions: list[Region | None], names: list[str]) -> None:
+def test_partition_names(regions: list[Region | None], names: list[str]) -> None:
     assert partition_names(regions) == names

@@ -62,9 +62,9 @@ def test_partitions_recompute_the_sizes_that_they_need(
 
 def test_an_engine_may_read_only_the_size_of_a_tensor(validator: Validator, lowered: Any) -> None:
     partitioned = lowered(sizes.WithToken(), *sizes.rows(3, 6), dims=sizes.DIMS).partition(
-        validator, granularity=("make",)
+        validator, granularity=("token",)
     )
-    assert (partitioned.names, partitioned.kinds) == (["make", "p1"], ["tensorrt", "tensorrt"])
+    assert (partitioned.names, partitioned.kinds) == (["token", "p1"], ["tensorrt", "tensorrt"])
     assert_onnx_equals_programs(partitioned)
 
 

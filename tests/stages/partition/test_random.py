@@ -67,7 +67,7 @@ OPERATIONS: dict[str, Operation] = {
     "batch as number": lambda x, y, b, n: x * (b + 1) / n,
     "root of a size": lambda x, y, b, n: x / n**0.5,
     "arange": lambda x, y, b, n: x + torch.arange(n).float().cumsum(0)[:, None],
-    "made of sizes": lambda x, y, b, n: x + torch.ones(b, 1, 1).cumsum(0),
+    "from sizes": lambda x, y, b, n: x + torch.ones(b, 1, 1).cumsum(0),
     "own sizes": lambda x, y, b, n: x.reshape(x.shape[0], -1).tanh().reshape(x.shape[0], x.shape[1], WIDTH),
     "constant": lambda x, y, b, n: x * torch.tensor([1.0, 0.5, -1.0, 2.0]),
     "shorter and longer": lambda x, y, b, n: torch.cat([x[:, 1:], y[:, :1]], 1),
@@ -102,6 +102,7 @@ class RandomModel(nn.Module):
         choose = random.Random(seed)
         kinds = [choose.randrange(1000) for _ in range(3)]
         self.blocks = nn.ModuleList(Block(choose.choice(kinds)) for _ in range(choose.randint(2, 4)))
+        #: The number of a block, and the numbers of the two values that it reads.
         self.plan: list[tuple[int, int, int]] = []
         for count in range(2, 2 + choose.randint(3, 6)):
             self.plan.append((choose.randrange(len(self.blocks)), choose.randrange(count), choose.randrange(count)))
@@ -134,9 +135,9 @@ def test_partitions_of_random_models_equal_the_whole_model(seed: int, lowered: A
         for entry in partitioned.partitions:
             if entry.kind == "tensorrt":
                 assert not {*listed, *refused} & set(partitioned.operators(entry.name))
-    for case in CASES:
-        for ours, theirs in zip(partitioned.run(case), module(*(value.clone() for value in case)), strict=True):
-            torch.testing.assert_close(ours, theirs)
+    for case in CASES:  # all results were equal, so the last ones are compared with PyTorch
+        for result, expected in zip(partitioned.run(case), module(*(value.clone() for value in case)), strict=True):
+            torch.testing.assert_close(result, expected)
 
 
 class Tower(nn.Module):

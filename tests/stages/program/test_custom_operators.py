@@ -62,37 +62,39 @@ def results(program: Program, x: torch.Tensor) -> list[torch.Tensor]:
     return list(program.exported.graph_module(x))
 
 
-def names(program: Program) -> list[str]:
+def operator_names(program: Program) -> list[str]:
     return [target_name(node.target) for node in program.graph.nodes if node.op == "call_function"]
 
 
 def test_an_opened_program_has_no_custom_calls_and_the_closed_one_gives_the_same_results() -> None:
     program = program_of(Net())
     opened = open_calls(program)
-    assert not [name for name in names(opened.program) if name.startswith("program_test")]
+    assert not [name for name in operator_names(opened.program) if name.startswith("program_test")]
     assert len(opened.program.input_nodes) == 4 and opened.output_count == 2
     closed = opened.close(opened.program)
     assert signature(closed) == signature(program)
-    assert [name for name in names(closed) if name.startswith("program_test")] == [
+    assert [name for name in operator_names(closed) if name.startswith("program_test")] == [
         "program_test.part.default",
         "program_test.split.default",
     ]
     for size in (4, 12):
         x = torch.randn(size, 3)
-        for ours, theirs in zip(results(closed, x), Net()(x), strict=True):
-            torch.testing.assert_close(ours, theirs)
+        for result, expected in zip(results(closed, x), Net()(x), strict=True):
+            torch.testing.assert_close(result, expected)
 
 
-def test_results_get_the_declared_sizes_in_terms_of_the_inputs() -> None:
-    closed = checked_copy(program_of(Net()))
-    checks = [node for node in closed.graph.nodes if "declared" in str(node.target)]
-    assert [check.args[3] for check in checks] == ["program_test::part", "program_test::split", "program_test::split"]
-    first, second = (check.args[1][0] for check in checks[1:])
-    assert first == -1  # the first result with a size that depends on data
-    assert isinstance(second, torch.fx.Node)  # the second one is compared with it
+def test_a_check_of_each_result_has_the_declared_sizes() -> None:
+    checked = checked_copy(program_of(Net()))
+    # the arguments of a check: the result, its declared sizes, its dtype, and the operator
+    part_check, *split_checks = [node.args for node in checked.graph.nodes if "declared" in str(node.target)]
+    assert part_check[3] == "program_test::part"
+    assert [operator for *_, operator in split_checks] == ["program_test::split"] * 2
+    first, second = (sizes[0] for _, sizes, *_ in split_checks)
+    assert first == -1  # depends on data, so the check accepts any size
+    assert isinstance(second, torch.fx.Node)  # the size of the first result
 
 
-def test_a_copy_without_custom_calls_is_the_program_itself() -> None:
+def test_the_checked_copy_of_a_program_without_custom_calls_is_the_program_itself() -> None:
     program = program_of(torch.nn.ReLU())
     assert checked_copy(program) is program
 
@@ -105,7 +107,7 @@ def test_a_wrong_result_is_an_error_when_the_program_runs() -> None:
             results(program, torch.randn(12, 3))
 
 
-def test_a_number_that_depends_on_data_cannot_be_computed_again() -> None:
+def test_rejects_a_call_whose_number_argument_depends_on_data() -> None:
     class Counted(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return part(x, (x[:, 0] > 0).sum().item() % 2)
@@ -138,8 +140,8 @@ def test_a_process_without_the_code_reads_the_program(tmp_path: Path) -> None:
         "opened = open_calls(program)\nopened.close(opened.program)\nprint(program_text(program), end='')"
     )
     arguments = [sys.executable, "-W", "ignore", "-c", script, str(tmp_path / "program.pt2")]
-    done = subprocess.run(arguments, capture_output=True, text=True)
-    assert done.stdout == program_text(Program.from_bytes(data)), done.stderr
+    completed = subprocess.run(arguments, capture_output=True, text=True)
+    assert completed.stdout == program_text(Program.from_bytes(data)), completed.stderr
 
 
 def test_a_definition_is_replaced_if_another_model_has_another_schema() -> None:
@@ -159,19 +161,20 @@ def test_a_substitute_kernel_depends_on_every_argument() -> None:
     torch.library.register_fake(
         "program_test::gpu", lambda x, a, y: (torch.empty_like(x), torch.empty_like(y, dtype=torch.int64)), lib=LIBRARY
     )
-    torch.manual_seed(0)  # some random arguments differ too little
+    torch.manual_seed(0)  # for some random arguments, the results would differ too little
     x, y = torch.randn(3, 4), torch.randn(5)
-    with substitute_kernels(["program_test.gpu.default", "program_test.part.default"]) as names:
-        assert names == ("program_test.gpu.default",)
+    with substitute_kernels(["program_test.gpu.default", "program_test.part.default"]) as substituted:
+        assert substituted == ("program_test.gpu.default",)  # part has a kernel
         first, integers = torch.ops.program_test.gpu(x, 0.5, y)
         assert torch.equal(first, torch.ops.program_test.gpu(x, 0.5, y)[0]) and not integers.any()
         for arguments in ((x + 0.1, 0.5, y), (x, 0.6, y), (x, 0.5, y.flip(0)), (x.flip(0), 0.5, y)):
             assert not torch.allclose(first, torch.ops.program_test.gpu(*arguments)[0], rtol=1e-4)
+        # a change of an input by a rounding error does not change the result noticeably
         torch.testing.assert_close(first, torch.ops.program_test.gpu(x * (1 + 1e-6), 0.5, y)[0])
     with pytest.raises(NotImplementedError):
         torch.ops.program_test.gpu(x, 0.5, y)
 
 
-def test_sizes_of_the_inputs_are_units_times_symbols() -> None:
-    (entry,) = signature(program_of(Net())).inputs
-    assert expression_text(entry[1][0], ["rows"]) == "4*rows"
+def test_the_size_of_an_input_with_multiples_is_a_product_of_a_number_and_a_symbol() -> None:
+    ((_, shape),) = signature(program_of(Net())).inputs
+    assert expression_text(shape[0], ["rows"]) == "4*rows"

@@ -38,15 +38,15 @@ def test_data_dependent_sizes_are_written_without_torchs_names() -> None:
     def select(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x[x > 0].view(-1) * y.shape[0]
 
-    x, z = torch.ones(4, 6), torch.ones(4, 6)
-    text = text_of(select, x, z, dynamic={"x": {0: Dim("a", min=2, max=8)}, "y": {0: Dim("b", min=2, max=8)}})
+    x, y = torch.ones(4, 6), torch.ones(4, 6)
+    text = text_of(select, x, y, dynamic={"x": {0: Dim("a", min=2, max=8)}, "y": {0: Dim("b", min=2, max=8)}})
 
     class Renamed(nn.Module):
         def forward(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
             return select(left, right)
 
     dims = {"left": {0: Dim("c", min=2, max=8)}, "right": {0: Dim("d", min=2, max=8)}}
-    assert program_text(program_of(Renamed(), x, z, dynamic=dims)) == text
+    assert program_text(program_of(Renamed(), x, y, dynamic=dims)) == text
     assert '"data", 0' in text and "Runtime assertion" not in text
 
 
@@ -55,8 +55,8 @@ def test_a_digest_covers_dtype_shape_and_logical_bytes() -> None:
     assert tensor_digest(x) == tensor_digest(x.t().contiguous().t())
     assert len({tensor_digest(v) for v in (x, x.reshape(3, 2), x.int().view(torch.int32), x.double(), x + 1)}) == 5
     assert tensor_digest(torch.tensor([0.0])) != tensor_digest(torch.tensor([-0.0]))
-    z = torch.tensor([1 + 2j])
-    assert tensor_digest(z.conj()) == tensor_digest(torch.tensor([1 - 2j]))
+    complex_tensor = torch.tensor([1 + 2j])
+    assert tensor_digest(complex_tensor.conj()) == tensor_digest(torch.tensor([1 - 2j]))
     for value in (torch.empty(0), torch.tensor(True), torch.ones(2, dtype=torch.bfloat16)):
         assert len(tensor_digest(value)) == 64
 
@@ -68,5 +68,5 @@ def test_the_text_contains_the_implementation_of_a_custom_operator() -> None:
 
     shift.register_fake(lambda x: torch.empty_like(x))
     program = program_of(Call(lambda x, y: shift(x)), torch.ones(4, 6), torch.ones(4, 6))
-    texts = {program_text(program, lambda name, v=v: v) for v in ("one", "other")}
+    texts = {program_text(program, lambda name, digest=digest: digest) for digest in ("one", "other")}
     assert len(texts) == 2 and all("trtbuild_text_test.shift.default@" in text for text in texts)

@@ -77,7 +77,10 @@ def trace_in_process(module: torch.nn.Module | Callable[..., Any], job: TraceJob
 
 @dataclass(frozen=True)
 class ChildTrace:
-    """The result of a child process: the fields of the error, or the state of each dependency that it observed."""
+    """The result of a trace in a child process. After an error, only `error` has a value: the fields of the error.
+
+    `observations` has the state of each dependency, and `order` the dependencies in the order of first use.
+    """
 
     observations: dict[str, str]
     order: list[str]
@@ -132,14 +135,17 @@ def trace_in_child(
 
 @pytest.fixture(scope="session")
 def job_of() -> Callable[..., TraceJob]:
+    """The function `make_job`."""
     return make_job
 
 
 @pytest.fixture(scope="session")
 def traced() -> Callable[..., TraceResult]:
+    """The function `trace_in_process`."""
     return trace_in_process
 
 
 @pytest.fixture(scope="session")
 def in_child() -> Callable[..., ChildTrace]:
+    """The function `trace_in_child`."""
     return trace_in_child

@@ -1,4 +1,4 @@
-"""Traces of models that call operators from outside PyTorch: what is rejected, and what the proof finds."""
+"""Traces of models that call operators from outside PyTorch. The proof finds wrong fake implementations."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_program_calls_the_operator_and_contains_its_schema(traced: Any, job_o
     assert b"traced_operators::negate(Tensor x) -> Tensor" in result.program
 
 
-def test_a_size_that_depends_on_data_flows_on(traced: Any, job_of: Any) -> None:
+def test_a_size_that_depends_on_data_reaches_the_outputs(traced: Any, job_of: Any) -> None:
     def model(x: torch.Tensor) -> Any:
         chosen, rows = positive(x)
         return negate(chosen) * 2, rows
@@ -194,7 +194,9 @@ def test_rejects_an_argument_that_depends_on_data(traced: Any, job_of: Any) -> N
 
 def test_an_operator_without_a_cpu_kernel_is_proved_by_its_calls(traced: Any, job_of: Any) -> None:
     assert "on_gpu.default" in traced(lambda x: on_gpu(x * 2, 0.5).relu(), job_of(ROWS)).graph
-    assert not torch._C._dispatch_has_kernel_for_dispatch_key("traced_operators::on_gpu", "CPU")  # removed again
+    assert not torch._C._dispatch_has_kernel_for_dispatch_key(
+        "traced_operators::on_gpu", "CPU"
+    )  # the trace has removed its kernel
 
     def branch(x: torch.Tensor) -> torch.Tensor:
         return on_gpu(x * 2 if x.shape[0] > 1 else x * 3, 0.5)

@@ -45,7 +45,7 @@ def test_a_module_and_its_exported_program_give_the_same_graph(tmp_path: Path) -
     assert of_module.interface["operators"] == {}
 
 
-def test_a_parameter_that_is_none_is_not_a_tensor(tmp_path: Path) -> None:
+def test_a_parameter_that_is_none_is_not_a_weight(tmp_path: Path) -> None:
     """A layer without a bias registers None."""
     for layer in (torch.nn.Linear(4, 3, bias=False), torch.nn.LayerNorm(4, bias=False)):
         assert len(trace_in_memory(layer.eval(), job(), tmp_path).weights) == 1

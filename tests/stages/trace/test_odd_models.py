@@ -9,6 +9,8 @@ import torch
 from torch import nn
 
 from trtbuild.errors import SourceError
+from trtbuild.stages.trace.proof import proving
+from trtbuild.stages.trace.proof.at_point import prove_point
 
 BATCH = {"x": ((1, 8), (2, 8), (8, 8))}
 
@@ -104,7 +106,7 @@ def test_rejects_a_weight_on_the_meta_device(traced, job_of) -> None:
     assert "'value' of the model is on the meta device" in error.text and "load the model's weights" in str(error.hint)
 
 
-def test_rejects_a_conjugate_that_is_not_computed(traced, job_of) -> None:
+def test_rejects_a_lazily_conjugated_buffer(traced, job_of) -> None:
     value = torch.complex(torch.arange(8.0), torch.arange(8.0) + 1)
     error = error_of(traced, job_of, WithBuffer(lambda x, value: x + value.imag, value.conj()))
     assert "'value' of the model is the conjugate" in error.text and "resolve_conj()" in str(error.hint)
@@ -142,21 +144,21 @@ def test_an_output_with_a_key_without_letters_gets_a_name(traced, job_of) -> Non
 
 def test_a_trace_works_without_standard_output(traced, job_of, monkeypatch) -> None:
     """At large sizes, the proof compares flows in a forked process. Before the fork, it flushes standard output."""
-    import trtbuild.stages.trace.proof.proving as proof
-
-    monkeypatch.setattr(proof, "FLOWS_WORTHWHILE_S", 0.0)
+    monkeypatch.setattr(proving, "FLOWS_WORTHWHILE_S", 0.0)
     monkeypatch.setattr(sys, "stdout", None)
     traced(lambda x: x + 1, job_of(BATCH))
 
 
-def test_large_points_are_proven_with_their_numbers(traced, job_of, monkeypatch) -> None:
-    import trtbuild.stages.trace.proof.proving as proof
+def test_flows_contain_the_numbers_that_a_model_returns(traced, job_of, monkeypatch) -> None:
+    monkeypatch.setattr(proving, "FLOWS_WORTHWHILE_S", 0.0)
+    compared_points = []
 
-    monkeypatch.setattr(proof, "FLOWS_WORTHWHILE_S", 0.0)
-    compared = []
-    prove_at = proof.prove_point
-    monkeypatch.setattr(proof, "prove_point", lambda *given: (compared.append(given[0].sizes), prove_at(*given)))
+    def record(point, *arguments) -> None:
+        compared_points.append(point.sizes)
+        prove_point(point, *arguments)
+
+    monkeypatch.setattr(proving, "prove_point", record)
     traced(lambda x: (x + 1, x.shape[0] * 2, x.shape[0] / 3, x.shape[0] > 3), job_of(BATCH))
-    assert len(compared) == 1  # at the other points the flows are equal
+    assert len(compared_points) == 1  # at the other points the flows are equal
     with pytest.raises(SourceError, match="output 1 has other values"):
         traced(lambda x: (x + 1, x.shape[0] if x.shape[0] != 1 else 7), job_of(BATCH))

@@ -1,4 +1,4 @@
-"""Weights are stored by forked copies of the trace's process: from before the export on if they have many bytes."""
+"""Forked copies of the trace's process store the weights. If the weights have many bytes, this begins before the export."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def digest(tensor: torch.Tensor) -> str:
 
 @pytest.fixture
 def calls(tmp_path: Path) -> Callable[[], list[list[str]]]:
-    """The process and the number of tensors of each call of `store`, which other processes run."""
+    """A function that returns a list [process ID, number of tensors] for each call of `store` in any process."""
     return lambda: [line.split() for line in (tmp_path / "calls").read_text().splitlines()]
 
 
@@ -38,7 +38,7 @@ def all_weights_count_as_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def trace(job_of: Any, tmp_path: Path) -> Callable[..., TraceResult]:
-    """Trace a module with a `store` that notes its calls."""
+    """A function that traces a module, with a `store` that writes its calls to a file."""
 
     def store(weights: Sequence[torch.Tensor]) -> list[str]:
         with (tmp_path / "calls").open("a") as file:
@@ -54,13 +54,13 @@ def trace(job_of: Any, tmp_path: Path) -> Callable[..., TraceResult]:
     return run
 
 
-def stored_are_right(traced: TraceResult) -> bool:
+def stored_digests_are_correct(traced: TraceResult) -> bool:
     return traced.stored == [digest(value) for _, value in traced.weights]
 
 
-def test_one_copy_stores_them_before_the_export(trace: Any, calls: Any) -> None:
+def test_one_forked_copy_stores_the_weights_of_the_module(trace: Any, calls: Any) -> None:
     traced = trace(torch.nn.Linear(4, 3).eval())
-    assert len(traced.weights) == 2 and stored_are_right(traced)
+    assert len(traced.weights) == 2 and stored_digests_are_correct(traced)
     ((process, count),) = calls()
     assert int(process) != os.getpid() and count == "2"
 
@@ -83,22 +83,22 @@ def test_a_weight_that_changes_during_the_export_is_not_taken_from_the_copy(trac
     assert traced.stored is None  # the caller stores them
 
 
-def test_the_other_weights_are_stored_after_the_export(trace: Any, calls: Any) -> None:
+def test_a_weight_whose_stored_form_is_a_copy_is_stored_after_the_export(trace: Any, calls: Any) -> None:
     class Transposed(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.weight = torch.nn.Parameter(torch.randn(3, 4).t())  # its stored form is a copy
+            self.weight = torch.nn.Parameter(torch.randn(3, 4).t())  # the stored form is contiguous, so it is a copy
             self.bias = torch.nn.Parameter(torch.randn(3))
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x @ self.weight + self.bias
 
     traced = trace(Transposed().eval())
-    assert len(traced.weights) == 2 and stored_are_right(traced)
+    assert len(traced.weights) == 2 and stored_digests_are_correct(traced)
     assert [count for _, count in calls()] == ["1", "1"]
 
 
-def test_a_disk_with_room_for_the_needed_weights_only(trace: Any, calls: Any) -> None:
+def test_without_room_for_unused_weights_only_the_used_weights_are_stored(trace: Any, calls: Any) -> None:
     class Half(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -112,11 +112,11 @@ def test_a_disk_with_room_for_the_needed_weights_only(trace: Any, calls: Any) ->
             raise InsufficientResources("the disk is full", hint="free some space")
 
     traced = trace(Half().eval(), refuse_weights=refuse)
-    assert stored_are_right(traced)
-    assert [count for _, count in calls()] == ["2"]  # after the export
+    assert stored_digests_are_correct(traced)
+    assert [count for _, count in calls()] == ["2"]  # before the export, all 4 weights would be stored
 
 
-def test_a_quantized_model_is_stored_after_the_export(job_of: Any) -> None:
+def test_storing_a_quantized_model_does_not_begin_before_the_export(job_of: Any) -> None:
     observer = torch.ao.quantization.MovingAverageMinMaxObserver
     quantizer = torch.ao.quantization.FakeQuantize(observer, quant_min=-128, quant_max=127, dtype=torch.qint8)
     plain = torch.nn.Sequential(torch.nn.Linear(4, 3)).eval()

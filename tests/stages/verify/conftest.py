@@ -12,7 +12,7 @@ import onnx
 import pytest
 import torch
 from torch import nn
-from torch.export import Dim, export
+from torch.export import Dim, ExportedProgram, export
 
 from trtbuild.core.engines.engine_job import Weight
 from trtbuild.core.model.verification import Point, tolerances
@@ -42,12 +42,22 @@ class FunctionModule(nn.Module):
         return self.function(self, *inputs)
 
 
+class Blobs(dict[str, bytes]):
+    """Blobs by their SHA-256."""
+
+    def keep(self, data: bytes) -> str:
+        """Store a blob and return its digest."""
+        digest = hashlib.sha256(data).hexdigest()
+        self[digest] = data
+        return digest
+
+
 @dataclass
-class Cut:
-    """A model with one partition, its blobs, and the job that verifies the model."""
+class Subject:
+    """A model as one partition, and the job that verifies it. `graph` is the digest of the partition's program."""
 
     job: VerifyJob
-    blobs: dict[str, bytes]
+    blobs: Blobs
     program: Program
     lowered: Program
     graph: str
@@ -57,83 +67,55 @@ class Cut:
         self.partitions = Partitions.from_bytes(self.blobs[self.job.partitions])
 
     def read(self, sha256: str) -> bytes:
+        """The blob with this digest."""
         return self.blobs[sha256]
 
-    def keep(self, data: bytes) -> str:
-        digest = hashlib.sha256(data).hexdigest()
-        self.blobs[digest] = data
-        return digest
-
-    def altered(self, change: Callable[[onnx.GraphProto], None]) -> Cut:
+    def altered(self, change: Callable[[onnx.GraphProto], None]) -> Subject:
         """The same model, with a changed conversion."""
         model = onnx.ModelProto.FromString(self.blobs[self.job.onnx[self.graph]])
         before = model.SerializeToString()
         change(model.graph)
         assert model.SerializeToString() != before
-        return replace_job(self, onnx={self.graph: self.keep(model.SerializeToString())})
+        return replace_job(self, onnx={self.graph: self.blobs.keep(model.SerializeToString())})
 
 
-def replace_job(cut: Cut, **changes: Any) -> Cut:
-    return Cut(replace(cut.job, **changes), cut.blobs, cut.program, cut.lowered, cut.graph)
+def replace_job(subject: Subject, **changes: Any) -> Subject:
+    """The same model and blobs, with changed fields of the job."""
+    return Subject(replace(subject.job, **changes), subject.blobs, subject.program, subject.lowered, subject.graph)
 
 
-def cut_of(
-    module: nn.Module, inputs: Sequence[tuple[Sequence[int | str], str]], precision: Any = "float32", opset: int = 20
-) -> Cut:
-    """A whole model as one partition. Inputs are (shape, dtype). The size ``b`` is dynamic."""
-    torch.manual_seed(0)
-    example = tuple(
-        torch.zeros([4 if size == "b" else size for size in shape]).to(getattr(torch, dtype)) for shape, dtype in inputs
-    )
-    dim = Dim("b", min=1, max=8)
-    dynamic = tuple({axis: dim for axis, size in enumerate(shape) if size == "b"} for shape, _ in inputs)
-    nested = (dynamic,) if isinstance(module, FunctionModule) else dynamic
-    exported = export(module, example, dynamic_shapes=nested).run_decompositions({})
-    program, slots = functional(exported)
+#: The shape and dtype of each input. The size ``b`` is dynamic.
+Inputs = Sequence[tuple[Sequence[int | str], str]]
+
+
+def subject_of(module: nn.Module, inputs: Inputs, precision: Any = "float32", opset: int = 20) -> Subject:
+    """Trace, lower and convert a model as one partition."""
+    program, slots = functional(_export(module, inputs))
     lowered = lower(program, precision, decomposition_table())
-    graph = hashlib.sha256(program_text(lowered).encode()).hexdigest()
     converted = convert(lowered, opset)
-    values = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    blobs: dict[str, bytes] = {}
-
-    def keep(data: bytes) -> str:
-        digest = hashlib.sha256(data).hexdigest()
-        blobs[digest] = data
-        return digest
-
-    weights = []
-    for slot in slots:
-        value = values[slot.name].detach().contiguous()
-        raw = value.reshape(-1).view(torch.uint8).numpy().tobytes()
-        weights.append(Weight(str(value.dtype).removeprefix("torch."), tuple(value.shape), keep(raw)))
-
-    def type_of(node: torch.fx.Node) -> TensorType:
-        value = node.meta["val"]
-        shape = tuple(size if isinstance(size, int) else ("sym", 0) for size in value.shape)
-        return TensorType(str(value.dtype).removeprefix("torch."), shape)
-
-    calls = sum(node.op == "call_function" for node in lowered.graph.nodes)
+    graph = hashlib.sha256(program_text(lowered).encode()).hexdigest()
     part = Partition(
         "model",
         "tensorrt",
         graph,
         tuple(range(len(slots))),
-        tuple((f"input:{k}", type_of(node)) for k, node in enumerate(lowered.input_nodes)),
-        tuple(map(type_of, lowered.output_nodes)),
-        tuple(range(calls)),
+        tuple((f"input:{k}", _type_of(node)) for k, node in enumerate(lowered.input_nodes)),
+        tuple(map(_type_of, lowered.output_nodes)),
+        tuple(range(sum(node.op == "call_function" for node in lowered.graph.nodes))),
     )
     partitions = Partitions((part,), tuple(f"model:{k}" for k in range(len(part.outputs))))
     is_dynamic = any("b" in shape for shape, _ in inputs)
     sizes = [(size,) for size in SIZES] if is_dynamic else [()]
     points = tuple(Point(0, f"random {k}", size, 100 + k, zeros=k == 2) for k, size in enumerate(sizes))
+    blobs = Blobs()
     job = VerifyJob(
-        program=keep(program.to_bytes()),
-        modules=keep(json.dumps(module_paths(lowered)).encode()),
-        partitions=keep(partitions.to_bytes()),
-        programs={graph: keep(lowered.to_bytes())},
-        onnx={graph: keep(converted.model)},
-        origins={graph: keep(json.dumps(converted.origins).encode())},
-        weights=tuple(weights),
+        program=blobs.keep(program.to_bytes()),
+        modules=blobs.keep(json.dumps(module_paths(lowered)).encode()),
+        partitions=blobs.keep(partitions.to_bytes()),
+        programs={graph: blobs.keep(lowered.to_bytes())},
+        onnx={graph: blobs.keep(converted.model)},
+        origins={graph: blobs.keep(json.dumps(converted.origins).encode())},
+        weights=tuple(_stored_weight(module, slot.name, blobs) for slot in slots),
         inputs=tuple((f"x{k}", dtype) for k, (_, dtype) in enumerate(inputs)),
         points=points,
         shapes=tuple(
@@ -142,13 +124,38 @@ def cut_of(
         ),
         tolerances=tolerances("onnxruntime"),
     )
-    return Cut(job, blobs, program, lowered, graph)
+    return Subject(job, blobs, program, lowered, graph)
+
+
+def _export(module: nn.Module, inputs: Inputs) -> ExportedProgram:
+    torch.manual_seed(0)
+    example = tuple(
+        torch.zeros([4 if size == "b" else size for size in shape]).to(getattr(torch, dtype)) for shape, dtype in inputs
+    )
+    dim = Dim("b", min=1, max=8)
+    shapes = tuple({axis: dim for axis, size in enumerate(shape) if size == "b"} for shape, _ in inputs)
+    # torch.export counts *inputs as one argument
+    dynamic_shapes = (shapes,) if isinstance(module, FunctionModule) else shapes
+    return export(module, example, dynamic_shapes=dynamic_shapes).run_decompositions({})
+
+
+def _type_of(node: torch.fx.Node) -> TensorType:
+    value = node.meta["val"]
+    shape = tuple(size if isinstance(size, int) else ("sym", 0) for size in value.shape)
+    return TensorType(str(value.dtype).removeprefix("torch."), shape)
+
+
+def _stored_weight(module: nn.Module, name: str, blobs: Blobs) -> Weight:
+    """Store a parameter or a buffer in `blobs`."""
+    value = {**dict(module.named_parameters()), **dict(module.named_buffers())}[name].detach().contiguous()
+    data = value.reshape(-1).view(torch.uint8).numpy().tobytes()
+    return Weight(str(value.dtype).removeprefix("torch."), tuple(value.shape), blobs.keep(data))
 
 
 @pytest.fixture(scope="session")
-def mlp() -> Cut:
+def mlp() -> Subject:
     """A model with two linear layers and a normalization."""
     torch.manual_seed(0)
-    return cut_of(
+    return subject_of(
         nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4)).eval(), [(("b", 8), "float32")]
     )

@@ -1,8 +1,9 @@
-"""The difference between two tensors."""
+"""`deviation` computes the difference between a result and the expected tensor."""
 
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ def tensor(*values: float, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "error"),
+    ("result", "expected", "error"),
     [
         (tensor(1.0, 2.0), tensor(1.0, 2.0), 0.0),
         (tensor(1.0, 2.5), tensor(1.0, 2.0), 0.25),
@@ -30,12 +31,15 @@ def tensor(*values: float, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         (tensor(65504.0, dtype=torch.float16), tensor(-65504.0, dtype=torch.float16), 2.0),
     ],
 )
-def test_the_error_is_relative_to_the_largest_number(ours: torch.Tensor, theirs: torch.Tensor, error: float) -> None:
-    assert deviation(ours, theirs).error == pytest.approx(error) and deviation(ours, theirs).text == ""
+def test_the_error_is_relative_to_the_largest_number(
+    result: torch.Tensor, expected: torch.Tensor, error: float
+) -> None:
+    difference = deviation(result, expected)
+    assert difference.error == pytest.approx(error) and difference.text == ""
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "text"),
+    ("result", "expected", "text"),
     [
         (tensor(1.0), tensor(1.0, dtype=torch.float16), "dtype float32 instead of float16"),
         (tensor(1.0), tensor(1.0, 1.0), r"shape \[1\] instead of \[2\]"),
@@ -47,10 +51,10 @@ def test_the_error_is_relative_to_the_largest_number(ours: torch.Tensor, theirs:
         (tensor(1e-9), tensor(0.0), "where all values should be zero"),
     ],
 )
-def test_the_error_of_incomparable_tensors_is_infinite(ours: torch.Tensor, theirs: torch.Tensor, text: str) -> None:
-    result = deviation(ours, theirs)
-    assert math.isinf(result.error)
-    assert __import__("re").search(text, result.text)
+def test_the_error_of_incomparable_tensors_is_infinite(result: torch.Tensor, expected: torch.Tensor, text: str) -> None:
+    difference = deviation(result, expected)
+    assert math.isinf(difference.error)
+    assert re.search(text, difference.text)
 
 
 def test_empty_tensors_are_equal() -> None:

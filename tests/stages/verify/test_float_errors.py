@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.stages.verify.conftest import Cut, FunctionModule, cut_of, replace_job
+from tests.stages.verify.conftest import FunctionModule, Subject, replace_job, subject_of
 from trtbuild.core.engines.engine_job import Weight
 from trtbuild.core.model.comparisons import FloatError, OutputError
 from trtbuild.core.model.quantized_types import is_rounded_weight
@@ -54,18 +54,18 @@ def identity(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-def model(inputs: Function, weights: Function, linear: nn.Linear | None = None) -> Cut:
+def model(inputs: Function, weights: Function, linear: nn.Linear | None = None) -> Subject:
     """A linear layer from 32 to 8 numbers, with quantizers of its inputs and weights."""
     torch.manual_seed(0)
 
     def run(m: Any, x: torch.Tensor) -> torch.Tensor:
         return nn.functional.linear(inputs(x), weights(m.linear.weight), m.linear.bias)
 
-    return cut_of(FunctionModule(run, linear=linear or nn.Linear(32, 8)), [(("b", 32), "float32")])
+    return subject_of(FunctionModule(run, linear=linear or nn.Linear(32, 8)), [(("b", 32), "float32")])
 
 
-def with_wrong_scale(cut: Cut, factor: float) -> Cut:
-    """The same model, but a dequantizer of the conversion has another scale."""
+def with_wrong_scale(subject: Subject, factor: float) -> Subject:
+    """The same model, but the conversion multiplies the result of its first dequantizer by `factor`."""
 
     def change(graph: onnx.GraphProto) -> None:
         nodes = list(graph.node)
@@ -73,11 +73,11 @@ def with_wrong_scale(cut: Cut, factor: float) -> Cut:
         result, node.output[0] = node.output[0], "before"
         graph.initializer.append(onnx.numpy_helper.from_array(np.float32(factor), "factor"))
         nodes.insert(position + 1, onnx.helper.make_node("Mul", ["before", "factor"], [result]))
-        nodes = [onnx.NodeProto.FromString(each.SerializeToString()) for each in nodes]
+        nodes = [onnx.NodeProto.FromString(each.SerializeToString()) for each in nodes]  # copies outside the graph
         del graph.node[:]
         graph.node.extend(nodes)
 
-    return cut.altered(change)
+    return subject.altered(change)
 
 
 CASES = [
@@ -85,7 +85,7 @@ CASES = [
     (int8, int8_channels, "int8", 4e-2),
     (identity, int8_channels, "int8", 4e-2),
     (float8, int8_channels, "float8e4m3fn", 1.1e-1),
-    # a quantizer of weights rounds the same numbers in both results
+    # The tolerance is not that of int4: a quantizer of weights rounds the same numbers in both results.
     (identity, int4_blocks, "int8", 4e-2),
 ]
 
@@ -94,11 +94,11 @@ CASES = [
 def test_a_quantized_model_has_the_tolerance_of_its_format(
     inputs: Function, weights: Function, type_: str, tolerance: float
 ) -> None:
-    cut = model(inputs, weights)
-    report = verify(cut.job, cut.read)
+    subject = model(inputs, weights)
+    report = verify(subject.job, subject.read)
     assert report.status == report.whole.status == "right"
     assert (report.whole.precision, report.whole.tolerance) == (type_, tolerance)
-    assert onnx_precisions(cut.blobs[cut.job.onnx[cut.graph]], ["float32"], 1) == [type_]
+    assert onnx_precisions(subject.blobs[subject.job.onnx[subject.graph]], ["float32"], 1) == [type_]
 
 
 @pytest.mark.parametrize(("inputs", "weights", "type_", "tolerance"), CASES)
@@ -107,18 +107,18 @@ def test_a_wrong_scale_is_found(
     inputs: Function, weights: Function, type_: str, tolerance: float, direction: int
 ) -> None:
     """A wrong scale of twice the tolerance is found: 8 % for int8, and 22 % for float8e4m3fn."""
-    cut = with_wrong_scale(model(inputs, weights), 1 + direction * 2 * tolerance)
-    report = verify(cut.job, cut.read)
+    subject = with_wrong_scale(model(inputs, weights), 1 + direction * 2 * tolerance)
+    report = verify(subject.job, subject.read)
     assert report.status == "wrong" and report.whole.error > tolerance
 
 
-def error_of(cut: Cut) -> FloatError:
-    report = verify(cut.job, cut.read)
+def error_of(subject: Subject) -> FloatError:
+    report = verify(subject.job, subject.read)
     assert report.float_error is not None
     return report.float_error
 
 
-def test_the_error_against_the_float_model_is_that_of_the_rounding() -> None:
+def test_the_error_against_the_float_model_is_the_error_of_the_rounding() -> None:
     linear = nn.Linear(32, 8)
     error = error_of(model(int8, int8_channels, linear))
     torch.manual_seed(1)
@@ -137,26 +137,26 @@ def test_a_coarser_format_has_a_larger_error() -> None:
     assert errors[0] < errors[1] and errors[0] < errors[2]
 
 
-def test_a_model_without_quantizers_has_no_such_error() -> None:
-    cut = model(identity, identity)
-    assert verify(cut.job, cut.read).float_error is None
+def test_a_model_without_quantizers_has_no_error_against_a_float_model() -> None:
+    subject = model(identity, identity)
+    assert verify(subject.job, subject.read).float_error is None
 
 
-def _stored(m: Any, x: torch.Tensor) -> torch.Tensor:
+def _linear_with_stored_weights(m: Any, x: torch.Tensor) -> torch.Tensor:
     weight = torch.ops.trtbuild.dequantize(m.numbers, m.scales, "int4", 1, 16)
     return nn.functional.linear(x, weight)
 
 
-def _with_stored_weights(function: Any) -> Cut:
+def _with_stored_weights(function: Any) -> Subject:
     module = FunctionModule(function)
     module.register_buffer("numbers", torch.randint(0, 256, (8, 16), dtype=torch.uint8))
     module.register_buffer("scales", torch.full((8, 2), 0.03))
-    return cut_of(module, [(("b", 32), "float32")])
+    return subject_of(module, [(("b", 32), "float32")])
 
 
 def test_the_error_of_stored_weights_is_unknown() -> None:
-    cut = _with_stored_weights(_stored)
-    report = verify(cut.job, cut.read)
+    subject = _with_stored_weights(_linear_with_stored_weights)
+    report = verify(subject.job, subject.read)
     assert report.whole.precision == "float32" and report.status == "right"
     assert report.float_error == FloatError(
         outputs=[], unknown="unknown for weights, whose floats trtbuild does not have (int4)"
@@ -164,16 +164,16 @@ def test_the_error_of_stored_weights_is_unknown() -> None:
 
 
 def test_the_trace_of_the_float_model_gives_the_error_of_stored_weights() -> None:
-    cut = _with_stored_weights(_stored)
+    subject = _with_stored_weights(_linear_with_stored_weights)
     linear = nn.Linear(32, 8, bias=False).requires_grad_(requires_grad=False)
-    source = cut_of(FunctionModule(lambda m, x: m.linear(x), linear=linear), [(("b", 32), "float32")])
-    cut.blobs.update(source.blobs)
+    source = subject_of(FunctionModule(lambda m, x: m.linear(x), linear=linear), [(("b", 32), "float32")])
+    subject.blobs.update(source.blobs)
     float_program = FloatProgram(source.job.program, "", source.job.weights)
-    error = error_of(replace_job(cut, float_program=float_program))
+    error = error_of(replace_job(subject, float_program=float_program))
     assert error.unknown == ""
 
-    numbers, scales = cut.job.weights
-    weight = torch.ops.trtbuild.dequantize(_tensor(cut, numbers), _tensor(cut, scales), "int4", 1, 16)
+    numbers, scales = subject.job.weights
+    weight = torch.ops.trtbuild.dequantize(_tensor(subject, numbers), _tensor(subject, scales), "int4", 1, 16)
     torch.manual_seed(1)
     x = torch.randn(1000, 32)
     expected = ((x @ weight.T) - linear(x)).abs() / linear(x).abs().max()
@@ -181,8 +181,8 @@ def test_the_trace_of_the_float_model_gives_the_error_of_stored_weights() -> Non
     assert 0.3 < output.largest / float(expected.max()) < 3
 
 
-def _tensor(cut: Cut, weight: Weight) -> torch.Tensor:
-    return torch.frombuffer(bytearray(cut.read(weight.sha256)), dtype=getattr(torch, weight.dtype)).reshape(
+def _tensor(subject: Subject, weight: Weight) -> torch.Tensor:
+    return torch.frombuffer(bytearray(subject.read(weight.sha256)), dtype=getattr(torch, weight.dtype)).reshape(
         weight.shape
     )
 
@@ -196,7 +196,7 @@ def test_weights_that_the_trace_has_rounded_are_unknown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ours", "expected", "problem"),
+    ("result", "expected", "problem"),
     [
         ([float("nan"), 1.0], [1.0, 1.0], "NaN or infinite"),
         ([1.0], [1.0, 1.0], "has the shape"),
@@ -205,12 +205,12 @@ def test_weights_that_the_trace_has_rounded_are_unknown() -> None:
         ([0.0, 0.0], [0.0, 0.0], ""),
     ],
 )
-def test_an_output_that_cannot_be_compared_is_unknown(ours: list[float], expected: list[float], problem: str) -> None:
+def test_an_output_that_cannot_be_compared_is_unknown(result: list[float], expected: list[float], problem: str) -> None:
     errors = FloatErrors(FloatModel(lambda _: [torch.tensor(expected)], ""))
-    errors.add([torch.tensor(ours)], [])
-    found = errors.result()
-    assert problem in found.unknown and bool(found.unknown) == bool(problem)
-    assert (found.excess(0.5) is None) == (not problem)
+    errors.add([torch.tensor(result)], [])
+    error = errors.result()
+    assert problem in error.unknown and bool(error.unknown) == bool(problem)
+    assert (error.excess(0.5) is None) == (not problem)
 
 
 def test_a_float_model_with_other_outputs_is_unknown() -> None:
@@ -220,19 +220,19 @@ def test_a_float_model_with_other_outputs_is_unknown() -> None:
 
 
 def test_the_error_of_inputs_is_known_beside_stored_weights() -> None:
-    error = error_of(_with_stored_weights(lambda m, x: _stored(m, int8(x))))
+    error = error_of(_with_stored_weights(lambda m, x: _linear_with_stored_weights(m, int8(x))))
     assert error.outputs[0].largest > 0 and error.unknown.startswith("unknown for weights")
 
 
 def test_without_a_traced_program_the_programs_of_the_partitions_count() -> None:
-    cut = model(int8, int8_channels)
-    whole, parts = error_of(cut), error_of(replace_job(cut, program=""))
+    subject = model(int8, int8_channels)
+    whole, parts = error_of(subject), error_of(replace_job(subject, program=""))
     assert parts.unknown == "" and parts.largest == pytest.approx(whole.largest, rel=1e-3)
 
 
 def test_an_onnx_model_has_no_float_model() -> None:
-    cut = replace_job(model(int8, int8_channels), program="", programs={}, by_onnx=True)
-    report = verify(cut.job, cut.read)
+    subject = replace_job(model(int8, int8_channels), program="", programs={}, by_onnx=True)
+    report = verify(subject.job, subject.read)
     assert report.float_error == FloatError(outputs=[], unknown="unknown for a model that comes as ONNX")
 
 
@@ -251,7 +251,10 @@ def test_an_onnx_model_has_no_float_model() -> None:
 )
 def test_an_error_exceeds_a_limit_unless_it_is_known_to_be_smaller(error: FloatError, reason: str | None) -> None:
     excess = error.excess(0.05)
-    assert excess is None if reason is None else excess is not None and reason in excess
+    if reason is None:
+        assert excess is None
+    else:
+        assert excess is not None and reason in excess
 
 
 # -- programs without quantizers
@@ -267,11 +270,11 @@ def _decomposed(x: torch.Tensor, between: Function = identity, dtype: torch.dtyp
     "between", [identity, lambda q: q.reshape(-1, 4, 8).transpose(1, 2), lambda q: q.unsqueeze(0).expand(2, -1, -1)]
 )
 def test_a_quantizer_is_removed_with_its_dequantizers(between: Function) -> None:
-    cut = cut_of(FunctionModule(lambda m, x: _decomposed(x, between) * 2), [(("b", 32), "float32")])
-    found = without_quantizers(cut.program)
-    assert (found.removed, found.stored, found.left) == (1, (), ())
+    subject = subject_of(FunctionModule(lambda m, x: _decomposed(x, between) * 2), [(("b", 32), "float32")])
+    without = without_quantizers(subject.program)
+    assert (without.removed, without.stored, without.left) == (1, (), ())
     x = torch.randn(3, 32)
-    (result,) = TorchReference.run_program(found.program, [], [x])
+    (result,) = TorchReference.run_program(without.program, [], [x])
     torch.testing.assert_close(result, between(x) * 2)
 
 
@@ -282,8 +285,8 @@ def test_a_quantizer_whose_numbers_are_returned_is_left() -> None:
             numbers, STEP, 0, -128, 127, torch.int8
         )
 
-    found = without_quantizers(cut_of(FunctionModule(run), [(("b", 32), "float32")]).program)
-    assert found.removed == 0 and found.left == ("quantized_decomposed.quantize_per_tensor.default",)
+    without = without_quantizers(subject_of(FunctionModule(run), [(("b", 32), "float32")]).program)
+    assert without.removed == 0 and without.left == ("quantized_decomposed.quantize_per_tensor.default",)
 
 
 @pytest.mark.parametrize(
@@ -299,6 +302,6 @@ def test_a_quantizer_whose_numbers_are_returned_is_left() -> None:
     ],
 )
 def test_each_quantizer_has_a_type(function: Function, expected: str) -> None:
-    exported = torch.export.export(FunctionModule(lambda m, x: function(x)), ((torch.zeros(8, 32),),)[0])
+    exported = torch.export.export(FunctionModule(lambda m, x: function(x)), (torch.zeros(8, 32),))
     (node,) = (node for node in exported.graph.nodes if is_quantizer(node))
     assert quantizer_type(node) == expected

@@ -1,4 +1,4 @@
-"""Random inputs and files of inputs that a model accepts."""
+"""Random inputs for a model, and files of inputs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from tests.stages.verify.conftest import FunctionModule, cut_of
+from tests.stages.verify.conftest import FunctionModule, subject_of
 from trtbuild.core.model.verification import Point
 from trtbuild.errors import UsageError
 from trtbuild.stages.verify import inputs
@@ -30,11 +30,11 @@ from trtbuild.stages.verify.run import verify
         (lambda m, x: m.table(x * 0), 2),
     ],
 )
-def test_ids_cover_all_rows_of_the_smallest_table(function: object, end: int) -> None:
+def test_random_ids_end_at_the_size_of_the_smallest_table_or_at_2(function: object, end: int) -> None:
     module = FunctionModule(function, table=nn.Embedding(7, 5), small=nn.Embedding(3, 5))  # type: ignore[arg-type]
-    cut = cut_of(module, [((4,), "int64")])
-    assert inputs.integer_ends(cut.program) == [end]
-    assert verify(cut.job, cut.read).whole.status == "right"
+    subject = subject_of(module, [((4,), "int64")])
+    assert inputs.integer_ends(subject.program) == [end]
+    assert verify(subject.job, subject.read).whole.status == "right"
 
 
 def test_equal_points_have_equal_inputs_and_different_points_do_not() -> None:

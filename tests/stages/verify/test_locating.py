@@ -1,4 +1,4 @@
-"""Finds the operator at which a wrong conversion begins to differ."""
+"""A verification locates the operator at which a wrong conversion begins to differ."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import nn
 
-from tests.stages.verify.conftest import Cut, FunctionModule, cut_of, replace_job
+from tests.stages.verify.conftest import FunctionModule, Subject, replace_job, subject_of
 from trtbuild.core.model.comparisons import Place
 from trtbuild.stages.verify import locating
 from trtbuild.stages.verify.run import verify
 
 
-def place(cut: Cut) -> Place:
-    (part,) = verify(cut.job, cut.read).partitions
+def place(subject: Subject) -> Place:
+    (part,) = verify(subject.job, subject.read).partitions
     assert part.status == "wrong"
     assert part.place is not None
     return part.place
@@ -33,28 +33,28 @@ def rename(old: str, new: str, which: int = 0) -> Callable[[onnx.GraphProto], No
 
 
 @pytest.fixture(scope="module")
-def deep() -> Cut:
+def deep() -> Subject:
     torch.manual_seed(0)
     blocks = [nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(4)]
-    return cut_of(nn.Sequential(*blocks).eval(), [(("b", 8), "float32")])
+    return subject_of(nn.Sequential(*blocks).eval(), [(("b", 8), "float32")])
 
 
 @pytest.mark.parametrize("which", range(4))
-def test_the_first_wrong_operator_is_located_with_its_module(deep: Cut, which: int) -> None:
+def test_the_first_wrong_operator_is_located_with_its_module(deep: Subject, which: int) -> None:
     located = place(deep.altered(rename("Tanh", "Sigmoid", which)))
     assert located.first.operator == "aten.tanh.default"
     assert located.first.module == f"{which}.1"
     assert located.since == located.first and 0.1 < (located.error or 0.0) < 10
 
 
-def test_the_place_does_not_depend_on_the_size_of_groups(deep: Cut, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_place_does_not_depend_on_the_size_of_groups(deep: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     altered = deep.altered(rename("Tanh", "Sigmoid", 2))
     expected = place(altered)
     monkeypatch.setattr(locating, "_GROUP_BYTES", 1)
     assert place(altered) == expected
 
 
-def test_a_transposed_square_matrix_is_located(deep: Cut) -> None:
+def test_a_transposed_square_matrix_is_located(deep: Subject) -> None:
     def transpose_weight(graph: onnx.GraphProto) -> None:
         node = [node for node in graph.node if node.op_type == "Gemm"][1]
         (transposes,) = [attribute for attribute in node.attribute if attribute.name == "transB"]
@@ -68,20 +68,21 @@ def test_the_wrong_branch_of_two_is_located() -> None:
     def two(_: object, x: torch.Tensor) -> torch.Tensor:
         return torch.tanh(x) + torch.sigmoid(x * 2) * torch.cos(x)
 
-    cut = cut_of(FunctionModule(two), [(("b", 8), "float32")])
-    located = place(cut.altered(rename("Cos", "Sin")))
+    subject = subject_of(FunctionModule(two), [(("b", 8), "float32")])
+    located = place(subject.altered(rename("Cos", "Sin")))
     assert located.first.operator == "aten.cos.default"
 
 
 def test_a_different_inner_value_without_effect_is_not_located() -> None:
-    """The ONNX model transposes a square matrix after tanh, not before. Only the value between both operators differs."""
+    """The ONNX model transposes a square matrix after tanh, not before. Only the value between the operators changes."""
 
     def turned(_: object, x: torch.Tensor) -> torch.Tensor:
         return torch.tanh(x.transpose(0, 1)).sum(0) + torch.cos(x).sum(1)
 
-    cut = cut_of(FunctionModule(turned), [((8, 8), "float32")])
+    subject = subject_of(FunctionModule(turned), [((8, 8), "float32")])
 
-    def swap(graph: onnx.GraphProto) -> None:  # tanh before the transpose; and a fault: Sin instead of Cos
+    def swap_and_break(graph: onnx.GraphProto) -> None:
+        """Swap tanh and the transpose, which changes no result. Then replace Cos by Sin, which is a fault."""
         (transpose,) = [node for node in graph.node if node.op_type == "Transpose"]
         (tanh,) = [node for node in graph.node if node.op_type == "Tanh"]
         transpose.op_type, tanh.op_type = "Tanh", "Transpose"
@@ -90,36 +91,36 @@ def test_a_different_inner_value_without_effect_is_not_located() -> None:
         (cos,) = [node for node in graph.node if node.op_type == "Cos"]
         cos.op_type = "Sin"
 
-    located = place(cut.altered(swap))
+    located = place(subject.altered(swap_and_break))
     assert located.first.operator == "aten.cos.default"
 
 
-def test_a_call_without_a_node_extends_the_located_range(deep: Cut) -> None:
+def test_a_call_without_a_node_extends_the_located_range(deep: Subject) -> None:
     """If the optimizer has removed all nodes of a call, the fault may be in this call."""
     origins = [(name, call) for name, call in json.loads(deep.blobs[deep.job.origins[deep.graph]])]
     calls = [node for node in deep.lowered.graph.nodes if node.op == "call_function"]
     tanh = [index for index, node in enumerate(calls) if "tanh" in str(node.target)]
     fewer = json.dumps([(name, call) for name, call in origins if call != tanh[1]]).encode()
     altered = deep.altered(rename("Tanh", "Sigmoid", 1))
-    altered = replace_job(altered, origins={deep.graph: altered.keep(fewer)})
+    altered = replace_job(altered, origins={deep.graph: altered.blobs.keep(fewer)})
     located = place(altered)
     assert (located.since.module, located.first.module) == ("1.1", "2.0")
 
 
-def test_many_residual_blocks_without_nodes_are_searched_in_linear_time() -> None:
-    """Each block doubles the number of paths: a search that follows each path would need 2^60 steps."""
+def test_many_residual_blocks_without_nodes_are_searched_without_following_each_path() -> None:
+    """Each block doubles the number of paths. A search that follows each path would need 2^60 steps, and never end."""
 
     def residual(_: object, x: torch.Tensor) -> torch.Tensor:
         for _ in range(60):
             x = x + torch.cos(x)
         return torch.tanh(x)
 
-    cut = cut_of(FunctionModule(residual), [(("b", 8), "float32")])
-    origins = json.loads(cut.blobs[cut.job.origins[cut.graph]])
+    subject = subject_of(FunctionModule(residual), [(("b", 8), "float32")])
+    origins = json.loads(subject.blobs[subject.job.origins[subject.graph]])
     last = max(call for _, call in origins)
     only_tanh = json.dumps([(name, call) for name, call in origins if call == last]).encode()
-    altered = cut.altered(rename("Tanh", "Sigmoid"))
-    located = place(replace_job(altered, origins={cut.graph: altered.keep(only_tanh)}))
+    altered = subject.altered(rename("Tanh", "Sigmoid"))
+    located = place(replace_job(altered, origins={subject.graph: altered.blobs.keep(only_tanh)}))
     assert located.first.operator == "aten.tanh.default"
     assert located.since.operator == "aten.cos.default"
 
@@ -129,6 +130,6 @@ def test_an_operator_with_several_outputs_is_located() -> None:
         a, b = torch.split(torch.tanh(x), [3, 5], dim=-1)
         return [a * 2, torch.sigmoid(b)]
 
-    cut = cut_of(FunctionModule(split), [(("b", 8), "float32")])
-    assert place(cut.altered(rename("Sigmoid", "Tanh"))).first.operator == "aten.sigmoid.default"
-    assert place(cut.altered(rename("Tanh", "Erf"))).first.operator == "aten.tanh.default"
+    subject = subject_of(FunctionModule(split), [(("b", 8), "float32")])
+    assert place(subject.altered(rename("Sigmoid", "Tanh"))).first.operator == "aten.sigmoid.default"
+    assert place(subject.altered(rename("Tanh", "Erf"))).first.operator == "aten.tanh.default"

@@ -23,7 +23,9 @@ def case(body: str, precision: str = "float32") -> Case:
 
 
 def swap_operator(monkeypatch: pytest.MonkeyPatch, old: Any, new: Any, arguments_kept: int | None = None) -> None:
-    """Add a pass that replaces the operator `old` by `new`, which has the same types."""
+    """Add a pass that replaces the operator `old` by `new`, which has the same types.
+
+    The calls keep their first `arguments_kept` arguments, or all of them."""
     run_passes = lowering.run_passes
 
     def passes(*arguments: Any) -> Program:
@@ -59,7 +61,7 @@ def test_an_overflow_in_half_precision_is_an_error_of_the_model() -> None:
 def test_each_output_has_the_tolerance_of_the_types_that_it_is_computed_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error of one in a thousand is far beyond the tolerance of float32, and within that of float16."""
 
-    class Two(torch.nn.Module):
+    class TwoLayers(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.exact, self.coarse = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
@@ -68,13 +70,13 @@ def test_each_output_has_the_tolerance_of_the_types_that_it_is_computed_in(monke
             return self.exact(x) * 2.0, self.coarse(x) * 4.0
 
     torch.manual_seed(0)
-    module, x = Two().eval(), torch.randn(3, 4)
+    module, x = TwoLayers().eval(), torch.randn(3, 4)
     program, slots = functional(torch.export.export(module, (x,)).run_decompositions({}))
     weights = [dict(module.named_parameters())[slot.name].detach() for slot in slots]
     comparison = ComparisonPoint("here", points_of(program, [()])[0], [x])
 
-    def change(factor: float, by: float = 1.001) -> None:
-        """Change the factor of one output, and compare."""
+    def compare_after_change(factor: float, by: float = 1.001) -> None:
+        """Multiply the factor of one output by `by` in the lowered program, and compare the programs."""
         precisions = Precisions("float16", (ModulePrecision("exact", "float32"),))
         lowered = lowering.lower(program, precisions, decomposition_table())
         (node,) = [n for n in lowered.graph.nodes if n.target is torch.ops.aten.mul.Tensor and n.args[1] == factor]
@@ -82,19 +84,17 @@ def test_each_output_has_the_tolerance_of_the_types_that_it_is_computed_in(monke
         lowered.exported.graph_module.recompile()
         refuse_another_model(program, lowered, weights, comparison, precisions)
 
-    change(4.0)
+    compare_after_change(4.0)
     with pytest.raises(InconsistentShapes, match="output 0 has a relative difference"):
-        change(2.0)
+        compare_after_change(2.0)
     with pytest.raises(SourceError, match="output 1 of the model is different in float16") as caught:
-        change(4.0, by=1.5)
+        compare_after_change(4.0, by=1.5)
     assert "compute more modules in bfloat16, which has the range of float32, or float32" in (caught.value.hint or "")
 
 
 def test_rejects_an_operator_whose_type_torch_infers_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sign bit has a wrong type if `signbit` is decomposed."""
     monkeypatch.setattr("trtbuild.stages.program.translations._NEVER_DECOMPOSED", frozenset())
-    from trtbuild.stages.program.translations import decomposition_table
-
     decomposition_table.cache_clear()
     try:
         with pytest.raises(InconsistentShapes, match=r"prims\.signbit\.default gives bool\[1, 4\]"):

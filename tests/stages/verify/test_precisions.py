@@ -8,20 +8,21 @@ import pytest
 import torch
 from torch import nn
 
-from tests.stages.verify.conftest import Cut, FunctionModule, cut_of
+from tests.stages.verify.conftest import FunctionModule, Subject, subject_of
 from trtbuild.core.model.spec import Precision
 from trtbuild.core.partition.partitions import Partition, Partitions, TensorType
+from trtbuild.stages.program.functional import functional
 from trtbuild.stages.verify import precisions
 from trtbuild.stages.verify.onnx_models.onnx_precisions import onnx_precisions
 
 H, B = torch.float16, torch.bfloat16
 
 
-def model_of(function: Any, *dtypes: str, **members: Any) -> Cut:
-    return cut_of(FunctionModule(function, **members), [((2, 4), dtype) for dtype in dtypes or ("float32",)])
+def model_of(function: Any, *dtypes: str, **members: Any) -> Subject:
+    return subject_of(FunctionModule(function, **members), [((2, 4), dtype) for dtype in dtypes or ("float32",)])
 
 
-def output_precisions(model: Cut) -> list[Precision]:
+def output_precisions(model: Subject) -> list[Precision]:
     """The precisions of the outputs of the program. Fails if the ONNX model gives other precisions."""
     by_program = precisions.output_precisions(model.lowered)
     inputs = [precisions.precision_of_dtype(dtype) for _, dtype in model.job.inputs]
@@ -34,11 +35,8 @@ def output_precisions(model: Cut) -> list[Precision]:
     [
         (lambda m, x: x + 1, ("float32",), ["float32"]),
         (lambda m, x: x + 1, ("float16",), ["float16"]),
-        (
-            lambda m, x: x.float() + 1,
-            ("float16",),
-            ["float16"],
-        ),  # an input in float16 has at most the precision of float16
+        # an input in float16 has at most the precision of float16
+        (lambda m, x: x.float() + 1, ("float16",), ["float16"]),
         (lambda m, x: (x.to(H) * 2).float() + 1, ("float32",), ["float16"]),
         (lambda m, x: (x.to(H) * 2).float() + x.to(B).float(), ("float32",), ["bfloat16"]),
         (lambda m, x, y: (x + 1, y.to(H) * 2, x * 2), ("float32", "float32"), ["float32", "float16", "float32"]),
@@ -60,7 +58,7 @@ def test_the_types_of_weights_count() -> None:
 
 
 def test_an_input_that_is_used_for_its_size_does_not_count() -> None:
-    model = cut_of(
+    model = subject_of(
         FunctionModule(lambda m, x, y: (x + 1, y.new_ones(x.shape[0], dtype=torch.float32) * x.shape[0])),
         [(("b", 4), "float16"), ((2, 4), "float32")],
     )
@@ -74,8 +72,6 @@ def test_operators_inside_branches_count() -> None:
             return halved, torch.cond(x.sum() > 0, lambda v: v * 2, lambda v: v + 1, (x,))
 
     exported = torch.export.export(Branch().eval(), (torch.zeros(2, 4),)).run_decompositions({})
-    from trtbuild.stages.program.functional import functional
-
     program, _ = functional(exported)
     assert precisions.output_precisions(program) == ["float16", "float32"]
 
@@ -99,10 +95,10 @@ def test_the_precisions_of_a_model_follow_from_all_partitions_on_the_path() -> N
         ("after:0", "beside:0", "input:1", "weight:1"),
     )
 
-    def of_part(partition: Partition, inputs: Any) -> list[Precision]:
+    def part_precisions(partition: Partition, inputs: Any) -> list[Precision]:
         return ["float16"] if partition.name == "half" else [precisions.coarsest_precision(inputs)]
 
-    result = precisions.model_precisions(partitions, ["float32", "float32"], ["float32", "bfloat16"], of_part)
+    result = precisions.model_precisions(partitions, ["float32", "float32"], ["float32", "bfloat16"], part_precisions)
     assert result == ["float16", "float32", "float32", "bfloat16"]
 
 

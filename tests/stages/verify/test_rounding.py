@@ -9,7 +9,7 @@ import torch
 
 from tests.fuzz.modules import module_from_text
 from tests.fuzz.pipeline import Case, build
-from tests.stages.verify.conftest import cut_of
+from tests.stages.verify.conftest import subject_of
 from trtbuild.stages.verify.comparing import Deviation
 from trtbuild.stages.verify.rounding import MAX_RUNS, PerturbedRuns, deviations
 from trtbuild.stages.verify.run import verify
@@ -20,19 +20,20 @@ TOLERANCE = 5e-3
 def deviation_and_runs(
     model: Callable[..., torch.Tensor],
     inputs: list[torch.Tensor],
-    ours: torch.Tensor,
+    result: torch.Tensor,
     weights: list[torch.Tensor] | None = None,
 ) -> tuple[Deviation, int]:
-    """The deviation of `ours` from the result of the model, and the number of runs with changed inputs and weights."""
-    runs = []
+    """The deviation of `result` from the result of the model, and the number of runs with changed inputs and weights."""
+    runs = 0
 
     def run(inputs: object, weights: object) -> list[torch.Tensor]:
-        runs.append(0)
+        nonlocal runs
+        runs += 1
         return [model(*inputs, *weights)]  # type: ignore[misc]
 
-    theirs = model(*inputs, *(weights or []))
-    (result,) = deviations([ours], [theirs], [TOLERANCE], PerturbedRuns(run, inputs, weights or []))
-    return result, len(runs)
+    expected = model(*inputs, *(weights or []))
+    (deviation,) = deviations([result], [expected], [TOLERANCE], PerturbedRuns(run, inputs, weights or []))
+    return deviation, runs
 
 
 def test_equal_results_are_not_run_again() -> None:
@@ -54,12 +55,12 @@ def test_a_decision_that_a_last_bit_changes_is_left_out(
     model: Callable[..., torch.Tensor], value: float, wrong: float
 ) -> None:
     x = torch.tensor([-0.8, 0.2, value, 3.2])
-    ours = model(x)
-    ours[2] = wrong
-    deviation, runs = deviation_and_runs(model, [x], ours)
+    result = model(x)
+    result[2] = wrong
+    deviation, runs = deviation_and_runs(model, [x], result)
     assert deviation == Deviation(deviation.error, undecided=1) and deviation.error <= TOLERANCE and 0 < runs < MAX_RUNS
-    ours[3] = not ours[3] if ours.dtype == torch.bool else 7  # this number is far from a decision
-    deviation, runs = deviation_and_runs(model, [x], ours)
+    result[3] = not result[3] if result.dtype == torch.bool else 7  # this number is far from a decision
+    deviation, runs = deviation_and_runs(model, [x], result)
     assert deviation.error > TOLERANCE and deviation.undecided == 1 and runs == MAX_RUNS
 
 
@@ -71,9 +72,9 @@ def test_weights_are_changed_by_their_last_bits_like_inputs() -> None:
 
 def test_results_without_floating_point_inputs_are_compared() -> None:
     x = torch.arange(8)
-    ours = x * 2
-    ours[0] += 1
-    deviation, runs = deviation_and_runs(lambda x: x * 2, [x], ours)
+    result = x * 2
+    result[0] += 1
+    deviation, runs = deviation_and_runs(lambda x: x * 2, [x], result)
     assert deviation.error == float("inf") and runs == MAX_RUNS and deviation.undecided == 0
 
 
@@ -106,8 +107,8 @@ def test_an_error_that_the_model_amplifies_is_right_up_to_two_tolerances(
     amplification: float, error: float, is_right: bool
 ) -> None:
     x = torch.rand(1000) + 0.5
-    ours = torch.exp(amplification * x) * (1 + error * TOLERANCE)
-    deviation, _ = deviation_and_runs(lambda x: torch.exp(amplification * x), [x], ours)
+    result = torch.exp(amplification * x) * (1 + error * TOLERANCE)
+    deviation, _ = deviation_and_runs(lambda x: torch.exp(amplification * x), [x], result)
     assert deviation.error > TOLERANCE and deviation.undecided == 0
     assert (deviation.error <= deviation.allowed_error) == is_right
 
@@ -115,9 +116,9 @@ def test_an_error_that_the_model_amplifies_is_right_up_to_two_tolerances(
 def test_a_wrong_number_is_never_left_out() -> None:
     torch.manual_seed(0)
     x, w = torch.randn(4, 64), torch.randn(64, 64)
-    ours = x @ w
-    ours[0, 0] += 0.05 * ours.abs().max()
-    deviation, _ = deviation_and_runs(lambda x, w: x @ w, [x], ours, [w])
+    result = x @ w
+    result[0, 0] += 0.05 * result.abs().max()
+    deviation, _ = deviation_and_runs(lambda x, w: x @ w, [x], result, [w])
     assert deviation.error == pytest.approx(0.05, rel=1e-3) and deviation.undecided == 0
 
 
@@ -134,12 +135,12 @@ class _Classes(torch.nn.Module):
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
 def test_classes_in_half_precision_are_right(precision: str) -> None:
     """For some rows, rounding decides between two classes."""
-    cut = cut_of(_Classes().eval(), [((8192, 16), "float32")], precision)
-    report = verify(cut.job, cut.read)
+    subject = subject_of(_Classes().eval(), [((8192, 16), "float32")], precision)
+    report = verify(subject.job, subject.read)
     assert not list(report.failures())
     assert "rounding decides" in report.lowered.text
 
 
-def test_a_number_that_is_truncated_in_half_precision_builds() -> None:
+def test_a_model_that_truncates_numbers_in_half_precision_builds() -> None:
     body = "torch.nn.functional.conv_transpose1d(x0, torch.linspace(-1, 1, 96).half().reshape(4, 8, 3)).long()"
     build(Case(module_from_text([], body, 1), [("float16", [4, (3, 5, 7)])]))

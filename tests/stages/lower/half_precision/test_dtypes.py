@@ -1,4 +1,4 @@
-"""Tests which operators compute in half, and that equal layers stay equal."""
+"""Which operators of a lowered program compute in half precision. Layers that are equal in the model stay equal."""
 
 from __future__ import annotations
 
@@ -69,6 +69,7 @@ class Mixed(nn.Module):
 
 
 def _dtypes(program: Program) -> dict[str, torch.dtype]:
+    """Operator, as ``matmul`` → the dtype of its result. Casts are left out."""
     return {
         str(node.target).split(".")[1]: node.meta["val"].dtype
         for node in program.graph.nodes
@@ -112,7 +113,7 @@ class MaskedLayer(nn.Module):
 
 
 class MaskAsInput(nn.Module):
-    """A model with a mask as an input: its numbers are unknown before run time."""
+    """A model with a mask as an input, so the numbers of the mask are unknown before run time."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -23,11 +23,12 @@ _CAST = torch.ops.aten._to_copy.default
 
 
 def mixed(default: Precision, **patterns: list[str]) -> Precisions:
+    """Precisions from patterns of module paths, such as ``float32=["*.norm"]``. All other modules have `default`."""
     return Precisions(default, module_precisions(patterns))  # type: ignore[arg-type]
 
 
 class Norm(nn.Module):
-    """A norm whose operators have no float32 rule."""
+    """A norm of operators that may compute in half precision."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,6 +74,7 @@ def dtypes(program: Program, path: str) -> set[torch.dtype]:
 
 
 def casts(program: Program) -> Iterator[tuple[torch.dtype, torch.dtype]]:
+    """The dtypes before and after each cast."""
     for node in program.graph.find_nodes(op="call_function", target=_CAST):
         yield node.all_input_nodes[0].meta["val"].dtype, node.meta["val"].dtype
 
@@ -87,17 +89,16 @@ def test_each_operator_computes_in_the_type_of_its_module(lower_module: Any) -> 
     (output,) = program.output_nodes
     assert output.meta["val"].dtype is torch.float32
 
-    module = traced.module
-
+    # PyTorch computes the same, with the dtypes of the modules
     def linear(layer: nn.Linear, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         return nn.functional.linear(x.to(dtype), layer.weight.to(dtype), layer.bias.to(dtype))
 
     with torch.no_grad():
         x = X  # the first norm reads the input of the model
-        for layer in module.layers:
+        for layer in traced.module.layers:
             inner = linear(layer.inner, layer.norm(x.float()), torch.float16)
             x = x.half() + linear(layer.outer, inner.relu(), torch.float16)
-        expected = linear(module.head, x, torch.bfloat16).float()
+        expected = linear(traced.module.head, x, torch.bfloat16).float()
     assert torch.equal(traced.run(program)[0], expected)
 
 
@@ -124,7 +125,6 @@ class Outer(nn.Module):
 
 
 def test_a_module_in_float32_or_bfloat16_computes_numbers_beyond_float16(lower_module: Any) -> None:
-    traced, program = lower_module(Outer(), [X], "float16")
     for name, tolerance in (("float32", 5e-3), ("bfloat16", 4e-2)):
         traced, program = lower_module(Outer(), [X], mixed("float16", **{name: ["large"]}))
         assert dtypes(program, "large") == {getattr(torch, name)}
@@ -205,7 +205,7 @@ def test_rejects_patterns_that_do_not_fit_the_model(lower_module: Any, precision
     assert caught.value.field in {entry.field for entry in precisions.modules}
 
 
-@pytest.mark.parametrize("name", ["conv", "by_hand", "pre_norm", "post_norm", "vit", "bert"])
+@pytest.mark.parametrize("name", ["conv", "manual_attention", "pre_norm", "post_norm", "vit", "bert"])
 def test_random_precisions_of_modules_give_right_programs(traced: Any, table: Any, name: str) -> None:
     """`CastInserter` runs every changed node again, and raises an error if its type is not the decided one."""
     model = traced(name)

@@ -1,4 +1,4 @@
-"""The table of operators: names exist, are listed once and have reasons; sensitive operators stay in float32."""
+"""The table of operators: each name exists, is listed once and has a reason. Sensitive operators stay in float32."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_every_operator_of_the_table_exists_in_aten() -> None:
 
 
 def test_every_row_has_a_reason() -> None:
-    assert all(line.reason for line in OPERATORS.values())
+    assert all(row.reason for row in OPERATORS.values())
 
 
 def test_sensitive_operators_stay_in_float32() -> None:

@@ -1,4 +1,4 @@
-"""Tests which values are recognized as too large or too small for half."""
+"""`find_ranges` recognizes values that may be too large or too small for half precision."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_the_stored_quantizers_compute_what_model_optimizer_computes(project: Pa
     assert set(rebuilt.state_dict()) == set(net().state_dict())
 
 
-def test_a_method_that_changes_weights_leaves_shared_weights_alone() -> None:
+def test_a_method_that_changes_weights_skips_layers_with_shared_weights() -> None:
     assert chosen_layers(net(), job("int8", "smoothquant")) == ["body.0", "unused"]
     assert chosen_layers(net(), job("int8")) == ["body.0", "head", "unused"]
 
@@ -107,11 +107,10 @@ def test_the_layers_of_an_encoder_are_rounded(project: Path, name: str) -> None:
         torch.manual_seed(0)
         return nn.TransformerEncoderLayer(256, 4, 64, batch_first=True).eval()
 
-    calibration = job(name, needs_data=name == "int8")
     (project / "calibration_data.py").write_text(DATA.replace("(2, 256)", "(2, 3, 256)"))
+    sys.modules.pop("calibration_data", None)  # another test may have imported it with the other shape
     model = make_job({"x": ((1, 3, 256), (2, 3, 256), (4, 3, 256))})
-    calibration = replace(calibration, model=model)
-    sys.modules.pop("calibration_data", None)
+    calibration = replace(job(name, needs_data=name == "int8"), model=model)
     quantized, rebuilt = encoder(), encoder()
     with torch.no_grad():
         stored, _ = run.find_quantizers(quantized, calibration, project, Frames(Places(), project))
@@ -147,7 +146,7 @@ def test_rejects_a_changed_weight_that_the_model_reads_without_its_layer(project
         ([float("inf")], [float("inf")], False),
     ],
 )
-def test_outputs_are_compared_beside_infinities_and_nan(
+def test_outputs_with_infinities_and_nan_are_compared(
     before: list[float], after: list[float], is_rejected: bool
 ) -> None:
     """A difference of two infinities is NaN, and a comparison with NaN is never true."""
@@ -160,7 +159,7 @@ def test_outputs_are_compared_beside_infinities_and_nan(
         assert changed_weights.find(job("int8", "smoothquant")) == {}
 
 
-def test_a_computed_weight_is_left_alone() -> None:
+def test_a_layer_whose_weight_is_computed_is_skipped() -> None:
     model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(256, 8)), nn.Linear(8, 8))
     assert chosen_layers(model, job("int8")) == ["1"]
 
@@ -182,15 +181,15 @@ def test_rejects_a_model_without_the_calibrated_layers() -> None:
     class Other(nn.Module):
         pass
 
-    quantizer: Any = {"body.0": {}}
+    layers: Any = {"body.0": {}}
     with pytest.raises(SourceError, match=r"the model has no 'body\.0'"):
-        attach_quantizers(Other(), StoredQuantizers(quantizer).to_bytes(), job("int8").model)
+        attach_quantizers(Other(), StoredQuantizers(layers).to_bytes(), job("int8").model)
 
 
 @pytest.mark.parametrize(("name", "axes"), [("int8", [0, 0, 1]), ("fp8", [None] * 3), ("int8_weight_only", [0, 0, 1])])
 def test_weights_have_a_scale_for_each_output_channel_or_one_scale(name: str, axes: list[int | None]) -> None:
     module = nn.Sequential(nn.Linear(4, 4), nn.Conv2d(4, 2, 1), nn.ConvTranspose2d(2, 4, 1))
-    wanted = job(name)
-    entries = configuration(module, chosen_layers(module, wanted), wanted)["quant_cfg"]
-    weights = [entry["cfg"] for entry in entries if entry["quantizer_name"].endswith(".weight_quantizer")]
-    assert [settings["axis"] for settings in weights] == axes
+    calibration = job(name)
+    entries = configuration(module, chosen_layers(module, calibration), calibration)["quant_cfg"]
+    settings = [entry["cfg"] for entry in entries if entry["quantizer_name"].endswith(".weight_quantizer")]
+    assert [setting["axis"] for setting in settings] == axes

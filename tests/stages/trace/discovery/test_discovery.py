@@ -9,6 +9,7 @@ import hashlib
 import os
 import sys
 import textwrap
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from trtbuild.core.model.spec import Source
 from trtbuild.core.recipes.dependency import Dependency
@@ -66,13 +68,12 @@ ABSENT = {
     "data/nofile.txt": "Path.exists, not found",
     "models/layers": "a package that would shadow a module",
     "models/optional.py": "an import that failed",
-    "json.py": "never looked up: see test_a_standard_module_that_is_loaded_already_cannot_be_shadowed",
     "numbers_of_mine.py": "an import that failed, in the root",
     "shared_name.py": "found in the second root; the first root is searched before",
 }
 
 #: Files that are not dependencies. The model itself writes `data/written.txt` before it reads the file.
-NEVER = ["data/unrelated.txt", "models/unrelated.py", "data/written.txt", "data/declared/b.txt"]
+NOT_DEPENDENCIES = ["data/unrelated.txt", "models/unrelated.py", "data/written.txt", "data/declared/b.txt"]
 
 MODEL = """
 import importlib, importlib.util, json, mmap, os, pkgutil, runpy, sqlite3, sys, zipfile
@@ -134,8 +135,7 @@ def build(**kwargs):
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: Any) -> Path:
-    from safetensors.torch import save_file
-
+    """A project with all files of `READ` and `NOT_DEPENDENCIES`. The folder `elsewhere` is beside the project."""
     root = Path(os.path.realpath(tmp_path_factory.mktemp("discovery"))) / "project"
     for name in (
         "models",
@@ -150,12 +150,14 @@ def project(tmp_path_factory: Any) -> Path:
     ):
         (root / name).mkdir(parents=True)
     (root.parent / "elsewhere").mkdir()
-    for name in [*READ, *NEVER]:
+    # first, all files have the same text
+    for name in [*READ, *NOT_DEPENDENCIES]:
         path = root / name
         if name == "outside.py":
             path = root.parent / "elsewhere" / name
         if name not in ("data/written.txt", "data/link.txt"):
             path.write_text("# text\n")
+    # code, and files of other formats
     (root / "models/net.py").write_text(textwrap.dedent(MODEL))
     (root / "models/layers.py").write_text(
         "import torch\nclass Scale(torch.nn.Module):\n    def __init__(self, n):\n        super().__init__()\n"
@@ -175,8 +177,6 @@ def project(tmp_path_factory: Any) -> Path:
     save_file({"a": torch.ones(2)}, data / "weights.safetensors")
     save_file({"a": torch.ones(2)}, data / "opened.safetensors")
     (data / "db.sqlite").write_bytes(b"")
-    import zipfile
-
     with zipfile.ZipFile(data / "zipped.zip", "w") as archive:
         archive.writestr("a", "b")
     (data / "link.txt").symlink_to("linked.txt")
@@ -197,6 +197,7 @@ def child(project: Path, job_of: Callable[..., Any], in_child: Callable[..., Any
 
 
 def dependency_name(project: Path, name: str) -> str:
+    """The path of a file of `READ`: absolute if it is outside the project."""
     return str(project.parent / "elsewhere" / name) if name == "outside.py" else name
 
 
@@ -217,22 +218,24 @@ def test_a_file_that_is_read_is_a_dependency_and_an_edit_changes_its_observation
         path.write_bytes(before)
 
 
-@pytest.mark.parametrize("name", [name for name in ABSENT if name != "json.py"])
+@pytest.mark.parametrize("name", ABSENT)
 def test_an_absent_file_that_was_looked_up_is_a_dependency(child: Any, name: str) -> None:
     assert child.observations.get(f"file:{name}") == "absent", ABSENT[name]
 
 
-def test_a_standard_module_that_is_loaded_already_cannot_be_shadowed(child: Any) -> None:
+def test_a_standard_module_that_is_loaded_already_is_not_searched_in_the_project(child: Any) -> None:
     assert "file:json.py" not in child.observations
 
 
-@pytest.mark.parametrize("name", NEVER)
-def test_an_unrelated_file_is_not_a_dependency(child: Any, name: str) -> None:
+@pytest.mark.parametrize("name", NOT_DEPENDENCIES)
+def test_a_file_that_is_not_read_or_that_the_model_has_written_is_not_a_dependency(child: Any, name: str) -> None:
     assert f"file:{name}" not in child.observations
 
 
 @pytest.mark.parametrize("name", ["listed", "scanned", "globbed", "walked", "walked/deep", "declared"])
-def test_a_directory_that_is_listed_is_a_listing(child: Any, project: Path, name: str) -> None:
+def test_a_directory_that_is_listed_is_a_dependency_that_a_new_file_changes(
+    child: Any, project: Path, name: str
+) -> None:
     dependency = Dependency("listing", f"data/{name}")
     seen = child.observations[dependency.part]
     assert observe(dependency, project, file_digest) == seen
@@ -243,7 +246,7 @@ def test_a_directory_that_is_listed_is_a_listing(child: Any, project: Path, name
         (project / "data" / name / "new.txt").unlink()
 
 
-def test_only_listed_directories_are_listings(child: Any) -> None:
+def test_no_other_directory_is_a_listing(child: Any) -> None:
     listings = {part for part in child.observations if part.startswith("listing:")}
     assert listings == {
         *(f"listing:data/{n}" for n in ("listed", "scanned", "globbed", "walked", "walked/deep", "declared")),
@@ -257,7 +260,7 @@ def test_a_link_that_was_resolved_is_a_dependency(child: Any, project: Path) -> 
     assert {part for part in child.observations if part.startswith("link:")} == {dependency.part}
 
 
-def test_a_new_module_in_a_folder_that_is_imported_changes_the_listing(child: Any, project: Path) -> None:
+def test_a_new_module_in_a_package_that_pkgutil_lists_changes_the_listing(child: Any, project: Path) -> None:
     dependency = Dependency("listing", "models/registry")
     assert observe(dependency, project, file_digest) == child.observations[dependency.part]
     (project / "models/registry/two.py").write_text("")
@@ -308,7 +311,7 @@ assert "torch" not in sys.modules
 """
 
 
-def test_the_observed_value_of_a_variable_is_that_at_the_start_of_the_process(
+def test_a_variable_is_observed_with_its_value_at_the_start_of_the_process(
     tmp_path: Path, job_of: Callable[..., Any], in_child: Callable[..., Any]
 ) -> None:
     root, site, child_folder = (tmp_path / name for name in ("project", "site-packages", "child"))
@@ -338,10 +341,8 @@ def test_the_observed_value_of_a_variable_is_that_at_the_start_of_the_process(
 
 
 def test_installed_code_is_observed_as_a_distribution_not_as_files(child: Any) -> None:
-    import numpy as installed
-
     assert child.observations["distribution:torch"] == torch.__version__
-    assert child.observations["distribution:numpy"] == installed.__version__
+    assert child.observations["distribution:numpy"] == numpy.__version__
     assert "distribution:safetensors" in child.observations
     assert "distribution:trtbuild" not in child.observations and "distribution:pytest" not in child.observations
     prefix = os.path.realpath(sys.prefix)
@@ -355,11 +356,9 @@ def test_only_files_outside_of_the_project_have_absolute_paths(child: Any, proje
 
 
 def test_observations_are_in_the_order_of_first_use(child: Any) -> None:
-    files = [part for part in child.order if part in {f"file:{name}" for name in READ}]
-    expected = ["models/__init__.py", "models/net.py", "models/layers.py", "shared/blocks.py", "models/late.py"]
-    assert [part for part in files if part in {f"file:{name}" for name in expected}] == [
-        f"file:{name}" for name in expected
-    ]
+    names = ["models/__init__.py", "models/net.py", "models/layers.py", "shared/blocks.py", "models/late.py"]
+    expected = [f"file:{name}" for name in names]
+    assert [part for part in child.order if part in expected] == expected
 
 
 def test_no_bytecode_is_written(child: Any, project: Path) -> None:

@@ -63,7 +63,7 @@ def child(job_of: Callable[..., Any], in_child: Callable[..., Any], tmp_path_fac
     (root / "profile.py").write_text("raise RuntimeError('shadowed')")
     (root / "counter.txt").write_text("1")
     path = root / "net.py"
-    # bytecode of another source with the same size and time: Python itself would run it
+    # Write bytecode of another source that has the same size and time. Without trtbuild, Python would run this bytecode.
     path.write_text(MODEL.replace("FACTOR", "2"))
     py_compile.compile(str(path))
     status = path.stat()
@@ -83,7 +83,7 @@ def test_a_project_file_does_not_shadow_a_module_that_installed_code_imports(chi
     assert "file:mailbox.py" in child.observations and "file:profile.py" not in child.observations
 
 
-def test_reasons_against_caching_a_trace_are_listed(child: Any) -> None:
+def test_all_reasons_why_a_trace_is_not_cacheable_are_listed(child: Any) -> None:
     assert child.uncacheable.split("; ") == [
         "the manifest says `cacheable: false`",
         "net.py:8 reads all environment variables",

@@ -22,10 +22,11 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def recorder(project: Path) -> Recorder:
-    return Recorder(project, Places(), {"GIVEN": "started"})
+    return Recorder(project, Places(), {"A_VARIABLE": "value at the start"})
 
 
 def parts(recorder: Recorder) -> dict[str, str]:
+    """Dependency, as ``file:a.txt`` → its observed state."""
     return {seen.dependency.part: seen.state for seen in recorder.observations()}
 
 
@@ -51,7 +52,7 @@ def test_a_same_size_edit_in_the_same_instant_is_an_error(recorder: Recorder, pr
 def test_an_old_file_is_compared_by_its_times(
     recorder: Recorder, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trtbuild.stages.trace.discovery.recording._GRANULARITY_S", -1.0)
+    monkeypatch.setattr("trtbuild.stages.trace.discovery.recording._GRANULARITY_S", -1.0)  # every file is old enough
     path = project / "a.txt"
     recorder.record_file(path)
     assert len(parts(recorder)["file:a.txt"]) == 64
@@ -76,7 +77,7 @@ def test_a_file_that_appears_during_the_trace_is_an_error(recorder: Recorder, pr
 def test_a_trace_that_looks_for_a_file_and_then_writes_it_is_uncacheable(recorder: Recorder, project: Path) -> None:
     recorder.record_file(project / "cache.npy")
     recorder.record_write(project / "cache.npy")
-    (project / "cache.npy").write_text("made")
+    (project / "cache.npy").write_text("written")
     recorder.record_file(project / "cache.npy")
     assert parts(recorder) == {}
     assert recorder.storage_refusals == ["the model's code writes to cache.npy, which it read before"]
@@ -93,7 +94,7 @@ def test_a_trace_that_changes_a_folder_that_it_listed_is_uncacheable(recorder: R
 
 def test_a_file_that_the_trace_writes_is_not_a_dependency(recorder: Recorder, project: Path) -> None:
     recorder.record_write(project / "cache.npy")
-    (project / "cache.npy").write_text("made")
+    (project / "cache.npy").write_text("written")
     recorder.record_file(project / "cache.npy")
     assert parts(recorder) == {}
 
@@ -114,13 +115,13 @@ def test_a_listing_that_changes_during_the_trace_is_an_error(recorder: Recorder,
         recorder.observations()
 
 
-def test_a_symlink_is_recorded_with_its_target(recorder: Recorder, project: Path) -> None:
+def test_a_read_through_a_symlink_records_the_link_and_the_target_as_files(recorder: Recorder, project: Path) -> None:
     (project / "link.txt").symlink_to("a.txt")
     recorder.record_file(project / "link.txt")
     assert list(parts(recorder)) == ["file:link.txt", "file:a.txt"]
 
 
-def test_a_link_is_recorded_by_its_target_path(recorder: Recorder, project: Path) -> None:
+def test_a_link_that_is_read_is_recorded_by_its_target_path(recorder: Recorder, project: Path) -> None:
     (project / "link.txt").symlink_to("a.txt")
     (project / "inside").symlink_to(project / "sub")
     for name in ("link.txt", "inside", "a.txt", "none", project.parent):
@@ -134,11 +135,11 @@ def test_a_link_is_recorded_by_its_target_path(recorder: Recorder, project: Path
 
 def test_a_listing_of_the_project_ignores_outputs(recorder: Recorder, project: Path) -> None:
     recorder.record_listing(project)
-    (listing,) = parts(recorder).items()
-    assert listing[0] == "listing:."
+    before = parts(recorder)
+    assert list(before) == ["listing:."]
     (project / "dist").mkdir()
     (project / "cache").mkdir()
-    assert parts(recorder) == dict([listing])
+    assert parts(recorder) == before
     (project / "new.json").write_text("")
     with pytest.raises(SourceError, match="changed while"):
         recorder.observations()

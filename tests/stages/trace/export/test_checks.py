@@ -1,4 +1,4 @@
-"""Values that export freezes or loses without a message are typed errors."""
+"""The trace rejects models that an export would change without a message: training mode, writes, random operators, …"""
 
 from __future__ import annotations
 

@@ -54,18 +54,27 @@ CASES: dict[str, tuple[Callable[..., Any], Any]] = {
 }
 
 
+@pytest.fixture
+def decompositions(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The result of each call of `decompose_without_retrace` by a trace of the test."""
+    results: list[Any] = []
+
+    def record(raw: torch.export.ExportedProgram) -> Any:
+        results.append(decompose_without_retrace(raw))
+        return results[-1]
+
+    monkeypatch.setattr(exporting, "decompose_without_retrace", record)
+    return results
+
+
 @pytest.mark.parametrize("name", CASES)
-def test_a_decomposition_equals_a_retrace(name: str, traced, job_of, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decomposition_equals_a_retrace(
+    name: str, traced, job_of, decompositions: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, shapes = CASES[name]
     if isinstance(model, nn.Module):
         model = model.eval()
     job = job_of(shapes)
-    decompositions = []
-    monkeypatch.setattr(
-        exporting,
-        "decompose_without_retrace",
-        lambda raw: decompositions.append(decompose_without_retrace(raw)) or decompositions[-1],
-    )
     result = traced(model, job)
     assert decompositions[0] is not None
     monkeypatch.setattr(exporting, "decompose_without_retrace", lambda raw: None)
@@ -103,7 +112,7 @@ UNCERTAIN: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("name", UNCERTAIN)
-def test_an_uncertain_decomposition_is_retraced(name: str) -> None:
+def test_an_uncertain_decomposition_returns_none_and_changes_nothing(name: str) -> None:
     class Model(nn.Module):
         def forward(self, x: torch.Tensor) -> Any:
             return model(x)
@@ -117,19 +126,13 @@ def test_an_uncertain_decomposition_is_retraced(name: str) -> None:
     assert raw.graph_module.code == before
 
 
-def test_a_program_with_undecided_strides_is_retraced(traced, job_of, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_with_undecided_strides_is_retraced(traced, job_of, decompositions: list[Any]) -> None:
     def rows(x: torch.Tensor) -> torch.Tensor:
         return nn.functional.layer_norm(x, (8,)).view(-1, 8) @ torch.ones(8, 8)
 
-    decompositions = []
-    monkeypatch.setattr(
-        exporting,
-        "decompose_without_retrace",
-        lambda raw: decompositions.append(decompose_without_retrace(raw)) or decompositions[-1],
-    )
     result = traced(rows, job_of({"x": ((1, 2, 8), (3, 5, 8), (8, 9, 8))}))
     assert decompositions == [None]
-    assert '"min"' not in result.graph
+    assert '"min"' not in result.graph  # an undecided stride is an expression with min or max
 
 
 def test_decomposing_does_not_change_its_input() -> None:
@@ -148,7 +151,7 @@ def test_torch_has_the_internal_functions_about_composite_operators() -> None:
         True,
         False,
     ]
-    kept = [
+    preservable = [
         utils._is_preservable_cia_op(op) for op in (aten.reshape.default, aten.dropout.default, aten.matmul.default)
     ]
-    assert kept == [False, False, True]
+    assert preservable == [False, False, True]

@@ -8,18 +8,20 @@ import torch
 from trtbuild.core.model.spec import Input, NamedDim
 from trtbuild.errors import SourceError
 
-FREE = {"image": ((1, 4, 4), (8, 4, 4), (64, 4, 4))}
-TWO = {"query": ((1, 4), (6, 4), (64, 4)), "key": ((1, 4), (6, 4), (65, 4))}
+DYNAMIC_BATCH = {"image": ((1, 4, 4), (8, 4, 4), (64, 4, 4))}
+TWO_INPUTS = {"query": ((1, 4), (6, 4), (64, 4)), "key": ((1, 4), (6, 4), (65, 4))}
 
 
-def error_of(traced, job_of, function, shapes, **more) -> SourceError:
+def error_of(traced, job_of, function, shapes, **job_fields) -> SourceError:
     with pytest.raises(SourceError) as caught:
-        traced(function, job_of(shapes, **more))
+        traced(function, job_of(shapes, **job_fields))
     return caught.value
 
 
 def test_the_error_about_a_multiple_names_input_and_dim_and_suggests_multiple_of(traced, job_of) -> None:
-    error = error_of(traced, job_of, lambda x: x.view(-1, 2, 4, 4), FREE, dims=[NamedDim("batch", (("image", 0),))])
+    error = error_of(
+        traced, job_of, lambda x: x.view(-1, 2, 4, 4), DYNAMIC_BATCH, dims=[NamedDim("batch", (("image", 0),))]
+    )
     assert error.code == "constraint"
     assert "dim 'batch' (image.0) may have any size, but the model needs a multiple of 2" in error.text
     assert error.hint == (
@@ -29,14 +31,14 @@ def test_the_error_about_a_multiple_names_input_and_dim_and_suggests_multiple_of
 
 
 def test_the_error_about_two_equal_dims_suggests_one_name(traced, job_of) -> None:
-    error = error_of(traced, job_of, lambda q, k: q + k, TWO)
+    error = error_of(traced, job_of, lambda q, k: q + k, TWO_INPUTS)
     assert error.code == "constraint"
     assert "axis key.0 must always be as long as axis query.0" in error.text
     assert "dims: {query_0: {at: [query.0, key.0]}}" in error.hint
 
 
 def test_the_error_about_a_fixed_size_suggests_a_static_axis(traced, job_of) -> None:
-    error = error_of(traced, job_of, lambda x: x + torch.ones(8, 4, 4), FREE)
+    error = error_of(traced, job_of, lambda x: x + torch.ones(8, 4, 4), DYNAMIC_BATCH)
     assert error.code == "constraint"
     assert "axis image.0 is declared dynamic, but the model fixes it to 8" in error.text
     assert "write 8 as min, opt and max of image.0 in every profile" in error.hint
@@ -53,7 +55,7 @@ def test_a_fixed_size_is_reported_as_a_size_not_as_a_number_of_multiples(traced,
 
 
 def test_a_range_that_the_model_does_not_support_is_an_error(traced, job_of) -> None:
-    error = error_of(traced, job_of, lambda x: x if x.shape[0] > 4 else x * 2, FREE)
+    error = error_of(traced, job_of, lambda x: x if x.shape[0] > 4 else x * 2, DYNAMIC_BATCH)
     assert "is declared 1..64, but the model needs at least 5" in error.text
     assert "change the profiles so that image.0 is at least 5" in error.hint
 
@@ -65,7 +67,7 @@ def test_an_unsupported_relation_is_reported_with_the_manifests_names(traced, jo
 
 
 def test_a_branch_on_one_size_is_reported_with_the_manifests_names(traced, job_of) -> None:
-    error = error_of(traced, job_of, lambda x: x + 1 if x.shape[0] == 5 else x, FREE)
+    error = error_of(traced, job_of, lambda x: x + 1 if x.shape[0] == 5 else x, DYNAMIC_BATCH)
     assert "image.0 != 5" in error.text and "trtdim" not in error.text and "L[" not in error.text
 
 
@@ -75,7 +77,7 @@ def test_a_branch_on_values_names_the_users_line(traced, job_of) -> None:
             return x
         return x * 2
 
-    error = error_of(traced, job_of, branch, FREE)
+    error = error_of(traced, job_of, branch, DYNAMIC_BATCH)
     assert error.code == "data-dependent"
     assert error.file == "tests/stages/trace/export/test_exporting.py"
     assert error.line == branch.__code__.co_firstlineno + 1
@@ -85,7 +87,7 @@ def test_an_error_in_forward_shows_the_users_frames_only(traced, job_of) -> None
     def broken(x):
         return x @ torch.ones(3, 3)
 
-    error = error_of(traced, job_of, broken, FREE)
+    error = error_of(traced, job_of, broken, DYNAMIC_BATCH)
     assert error.line == broken.__code__.co_firstlineno + 1
     assert "in broken: return x @ torch.ones(3, 3)" in error.text
     assert "site-packages" not in error.text and "trtbuild/stages" not in error.text
@@ -97,7 +99,7 @@ def test_inputs_that_do_not_match_forward_are_an_error_with_the_signature(traced
             return image * mask
 
     with pytest.raises(SourceError) as caught:
-        traced(Model().eval(), job_of(FREE))
+        traced(Model().eval(), job_of(DYNAMIC_BATCH))
     assert caught.value.code == "signature"
     assert caught.value.text == "forward needs 'mask', which the manifest's inputs do not give"
     assert "`mask: {keyword: true}`" in caught.value.hint and "takes (image, *, mask)" in caught.value.hint
@@ -108,9 +110,9 @@ def test_a_shared_dim_is_one_symbol_and_a_static_axis_is_a_number(traced, job_of
         {"query": ((1, 1, 4), (2, 6, 4), (3, 9, 4)), "key": ((1, 1, 4), (2, 6, 4), (3, 9, 4))},
         dims=[NamedDim("seq", (("query", 1), ("key", 1))), NamedDim("batch", (("query", 0), ("key", 0)))],
     )
-    result = traced(lambda q, k: q @ k.transpose(1, 2), job).interface
-    assert [entry["shape"] for entry in result["inputs"]] == [[["sym", 0], ["sym", 1], 4]] * 2
-    assert result["outputs"][0]["shape"] == [["sym", 0], ["sym", 1], ["sym", 1]]
+    interface = traced(lambda q, k: q @ k.transpose(1, 2), job).interface
+    assert [entry["shape"] for entry in interface["inputs"]] == [[["sym", 0], ["sym", 1], 4]] * 2
+    assert interface["outputs"][0]["shape"] == [["sym", 0], ["sym", 1], ["sym", 1]]
 
 
 def test_the_symbol_of_a_dim_with_multiple_of_counts_the_multiples(traced, job_of) -> None:
@@ -132,8 +134,8 @@ def test_keyword_inputs_keep_the_manifests_order(traced, job_of) -> None:
     with pytest.raises(SourceError, match=r"fails at the example shapes: mask \[2, 5\], x \[3, 5\]"):
         traced(Model().eval(), job_of(shapes, inputs=inputs))
     static = {"mask": (1, 5), "x": ((1, 5), (3, 5), (9, 5))}
-    result = traced(Model().eval(), job_of(static, inputs=inputs)).interface
-    assert [(entry["name"], entry["keyword"], entry["shape"]) for entry in result["inputs"]] == [
+    interface = traced(Model().eval(), job_of(static, inputs=inputs)).interface
+    assert [(entry["name"], entry["keyword"], entry["shape"]) for entry in interface["inputs"]] == [
         ("mask", True, [1, 5]),
         ("x", False, [["sym", 0], 5]),
     ]

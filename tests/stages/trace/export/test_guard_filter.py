@@ -1,4 +1,4 @@
-"""A guard that restricts no declared size is accepted. Any other guard is an error, at the line that made it."""
+"""A guard that restricts no declared size is accepted. Other guards are errors that name the line of the user's code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ THIS_FILE = "tests/stages/trace/export/test_guard_filter.py"
 
 
 class GrowingCache(nn.Module):
-    """A step of a decoder whose cache has a dynamic length: it slices by the smaller of two lengths."""
+    """A step of a decoder whose cache has a dynamic length. The step slices by the smaller of two lengths."""
 
     def forward(self, x: torch.Tensor, past: torch.Tensor) -> torch.Tensor:
         length = past.shape[1]
@@ -35,15 +35,16 @@ class WithoutFirst(nn.Module):
 
 
 def output_shape(traced):
+    """The shape of the only output, as expressions of the symbols."""
     return traced.interface["outputs"][0]["shape"]
 
 
-def test_a_guard_that_holds_at_every_size_is_no_error():
+def test_accepts_a_guard_that_holds_at_every_size():
     job = make_job({"x": (1, 1), "past": ((1, 2), (1, 8), (1, 256))})
     assert trace_in_process(GrowingCache().eval(), job)
 
 
-def test_a_guard_with_rounding_that_holds_at_every_size_is_no_error():
+def test_accepts_a_guard_with_rounding_that_holds_at_every_size():
     assert trace_in_process(Halved().eval(), make_job({"x": ((1, 4), (1, 8), (1, 64))}))
 
 
@@ -69,7 +70,7 @@ def test_a_derived_size_may_be_one(opt):
     assert output_shape(traced) == [["add", -1, ["sym", 0]], 3]
 
 
-def test_a_model_that_differs_where_a_derived_size_is_one_names_the_smallest_size():
+def test_rejects_a_model_with_a_branch_where_a_derived_size_is_one_and_names_that_size():
     class Special(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             rest = x[1:]
@@ -83,11 +84,12 @@ def test_a_model_that_differs_where_a_derived_size_is_one_names_the_smallest_siz
 
 
 def line_of(text: str) -> int:
+    """The number of the first line of this file that ends with `text`."""
     lines = Path(__file__).read_text().splitlines()
     return next(number for number, line in enumerate(lines, 1) if line.rstrip().endswith(text))
 
 
-def test_an_axis_that_a_branch_fixes_names_the_line():
+def test_rejects_a_branch_that_fixes_an_axis_and_names_its_line():
     class Fixed(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             if x.shape[0] == 4:  # fixes the axis
@@ -100,7 +102,7 @@ def test_an_axis_that_a_branch_fixes_names_the_line():
     assert "the size is declared at trtbuild.yaml:10" in (caught.value.hint or "")
 
 
-def test_a_branch_that_splits_the_range_names_the_line():
+def test_rejects_a_branch_that_splits_the_range_and_names_its_line():
     class Split(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x * 2 if x.shape[0] > 3 else x  # splits the range

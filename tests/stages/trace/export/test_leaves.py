@@ -1,4 +1,4 @@
-"""Numbers among a model's results: in the program they are 0-d tensors, and in the output structure numbers."""
+"""Numbers that a model returns are 0-d tensors in the program, and numbers in the output structure."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import torch
 from trtbuild.errors import SourceError
 from trtbuild.stages.program.functional import Program
 
-Traces = Callable[..., Any]
+Function = Callable[..., Any]
 SHAPES = {"x": ((1, 4), (2, 4), (8, 4))}
 
 
 def leaf(kind: str, index: int) -> dict[str, Any]:
+    """The entry of a number in the output structure. `index` is that of its tensor among the outputs."""
     return {"kind": "number", "type": kind, "index": index}
 
 
@@ -29,7 +30,7 @@ def output_types(result: Any) -> list[tuple[str, Any]]:
     return [(entry["dtype"], entry["shape"]) for entry in result.interface["outputs"]]
 
 
-def test_a_size_is_an_int64_scalar(traced: Traces, job_of: Traces) -> None:
+def test_a_size_is_an_int64_scalar(traced: Function, job_of: Function) -> None:
     result = traced(lambda x: (x * 2, x.shape[0]), job_of(SHAPES))
     assert result.interface["output_tree"]["items"] == [{"kind": "tensor", "index": 0}, leaf("int", 1)]
     assert output_types(result) == [("float32", [["sym", 0], 4]), ("int64", [])]
@@ -54,7 +55,7 @@ def test_a_size_is_an_int64_scalar(traced: Traces, job_of: Traces) -> None:
     ],
 )
 def test_each_kind_of_number_is_exact(
-    traced: Traces, job_of: Traces, function: Callable[..., Any], kind: str, dtype: torch.dtype
+    traced: Function, job_of: Function, function: Callable[..., Any], kind: str, dtype: torch.dtype
 ) -> None:
     result = traced(lambda x: {"y": x * 2, "n": function(x)}, job_of(SHAPES))
     assert result.interface["output_tree"]["items"][1] == leaf(kind, 1)
@@ -64,21 +65,19 @@ def test_each_kind_of_number_is_exact(
         assert number.dtype == dtype and number.item() == function(x) and type(number.item()).__name__ == kind
 
 
-def test_a_number_that_is_returned_twice_is_one_output(traced: Traces, job_of: Traces) -> None:
+def test_a_number_that_is_returned_twice_is_one_output(traced: Function, job_of: Function) -> None:
     result = traced(lambda x: (x * 2, x.shape[0], [x.size(0), x.shape[0] * 2]), job_of(SHAPES))
-    _, rows, (again, double) = (
-        item if item["kind"] == "number" else item.get("items") for item in result.interface["output_tree"]["items"]
-    )
-    assert (rows, again, double) == (leaf("int", 1), leaf("int", 1), leaf("int", 2))
+    _, rows, nested = result.interface["output_tree"]["items"]
+    assert [rows, *nested["items"]] == [leaf("int", 1), leaf("int", 1), leaf("int", 2)]
     assert len(result.interface["outputs"]) == 3
 
 
-def test_a_size_that_the_manifest_fixes_stays_a_constant(traced: Traces, job_of: Traces) -> None:
+def test_a_size_that_the_manifest_fixes_stays_a_constant(traced: Function, job_of: Function) -> None:
     result = traced(lambda x: (x * 2, x.shape[1]), job_of(SHAPES))
     assert result.interface["output_tree"]["items"][1] == {"kind": "constant", "value": 4}
 
 
-def test_a_number_belongs_to_no_module(traced: Traces, job_of: Traces) -> None:
+def test_a_number_belongs_to_no_module(traced: Function, job_of: Function) -> None:
     """Otherwise the last layer would differ from equal layers."""
     result = traced(lambda x: (x * 2, x.shape[0]), job_of(SHAPES))
     assert result.modules[-1] == ("", "aten.scalar_tensor.default", "")
@@ -97,7 +96,7 @@ def test_a_number_belongs_to_no_module(traced: Traces, job_of: Traces) -> None:
     ],
 )
 def test_rejects_a_number_or_constant_of_another_branch(
-    traced: Traces, job_of: Traces, function: Callable[..., Any], text: str
+    traced: Function, job_of: Function, function: Callable[..., Any], text: str
 ) -> None:
     with pytest.raises(SourceError) as raised:
         traced(function, job_of(SHAPES))

@@ -50,5 +50,5 @@ def test_pieces_of_a_dynamic_size_equal_eager(traced, job_of, count) -> None:
     loaded = Program.from_bytes(program)
     for rows in (5, 8, 17):
         x = torch.rand(rows, 2)
-        for ours, theirs in zip(loaded.exported.module()(x), function(x), strict=True):
-            assert torch.equal(ours, theirs)
+        for result, expected in zip(loaded.exported.module()(x), function(x), strict=True):
+            assert torch.equal(result, expected)

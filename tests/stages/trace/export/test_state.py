@@ -1,8 +1,7 @@
-"""State buffers become inputs and outputs of the traced program; what is not a state is rejected."""
+"""State buffers become inputs and outputs of the traced program. Tensors that cannot be a state are rejected."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -34,7 +33,7 @@ def traced(module: nn.Module, *state: str, shapes: Any = SHAPES) -> Any:
     return trace_in_process(module.eval(), replace(make_job(shapes), state=state))
 
 
-def refused(module: nn.Module, *state: str) -> SourceError:
+def state_error(module: nn.Module, *state: str) -> SourceError:
     with pytest.raises(SourceError) as caught:
         traced(module, *state)
     assert caught.value.code == "state"
@@ -110,7 +109,7 @@ def test_a_pattern_names_buffers_of_modules_inside() -> None:
     assert [entry["name"] for entry in result.interface["weights"]] == ["scale", "layers.0.total", "layers.1.total"]
 
 
-def test_a_branch_that_writes_at_one_size_only_is_found() -> None:
+def test_rejects_a_branch_that_writes_another_value_at_one_size() -> None:
     class Branch(Sums):
         def forward(self, x):
             if x.shape[0] == 1:
@@ -125,7 +124,7 @@ def test_a_branch_that_writes_at_one_size_only_is_found() -> None:
 
 
 def test_rejects_a_pattern_that_names_no_buffer() -> None:
-    error = refused(Sums(), "totals")
+    error = state_error(Sums(), "totals")
     assert "no buffer of the model matches 'totals'" in error.text and "'total'" in error.hint
 
 
@@ -138,7 +137,7 @@ def test_rejects_a_parameter() -> None:
         def forward(self, x):
             return x + self.total
 
-    assert "is a parameter" in refused(Parameter(), "total").text
+    assert "is a parameter" in state_error(Parameter(), "total").text
 
 
 def test_rejects_a_buffer_that_is_not_written() -> None:
@@ -146,7 +145,7 @@ def test_rejects_a_buffer_that_is_not_written() -> None:
         def forward(self, x):
             return x + self.total
 
-    assert "does not write to the buffer 'total'" in refused(Read(), "*").text
+    assert "does not write to the buffer 'total'" in state_error(Read(), "*").text
 
 
 def test_rejects_a_state_that_changes_its_shape() -> None:
@@ -155,7 +154,7 @@ def test_rejects_a_state_that_changes_its_shape() -> None:
             self.total = torch.cat([self.total, self.total])
             return x
 
-    error = refused(Growing(), "total")
+    error = state_error(Growing(), "total")
     assert "float32 [4] before a call and float32 [8] after it" in error.text
 
 
@@ -165,7 +164,7 @@ def test_rejects_a_state_that_changes_its_type() -> None:
             self.total = self.total.double() + 1
             return x
 
-    assert "float32 [4] before a call and float64 [4] after it" in refused(Doubled(), "total").text
+    assert "float32 [4] before a call and float64 [4] after it" in state_error(Doubled(), "total").text
 
 
 def test_rejects_two_buffers_that_are_one_tensor() -> None:
@@ -174,7 +173,7 @@ def test_rejects_two_buffers_that_are_one_tensor() -> None:
             super().__init__()
             self.register_buffer("other", self.total)
 
-    assert "'total' and 'other' are one tensor" in refused(Tied(), "total").text
+    assert "'total' and 'other' are one tensor" in state_error(Tied(), "total").text
 
 
 def test_rejects_a_tensor_that_is_replaced_in_one_of_its_places() -> None:
@@ -188,16 +187,16 @@ def test_rejects_a_tensor_that_is_replaced_in_one_of_its_places() -> None:
             self.total = self.total + 1
             return x + self.places[0]
 
-    assert "replaces the state 'total' in one place" in refused(Torn(), "total").text
+    assert "replaces the state 'total' in one place" in state_error(Torn(), "total").text
 
 
 def test_rejects_a_model_with_forward_hooks() -> None:
     module = Sums()
     module.register_forward_hook(lambda *_: None)
-    assert "forward hooks" in refused(module, "total").text
+    assert "forward hooks" in state_error(module, "total").text
 
 
-def test_a_buffer_without_a_pattern_is_still_an_error_that_names_the_field() -> None:
+def test_rejects_a_write_to_a_buffer_that_no_pattern_names_and_suggests_the_field() -> None:
     with pytest.raises(SourceError) as caught:
         traced(Sums())
     assert caught.value.code == "mutated-buffer" and "`state: [total]`" in caught.value.hint
@@ -206,7 +205,7 @@ def test_a_buffer_without_a_pattern_is_still_an_error_that_names_the_field() -> 
 def test_a_state_in_a_weights_file_is_not_stored_by_the_trace() -> None:
     job = replace(make_job(SHAPES, weights=(("total", "float32", (4,)),)), state=("total",))
     result = trace_in_process(Sums().eval(), job)
-    assert result.weights == [] and json.dumps(result.interface["weights"][0]["persistent"]) == "true"
+    assert result.weights == [] and result.interface["weights"][0]["persistent"] is True
 
 
 def test_rejects_a_state_that_a_closure_refers_to() -> None:
@@ -220,7 +219,7 @@ def test_rejects_a_state_that_a_closure_refers_to() -> None:
             self.total += 1
             return x + self.read()
 
-    assert "call 1 of the model gives other results" in refused(Hidden(), "total").text
+    assert "call 1 of the model gives other results" in state_error(Hidden(), "total").text
 
 
 def test_rejects_a_number_that_the_module_counts_up() -> None:

@@ -1,4 +1,4 @@
-"""Axes that the model needs to be equal become one dim if they are declared alike. Otherwise they are an error."""
+"""Axes that must be equal in a model become one dim if they are declared alike. Otherwise the trace raises an error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trtbuild.core.model.shapes import ShapePlan, Symbol, SymbolAxis, pairs_not_
 from trtbuild.core.model.spec import Input, NamedDim, Profile, ShapeRange
 from trtbuild.errors import SourceError
 
-ONE = ((1, 3), (4, 3), (8, 3))
+SHAPE = ((1, 3), (4, 3), (8, 3))
 
 
 def add(x, y):
@@ -18,7 +18,7 @@ def add(x, y):
 
 
 def test_axes_that_are_declared_alike_are_tied():
-    traced = trace_in_process(add, make_job({"x": ONE, "y": ONE}))
+    traced = trace_in_process(add, make_job({"x": SHAPE, "y": SHAPE}))
     assert traced.interface["ties"] == [[1, 0]]
     assert [entry["name"] for entry in traced.interface["symbols"]] == ["x_0"]
     assert [entry["shape"] for entry in traced.interface["inputs"]] == [[["sym", 0], 3]] * 2
@@ -34,8 +34,8 @@ def test_three_axes_are_tied_and_the_other_axes_keep_their_dims():
     assert len(traced.interface["symbols"]) == 4
 
 
-def test_a_program_without_ties_has_no_entry():
-    assert "ties" not in trace_in_process(lambda x, y: (x * 2, y), make_job({"x": ONE, "y": ONE})).interface
+def test_the_interface_of_a_program_without_ties_has_no_entry_for_ties():
+    assert "ties" not in trace_in_process(lambda x, y: (x * 2, y), make_job({"x": SHAPE, "y": SHAPE})).interface
 
 
 def test_axes_whose_range_ends_at_two_are_tied():
@@ -47,26 +47,25 @@ def test_axes_whose_range_ends_at_two_are_tied():
 @pytest.mark.parametrize("other", [((1, 3), (4, 3), (9, 3)), ((2, 3), (4, 3), (8, 3))])
 def test_axes_with_other_ranges_are_not_tied(other):
     with pytest.raises(SourceError, match="must always be as long as"):
-        trace_in_process(add, make_job({"x": ONE, "y": other}))
+        trace_in_process(add, make_job({"x": SHAPE, "y": other}))
 
 
 def test_axes_with_another_range_in_one_profile_are_not_tied():
-    profiles = [{"x": ONE, "y": ONE}, {"x": ((2, 3), (4, 3), (8, 3)), "y": ((1, 3), (4, 3), (8, 3))}]
+    profiles = [{"x": SHAPE, "y": SHAPE}, {"x": ((2, 3), (4, 3), (8, 3)), "y": ((1, 3), (4, 3), (8, 3))}]
     with pytest.raises(SourceError, match="must always be as long as"):
         trace_in_process(add, make_job(profiles))
 
 
 def test_dims_with_names_are_tied_and_the_first_name_stays():
     dims = [NamedDim("batch", (("x", 0),)), NamedDim("rows", (("y", 0),))]
-    traced = trace_in_process(add, make_job({"x": ONE, "y": ONE}, dims=dims))
+    traced = trace_in_process(add, make_job({"x": SHAPE, "y": SHAPE}, dims=dims))
     assert [entry["name"] for entry in traced.interface["symbols"]] == ["batch"]
 
 
-def test_symbols_whose_opts_differ_in_a_later_profile_are_not_to_tie():
-    shapes = [(((1,), (4,), (8,)), ((1,), (4,), (8,))), (((1,), (2,), (8,)), ((1,), (3,), (8,)))]
+def test_symbols_whose_opts_differ_in_a_later_profile_may_not_be_tied():
     profiles = [
-        Profile(f"p{n}", tuple((name, ShapeRange(*sizes)) for name, sizes in zip("xy", pair, strict=True)))
-        for n, pair in enumerate(shapes)
+        Profile(name, (("x", ShapeRange((1,), (x_opt,), (8,))), ("y", ShapeRange((1,), (y_opt,), (8,)))))
+        for name, x_opt, y_opt in (("first", 4, 4), ("later", 2, 3))
     ]
     plan, _ = derive([Input("x"), Input("y")], (), profiles)
     assert plan is not None
@@ -74,7 +73,7 @@ def test_symbols_whose_opts_differ_in_a_later_profile_are_not_to_tie():
     assert pairs_not_to_tie(plan, profiles[:1]) == ()
 
 
-def test_tied_plans_number_the_symbols_that_are_left():
+def test_a_plan_with_ties_numbers_the_remaining_symbols_from_0():
     symbols = tuple(Symbol(name, 1, 8, 4) for name in "abcd")
     plan = ShapePlan(symbols, ((SymbolAxis(0), SymbolAxis(1)), (SymbolAxis(2), 5, SymbolAxis(3))))
     tied = plan.merge_ties([(3, 1), (2, 0)])

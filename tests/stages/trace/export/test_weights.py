@@ -37,8 +37,9 @@ class Tied(nn.Module):
 
 
 def weight_table(module: nn.Module, *without: str) -> Any:
+    """The (name, dtype, shape) of each tensor in a weights file of `module` that lacks the names `without`."""
     named = module.state_dict().items()
-    return tuple((n, str(v.dtype)[6:], tuple(v.shape)) for n, v in named if n not in without)
+    return tuple((n, str(v.dtype).removeprefix("torch."), tuple(v.shape)) for n, v in named if n not in without)
 
 
 def error_of(traced: Callable[..., Any], job_of: Callable[..., Any], module: nn.Module, weights: Any) -> SourceError:
@@ -169,11 +170,12 @@ def test_rejects_a_weights_file_for_a_module_with_a_view_of_a_weight(
 def test_rejects_a_weights_file_for_a_module_that_changes_loading(
     traced: Callable[..., Any], job_of: Callable[..., Any]
 ) -> None:
-    class Own(Tied):
+    class LoadsItself(Tied):
         def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
             super()._load_from_state_dict(*args, **kwargs)
 
-    assert "change what they load: the model (Own)" in error_of(traced, job_of, Own(), weight_table(Own())).text
+    model = LoadsItself()
+    assert "change what they load: the model (LoadsItself)" in error_of(traced, job_of, model, weight_table(model)).text
 
 
 def test_rejects_a_module_on_the_meta_device_also_with_a_weights_file(
@@ -204,27 +206,27 @@ def test_the_proof_works_with_uninitialized_weights_that_a_file_will_fill(
     assert caught.value.code == "frozen-branch"
 
 
-def test_weights_are_stored_by_a_forked_process(job_of) -> None:
+def test_a_forked_process_stores_the_weights(job_of) -> None:
     calls_in_this_process: list[int] = []
 
-    def keep(weights):
+    def store(weights):
         calls_in_this_process.append(1)
         return [[os.getpid(), list(value.shape)] for value in weights]
 
     model, job = torch.nn.Linear(4, 3).eval(), job_of({"x": ((1, 4), (2, 4), (3, 4))})
     with torch.no_grad():
-        traced = trace_module(model, job, Frames(Places(), Path(__file__).parents[4]), store_weights=keep)
+        traced = trace_module(model, job, Frames(Places(), Path(__file__).parents[4]), store_weights=store)
     assert traced.stored is not None and calls_in_this_process == []
     assert [shape for _, shape in traced.stored] == [list(value.shape) for _, value in traced.weights]
     assert os.getpid() not in {process for process, _ in traced.stored}
 
 
 def test_the_caller_gets_weights_that_could_not_be_stored(job_of) -> None:
-    def keep(weights):
+    def store(weights):
         raise OSError("the disk is full")
 
     model, job = torch.nn.Linear(4, 3).eval(), job_of({"x": ((1, 4), (2, 4), (3, 4))})
     with torch.no_grad():
-        traced = trace_module(model, job, Frames(Places(), Path(__file__).parents[4]), store_weights=keep)
+        traced = trace_module(model, job, Frames(Places(), Path(__file__).parents[4]), store_weights=store)
     assert traced.stored is None
     assert len(traced.weights) == 2

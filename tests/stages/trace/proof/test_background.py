@@ -13,11 +13,11 @@ from trtbuild.stages.trace.proof.background import ForkedCall
 def test_the_answer_comes_from_a_process_that_does_not_change_this_one() -> None:
     calls_in_this_process: list[int] = []
 
-    def look() -> int:
+    def process_id() -> int:
         calls_in_this_process.append(1)
         return os.getpid()
 
-    with ForkedCall(look) as call:
+    with ForkedCall(process_id) as call:
         assert call.answer() not in (None, os.getpid())
     assert calls_in_this_process == []
 
@@ -27,11 +27,11 @@ def test_a_call_that_dies_raises_or_hangs_returns_none() -> None:
         faulthandler.disable()  # the handler of pytest would write a page into the log
         os.kill(os.getpid(), signal.SIGSEGV)
 
-    def fails() -> None:
+    def raises() -> None:
         raise ValueError("no")
 
-    for look in (dies, fails):
-        with ForkedCall(look) as call:
+    for function in (dies, raises):
+        with ForkedCall(function) as call:
             assert call.answer() is None
     with ForkedCall(lambda: time.sleep(60), patience_s=0.2) as call:
         assert call.answer() is None

@@ -1,4 +1,4 @@
-"""Finds the first line that only one of two calls runs."""
+"""`diverging_line` finds the first line that only one of two calls runs."""
 
 from __future__ import annotations
 

@@ -15,9 +15,9 @@ BY_TWO = {"x": ((4, 4), (8, 4), (16, 4))}
 TWO_DIMS = {"x": ((4, 4), (6, 8), (16, 32))}
 
 
-def error_of(traced, job_of, module, shapes=BATCH, **more) -> SourceError:
+def error_of(traced, job_of, module, shapes=BATCH, **job_fields) -> SourceError:
     with pytest.raises(SourceError) as caught:
-        traced(module, job_of(shapes, **more))
+        traced(module, job_of(shapes, **job_fields))
     return caught.value
 
 
@@ -67,7 +67,7 @@ def test_each_profile_is_proven_at_both_ends(traced, job_of) -> None:
 
 
 def test_a_guard_on_a_multiple_that_export_does_not_report_is_detected(traced, job_of) -> None:
-    """torch 2.13 exports this with ``2*Dim`` without a message. The program is wrong at 6 and 10."""
+    """torch 2.13 exports this with ``2*Dim`` without a message. The program is wrong at sizes such as 6."""
     dims = [NamedDim("rows", (("x", 0),), 2)]
     error = error_of(traced, job_of, lambda x: x if x.shape[0] % 4 == 0 else x + 1, BY_TWO, dims=dims)
     assert error.code == "frozen-branch" and "x.0 = 6" in error.text
@@ -116,13 +116,17 @@ def test_differences_are_relative_to_the_largest_number() -> None:
     assert difference(expected, expected.clone()) is None
     assert difference(expected + torch.tensor([0.001, 0.0]), expected) is None
     assert difference(expected + torch.tensor([0.0, 1.0]), expected) == pytest.approx(1e-3)
+    assert difference(torch.zeros(2), torch.zeros(2)) is None
+    assert difference(torch.ones(2), torch.zeros(2)) == float("inf")
+
+
+def test_differences_that_are_not_numbers_have_a_description() -> None:
+    expected = torch.tensor([1.0, 1000.0])
     assert difference(torch.tensor([float("nan"), 1.0]), expected) == "NaN at other places"
     assert difference(torch.tensor([float("inf"), 1.0]), expected) == "infinities at other places"
     assert difference(expected.double(), expected) == "dtype torch.float64 instead of torch.float32"
     assert difference(expected[:1], expected) == "shape [1] instead of [2]"
     assert difference(torch.tensor([1]), torch.tensor([2])) == "other values"
-    assert difference(torch.zeros(2), torch.zeros(2)) is None
-    assert difference(torch.ones(2), torch.zeros(2)) == float("inf")
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])

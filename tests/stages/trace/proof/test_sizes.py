@@ -1,4 +1,4 @@
-"""Sizes in a program that the model does not have for all sizes of its inputs."""
+"""The trace rejects a program with a size that the model has only for some sizes of its inputs."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import torch
 from trtbuild.core.model.spec import NamedDim
 from trtbuild.errors import SourceError
 
-#: Axes with equal ranges, but not declared alike: their opts differ.
+#: Two axes with equal ranges that are not declared alike, because their opts differ.
 TWO = {"a": ((1, 4), (2, 4), (2, 4)), "b": ((1, 4), (1, 4), (2, 4))}
 THREE = {"a": TWO["a"], "b": TWO["a"], "c": TWO["b"]}
 ALIKE = {"a": TWO["a"], "b": TWO["a"]}
 
 
-def error_of(traced, job_of, function, shapes, **more) -> SourceError:
+def error_of(traced, job_of, function, shapes, **job_fields) -> SourceError:
     with pytest.raises(SourceError) as caught:
-        traced(function, job_of(shapes, **more))
+        traced(function, job_of(shapes, **job_fields))
     return caught.value
 
 

@@ -1,4 +1,4 @@
-"""Models of ``prepare_qat`` become engines, if their modules do not observe any more."""
+"""A model from ``prepare_qat`` becomes an engine if its fake quantizers no longer observe their inputs."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_module_that_does_not_round_returns_its_input() -> None:
 
 
 @pytest.mark.parametrize("axis", [0, 1, 3])
-def test_each_axis_may_have_the_channels(axis: int) -> None:
+def test_any_axis_may_have_a_scale_for_each_channel(axis: int) -> None:
     from torch.ao import quantization as ao
 
     quantizer = ao.FakeQuantize(
@@ -91,6 +91,6 @@ def test_a_module_that_observes_is_an_error() -> None:
 
 def test_a_module_with_other_arithmetic_is_an_error() -> None:
     model = trained()
-    model[0].activation_post_process.register_forward_hook(lambda *arguments: arguments[-1] * 2)  # type: ignore[index]
+    model[0].activation_post_process.register_forward_hook(lambda module, inputs, output: output * 2)  # type: ignore[index]
     with pytest.raises(SourceError, match="is a FakeQuantize that does not round as its settings say"):
         write_fake_quantizers(model, PLACE)

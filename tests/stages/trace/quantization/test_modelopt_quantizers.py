@@ -17,7 +17,7 @@ from trtbuild.stages.trace.quantization.quantizer import Quantizer, QuantizerLay
 JOB = make_job({"x": (4, 144)})
 PLACE: dict[str, Any] = {"file": "nets.py", "line": 3}
 
-#: Configuration → the layouts of the input quantizer and the weight quantizer (None: it only returns its input).
+#: Configuration → the layouts of the input and the weight quantizer (None for a quantizer that returns its input).
 LAYOUTS: dict[str, tuple[QuantizerLayout | None, QuantizerLayout | None]] = {
     "INT8_DEFAULT_CFG": (QuantizerLayout("int8", None, -128), QuantizerLayout("int8", 0, -128)),
     "INT8_SMOOTHQUANT_CFG": (QuantizerLayout("int8", None, -128), QuantizerLayout("int8", 0, -128)),
@@ -55,21 +55,19 @@ def layer(models: dict[str, nn.Module], name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_quantizer_is_read_and_made_again_from_its_layout_and_tensors(
-    models: dict[str, nn.Module], name: str
-) -> None:
+def test_a_quantizer_is_read_and_rebuilt_from_its_layout_and_tensors(models: dict[str, nn.Module], name: str) -> None:
     original = layer(models, name)
     for quantizer, layout in zip((original.input_quantizer, original.weight_quantizer), LAYOUTS[name], strict=True):
-        read = read_quantizer("q", quantizer, PLACE)
-        assert (None if read is None else read.layout) == layout
-        if read is None:
+        converted = read_quantizer("q", quantizer, PLACE)
+        assert (None if converted is None else converted.layout) == layout
+        if converted is None:
             continue
-        again = Quantizer(QuantizerLayout.from_json(read.layout.to_json()), **read.tensors())
-        assert all(tensor.dtype == torch.float32 for tensor in again.tensors().values())
+        rebuilt = Quantizer(QuantizerLayout.from_json(converted.layout.to_json()), **converted.tensors())
+        assert all(tensor.dtype == torch.float32 for tensor in rebuilt.tensors().values())
         value = original.weight.detach() if quantizer is original.weight_quantizer else inputs()
-        torch.testing.assert_close(again(value), read(value), rtol=0, atol=0)
-        if layout is not None and layout.type != "float4e2m1":  # that original needs a GPU
-            torch.testing.assert_close(again(value), quantizer(value))
+        torch.testing.assert_close(rebuilt(value), converted(value), rtol=0, atol=0)
+        if layout is not None and layout.type != "float4e2m1":  # the library's NVFP4 quantizer needs a GPU
+            torch.testing.assert_close(rebuilt(value), quantizer(value))
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -79,7 +77,7 @@ def test_a_rewritten_model_can_be_exported_and_gives_the_results_of_the_original
     rewritten, x = copy.deepcopy(models[name]), inputs()
     assert has_quantizers(rewritten)
     write_quantizers(rewritten, JOB, PLACE)
-    if name != "W4A16_NVFP4_CFG":
+    if name != "W4A16_NVFP4_CFG":  # the library's NVFP4 quantizer needs a GPU
         torch.testing.assert_close(rewritten(x), models[name](x))
     exported = torch.export.export(rewritten, (x,))
     assert any("quantize" in str(node.target) for node in exported.graph.nodes)
@@ -90,14 +88,14 @@ def test_nvfp4_gives_the_numbers_of_the_librarys_packed_weights(models: dict[str
     from modelopt.torch.quantization.qtensor.nvfp4_tensor import NVFP4QTensor
 
     original = layer(models, "W4A16_NVFP4_CFG")
-    read = read_quantizer("q", original.weight_quantizer, PLACE)
-    assert read is not None
+    converted = read_quantizer("q", original.weight_quantizer, PLACE)
+    assert converted is not None
     weight = original.weight.detach().clone()
     weight[1, :16] = 0
     weight[2, :16] *= 1e-7  # the scale of this block is the smallest of float8
-    packed, scales, scale = NVFP4QTensor.quantize(weight.clone(), 16, weights_scaling_factor_2=read.scale)
+    packed, scales, scale = NVFP4QTensor.quantize(weight.clone(), 16, weights_scaling_factor_2=converted.scale)
     expected = packed.dequantize(dtype=torch.float32, scale=scales, double_scale=scale, block_sizes={-1: 16})
-    torch.testing.assert_close(read(weight), expected)
+    torch.testing.assert_close(converted(weight), expected)
 
 
 def test_a_disabled_quantizer_is_not_changed(models: dict[str, nn.Module]) -> None:

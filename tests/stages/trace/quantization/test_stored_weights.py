@@ -1,4 +1,4 @@
-"""Weights of quantizers become stored numbers, and the program gives the same results."""
+"""Quantized weights are stored as the numbers of their quantizer, and the program gives the same results."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ NVFP4 = QuantizerLayout("float4e2m1", None, 0, 16)
 
 
 def quantizer(layout: QuantizerLayout, weight: torch.Tensor) -> Quantizer:
+    """A quantizer whose scales map the largest weights to the largest numbers of its type."""
     weight = weight.detach().float()
     if layout.block is not None and layout.type == "int4":
         padded = nn.functional.pad(weight, (0, -weight.shape[-1] % layout.block))
         return Quantizer(layout, padded.reshape(-1, layout.block).abs().amax(1) / 7 + 1e-6)
     if layout.axis is not None:
         return Quantizer(layout, weight.flatten(1).abs().amax(1) / 127)
-    return Quantizer(layout, weight.abs().max() / (2688 if layout == NVFP4 else 448))
+    # the largest numbers: 448 of float8; 6 of float4, times 448 of the scale of a block
+    return Quantizer(layout, weight.abs().max() / (6 * 448 if layout == NVFP4 else 448))
 
 
 class Linear(nn.Module):
@@ -59,8 +61,8 @@ def stored_types(module: nn.Module, *, sizes: Any = (64,), dtype: str = "float32
     """The dtypes and shapes of the program's weights with several axes. The conversion is compared with the module."""
     case = Case(module.eval(), [(dtype, [(1, 3, 8), *sizes])])
     built = build(case, engines=False)
-    found = differences(case, built)
-    assert not found.differences and not found.unchecked and found.compared
+    comparison = differences(case, built)
+    assert not comparison.differences and not comparison.unchecked and comparison.compared
     assert [part.kind for part in built.partitions.partitions] == ["tensorrt"]
     return sorted((weight.dtype, weight.shape) for weight in built.weights if len(weight.shape) > 1)
 
@@ -79,10 +81,10 @@ def test_a_weight_is_stored_in_its_type(layout: QuantizerLayout, types: list[tup
 
 
 @pytest.mark.parametrize("layout", [INT8, FLOAT8, INT4, NVFP4])
-def test_a_half_weight_is_stored_as_well(layout: QuantizerLayout) -> None:
+def test_a_float16_weight_is_stored_in_the_type_of_its_quantizer(layout: QuantizerLayout) -> None:
     module = Linear(layout, dtype=torch.float16)
     types = stored_types(module, dtype="float16")
-    assert not any(dtype == "float16" for dtype, _ in types)
+    assert types and not any(dtype == "float16" for dtype, _ in types)
 
 
 @pytest.mark.parametrize("layout", [INT4, NVFP4])
@@ -96,7 +98,7 @@ def test_a_weight_of_4_bits_with_an_odd_row_is_rounded_and_stays_float(columns: 
     assert stored_types(Linear(layout, (columns, 16)), sizes=(columns,)) == [("float32", (16, columns))]
 
 
-def test_a_kernel_of_a_convolution_in_blocks_is_rounded_and_stays_float() -> None:
+def test_a_convolution_weight_that_is_quantized_in_blocks_is_rounded_and_stays_float() -> None:
     class Convolution(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -133,8 +135,8 @@ def test_a_computed_weight_keeps_its_quantizer(layout: QuantizerLayout) -> None:
 
     case = Case(Computed(layout).eval(), [("float32", [(1, 3, 8), 64])])
     built = build(case)  # with an engine
-    found = differences(case, built)
-    assert not found.differences and not found.unchecked and found.compared
+    comparison = differences(case, built)
+    assert not comparison.differences and not comparison.unchecked and comparison.compared
     assert [part.kind for part in built.partitions.partitions] == ["tensorrt"]
     assert ("float32", (16, 64)) in [(weight.dtype, weight.shape) for weight in built.weights]
 

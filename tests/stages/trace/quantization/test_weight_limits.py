@@ -1,4 +1,4 @@
-"""A quantizer of weights uses all numbers of int8 if no weight is beyond its own limits."""
+"""The limits of a quantizer of weights are widened to all numbers of int8 if no weight is outside the limits."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ class Quantized(nn.Module):
 
 
 def limits(module: nn.Module) -> dict[str, tuple[int, ...]]:
+    """The smallest and the largest number of the quantizers of the weight and of x, in the traced program."""
     traced = trace_in_process(module.eval(), make_job({"x": ((1, 8), (2, 8), (4, 8))}))
     nodes = Program.from_bytes(traced.program).graph.nodes
     found = {node.target: node for node in nodes if node.target in (_CHANNELS, _TENSOR)}
@@ -41,7 +42,9 @@ def limits(module: nn.Module) -> dict[str, tuple[int, ...]]:
         (Quantized(1.0, zero_point=1), (-127, 127)),
         (Quantized(float("nan")), (-127, 127)),
     ],
-    ids=["inside", "beyond", "zero point", "NaN"],
+    ids=["inside", "outside", "zero point", "NaN"],
 )
-def test_only_limits_that_no_weight_reaches_are_widened(module: nn.Module, expected: tuple[int, ...]) -> None:
+def test_only_limits_of_weights_that_no_weight_exceeds_are_widened(
+    module: nn.Module, expected: tuple[int, ...]
+) -> None:
     assert limits(module) == {"weight": expected, "x": (-127, 127)}

@@ -1,4 +1,4 @@
-"""ONNX sources: they are read, checked and converted to a graph with the inputs and dims of the manifest."""
+"""ONNX sources are read, checked and converted to a graph with the inputs and dims of the manifest."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_inputs_are_matched_by_name_and_have_the_order_of_the_manifest(tmp_path:
     assert (result == -2).all()
 
 
-def test_names_metadata_and_the_storage_of_numbers_are_not_in_the_graph(tmp_path: Path) -> None:
+def test_names_metadata_and_the_storage_form_of_numbers_do_not_change_the_graph(tmp_path: Path) -> None:
     first = graph_text(read(tmp_path, model()).blob)
     proto = model(name="other")
     proto.producer_name, proto.doc_string, proto.graph.node[0].name = "somebody", "text", "renamed"
@@ -125,11 +125,7 @@ def test_names_metadata_and_the_storage_of_numbers_are_not_in_the_graph(tmp_path
     bias = proto.graph.initializer[1]
     bias.float_data.extend(np.frombuffer(bias.raw_data, np.float32))
     bias.ClearField("raw_data")
-    for holder in (proto.graph.initializer[0], proto.graph.node[1]):
-        if isinstance(holder, onnx.TensorProto):
-            holder.name = "kernel"
-        else:
-            holder.input[1] = "kernel"
+    proto.graph.initializer[0].name = proto.graph.node[1].input[1] = "kernel"
     assert graph_text(read(tmp_path, proto).blob) == first
     changed = model()
     changed.graph.initializer[1].CopyFrom(onnx.numpy_helper.from_array(np.zeros(8, np.float32), "b"))
@@ -211,7 +207,7 @@ def with_unknown_operator() -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize(
-    ("make", "shapes", "message", "line"),
+    ("create_model", "shapes", "message", "line"),
     [
         (with_unknown_operator, SHAPES, "node 'odd' of net.onnx is com.microsoft.Gelu", 3),
         (lambda: None, SHAPES, "net.onnx does not exist", 3),
@@ -240,10 +236,14 @@ def with_unknown_operator() -> onnx.ModelProto:
     ],
 )
 def test_rejects_invalid_models_and_names_the_manifests_line(
-    tmp_path: Path, make: Callable[[], onnx.ModelProto | None], shapes: Mapping[str, Any], message: str, line: int
+    tmp_path: Path,
+    create_model: Callable[[], onnx.ModelProto | None],
+    shapes: Mapping[str, Any],
+    message: str,
+    line: int,
 ) -> None:
     with pytest.raises(SourceError, match=message) as caught:
-        read(tmp_path, make(), shapes)
+        read(tmp_path, create_model(), shapes)
     assert (caught.value.file, caught.value.line) == ("trtbuild.yaml", line)
 
 
@@ -255,7 +255,7 @@ def test_rejects_another_dtype_and_suggests_the_right_one(tmp_path: Path) -> Non
 
 def test_rejects_invalid_onnx_files_and_missing_external_data(tmp_path: Path) -> None:
     (tmp_path / "net.onnx").write_text("this is not a protobuf")
-    with pytest.raises(SourceError, match=r"is not an? (valid )?ONNX model"):
+    with pytest.raises(SourceError, match=r"net\.onnx is not an ONNX model"):
         read(tmp_path)
     onnx.save(model(), tmp_path / "net.onnx", save_as_external_data=True, location="net.data", size_threshold=0)
     (tmp_path / "net.data").unlink()

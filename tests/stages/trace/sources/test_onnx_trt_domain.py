@@ -20,7 +20,8 @@ JOB: Any = SimpleNamespace(
 )
 
 
-def exported(nodes: list[onnx.NodeProto], initializers: list[T], opset: int = 20) -> onnx.ModelProto:
+def onnx_model(nodes: list[onnx.NodeProto], initializers: list[T], opset: int = 20) -> onnx.ModelProto:
+    """A model with an input x and an output y of 128 columns."""
     value = h.make_tensor_value_info
     graph = h.make_graph(nodes, "g", [value("x", T.FLOAT, ["b", 128])], [value("y", T.FLOAT, ["b", 128])], initializers)
     imports = [h.make_opsetid("", opset), h.make_opsetid("trt", 1)]
@@ -34,7 +35,7 @@ def node(operator: str, inputs: list[str], output: str, **attributes: Any) -> on
 def fp8_file() -> onnx.ModelProto:
     """A quantizer and a dequantizer, as ``torch.onnx.export`` of a module with FP8_DEFAULT_CFG writes them."""
     nodes = [node("TRT_FP8QuantizeLinear", ["x", "s"], "q"), node("TRT_FP8DequantizeLinear", ["q", "s"], "y")]
-    return exported(nodes, [h.make_tensor("s", T.FLOAT, [], [0.01])])
+    return onnx_model(nodes, [h.make_tensor("s", T.FLOAT, [], [0.01])])
 
 
 def int4_file(kind: int = T.INT4, opset: int = 21) -> onnx.ModelProto:
@@ -44,7 +45,7 @@ def int4_file(kind: int = T.INT4, opset: int = 21) -> onnx.ModelProto:
         node("TRT_INT4DequantizeLinear", ["w", "s"], "d", axis=1, block_size=64),
         h.make_node("Gemm", ["x", "d"], ["y"], "product", transB=1),
     ]
-    return exported(nodes, [weight, h.make_tensor("s", T.FLOAT, [4, 2], [0.5] * 8)], opset)
+    return onnx_model(nodes, [weight, h.make_tensor("s", T.FLOAT, [4, 2], [0.5] * 8)], opset)
 
 
 def results(model: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
@@ -65,16 +66,16 @@ def test_fp8_quantizers_saturate_at_448_steps() -> None:
 def test_int4_weights_keep_their_blocks() -> None:
     model = int4_file()
     write_trt_domain(model, JOB)
-    low, high = np.arange(256) & 15, np.arange(256) >> 4
+    low, high = np.arange(256) & 15, np.arange(256) >> 4  # each byte has two numbers, the low bits are the first
     numbers = np.stack([low, high], -1).reshape(4, 128)
-    weight = (numbers - 16 * (numbers > 7)) * 0.5
+    weight = (numbers - 16 * (numbers > 7)) * 0.5  # 8 to 15 stand for -8 to -1
     x = np.random.default_rng(0).standard_normal((3, 128)).astype(np.float32)
     np.testing.assert_allclose(results(model, x), x @ weight.T, rtol=1e-4, atol=1e-3)
 
 
 def test_bytes_of_float8_weights_get_their_type() -> None:
-    weight = h.make_tensor("w", T.UINT8, [2], b"\x38\x40", raw=True)  # 1 and 2
-    model = exported(
+    weight = h.make_tensor("w", T.UINT8, [2], b"\x38\x40", raw=True)  # the numbers 1 and 2
+    model = onnx_model(
         [node("TRT_FP8DequantizeLinear", ["w", "s"], "d")], [weight, h.make_tensor("s", T.FLOAT, [], [0.5])]
     )
     write_trt_domain(model, JOB)
@@ -87,23 +88,25 @@ def test_bytes_of_float8_weights_get_their_type() -> None:
         (int4_file(T.FLOAT), "node 'd' of m.onnx dequantizes 'w', which is not quantized yet: it is float", "finish"),
         (int4_file(opset=20), "ONNX has int4 since opset 21, and the file has 20", "opset_version=21"),
         (
-            exported([node("TRT_FP4QDQ", ["x"], "y", block_size=16)], []),
+            onnx_model([node("TRT_FP4QDQ", ["x"], "y", block_size=16)], []),
             "node 'y' of m.onnx is trt.TRT_FP4QDQ, which stands for weights that are not quantized yet",
             "modelopt.onnx.export",
         ),
         (
-            exported([node("TRT_FP4DynamicQuantize", ["x", "s"], "y")], []),
+            onnx_model([node("TRT_FP4DynamicQuantize", ["x", "s"], "y")], []),
             "trt.TRT_FP4DynamicQuantize, which computes the scales of NVFP4 while the model runs",
             "W4A16_NVFP4_CFG",
         ),
         (
-            exported([node("TRT_MXFP8DynamicQuantize", ["x"], "y")], []),
+            onnx_model([node("TRT_MXFP8DynamicQuantize", ["x"], "y")], []),
             "trt.TRT_MXFP8DynamicQuantize, which quantizes to MXFP8",
             "FP8_DEFAULT_CFG",
         ),
     ],
 )
-def test_rejects_what_has_no_standard_form_and_names_it(model: onnx.ModelProto, problem: str, hint: str) -> None:
+def test_rejects_operators_without_a_standard_form_and_names_them(
+    model: onnx.ModelProto, problem: str, hint: str
+) -> None:
     with pytest.raises(SourceError) as caught:
         write_trt_domain(model, JOB)
     assert problem in caught.value.text and hint in str(caught.value.hint)
@@ -111,6 +114,6 @@ def test_rejects_what_has_no_standard_form_and_names_it(model: onnx.ModelProto, 
 
 
 def test_other_operators_of_the_domain_stay() -> None:
-    model = exported([node("SomePlugin", ["x"], "y")], [])
+    model = onnx_model([node("SomePlugin", ["x"], "y")], [])
     write_trt_domain(model, JOB)
     assert model.graph.node[0].domain == "trt" and len(model.opset_import) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -38,11 +39,16 @@ def training():
 MANIFEST = ("trtbuild.yaml", 3)
 
 
-@pytest.fixture
-def error_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job_of: Callable[..., Any]) -> Callable[..., SourceError]:
+@pytest.fixture(autouse=True)
+def wrong_source_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "wrong_source.py").write_text(MODULE)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(__import__("sys").modules, "wrong_source", raising=False)
+    monkeypatch.delitem(sys.modules, "wrong_source", raising=False)
+
+
+@pytest.fixture
+def error_of(tmp_path: Path, job_of: Callable[..., Any]) -> Callable[..., SourceError]:
+    """A function that reads a source and returns the error."""
 
     def error_of(target: str, **kwargs: Any) -> SourceError:
         job = job_of({"x": (4, 4)}, source=Source("python", target, kwargs))
@@ -81,8 +87,6 @@ def test_rejects_wrong_sources_and_names_the_place(
     assert (error.file, error.line) == place
 
 
-def test_a_callable_that_takes_anything_is_called(
-    error_of: Callable[..., SourceError], tmp_path: Path, job_of: Callable[..., Any]
-) -> None:
+def test_a_callable_that_takes_anything_is_called(tmp_path: Path, job_of: Callable[..., Any]) -> None:
     job = job_of({"x": (4, 4)}, source=Source("python", "wrong_source:anything", {"depth": 1}))
     assert isinstance(PythonSource(job, tmp_path, Frames(Places(), tmp_path)).read(), nn.Linear)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ def open_source(
 ) -> Callable[..., nn.Module]:
     (tmp_path / "source_module.py").write_text(MODULE)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(__import__("sys").modules, "source_module", raising=False)
+    monkeypatch.delitem(sys.modules, "source_module", raising=False)
 
     def open_source(target: str, kind: Any = "python", shapes: Any = None, job: Any = None, **kwargs: Any) -> nn.Module:
         source = Source(kind, target, kwargs)
@@ -86,10 +87,12 @@ def test_the_error_about_a_missing_name_lists_the_names_of_the_module(open_sourc
     assert "has no 'bulid'" in error.text and "build" in error.hint
 
 
-@pytest.mark.parametrize(("target", "kind"), [("pair", "tuple"), ("number", "int")])
-def test_rejects_sources_that_are_not_modules(open_source: Callable[..., nn.Module], target: str, kind: str) -> None:
+@pytest.mark.parametrize(("target", "type_name"), [("pair", "tuple"), ("number", "int")])
+def test_rejects_sources_that_are_not_modules(
+    open_source: Callable[..., nn.Module], target: str, type_name: str
+) -> None:
     error = error_of(open_source, f"source_module:{target}")
-    assert error.code == "source" and kind in error.text and "torch.nn.Module" in error.text
+    assert error.code == "source" and type_name in error.text and "torch.nn.Module" in error.text
 
 
 def test_a_source_that_raises_shows_the_users_line(open_source: Callable[..., nn.Module]) -> None:
@@ -102,7 +105,8 @@ def test_rejects_a_source_in_training_mode(open_source: Callable[..., nn.Module]
     assert error_of(open_source, "source_module:training").code == "training-mode"
 
 
-def test_uninitialized_weights_are_the_same_in_every_process(open_source: Callable[..., nn.Module]) -> None:
+def test_uninitialized_weights_are_nan(open_source: Callable[..., nn.Module]) -> None:
+    """So they are the same in every process."""
     assert bool(open_source("source_module:uninitialized").l.weight.isnan().all())
 
 
@@ -126,17 +130,19 @@ def pt2(tmp_path: Path) -> str:
     return "block.pt2"
 
 
-def job_for(job_of: Callable[..., Any], low: int, opt: int, high: int, multiple_of: int = 2, **more: Any) -> Any:
+def exported_program_job(
+    job_of: Callable[..., Any], low: int, opt: int, high: int, multiple_of: int = 2, **job_fields: Any
+) -> Any:
     inputs = (Input("x"), Input("mask", keyword=True))
     dims = [NamedDim("batch", (("x", 0), ("mask", 0)), multiple_of)] if low != high else []
     shapes = dict.fromkeys(("x", "mask"), ((low, 4), (opt, 4), (high, 4)))
-    return job_of(shapes, inputs=inputs, dims=dims, source=Source("exported_program", "block.pt2"), **more)
+    return job_of(shapes, inputs=inputs, dims=dims, source=Source("exported_program", "block.pt2"), **job_fields)
 
 
 def test_an_exported_program_keeps_names_and_module_paths_under_narrower_dims(
     open_source: Callable[..., nn.Module], job_of: Callable[..., Any], traced: Callable[..., Any], pt2: str
 ) -> None:
-    job = job_for(job_of, 4, 8, 16, multiple_of=4)
+    job = exported_program_job(job_of, 4, 8, 16, multiple_of=4)
     result = traced(open_source(pt2, job=job), job)
     assert [entry["name"] for entry in result.interface["weights"]] == ["inner.0.weight", "inner.0.bias", "shift"]
     assert [entry["persistent"] for entry in result.interface["weights"]] == [True, True, False]
@@ -148,14 +154,14 @@ def test_an_exported_program_keeps_names_and_module_paths_under_narrower_dims(
 def test_the_manifest_can_make_an_exported_program_static(
     open_source: Callable[..., nn.Module], job_of: Callable[..., Any], traced: Callable[..., Any], pt2: str
 ) -> None:
-    job = job_for(job_of, 8, 8, 8)
+    job = exported_program_job(job_of, 8, 8, 8)
     assert traced(open_source(pt2, job=job), job).interface["outputs"][0]["shape"] == [8, 4]
 
 
 def test_an_exported_program_gives_the_same_graph_as_its_python_source(
     open_source: Callable[..., nn.Module], job_of: Callable[..., Any], traced: Callable[..., Any], pt2: str
 ) -> None:
-    job = job_for(job_of, 2, 4, 16)
+    job = exported_program_job(job_of, 2, 4, 16)
     assert traced(open_source(pt2, job=job), job).graph == traced(Block().eval(), job).graph
 
 
@@ -188,7 +194,7 @@ def test_keyword_inputs_of_an_exported_program_may_be_declared_in_any_order(
 def test_the_error_about_a_profile_outside_the_exported_range_names_both_ranges(
     open_source: Callable[..., nn.Module], job_of: Callable[..., Any], pt2: str
 ) -> None:
-    error = error_of(open_source, pt2, job=job_for(job_of, 2, 4, 64))
+    error = error_of(open_source, pt2, job=exported_program_job(job_of, 2, 4, 64))
     assert error.code == "range" and "was exported for 2..32; the profiles say 2..64" in error.text
     assert (error.file, error.line) == ("trtbuild.yaml", 20)
 
@@ -196,7 +202,7 @@ def test_the_error_about_a_profile_outside_the_exported_range_names_both_ranges(
 def test_rejects_an_exported_multiple_that_is_not_declared(
     open_source: Callable[..., nn.Module], job_of: Callable[..., Any], pt2: str
 ) -> None:
-    error = error_of(open_source, pt2, job=job_for(job_of, 2, 4, 16, multiple_of=1))
+    error = error_of(open_source, pt2, job=exported_program_job(job_of, 2, 4, 16, multiple_of=1))
     assert error.code == "range" and "multiple_of: 2" in error.hint
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from urllib.error import URLError
 
@@ -66,17 +67,17 @@ def test_the_most_similar_module_is_searched_in_the_folder_of_the_package(tmp_pa
 
 
 def test_dtype_errors_of_torch_have_hints_about_the_manifest() -> None:
-    def raised(call: object) -> Exception:
+    def error_of(call: Callable[[], object]) -> Exception:
         with pytest.raises(RuntimeError) as caught:
-            call()  # type: ignore[operator]
+            call()
         return caught.value
 
-    half = raised(lambda: torch.nn.Linear(8, 8)(torch.zeros(2, 8, dtype=torch.float16)))
-    assert "declares x: float16: write the dtype" in (shape_advice(half, INPUTS, "shapes") or "")
-    index = raised(lambda: torch.nn.Embedding(8, 8)(torch.zeros(2)))
-    assert "x: {dtype: int64}" in (shape_advice(index, INPUTS, "shapes") or "")
-    width = raised(lambda: torch.nn.Linear(16, 8)(torch.zeros(2, 8)))
-    assert shape_advice(width, INPUTS, "shapes") == "shapes"
+    float16_error = error_of(lambda: torch.nn.Linear(8, 8)(torch.zeros(2, 8, dtype=torch.float16)))
+    assert "declares x: float16: write the dtype" in (shape_advice(float16_error, INPUTS, "shapes") or "")
+    index_error = error_of(lambda: torch.nn.Embedding(8, 8)(torch.zeros(2)))
+    assert "x: {dtype: int64}" in (shape_advice(index_error, INPUTS, "shapes") or "")
+    width_error = error_of(lambda: torch.nn.Linear(16, 8)(torch.zeros(2, 8)))
+    assert shape_advice(width_error, INPUTS, "shapes") == "shapes"
     assert shape_advice(NotImplementedError(), INPUTS, "shapes") is None
     assert shape_advice(AttributeError("head"), INPUTS, "shapes") is None
 

@@ -1,4 +1,4 @@
-"""Observing a dependency again, and the dependencies that a manifest declares by patterns."""
+"""`observe` returns the state of a dependency. Patterns in a manifest declare dependencies."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_variable_is_observed_by_its_digest(project: Path, monkeypatch: pytest
     assert observed("environment", "A_SECRET", project) == "absent"
 
 
-def test_secret_variables_are_absent_for_user_code(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secret_variables_are_observed_as_absent(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("TRTBUILD_REMOTES", "TRTBUILD_REMOTE_TEAM_TOKEN", "TRTBUILD_SIGNING_KEY"):
         monkeypatch.setenv(name, "hunter2")
         assert observed("environment", name, project) == "absent"
@@ -113,7 +113,7 @@ def test_patterns_give_the_matching_files_and_the_listed_folders(
     assert sorted(observation.dependency.part for observation in recorder.observations()) == expected
 
 
-def test_a_path_belongs_to_user_python_distribution_or_trtbuild(project: Path) -> None:
+def test_a_path_belongs_to_the_user_python_a_distribution_or_trtbuild_or_is_ignored(project: Path) -> None:
     places = Places()
     assert places.of(str(project / "c.txt")) == Place("user")
     assert places.of(os.__file__) == Place("python")

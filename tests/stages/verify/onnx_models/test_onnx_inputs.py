@@ -12,6 +12,7 @@ from trtbuild.stages.verify.onnx_models.onnx_inputs import onnx_integer_ends
 
 
 def model(nodes: list[onnx.NodeProto], *tables: tuple[str, tuple[int, ...]]) -> bytes:
+    """A model with the inputs i0 to i2. `tables` are the names and shapes of its constants."""
     graph = h.make_graph(
         nodes,
         "partition",
@@ -34,7 +35,7 @@ def test_table_indices_cover_the_smallest_table() -> None:
         ("w0", (30, 4)),
         ("w1", (5, 12)),
     )
-    assert onnx_integer_ends(data, 3) == [12, 2, 30]
+    assert onnx_integer_ends(data, 3) == [12, 2, 30]  # i1 is not read
 
 
 def test_a_table_of_unknown_size_and_other_uses_give_the_range_0_and_1() -> None:

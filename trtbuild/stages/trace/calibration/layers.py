@@ -95,7 +95,7 @@ def configuration(module: nn.Module, layers: Sequence[str], job: CalibrateJob) -
 
 
 def rounds_inputs(name: str) -> bool:
-    """Whether a format rounds the inputs of layers, too."""
+    """Whether the format `name` rounds not only the weights of layers, but also their inputs."""
     return FORMATS[name].activations is not None
 
 

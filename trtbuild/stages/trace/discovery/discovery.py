@@ -45,6 +45,7 @@ class Discovery:
         """`environment` contains the variables that this process started with. `loaded_modules` are the modules that this
         process imported before torch: they are dependencies only if user code imports them."""
         self._project = project
+        # if torch was loaded before, other code than trtbuild's may have imported these modules for itself
         self._loaded_modules = set() if "torch" in loaded_modules else set(loaded_modules)
         self._import_rules: ImportRules | None = None
         #: Files that are mapped into memory before user code runs. They are not dependencies.
@@ -59,7 +60,7 @@ class Discovery:
         self.use_source(source)
 
     def use_source(self, source: Source) -> None:
-        """Record for `source`. Its roots must be those of the source before."""
+        """Record the dependencies of `source` from now on. Its roots must equal those of the previous source."""
         self._source = source
         if not source.cacheable:
             self._recorder.refuse_storage("the manifest says `cacheable: false`")

@@ -33,18 +33,8 @@ from trtbuild.stages.trace.user_code.observe import normalized
 MACHINE_VARIABLES = frozenset(
     {
         *("HOME", "USER", "LOGNAME", "USERNAME", "LNAME", "TMPDIR", "TEMP", "TMP", "PATH", "PWD", "SHELL", "TZ"),
-        *(
-            "LANG",
-            "LANGUAGE",
-            "LC_ALL",
-            "LC_CTYPE",
-            "LC_MESSAGES",
-            "COLUMNS",
-            "LINES",
-            "TERM",
-            "NO_COLOR",
-            "FORCE_COLOR",
-        ),
+        *("LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LC_MESSAGES"),
+        *("COLUMNS", "LINES", "TERM", "NO_COLOR", "FORCE_COLOR"),
         *("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"),
     }
 )

@@ -177,6 +177,7 @@ class _Exporter:
         return self._export_up_to(0, args, kwargs)
 
     def _export_up_to(self, least_max: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ExportedProgram:
+        """Call torch.export with the Dims of `torch_dims`. If `least_max` is 0, they have the declared ranges."""
         dynamic = _dynamic_shapes(self._bound_arguments, self.job, args, kwargs, torch_dims(self.job.shapes, least_max))
         with self.guard_filter.patch_torch(sys._getframe()):
             return torch.export.export(self._module, args, kwargs, dynamic_shapes=dynamic, strict=False)

@@ -1,8 +1,8 @@
 """Find the dependencies of a trace while user code runs.
 
-`recording` stores the dependencies. Five modules report to it: `hooks` (audit events), `loader` (imports), `wrappers`
-(readers that are not written in Python), `mappings` (files that the other modules missed) and `operators` (custom
-operators).
+`recording` stores the dependencies. Six modules find them: `hooks` (audit events), `loader` (imports), `wrappers` (readers
+that are not written in Python), `mappings` (files that the other modules missed), `operators` (custom operators) and
+`patterns` (files that the manifest declares).
 
 A trace does not notice the network, the clock, other processes, and edits inside installed distributions. Libraries in C,
 C++ or Rust that are not in ``wrappers.READERS`` may read files without an audit event. A trace finds such a file only if it

@@ -186,6 +186,7 @@ class _Exporter:
 def larger_examples(plan: ShapePlan, fixed: Collection[int]) -> Iterator[ShapePlan]:
     """Yield the plan with larger examples for the symbols `fixed`, as far as their ranges and memory allow."""
     tried = {plan.example_shapes}
+    # first about twice the example, then the largest size of the range
     for enlarge in (lambda value: 2 * value + 1, lambda value: sys.maxsize):
         symbols = tuple(
             replace(symbol, example=min(enlarge(symbol.example // symbol.multiple_of) * symbol.multiple_of, symbol.max))

@@ -184,7 +184,7 @@ def _program_axis(size: Any, where: str, exported: ExportedProgram) -> int | Pro
             code="range",
             hint="export it with Dims, or pass the module itself and inputs=[trtbuild.Input(…)]",
         )
-    # torch's upper bound is infinite, or near 2**63, if the Dim has none
+    # if the Dim has no upper bound, torch's bound is infinite, or near 2**63
     high = int(bounds.upper) * int(unit) if bounds.upper < 2**62 else None
     hint = size.node.hint if size.node.has_hint() else None
     return ProgramAxis(str(symbol), int(unit), max(0, int(bounds.lower)) * int(unit), high, hint)

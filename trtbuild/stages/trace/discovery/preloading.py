@@ -150,8 +150,8 @@ def preload(
     environment: Mapping[str, str],
     loaded_modules: frozenset[str],
 ) -> Preloaded:
-    """Execute import statements as code of the project does, for the traces of forks of this process. Raises
-    whatever the statements raise. `environment` and `loaded_modules` are those of `Discovery`."""
+    """Execute import statements as code of the project does, for the traces of forks of this process. Raises the
+    errors of the statements. `environment` and `loaded_modules` are those of `Discovery`."""
     project = project.resolve()
     discovery = Discovery(project, Source("python", "", roots=tuple(roots)), environment, loaded_modules)
     preloaded = Preloaded(discovery, roots, statements)

@@ -176,7 +176,7 @@ class _GraphCopy:
         def value_of(argument: torch.fx.Node) -> Any:
             value, copy = argument.meta["val"], self._copies[argument]
             if isinstance(value, torch.Tensor) and nodes_by_tensor_id.setdefault(id(value), copy) is not copy:
-                raise _RetraceNeeded  # two arguments with one tensor object cannot be told apart
+                raise _RetraceNeeded  # the calls do not show which of the two nodes they read
             return value
 
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), value_of)

@@ -4,5 +4,5 @@ Optimizer or ``prepare_qat``, or are calls of ``torch.fake_quantize_*``.
 The functions of this folder change a module, or the program that torch.export made of it, to the form of TensorRT's
 quantization. Zero points become numbers in the program, because TensorRT accepts only quantizers whose zero points are
 known to be 0.
-Of the trace, this folder uses only `job`.
+This folder uses `job`, and no other part of the trace.
 """

@@ -170,7 +170,7 @@ def _exported_axis(size: Any, exported: ExportedProgram) -> int | _ExportedAxis 
         low, upper = int(bounds.lower) * multiple, bounds.upper * multiple
     else:
         low, upper = int(bounds.lower), bounds.upper
-    # torch's upper bound is infinite, or near 2**63, if the Dim has none
+    # if the Dim has no upper bound, torch's bound is infinite, or near 2**63
     high = int(upper) if getattr(upper, "is_finite", True) and upper < 2**62 else None
     return _ExportedAxis(multiple, low, high)
 

@@ -2,7 +2,7 @@
 
 The values are deterministic: they depend only on the seed, and on the dtypes, shapes and ranges of the inputs. Without a
 range, integers are 0 and 1, which are valid in masks and as ids of any embedding with at least two rows. Bools are
-random, and floats have a normal distribution.
+random, and floats and complex numbers have a normal distribution.
 """
 
 from __future__ import annotations

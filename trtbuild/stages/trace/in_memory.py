@@ -43,6 +43,7 @@ def trace_in_memory(model: torch.nn.Module | ExportedProgram, job: TraceJob, pro
     operators: dict[str, str] = {}
 
     def implementation(name: str) -> str:
+        """Note a custom operator. The files of its implementation are not known, so there is no digest to return."""
         operators[name] = "in memory"
         return operators[name]
 
@@ -183,6 +184,7 @@ def _program_axis(size: Any, where: str, exported: ExportedProgram) -> int | Pro
             code="range",
             hint="export it with Dims, or pass the module itself and inputs=[trtbuild.Input(…)]",
         )
+    # if the Dim has no upper bound, torch's bound is infinite, or near 2**63
     high = int(bounds.upper) * int(unit) if bounds.upper < 2**62 else None
     hint = size.node.hint if size.node.has_hint() else None
     return ProgramAxis(str(symbol), int(unit), max(0, int(bounds.lower)) * int(unit), high, hint)

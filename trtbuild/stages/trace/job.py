@@ -1,5 +1,5 @@
-"""The job of one trace, which can be written as JSON. This module does not import torch, because the planner creates the
-job, and does not load torch."""
+"""The job of one trace, which can be written as JSON. This module does not import torch, because the planner creates jobs
+without loading torch."""
 
 from __future__ import annotations
 
@@ -65,10 +65,15 @@ class TraceJob:
                 "roots": list(source.roots),
             },
             "inputs": [[entry.name, entry.dtype, entry.keyword, entry.range] for entry in self.inputs],
-            "symbols": [[s.name, s.min, s.max, s.example, s.multiple_of] for s in self.shapes.symbols],
+            "symbols": [
+                [symbol.name, symbol.min, symbol.max, symbol.example, symbol.multiple_of]
+                for symbol in self.shapes.symbols
+            ],
             "shapes": [[_axis_to_json(axis) for axis in shape] for shape in self.shapes.shapes],
             "points": [list(point) for point in self.points],
-            "weights": None if self.weights is None else [[n, d, list(shape)] for n, d, shape in self.weights],
+            "weights": None
+            if self.weights is None
+            else [[name, dtype, list(shape)] for name, dtype, shape in self.weights],
             "origins": dict(self.origins),
             "apart": [list(pair) for pair in self.apart],
             "quantizers": self.quantizers,
@@ -102,7 +107,7 @@ class TraceJob:
                 shapes=tuple(tuple(_axis_from_json(axis) for axis in shape) for shape in data["shapes"]),
             ),
             points=tuple(tuple(point) for point in data["points"]),
-            weights=None if weights is None else tuple((n, d, tuple(shape)) for n, d, shape in weights),
+            weights=None if weights is None else tuple((name, dtype, tuple(shape)) for name, dtype, shape in weights),
             origins=dict(data["origins"]),
             apart=tuple((one, other) for one, other in data["apart"]),
             quantizers=data["quantizers"],
@@ -110,8 +115,8 @@ class TraceJob:
         )
 
     def place(self, *paths: str) -> dict[str, Any]:
-        """``file=`` and ``line=`` for an error: the origin of the first of `paths` whose origin is known, or of the
-        source. Empty if that is not known either."""
+        """``file=`` and ``line=`` for an error: the origin of the first of `paths` that has a known origin. If no path
+        has one, the origin of the source. Empty if the origin of the source is not known, either."""
         for path in (*paths, "source"):
             file, _, line = self.origins.get(path, "").rpartition(":")
             if file and line.isdigit():

@@ -37,9 +37,10 @@ class TraceResult:
     each operator call: the path of its module, the operator, and all modules around it. For a source that is a graph
     already, `trtbuild.stages.graphs` makes these three.
 
-    `weights` are (slot number, value) of the weight inputs, as contiguous CPU tensors. With a ``weights:`` file, only the
-    weights that ``state_dict`` does not save are in `weights`. `stored` are the values that the caller's `StoreWeights`
-    returned for `weights`, in their order; None if the caller has to store the weights.
+    `weights` are (slot number, value) of the weight inputs, and then of the state buffers, as contiguous CPU tensors.
+    With a ``weights:`` file, only the tensors that ``state_dict`` does not save are in `weights`. `stored` are the
+    values that the caller's `StoreWeights` returned for `weights`, in their order; None if the caller has to store the
+    weights.
 
     `observations` are in the order of first use. `uncacheable` is the reason why the result must not be stored, None if it
     may be stored. `exported` is the result of torch.export, and `ranges` are the declared ranges of its symbols. For a
@@ -129,21 +130,21 @@ def trace(
     from trtbuild.stages.trace.user_code.frames import Frames
 
     project = project.resolve()
+    begun = begin_trace(project, job.source, process_state.environment, process_state.modules)
+    discovery = begun.discovery
+    frames = Frames(discovery.places, project)
 
     def refuse_weights_unrecorded(weights: Sequence[torch.Tensor]) -> None:
         with discovery.own_work():
             refuse_weights(weights)
 
     def announce_unrecorded(traced: TraceResult) -> None:
-        if not discovery.operators:  # their description is complete only at the end of the recording
+        if not discovery.operators:  # the description of custom operators is complete only at the end of the recording
             begun.refuse_unfit()  # later steps use what is announced
             traced.interface["operators"] = {}
             with discovery.own_work():
                 announce(traced)
 
-    begun = begin_trace(project, job.source, process_state.environment, process_state.modules)
-    discovery = begun.discovery
-    frames = Frames(discovery.places, project)
     with torch.no_grad():
         with begun.recording:
             source = read(job, project, frames, graph_functions)
@@ -229,7 +230,7 @@ def _export_and_prove(
     storage: WeightStorage,
     announce: Announce,
 ) -> TraceResult:
-    """Export a module whose weights and state are known, and compare the program with it. Raises SourceError."""
+    """Export a module whose weights and state are known, and compare the program with the module. Raises SourceError."""
     from trtbuild.stages.program.cpu_kernels import substitute_kernels
     from trtbuild.stages.program.custom_operators import schemas_in
     from trtbuild.stages.program.text import module_paths, program_text
@@ -246,6 +247,7 @@ def _export_and_prove(
 
     exported = export(module, job, frames)
     job = job.tied(exported.ties)
+    # reject programs that an engine cannot compute
     checks.refuse_random_operators(exported.raw, job, frames)
     refuse_custom_calls(exported.raw, job, frames)
     checks.refuse_growing_resize(exported.raw, job, frames)
@@ -253,8 +255,10 @@ def _export_and_prove(
     checks.refuse_output_kinds(exported.program, job, frames.definition_place(module.forward))
     arranged = arrange_program(exported.program, weights, job)
     refuse_state(arranged, state, job)
+    # find the sizes at which guards fail, for the proof
     arguments = arguments_as_input_numbers(inspect.signature(module.forward), job.inputs)
     failures = guard_failures(exported.guards, arguments, job.shapes, job.inputs, job.points, exported.assumptions)
+    # the copies that store the weights run beside the proof
     program, values = arranged.program, _weights_to_store(arranged, state, job)
     storage.begin([value for _, value in values])
     with (

@@ -1,8 +1,9 @@
 """Store the weights of a model in forked copies of this process, while it exports the model and proves the result.
 
 Rules
-1. If the weights have many bytes, storing them begins before the export. The program may not need all of them. Garbage
-   collection removes those that no record names. Weights that exist only after the export are stored then.
+1. If the weights have many bytes, but at most `_MOST_EARLY_BYTES`, storing them begins before the export. The program may
+   not need all of them. Garbage collection removes the weights that no record names. Weights that exist only after the
+   export are stored then.
 2. User code may change a weight during the export. So the copy also computes the XXH3 digest of each weight. A stored
    weight is used only if the weight has the same digest after the export.
 3. Nothing is stored before the export if the program may have other weights than the module: those of a ``weights:`` file,
@@ -67,13 +68,13 @@ class WeightStorage:
             return
         try:
             self._refuse(tensors)
-        except InsufficientResources:  # the program may not need all of them
+        except InsufficientResources:  # not an error yet: the program may not need all of these weights
             return
         self._early_numbers = {_memory(tensor): number for number, tensor in enumerate(tensors)}
         self._early = self._in_copy(lambda store: [store(tensors), [_digest(tensor) for tensor in tensors]])
 
     def begin(self, weights: Sequence[torch.Tensor]) -> None:
-        """Begin to store the weights of the program, in their stored form, unless they are being stored already.
+        """Begin to store the weights of the program, in their stored form, except those that `begin_early` stores.
 
         Raises InsufficientResources if they cannot be stored."""
         self._refuse(weights)
@@ -131,7 +132,7 @@ def _has_stored_form(tensor: torch.Tensor) -> bool:
 
 
 def _memory(tensor: torch.Tensor) -> Any:
-    """A key of the memory, dtype and shape of a tensor in its stored form."""
+    """A key of a tensor in its stored form: the address of its memory, its dtype and its shape."""
     return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape)
 
 

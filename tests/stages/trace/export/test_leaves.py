@@ -88,6 +88,7 @@ def test_a_number_belongs_to_no_module(traced: Function, job_of: Function) -> No
     [
         (lambda x: (x * 2, 1 if x.shape[0] == 1 else 2), "output 1 is 1 there, not 2"),
         (lambda x: (x * 2, True if x.shape[0] == 1 else 1), "output 1 is True there, not 1"),
+        (lambda x: (x * 2, 1 if x.shape[0] == 1 else 1.0), "output 1 is 1 there, not 1.0"),
         (lambda x: (x * 2, x.shape[0] if x.shape[0] != 1 else 0.5), "output 1 is 0.5 there, not a number of type int"),
         (lambda x: (x * 2, x.shape[0] if x.shape[0] != 1 else -1), "output 1 has other values"),
         (lambda x: (x * 2, 3, None) if x.shape[0] == 1 else (x * 2, 3), "the model returns 3 values there, not 2"),

@@ -2,5 +2,5 @@
 
 It reads the model and the calibration data, finds the scales with NVIDIA's Model Optimizer, and returns the quantizers of
 each layer. The trace attaches them to the model (`trtbuild.stages.trace.quantization.attaching`).
-This folder may use `trace.sources`, `trace.discovery`, `trace.quantization`, `trace.user_code` and `trace.job`.
+This folder uses `sources`, `discovery`, `quantization`, `user_code`, `examples`, `job` and, for `ProcessState`, `run`.
 """

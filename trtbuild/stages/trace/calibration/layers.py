@@ -33,7 +33,8 @@ _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 #: Formats whose weights share a scale in blocks of a row.
 _BLOCK_FORMATS = ("int4_weight_only", "nvfp4")
-#: Format → the settings of its quantizer of weights and of inputs (``modelopt.torch.quantization.config``).
+#: Format → the settings of its quantizers of weights and of inputs (``modelopt.torch.quantization.config``). None if inputs
+#: are not rounded.
 _SETTINGS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any] | None]] = {
     "int8": ({"num_bits": 8, "axis": 0}, {"num_bits": 8, "axis": None}),
     "fp8": ({"num_bits": (4, 3), "axis": None}, {"num_bits": (4, 3), "axis": None}),
@@ -95,7 +96,7 @@ def configuration(module: nn.Module, layers: Sequence[str], job: CalibrateJob) -
 
 
 def rounds_inputs(name: str) -> bool:
-    """Whether a format rounds the inputs of layers, too."""
+    """Whether the format `name` rounds not only the weights of layers, but also their inputs."""
     return FORMATS[name].activations is not None
 
 

@@ -149,12 +149,11 @@ def _checked_tensor(
     tensor = tensor.detach().to("cpu")
     if tensor.dtype is not dtype_of(entry.dtype):
         raise error(f"is {dtype_name(tensor.dtype)}, and the manifest declares {entry.dtype}")
-    wanted = [axis if isinstance(axis, int) else None for axis in shape]
-    fits = len(wanted) == tensor.dim() and all(
-        size >= 1 if axis is None else size == axis for axis, size in zip(wanted, tensor.shape, strict=True)
+    fits = len(shape) == tensor.dim() and all(
+        size == axis if isinstance(axis, int) else size >= 1 for axis, size in zip(shape, tensor.shape, strict=True)
     )
     if not fits:
-        declared = ", ".join("any" if axis is None else str(axis) for axis in wanted)
+        declared = ", ".join(str(axis) if isinstance(axis, int) else "any" for axis in shape)
         raise error(
             f"has the shape {list(tensor.shape)}, and the manifest declares [{declared}]",
             "a sample is the input of one call, with its batch axis",

@@ -1,4 +1,4 @@
 """Discover the dependencies of a trace while user code runs: files, modules, variables, distributions, operators.
 
-This folder uses the folder `user_code`.
+This folder uses `user_code` and `examples`.
 """

@@ -1,8 +1,8 @@
 """Find the dependencies of a trace while user code runs.
 
-`recording` stores the dependencies. Five modules report to it: `hooks` (audit events), `loader` (imports), `wrappers`
-(readers that are not written in Python), `mappings` (files that the other modules missed) and `operators` (custom
-operators).
+`recording` stores the dependencies. Six modules find them: `hooks` (audit events), `loader` (imports), `wrappers` (readers
+that are not written in Python), `mappings` (files that the other modules missed), `operators` (custom operators) and
+`patterns` (files that the manifest declares).
 
 A trace does not notice the network, the clock, other processes, and edits inside installed distributions. Libraries in C,
 C++ or Rust that are not in ``wrappers.READERS`` may read files without an audit event. A trace finds such a file only if it
@@ -45,6 +45,7 @@ class Discovery:
         """`environment` contains the variables that this process started with. `loaded_modules` are the modules that this
         process imported before torch: they are dependencies only if user code imports them."""
         self._project = project
+        # if torch was loaded before, other code than trtbuild's may have imported these modules for itself
         self._loaded_modules = set() if "torch" in loaded_modules else set(loaded_modules)
         self._import_rules: ImportRules | None = None
         #: Files that are mapped into memory before user code runs. They are not dependencies.
@@ -59,7 +60,7 @@ class Discovery:
         self.use_source(source)
 
     def use_source(self, source: Source) -> None:
-        """Record for `source`. Its roots must be those of the source before."""
+        """Record the dependencies of `source` from now on. Its roots must equal those of the previous source."""
         self._source = source
         if not source.cacheable:
             self._recorder.refuse_storage("the manifest says `cacheable: false`")

@@ -18,7 +18,7 @@ _is_installed = False
 
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR
 #: Parts of the file names of code that lists directories to find modules and distributions. These listings are not
-#: recorded, because `loader._Finder` records the names that were not found.
+#: recorded, because `loader._Finder` records the files that an import looked for and did not find.
 _LISTING_FILES = ("importlib", "zipimport", "site.py", "linecache")
 
 
@@ -73,7 +73,7 @@ def _is_import_listing(places: Places) -> bool:
     If that frame is in ``pkgutil``, the caller of ``pkgutil`` decides: user code that imports all modules of a package
     depends on the list of these modules.
     """
-    frame: Any = sys._getframe(3)
+    frame: Any = sys._getframe(3)  # the caller of `_audit_hook`
     while frame is not None and places.of(frame.f_code.co_filename).owner == "trtbuild":
         frame = frame.f_back
     if frame is not None and frame.f_code.co_filename.endswith("pkgutil.py"):

@@ -10,7 +10,8 @@ Rules
    the import would load it.
 3. An import by installed code or by the standard library prefers installed modules. So a project file does not replace a
    library's dependency of the same name, and the file is not a dependency of the trace.
-4. If no finder finds a name, a distribution of that name is recorded, too, as absent.
+4. If no finder finds a name, a distribution of that name is recorded, too, as absent. This does not hold for imports by
+   Python and torch (`_are_missing_names_recorded`).
 5. Modules that this process loaded before the trace (`loaded_modules`) are dependencies only if user code imports them.
 """
 
@@ -44,7 +45,7 @@ SearchState = tuple[list[str], list[Any]]
 
 
 class ImportFollower(ABC):
-    """Follows the imports of user code: its methods are called before Python does what they name."""
+    """Follows the imports of user code. Python continues with the code or the import after the method has returned."""
 
     @abstractmethod
     def saw_code(self, path: str, sha256: str) -> None:
@@ -147,13 +148,13 @@ class ImportRules:
         follower = self._follower
         #: Absolute path of a file → whether its code is that of the user. An export calls `recording_import` about 100,000
         #: times, because functions of torch import modules.
-        files: dict[str, bool] = {}
+        is_user_by_path: dict[str, bool] = {}
 
         def is_user_file(path: str) -> bool:
             with recorder.ignore_own_reads():
                 is_user = recorder.places.is_user(os.path.abspath(path))
             if os.path.isabs(path):
-                files[path] = is_user
+                is_user_by_path[path] = is_user
             return is_user
 
         def recording_import(
@@ -161,7 +162,7 @@ class ImportRules:
         ) -> Any:
             if globals is not None:
                 path = globals.get("__file__")
-                is_user = files.get(path) if isinstance(path, str) else False
+                is_user = is_user_by_path.get(path) if isinstance(path, str) else False
                 if is_user or (is_user is None and is_user_file(path)):
                     if follower is not None:
                         follower.saw_import(name, fromlist or (), level)
@@ -192,7 +193,7 @@ class _Finder:
         try:
             importer = self._recorder.places.of(_importing_file())
             is_user_import = importer.owner in ("user", "trtbuild")  # trtbuild imports the source's own module
-            if path is None and not is_user_import:
+            if path is None and not is_user_import:  # rule 3: the roots come last
                 spec = self._find_with_others(
                     name, None, target, [entry for entry in sys.path if not self._is_root(entry)]
                 )

@@ -5,7 +5,8 @@ trace must have the same result and the same dependencies as in a process that h
 
 Rules
 1. The libraries are the `LeadingImports` of the source: the imports before which its code does nothing else. They are
-   imported by statements in a file of the project, with the hooks, the seeds and the roots of a trace.
+   imported by statements that seem to be in a file of the project (`_FILE`), with the hooks, the seeds and the roots of
+   a trace.
 2. The dependencies of each statement are stored. The trace adds them when the source executes this statement, so they have
    the same order. Dependencies that the manifest declares belong to the trace.
 3. The trace checks that the source executes the steps of its `LeadingImports`, and no other, until the last of the
@@ -52,7 +53,8 @@ from trtbuild.stages.trace.user_code.leading_imports import (
 )
 from trtbuild.stages.trace.user_code.places import Places
 
-#: The file of the project whose statements import the libraries. It does not exist.
+#: The name of the file in which the import statements seem to be, so that they count as code of the project. The file does
+#: not exist.
 _FILE = "imports of trtbuild watch.py"
 
 
@@ -85,8 +87,8 @@ class Preloaded:
 
     def restore_random_states(self) -> None:
         """Restore the states that the random generators had after the imports (rule 6)."""
-        ours, torch_state, numpy_state = self._random_states
-        random.setstate(ours)
+        python_state, torch_state, numpy_state = self._random_states
+        random.setstate(python_state)
         torch.set_rng_state(torch_state)
         if numpy_state is not None:
             sys.modules["numpy"].random.set_state(numpy_state)
@@ -124,7 +126,7 @@ class Follower(ImportFollower):
                 os.write(2, self.preloaded.output)
             self.preloaded.discovery.recorder.add(self.preloaded.segments[number])
 
-    def refuse_rest(self) -> None:
+    def refuse_unfit(self) -> None:
         """Raise UnfitLibraries if the source has executed another step, or not all steps."""
         if self._is_unfit or self._position < len(self.leading.steps):
             raise UnfitLibraries
@@ -148,8 +150,8 @@ def preload(
     environment: Mapping[str, str],
     loaded_modules: frozenset[str],
 ) -> Preloaded:
-    """Execute import statements as code of the project does, for the traces of forks of this process. Raises what they
-    raise. `environment` and `loaded_modules` are those of `Discovery`."""
+    """Execute import statements as code of the project does, for the traces of forks of this process. Raises the
+    errors of the statements. `environment` and `loaded_modules` are those of `Discovery`."""
     project = project.resolve()
     discovery = Discovery(project, Source("python", "", roots=tuple(roots)), environment, loaded_modules)
     preloaded = Preloaded(discovery, roots, statements)
@@ -178,8 +180,8 @@ def _state_of(path: str) -> object:
 class BegunTrace:
     """The discovery of a trace, a block that records its dependencies, and a function for rule 3.
 
-    `refuse_unfit` raises UnfitLibraries if the source has not executed all imports of `preload` yet, or another step before
-    the last of them. The end of the block calls it, too.
+    `refuse_unfit` raises UnfitLibraries if the source has not executed all imports of `preload` yet, or has executed
+    another step before the last of them. The end of the block calls `refuse_unfit`, too.
     """
 
     discovery: Discovery
@@ -202,7 +204,7 @@ def begin_trace(
     follower = preloaded.follower(source, project)
     preloaded.restore_random_states()
     preloaded.discovery.use_source(source)
-    return BegunTrace(preloaded.discovery, _recording(preloaded.discovery, follower), follower.refuse_rest)
+    return BegunTrace(preloaded.discovery, _recording(preloaded.discovery, follower), follower.refuse_unfit)
 
 
 @contextlib.contextmanager
@@ -211,7 +213,7 @@ def _recording(discovery: Discovery, follower: Follower) -> Iterator[None]:
         with discovery.recording(follower):
             yield
     finally:
-        follower.refuse_rest()  # also instead of another error
+        follower.refuse_unfit()  # also if the block has raised another error: UnfitLibraries replaces that error
 
 
 @dataclass(frozen=True)
@@ -238,7 +240,8 @@ class ProcessCounts:
 def why_not_kept(preloaded: Preloaded, before: ProcessCounts) -> str | None:
     """Return the reason why this process must not be kept (rule 4); None if it may be kept.
 
-    OpenBLAS is the only library whose threads may exist: it ends them before a fork, and starts them again after it.
+    OpenBLAS is the only library whose threads may exist: it ends them before a fork, and starts them again after it. Each
+    copy of OpenBLAS has one thread less than there are cores.
     """
     now = ProcessCounts.now()
     threads_of_blas = (now.blas_libraries - before.blas_libraries) * (len(os.sched_getaffinity(0)) - 1)

@@ -1,10 +1,10 @@
 """Record the dependencies of user code in the order of first use, and check that they did not change during the trace.
 
 Rules
-1. At the first use of a dependency its state is stored: this is its *pin*. The pin of a file is its size, times and inode.
-   If the digest of the file is already known, the pin is the digest. The pin is also the digest if the file changed a
-   moment ago, because the times may then not show the next change. At the end all dependencies are observed again. A
-   dependency that differs from its pin has changed during the trace.
+1. At the first use of a dependency its state is stored: this is its *pin*. The pin of a file is its size, times, inode
+   and device. If the digest of the file is already known, the pin is the digest. The pin is also the digest if the file
+   changed a moment ago, because the times may then not show the next change. At the end all dependencies are observed
+   again. A dependency that differs from its pin has changed during the trace.
 2. If this process writes a file and then reads it, the file is not a dependency. If the process reads or looks up a file,
    and then writes it, the trace is not cacheable. A second trace, which finds the file already written, is cacheable.
 3. Names of dependencies have the separator ``/``. Paths inside the project are relative, other paths are absolute. If a
@@ -45,7 +45,7 @@ PARENT_VARIABLES = frozenset({"CUDA_VISIBLE_DEVICES", "PYTHONHASHSEED", "PYTHOND
 
 
 class _OwnReads(threading.local):
-    """A block in which the recorder itself reads. Each thread has its own.
+    """A block in which the recorder itself reads. Each thread has its own `depth`.
 
     The wrappers enter the block thousands of times. So this is a plain class, which is faster than ``contextmanager``."""
 
@@ -118,7 +118,7 @@ class Recorder:
 
     @property
     def has_written(self) -> bool:
-        """Whether a file was written that a model could read."""
+        """Whether this process wrote a file that is neither ignored nor Python's own."""
         return any(self.places.of(path).owner not in ("ignored", "python") for path in self._written_paths)
 
     def dependency_name(self, path: str) -> str:
@@ -243,8 +243,8 @@ class Recorder:
         return self._project == path or self._project.startswith(path.rstrip(os.sep) + os.sep)
 
     def _has_pinned_state(self, dependency: Dependency, pin: Any) -> bool:
-        if dependency.kind in ("distribution", "environment"):  # the owner of the process compares these
-            return True
+        if dependency.kind in ("distribution", "environment"):
+            return True  # `trtbuild watch` compares the distributions, and the server of its workers the variables
         if isinstance(pin, str):
             return observe(dependency, Path(self._project), file_digest) == pin
         return bool(_status_pin(os.path.join(self._project, dependency.name)) == pin)
@@ -305,7 +305,8 @@ def _path_and_target(path: str) -> tuple[str, ...]:
 
 
 def _make_pin(path: str) -> Any:
-    """The pin of a path (rule 1): the observation if it is already known, otherwise the file's size, times and inode."""
+    """The pin of a path (rule 1): the result of `_status_pin` for a file that has not changed lately, otherwise the
+    observation of the path."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):
@@ -320,6 +321,7 @@ def _make_pin(path: str) -> Any:
 
 
 def _status_pin(path: str) -> tuple[int, ...] | None:
+    """The size, times, inode and device of a file; None if it does not exist."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):

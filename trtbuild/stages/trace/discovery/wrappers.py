@@ -33,18 +33,8 @@ from trtbuild.stages.trace.user_code.observe import normalized
 MACHINE_VARIABLES = frozenset(
     {
         *("HOME", "USER", "LOGNAME", "USERNAME", "LNAME", "TMPDIR", "TEMP", "TMP", "PATH", "PWD", "SHELL", "TZ"),
-        *(
-            "LANG",
-            "LANGUAGE",
-            "LC_ALL",
-            "LC_CTYPE",
-            "LC_MESSAGES",
-            "COLUMNS",
-            "LINES",
-            "TERM",
-            "NO_COLOR",
-            "FORCE_COLOR",
-        ),
+        *("LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LC_MESSAGES"),
+        *("COLUMNS", "LINES", "TERM", "NO_COLOR", "FORCE_COLOR"),
         *("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"),
     }
 )
@@ -159,7 +149,7 @@ class ReaderWrappers:
     def _is_path_recorded(self, path: Any) -> bool:
         """Whether the current call with `path` is recorded (rule 1)."""
         places = self._recorder.places
-        frame: Any = sys._getframe(2)
+        frame: Any = sys._getframe(2)  # the caller of the wrapped function
         if frame.f_code.co_name in ("_joinrealpath", "realpath", "samefile"):
             return False
         if frame.f_code.co_filename.endswith(("linecache.py", "inspect.py")):
@@ -173,7 +163,8 @@ class ReaderWrappers:
             return False
 
     def _is_link_recorded(self, path: Any) -> bool:
-        """Whether the current read of a symbolic link is recorded: user code makes it, or the link is in the project."""
+        """Whether the current read of a symbolic link is recorded: user code makes it, or the link is in the project. Links
+        of a Python environment inside the project are recorded only if user code reads them."""
         user_frame = find_caller(self._recorder.places)
         if user_frame is not None and self._recorder.places.is_user(user_frame[0]):
             return True
@@ -251,7 +242,7 @@ def _is_variable_recorded(recorder: Recorder, name: str) -> bool:
         return False
     if name not in MACHINE_VARIABLES and not name.startswith("PYTHON"):
         return True
-    frame: Any = sys._getframe(2)
+    frame: Any = sys._getframe(2)  # the caller of ``os.environ.__getitem__``
     while frame is not None and os.path.basename(frame.f_code.co_filename).startswith(
         ("os.py", "<frozen os", "_collections")
     ):

@@ -61,6 +61,7 @@ class ArrangedProgram:
 
 def arrange_program(exported: ExportedProgram, weights: ModuleWeights, job: TraceJob) -> ArrangedProgram:
     """Bring a functionalized program into its final form. Raises SourceError, for example under rule 3."""
+    # what `functional` would lose: the leaves, the values, the order of inputs, and the targets of the placeholders
     leaves = leaves_of(exported)
     exported = numbers_as_tensors(exported)
     values = _tensors_by_name(exported)
@@ -72,6 +73,7 @@ def arrange_program(exported: ExportedProgram, weights: ModuleWeights, job: Trac
     weight_nodes = program.weight_nodes
     constant_nodes = [node for node in program.placeholders if node.name in program.constants]
     inputs = [program.input_nodes[position] for position in order]
+    # rewrite quantizers (rule 8)
     stored: list[StoredWeight] = []
     if job.weights is None:
         names = {node: str(targets[node.name]) for node in program.placeholders}
@@ -80,6 +82,7 @@ def arrange_program(exported: ExportedProgram, weights: ModuleWeights, job: Trac
         write_zero_points(graph, known)
         widen_weight_limits(graph, known)
         stored = store_weights(graph, known, names, lambda module: _two_levels_error(module, job))
+    # one placeholder for each weight, and none for unused weights and constants (rule 1)
     specs_by_name = {spec.arg.name: spec for spec in program.exported.graph_signature.input_specs}
     named_values = {node: (str(targets[node.name]), values[str(targets[node.name])]) for node in weight_nodes}
     constant_values = {node: values[str(targets[node.name])] for node in constant_nodes}
@@ -87,6 +90,7 @@ def arrange_program(exported: ExportedProgram, weights: ModuleWeights, job: Trac
     used_weights += [(weight.node, Weight((weight.name,), (), weight.value)) for weight in stored]
     used_weights = [(node, weight) for node, weight in used_weights if node.users]
     constants = [node for node in constants if node.users]
+    # the final order of placeholders and outputs (rules 2 and 5)
     placeholders = [*(node for node, _ in used_weights), *constants, *inputs]
     for node in program.placeholders:
         if node not in placeholders:
@@ -98,6 +102,7 @@ def arrange_program(exported: ExportedProgram, weights: ModuleWeights, job: Trac
     flat_outputs = list(output.args[0])
     unique_outputs = list(dict.fromkeys(flat_outputs))
     output.args = (tuple(unique_outputs),)
+    # the signature
     specs = [InputSpec(InputKind.USER_INPUT, TensorArgument(node.name), None) for node, _ in used_weights]
     specs += [
         InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(n.name), specs_by_name[n.name].target) for n in constants

@@ -12,7 +12,6 @@ program declares a wrong size.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -37,10 +36,10 @@ def changing_size_error(program: Program, raw: ExportedProgram, job: TraceJob, f
     """
     multiples = [symbol.multiple_of for symbol in job.shapes.symbols]
     points = [[size // multiple for size, multiple in zip(point, multiples, strict=True)] for point in job.points]
-    wrong = first_difference(program, points_of(program, points), ranks_may_differ=True)
+    difference = first_difference(program, points_of(program, points), ranks_may_differ=True)
     unequal = _unequal_axes(program, job)
     if unequal is not None:
-        wrong, first, second = unequal
+        unequal_difference, first, second = unequal
         plan, inputs = job.shapes, job.inputs
         all_places = [*axes_of_symbol(plan, inputs, first), *axes_of_symbol(plan, inputs, second)]
         return SourceError(
@@ -48,20 +47,20 @@ def changing_size_error(program: Program, raw: ExportedProgram, job: TraceJob, f
             "but they are declared as two dims",
             code="constraint",
             hint=f"name one dim for all places: dims: {{{plan.symbols[first].name}: {{at: [{', '.join(all_places)}]}}}}",
-            **_place(wrong, raw, job, frames),
+            **_place(unequal_difference, raw, job, frames),
         )
-    if wrong is None:
+    if difference is None:
         return None
-    sizes = [value * multiple for value, multiple in zip(wrong.point.values(), multiples, strict=True)]
+    sizes = [value * multiple for value, multiple in zip(difference.point.values(), multiples, strict=True)]
     shown = ", ".join(f"{symbol.name} = {size}" for symbol, size in zip(job.shapes.symbols, sizes, strict=True))
     summary = "the traced program has the model's sizes at a part of the declared range only"
-    if not wrong.only_sizes:
+    if not difference.only_sizes:
         summary = "the number of axes of an output depends on a size"
     return SourceError(
-        f"{summary}: with {shown}, {wrong}",
-        code="changing-size" if wrong.only_sizes else "changing-rank",
-        hint=_hint(wrong, sizes),
-        **_place(wrong, raw, job, frames),
+        f"{summary}: with {shown}, {difference}",
+        code="changing-size" if difference.only_sizes else "changing-rank",
+        hint=_hint(difference),
+        **_place(difference, raw, job, frames),
     )
 
 
@@ -73,38 +72,42 @@ def _unequal_axes(program: Program, job: TraceJob) -> tuple[Difference, int, int
 
     def difference_at_1(*symbols_at_1: int) -> Difference | None:
         """The first wrong size where these symbols are 1, and all others have their largest value."""
-        point = [1 if n in symbols_at_1 else symbol.max // symbol.multiple_of for n, symbol in enumerate(symbols)]
+        point = [
+            1 if number in symbols_at_1 else symbol.max // symbol.multiple_of for number, symbol in enumerate(symbols)
+        ]
         return first_difference(program, points_of(program, [point])[:1])
 
     if len(candidates) < 2 or difference_at_1():
         return None
     for one in candidates:
-        wrong, others = difference_at_1(one), [other for other in candidates if other != one]
-        if wrong:
+        difference, others = difference_at_1(one), [other for other in candidates if other != one]
+        if difference:
             equal_symbols = [other for other in others if not difference_at_1(one, other)]
+            # if no pair suffices, but all candidates together do, three or more symbols must be equal: name two of them
             if equal_symbols or not difference_at_1(*candidates):
                 first, second = sorted((one, (equal_symbols or others)[0]))
-                return wrong, first, second
+                return difference, first, second
     return None
 
 
-def _hint(wrong: Difference, sizes: Sequence[int]) -> str:
+def _hint(difference: Difference) -> str:
     advice = "make the axis static (the same min, opt and max in every profile)"
-    if wrong.only_sizes:
+    if difference.only_sizes:
         return f"leave that size out of the profiles, or {advice}"
     hint = f"{advice}, or start its range at 2"
-    if "squeeze" in target_name(wrong.node.target):
+    if "squeeze" in target_name(difference.node.target):
         return f"squeeze takes an axis out only where its size is 1: {hint}; or name the axes to keep with reshape"
     return hint
 
 
-def _place(wrong: Difference, raw: ExportedProgram, job: TraceJob, frames: Frames) -> dict[str, Any]:
+def _place(difference: Difference, raw: ExportedProgram, job: TraceJob, frames: Frames) -> dict[str, Any]:
     """The line of user code that computes the wrong value, found by the operator and the name of the value."""
     same_operator = [
-        node for node in raw.graph.nodes if node.op == "call_function" and node.target is wrong.node.target
+        node for node in raw.graph.nodes if node.op == "call_function" and node.target is difference.node.target
     ]
-    same_name = [node for node in same_operator if node.name == wrong.node.name]
-    place = frames.place_in_stack_trace(_stack_trace((same_name or same_operator or [wrong.node])[0]))
+    same_name = [node for node in same_operator if node.name == difference.node.name]
+    (node, *_) = same_name or same_operator or [difference.node]
+    place = frames.place_in_stack_trace(_stack_trace(node))
     return {"file": place[0], "line": place[1]} if place else job.place("source")
 
 

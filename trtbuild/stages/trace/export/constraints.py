@@ -39,7 +39,7 @@ def torch_name(symbol: int) -> str:
 
 
 def describe_symbol(plan: ShapePlan, inputs: Sequence[Input], symbol: int) -> str:
-    """A symbol as text for a message: ``dim 'height' (image.2)``."""
+    """A symbol as text for a message: ``dim 'height' (image.2)``, or ``axis image.2`` without a declared dim."""
     name = plan.symbols[symbol].name
     places = axes_of_symbol(plan, inputs, symbol)
     return f"axis {places[0]}" if _has_generated_name(name, places) else f"dim {name!r} ({', '.join(places)})"
@@ -159,7 +159,9 @@ def _reason_of_violation(line: str, plan: ShapePlan, inputs: Sequence[Input]) ->
 
 def _with_manifest_names(text: str, plan: ShapePlan, inputs: Sequence[Input]) -> str:
     """Replace torch's names in an expression with the manifest's names."""
+    # "trtdim0 = L['x'].size()[0]" → "trtdim0"
     text = re.sub(r" = L(?:\['?\w+'?\])+\.size\(\)\[\d+\]", "", text)
+    # "L['x'].size()[0]" and "L['args'][1].size()[0]" → "x.0"
     text = re.sub(
         r"L\['(\w+)'\](?:\['?(\w+)'?\])?\.size\(\)\[(\d+)\]",
         lambda m: f"{_input_name(m[1], m[2], inputs)}.{m[3]}",
@@ -174,6 +176,8 @@ def _with_manifest_names(text: str, plan: ShapePlan, inputs: Sequence[Input]) ->
 
 
 def _input_name(argument: str, item: str | None, inputs: Sequence[Input]) -> str:
+    """The input at ``L[argument][item]``, or at ``L[argument]`` if `item` is None. With an item, `argument` is a
+    parameter such as ``*args`` or ``**kwargs``."""
     if item is not None and item.isdigit() and argument not in {entry.name for entry in inputs}:
         positional = [entry.name for entry in inputs if not entry.keyword]
         return positional[int(item)] if int(item) < len(positional) else argument

@@ -71,7 +71,12 @@ def raise_missing_fake(error: BaseException, job: TraceJob, frames: Frames) -> N
     text = text_of(error)
     if not _NO_FAKE_TEXT.search(text):
         return
-    name = next((f"{a}::{b}" for a, b in _OPERATOR_NAME.findall(text) if _is_custom_name(a, b)), None)
+    names = (
+        f"{namespace}::{operator}"
+        for namespace, operator in _OPERATOR_NAME.findall(text)
+        if _is_custom_name(namespace, operator)
+    )
+    name = next(names, None)
     if name is None:
         return
     frames.raise_from(

@@ -69,7 +69,7 @@ class _GraphCopy:
     def __init__(self, raw: ExportedProgram) -> None:
         self._raw = raw
         self._graph = torch.fx.Graph()
-        #: Node of the old graph → its copy: a node, or several nodes if the operator returns several tensors.
+        #: Node of the old graph → its copy: a node, or a list of nodes for a decomposed operator with several results.
         self._copies: dict[torch.fx.Node, Any] = {}
         #: Expression of a size → the node that computes it.
         self._size_nodes: dict[Any, torch.fx.Node] = {}
@@ -81,6 +81,7 @@ class _GraphCopy:
             raise _RetraceNeeded
         if any(spec.kind != OutputKind.USER_OUTPUT for spec in signature.output_specs):
             raise _RetraceNeeded
+        # copy the graph
         for node in raw.graph.nodes:
             if node.op == "placeholder":
                 self._copy_node(node)
@@ -91,6 +92,7 @@ class _GraphCopy:
             else:
                 raise _RetraceNeeded
         self._graph.eliminate_dead_code()
+        # write the new names of the nodes into the signature
         names = {
             node.name: TensorArgument(name=copied.name)
             for node, copied in self._copies.items()
@@ -169,15 +171,12 @@ class _GraphCopy:
 
     def _copy_parts(self, node: torch.fx.Node) -> Any:
         """Copy a composite operator as the operators that it consists of (rule 2). Returns the copy of its result."""
-        tensors: dict[int, torch.fx.Node] = {}
+        nodes_by_tensor_id: dict[int, torch.fx.Node] = {}
 
         def value_of(argument: torch.fx.Node) -> Any:
-            value = argument.meta["val"]
-            if (
-                isinstance(value, torch.Tensor)
-                and tensors.setdefault(id(value), self._copies[argument]) is not self._copies[argument]
-            ):
-                raise _RetraceNeeded
+            value, copy = argument.meta["val"], self._copies[argument]
+            if isinstance(value, torch.Tensor) and nodes_by_tensor_id.setdefault(id(value), copy) is not copy:
+                raise _RetraceNeeded  # the calls do not show which of the two nodes they read
             return value
 
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), value_of)
@@ -187,20 +186,22 @@ class _GraphCopy:
         if result is NotImplemented:
             raise _RetraceNeeded
         for function, call_args, call_kwargs, output in recorder.calls:
-            copied_operands = pytree.tree_map(lambda leaf: self._copy_operand(leaf, tensors), (call_args, call_kwargs))
-            call = self._new_call(function, copied_operands[0], copied_operands[1], node, output)
+            new_args, new_kwargs = pytree.tree_map(
+                lambda leaf: self._copy_operand(leaf, nodes_by_tensor_id), (call_args, call_kwargs)
+            )
+            call = self._new_call(function, new_args, new_kwargs, node, output)
             if isinstance(output, torch.Tensor):
-                tensors[id(output)] = call
+                nodes_by_tensor_id[id(output)] = call
                 continue
             for index, item in enumerate(output):
-                tensors[id(item)] = self._new_call(operator.getitem, (call, index), {}, node, item)
-        return pytree.tree_map(lambda leaf: self._copy_operand(leaf, tensors), result)
+                nodes_by_tensor_id[id(item)] = self._new_call(operator.getitem, (call, index), {}, node, item)
+        return pytree.tree_map(lambda leaf: self._copy_operand(leaf, nodes_by_tensor_id), result)
 
-    def _copy_operand(self, leaf: Any, tensors: Mapping[int, torch.fx.Node]) -> Any:
+    def _copy_operand(self, leaf: Any, nodes_by_tensor_id: Mapping[int, torch.fx.Node]) -> Any:
         if isinstance(leaf, torch.Tensor):
-            if id(leaf) not in tensors:
+            if id(leaf) not in nodes_by_tensor_id:
                 raise _RetraceNeeded
-            return tensors[id(leaf)]
+            return nodes_by_tensor_id[id(leaf)]
         if isinstance(leaf, _SYMBOLIC_TYPES):
             return self._size_node(leaf)
         return leaf
@@ -244,6 +245,7 @@ class _CallRecorder(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
+        #: (operator, args, kwargs, result) of each call.
         self.calls: list[tuple[Any, Any, Any, Any]] = []
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -251,7 +253,7 @@ class _CallRecorder(TorchDispatchMode):
         if function.namespace == "prim":  # reads the device of a tensor
             return function(*args, **kwargs)
         if is_composite(function):
-            with self:
+            with self:  # a mode is off inside its own handler: record the calls of the parts, too
                 result = function.decompose(*args, **kwargs)
             if result is not NotImplemented:
                 return result

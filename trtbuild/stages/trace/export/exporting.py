@@ -177,6 +177,7 @@ class _Exporter:
         return self._export_up_to(0, args, kwargs)
 
     def _export_up_to(self, least_max: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ExportedProgram:
+        """Call torch.export with the Dims of `torch_dims`. If `least_max` is 0, they have the declared ranges."""
         dynamic = _dynamic_shapes(self._bound_arguments, self.job, args, kwargs, torch_dims(self.job.shapes, least_max))
         with self.guard_filter.patch_torch(sys._getframe()):
             return torch.export.export(self._module, args, kwargs, dynamic_shapes=dynamic, strict=False)
@@ -185,6 +186,7 @@ class _Exporter:
 def larger_examples(plan: ShapePlan, fixed: Collection[int]) -> Iterator[ShapePlan]:
     """Yield the plan with larger examples for the symbols `fixed`, as far as their ranges and memory allow."""
     tried = {plan.example_shapes}
+    # first about twice the example, then the largest size of the range
     for enlarge in (lambda value: 2 * value + 1, lambda value: sys.maxsize):
         symbols = tuple(
             replace(symbol, example=min(enlarge(symbol.example // symbol.multiple_of) * symbol.multiple_of, symbol.max))

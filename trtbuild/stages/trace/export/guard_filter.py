@@ -4,9 +4,10 @@ torch.export raises an error for every guard on one named Dim, unless its analys
 2.13, ``ShapeEnv.produce_guards``). It cannot prove many guards, although they hold at every declared size.
 
 Rules
-1. A guard on one symbol that holds at every declared size is removed. Every size is tried, up to `_MAX_SIZES`. torch has a
-   symbol for each axis, and compares the axes of one dim later. Here all axes of one dim have the same symbol. Otherwise
-   `torch.chunk` of two concatenated inputs, for example, would give a guard on two symbols.
+1. A guard on one symbol that holds at every declared size is removed. Every size is tried. If the symbol has more than
+   `_MAX_SIZES` sizes, the guard stays. torch has a symbol for each axis, and compares the axes of one dim later. Here
+   all axes of one dim have the same symbol. Otherwise `torch.chunk` of two concatenated inputs, for example, would give
+   a guard on two symbols.
 2. Some guards compare a derived size with a number (``x.shape[0] - 1 != 1``). If such a guard fails only where the derived
    size is 1, it is removed, too. torch adds such guards because broadcasts and strides are different at size 1.
    `assumptions` contains the guard, and `proof` compares model and program at sizes that break it.

@@ -28,7 +28,7 @@ from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
 from trtbuild.core.model.shapes import ShapePlan, SymbolAxis, axes_of_symbol
 from trtbuild.core.model.spec import Input
 
-#: The largest number of sizes that are tried for one guard.
+#: About this many sizes are tried for one guard at most.
 _MAX_TRIED_SIZES = 4_000
 #: About this many new points are added for the guards that torch.export does not report.
 _MAX_FAILURES = 12
@@ -53,11 +53,11 @@ def guard_failures(
     assumptions: Sequence[str] = (),
 ) -> list[GuardFailure]:
     """Find sizes at which guards fail. `arguments` are the arguments of forward, with the number of the manifest's input
-    instead of each tensor. If a guard fails at one of `points` or at the sizes of an earlier result, these sizes are its
-    only result: no new point is needed.
+    instead of each tensor. If one of `guards` fails at one of `points` or at the sizes of an earlier result, these
+    sizes are its only result: no new point is needed. For all `guards` together, about `_MAX_FAILURES` new points are
+    added.
 
-    `assumptions` are guards that `guard_filter` took out of torch's check. New points are added for each of them. For all
-    `guards` together, about `_MAX_FAILURES` new points are added."""
+    `assumptions` are guards that `guard_filter` took out of torch's check. New points are always added for each of them."""
     results: list[GuardFailure] = []
     tried = list(points)
     new_points = 0
@@ -72,13 +72,15 @@ def guard_failures(
             continue
         if not is_assumed and new_points >= _MAX_FAILURES:
             continue
-        for values in dict.fromkeys((failures[0], failures[len(failures) // 2], failures[-1])):
+        smallest, middle, largest = failures[0], failures[len(failures) // 2], failures[-1]
+        for values in dict.fromkeys((smallest, middle, largest)):
             sizes = [symbol.example for symbol in plan.symbols]
             for symbol, size in zip(guard.symbols, values, strict=True):
                 sizes[symbol] = size
             results.append(GuardFailure(tuple(sizes), guard.text, guard.hint()))
             tried.append(tuple(sizes))
-            new_points += not is_assumed
+            if not is_assumed:
+                new_points += 1
     return results
 
 
@@ -205,7 +207,9 @@ def axis_of(
 
 
 def arguments_as_input_numbers(signature: inspect.Signature, inputs: Sequence[Input]) -> dict[str, Any]:
-    """The arguments of forward, by parameter. Each argument is the number of the manifest's input instead of its tensor."""
+    """The arguments of forward, by parameter. Each argument is the number of the manifest's input instead of its tensor.
+
+    A keyword input that forward takes in ``**kwargs`` is in the result by its own name, too."""
     args = [number for number, entry in enumerate(inputs) if not entry.keyword]
     kwargs = {entry.name: number for number, entry in enumerate(inputs) if entry.keyword}
     bound = dict(signature.bind(*args, **kwargs).arguments)

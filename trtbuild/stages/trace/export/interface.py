@@ -171,6 +171,7 @@ def _keys(spec: pytree.TreeSpec) -> list[Any]:
 
 
 def _key(entry: Any) -> Any:
+    """The key, the field name or the index in an entry of a pytree path."""
     for attribute in ("key", "name", "idx"):
         if hasattr(entry, attribute):
             key = getattr(entry, attribute)
@@ -179,6 +180,7 @@ def _key(entry: Any) -> Any:
 
 
 def _path_name(path: tuple[Any, ...]) -> str:
+    """A name for the output at a path: ``boxes_0`` for ``["boxes"][0]``, ``output_0`` for ``[0]``."""
     parts = [str(_key(entry)) for entry in path]
     if not parts or parts[0].isdigit():
         parts = ["output", *(parts or ["0"])]

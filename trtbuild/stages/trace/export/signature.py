@@ -67,8 +67,8 @@ def bind_to_forward(
         text = f"the manifest has {len(positional)} positional inputs, and forward takes {len(by_position)}"
         hint = (
             f"remove {', '.join(map(repr, extra_names))}, or write `keyword: true` for inputs that are passed by name; "
+            f"{takes_text}"
         )
-        hint += takes_text
     else:
         input_name, text, hint = "", f"the manifest's inputs do not fit forward: {message}", takes_text
     raise SourceError(text, code="signature", hint=hint, **job.place(f"inputs.{input_name}", "inputs"))

@@ -120,7 +120,8 @@ class ModuleState:
 
         signature = inspect.signature(original)
         parameters = list(signature.parameters.values())
-        end = len(parameters) - (bool(parameters) and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD)
+        has_kwargs = bool(parameters) and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
+        end = len(parameters) - 1 if has_kwargs else len(parameters)
         parameters[end:end] = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names]
         forward.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         return forward
@@ -184,7 +185,8 @@ def declare_state(module: torch.nn.Module, weights: ModuleWeights, job: TraceJob
 
 
 def refuse_state(arranged: ArrangedProgram, state: ModuleState, job: TraceJob) -> None:
-    """Raise SourceError if the program does not write to a state buffer, or changes its dtype or shape (rule 4)."""
+    """Raise SourceError if the program does not write to a state buffer, or changes its dtype or shape (rule 4). Also raise
+    it if the model has replaced a buffer in only some of the places that refer to it."""
     if state.partly_replaced:
         raise SourceError(
             f"the model replaces the state {state.partly_replaced!r} in one place, but other objects still refer to the "

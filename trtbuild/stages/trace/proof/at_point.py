@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,8 +145,9 @@ def _frozen_branch_error(
     )
     if divergence:
         (file, line), is_here = divergence
-        size_texts = [_sizes_text(point, job), _sizes_text(Point(example_sizes(job)), job)]
-        text += f": this line runs at {size_texts[not is_here]}, and not at {size_texts[is_here]}"
+        point_text, example_text = _sizes_text(point, job), _sizes_text(Point(example_sizes(job)), job)
+        runs_at, does_not_run_at = (point_text, example_text) if is_here else (example_text, point_text)
+        text += f": this line runs at {runs_at}, and not at {does_not_run_at}"
         if place:
             hint += f"; the size is declared at {place['file']}:{place['line']}"
         place = {"file": frames.shown_path(file), "line": line}
@@ -193,10 +195,4 @@ def _place_of_dim(point: Point, job: TraceJob) -> dict[str, Any]:
 
 def element_count(point: Point, job: TraceJob) -> int:
     """The number of elements of all inputs at `point`."""
-    total = 0
-    for shape in job.shapes.input_shapes(point.sizes):
-        count = 1
-        for size in shape:
-            count *= size
-        total += count
-    return total
+    return sum(map(math.prod, job.shapes.input_shapes(point.sizes)))

@@ -21,7 +21,7 @@ import sys
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -86,13 +86,13 @@ class ForkedCall:
         self._child = self._answer_pipe = None
 
 
-def _run_copy(function: Callable[[], Any], write_end: int, parent: int) -> None:
+def _run_copy(function: Callable[[], Any], write_end: int, parent: int) -> NoReturn:
     """Run `function` in the copy, write its result to the pipe, and exit."""
     try:
         if sys.platform == "linux":
             pr_set_pdeathsig = 1  # <linux/prctl.h>
             ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-            if os.getppid() != parent:
+            if os.getppid() != parent:  # the parent ended before the call of prctl
                 os._exit(1)
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, 1)

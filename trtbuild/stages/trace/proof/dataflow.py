@@ -2,11 +2,10 @@
 
 Two calls with equal flows have equal results. While the model is called, each operator call is recorded as (operator,
 arguments). The operator computes nothing, and returns uninitialized memory of the right size. (Rules 5 and 6 list the
-exceptions.)
-Each value gets an identifier, its *number*, which depends only on the operator and its arguments. So the
-order of independent calls does not matter. Repeated calls and calls whose results are not used do not matter, either. If
-two flows are equal, their results are the same function of the same weights, constants and inputs. Then no elements of
-tensors need to be compared.
+exceptions.) Each value gets an identifier, its *number*, which depends only on the operator and its arguments. So the order
+of independent calls does not matter. Repeated calls and calls whose results are not used do not matter, either. If two
+flows are equal, their results are the same function of the same weights, constants and inputs. Then no elements of tensors
+need to be compared.
 
 Rules
 1. If the flows differ, or if a call cannot be followed (`CannotFollow`, any other error), the flows prove nothing. Then the
@@ -98,11 +97,11 @@ class Flows:
     def reshaped_number(self, number: int, before: tuple[int, ...], shape: tuple[int, ...]) -> int:
         """The number of the value that has the elements of value `number` in the same order, and the shape `shape`.
         `before` is the shape of value `number`."""
-        origin, original = self._origins.get(number, (number, before))
-        if original == shape:
+        origin, origin_shape = self._origins.get(number, (number, before))
+        if origin_shape == shape:
             return origin
         result = self.number("reshape", origin, shape)
-        self._origins[result] = (origin, original)
+        self._origins[result] = (origin, origin_shape)
         return result
 
     def describe_results(
@@ -165,6 +164,7 @@ class _FlowRecorder(TorchDispatchMode):
         ):
             raise CannotFollow(f"{func} is not followed")
         kwargs = {key: value for key, value in kwargs.items() if not self._is_mask_without_effect(name, key, value)}
+        # the description of the call: its arguments, with the numbers of the tensors
         keywords = tuple((key, self._argument_key(kwargs[key])) for key in sorted(kwargs.keys() - _IGNORED_ARGUMENTS))
         description = (self._argument_key(args), keywords)
         inputs = [self.value(leaf) for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
@@ -178,14 +178,14 @@ class _FlowRecorder(TorchDispatchMode):
             return self._compute_constant(func, args, kwargs, is_view)
         if name.removesuffix("_") in _INDEX_OPERATORS:
             self._check_indices(func, name, args, kwargs)
-        fake_arguments = pytree.tree_map_only(torch.Tensor, lambda t: self.value(t).fake, (args, kwargs))
+        fake_arguments = pytree.tree_map_only(torch.Tensor, lambda tensor: self.value(tensor).fake, (args, kwargs))
+        # written in place (rule 4)
         if written_positions:
             return self._write(func, name, written_positions, description, args, fake_arguments)
         with self._fake_mode:
             fake_results = func(*fake_arguments[0], **fake_arguments[1])
-        if not any(
-            isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(fake_results)
-        ):  # a size, or an element
+        # no tensor: a size, or an element
+        if not any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(fake_results)):
             if fake_results is not None and name not in _SIZE_OPERATORS:
                 raise CannotFollow(f"{func} reads elements")
             return fake_results
@@ -313,6 +313,8 @@ class _FlowRecorder(TorchDispatchMode):
 
 
 def _is_deterministic(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call draws no random numbers, and neither its result's sizes nor a number that it returns depend on the
+    elements of tensors."""
     if torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags:
         return False
     return torch.Tag.nondeterministic_seeded not in func.tags or is_switched_off(func, args, kwargs)

@@ -20,14 +20,14 @@ NAN_ELSEWHERE = "NaN at other places"
 
 def difference(actual: torch.Tensor, expected: torch.Tensor) -> float | str | None:
     """Compare two tensors. Returns None if they agree within `TOLERANCES`. Otherwise returns the largest difference,
-    relative to the largest expected number, or a text if the difference cannot be a number."""
+    relative to the largest finite expected number, or a text if the difference cannot be a number."""
     if actual.dtype != expected.dtype:
         return f"dtype {actual.dtype} instead of {expected.dtype}"
     if actual.shape != expected.shape:
         return f"shape {list(actual.shape)} instead of {list(expected.shape)}"
     if not (expected.is_floating_point() or expected.is_complex()):
         return None if torch.equal(actual, expected) else "other values"
-    if torch.equal(torch.isnan(actual), torch.isnan(expected)) is False:
+    if not torch.equal(torch.isnan(actual), torch.isnan(expected)):
         return NAN_ELSEWHERE
     same_mask = (actual == expected) | torch.isnan(expected)
     if bool(same_mask.all()):

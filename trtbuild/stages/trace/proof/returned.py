@@ -52,7 +52,9 @@ def _kind(value: Any) -> str:
 
 
 def _is_same_constant(value: Any, constant: Any) -> bool:
-    """Whether a constant has the value of the example call. `interface` rejects constants of other types."""
+    """Whether a constant has the type and the value of the example call. True for other types than those of plain
+    constants, because `interface` rejects them."""
     if not isinstance(constant, bool | int | float | str | None):
         return True
-    return isinstance(value, bool) == isinstance(constant, bool) and bool(value == constant)
+    has_same_type = all(isinstance(value, kind) == isinstance(constant, kind) for kind in (bool, float))
+    return has_same_type and bool(value == constant)

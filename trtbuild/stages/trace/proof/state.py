@@ -1,9 +1,9 @@
 """Compare a module that has state with its new forward, which takes and returns the state.
 
-All other proofs call the new forward, so they do not notice state that it does not take and return: a reference to a
-buffer that `trtbuild.stages.trace.export.state` does not find, a number that the module counts up, or a tensor that it
-keeps elsewhere. Here the new forward and the original module each run two calls, one after the other. Outputs and states
-must agree.
+All other proofs call the new forward, so they do not notice state that the new forward does not take and return: a
+reference to a buffer that `trtbuild.stages.trace.export.state` does not find, a number that the module counts up, or a
+tensor that it keeps elsewhere. Here the new forward and the original module each run two calls, one after the other.
+Outputs and states must agree.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ def prove_state(module: torch.nn.Module, state: ModuleState, job: TraceJob) -> N
     if not state.buffers:
         return
     inputs = job.inputs[: -len(state.buffers)]
-    shapes = min(map(job.shapes.input_shapes, job.points), key=lambda s: sum(map(math.prod, s)))
-    calls = [call_arguments(inputs, example_tensors(inputs, shapes[: len(inputs)], SEED + k)) for k in range(_CALLS)]
+    smallest_shapes = min(map(job.shapes.input_shapes, job.points), key=lambda shapes: sum(map(math.prod, shapes)))
+    shapes = smallest_shapes[: len(inputs)]
+    calls = [call_arguments(inputs, example_tensors(inputs, shapes, SEED + number)) for number in range(_CALLS)]
     values = [buffer.value.clone() for buffer in state.buffers]
 
     def new_forward(*args: Any, **kwargs: Any) -> Any:
@@ -46,8 +47,8 @@ def prove_state(module: torch.nn.Module, state: ModuleState, job: TraceJob) -> N
     actual = _results(new_forward, calls, lambda: values)
     state.undo()
     expected = _results(module, calls, state.values)
-    for number, (ours, theirs) in enumerate(zip(actual, expected, strict=True), 1):
-        if not _agree(ours, theirs):
+    for number, (actual_result, expected_result) in enumerate(zip(actual, expected, strict=True), 1):
+        if not _agree(actual_result, expected_result):
             raise SourceError(
                 f"call {number} of the model gives other results than a program that takes its state as inputs: the model "
                 "also reads something else that a call has changed",
@@ -73,7 +74,10 @@ def _results(
     return results
 
 
-def _agree(ours: list[torch.Tensor] | str, theirs: list[torch.Tensor] | str) -> bool:
-    if isinstance(ours, str) or isinstance(theirs, str):
-        return ours == theirs
-    return len(ours) == len(theirs) and all(difference(a, b) is None for a, b in zip(ours, theirs, strict=True))
+def _agree(actual: list[torch.Tensor] | str, expected: list[torch.Tensor] | str) -> bool:
+    """Whether two results of `_results` are the same error, or agree within the tolerances."""
+    if isinstance(actual, str) or isinstance(expected, str):
+        return actual == expected
+    return len(actual) == len(expected) and all(
+        difference(*tensors) is None for tensors in zip(actual, expected, strict=True)
+    )

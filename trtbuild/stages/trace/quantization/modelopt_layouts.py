@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,13 +27,15 @@ from trtbuild.stages.trace.quantization.quantizer import (
 
 #: (bits, whether it has blocks) → the type.
 _TYPES = {(8, False): INT8, (4, True): INT4, ((4, 3), False): FLOAT8, ((2, 1), True): FLOAT4}
+#: Type → its smallest number.
 _SMALLEST = {INT8: -128, INT4: -8}
 #: If the largest number of a channel or a block is at most this, Model Optimizer treats it as 0.
 _LARGEST_ZERO = 2.0**-24
 
 
 class UnknownLayout(Exception):
-    """A quantizer has settings that are not in the table. The text continues a sentence that begins with its name."""
+    """A quantizer has settings that are not in the table. The text continues a sentence that begins with the quantizer's
+    name."""
 
 
 def layout_of(quantizer: Any) -> QuantizerLayout:
@@ -95,8 +98,8 @@ def shape_of(quantizer: Any, layout: QuantizerLayout, samples: int) -> list[int]
         if 1 in shape:
             shape[shape.index(1)] = samples
         return shape
-    columns = layout.block or samples if pre_scale is None else pre_scale.numel()
-    return [-(-samples // columns), columns]
+    columns = (layout.block or samples) if pre_scale is None else pre_scale.numel()
+    return [math.ceil(samples / columns), columns]
 
 
 def largest_numbers(quantizer: Any, layout: QuantizerLayout, shape: Sequence[int]) -> torch.Tensor:

@@ -4,8 +4,9 @@ Its quantizers cannot be exported, because on the CPU they branch on the values 
 a new forward with operators that torch.export can trace (`quantizer`).
 
 Rules
-1. A replaced quantizer gives the results of the original. To check this, both run on random numbers. A number between two
-   steps may be rounded to either step, because the original multiplies by the inverse of a scale.
+1. A replaced quantizer gives the results of the original. To check this, both run on random numbers, except quantizers
+   that only scale their input. A number between two steps may be rounded to either step, because the original
+   multiplies by the inverse of a scale.
 2. Scales are computed from the calibrated maxima (``amax``) of the traced module. They are not in a weights file.
 3. The table of `modelopt_layouts` lists the quantizers that are replaced. A disabled quantizer is replaced only if it
    scales its input (SmoothQuant, AWQ); otherwise it returns its input unchanged. Any other quantizer is an error that names
@@ -36,7 +37,7 @@ from trtbuild.stages.trace.quantization.quantizer import FLOAT4, FLOAT8, INT4, I
 
 _MODULE = "modelopt.torch.quantization.nn.modules.tensor_quantizer"
 _MODULE_OF_NVFP4 = "modelopt.torch.quantization.qtensor.nvfp4_tensor"
-#: How many numbers are compared for each channel.
+#: At least this many numbers are compared for each scale, if the quantizer accepts inputs of that size.
 _SAMPLES = 1024
 #: The share of numbers that may be rounded to the other step (rule 1).
 _MAX_OTHER_STEP = 0.01

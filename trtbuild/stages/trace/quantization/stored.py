@@ -60,5 +60,5 @@ class StoredQuantizers:
 
 
 def _quantizer(prefix: str, layout: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> Quantizer:
-    own = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-    return Quantizer(QuantizerLayout.from_json(layout), **own)
+    arguments = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+    return Quantizer(QuantizerLayout.from_json(layout), **arguments)

@@ -95,6 +95,8 @@ class _QuantizerReplacer:
         return _cast_like(node.args[0], value.detach()).float()
 
     def store_single_level(self, node: torch.fx.Node) -> None:
+        """Store the weight of a ``fake_quantize``, with one scale, or with scales of channels or blocks (rule 3). Do
+        nothing if the weight or its scales are not known."""
         weight, (scale, element, axis, block_size, smallest) = self.weight_of(node), node.args[1:]
         scales = self._values.get(scale)
         if weight is None or scales is None:
@@ -110,6 +112,8 @@ class _QuantizerReplacer:
         self._replace(node, self._add_dequantizer(node, stored, scale, element, axis, block_size))
 
     def store_two_levels(self, node: torch.fx.Node) -> None:
+        """Store the weight of a ``fake_quantize_two_levels`` (rules 3 and 4). Do nothing if the weight or its scale is not
+        known."""
         weight, (scale, block_size) = self.weight_of(node), node.args[1:]
         scales = self._values.get(scale)
         if weight is None or scales is None:
@@ -126,6 +130,7 @@ class _QuantizerReplacer:
         self._replace(node, self._add_dequantizer(node, stored, first_level, FLOAT4, 1, block_size))
 
     def store_int8(self, node: torch.fx.Node) -> None:
+        """Store the weight of an int8 quantizer (rule 2). Do nothing if the weight or an argument is not known."""
         weight = self.weight_of(node)
         arguments = [self._value(argument) for argument in node.args[1:]]
         if weight is None or any(isinstance(argument, torch.fx.Node) for argument in arguments):
@@ -243,6 +248,7 @@ def _readers(node: torch.fx.Node) -> Iterator[tuple[torch.fx.Node, torch.fx.Node
 
 
 def _is_dequantized(node: torch.fx.Node) -> bool:
+    """Whether a value comes from a dequantizer or a fake quantizer: ``quantize`` is in the names of all their operators."""
     while node.op == "call_function" and (node.target in COPIES or node.target in _MOVES):
         node = node.all_input_nodes[0]
     return node.op == "call_function" and "quantize" in str(node.target)

@@ -48,7 +48,7 @@ def write_zero_points(graph: torch.fx.Graph, values: Mapping[torch.fx.Node, torc
 
 
 def _write_channels(node: torch.fx.Node, values: Mapping[torch.fx.Node, torch.Tensor]) -> None:
-    """Apply rule 1 to a call."""
+    """Apply rule 1 to a call, whose arguments are (input, scales, zero points, …)."""
     zero_points: Any = node.args[2]
     value = values.get(zero_points) if isinstance(zero_points, torch.fx.Node) else None
     if value is None or not value.numel() or not bool((value == value.flatten()[0]).all()):
@@ -63,9 +63,11 @@ def _write_channels(node: torch.fx.Node, values: Mapping[torch.fx.Node, torch.Te
 
 
 def _write_tensor(node: torch.fx.Node, values: Mapping[torch.fx.Node, torch.Tensor]) -> bool:
-    """Apply rule 2 to a call. Returns False if its scale or its zero point is not a single known number."""
-    found = [values.get(argument) if isinstance(argument, torch.fx.Node) else None for argument in node.args[1:3]]
-    scale, zero_point = found
+    """Apply rule 2 to a call, whose arguments are (input, scale, zero point, …). Returns False if its scale or its zero
+    point is not a single known number."""
+    scale, zero_point = (
+        values.get(argument) if isinstance(argument, torch.fx.Node) else None for argument in node.args[1:3]
+    )
     if scale is None or zero_point is None or scale.numel() != 1 or zero_point.numel() != 1:
         return False
     node.update_arg(1, float(scale))

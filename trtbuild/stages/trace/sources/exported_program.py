@@ -167,11 +167,12 @@ def _exported_axis(size: Any, exported: ExportedProgram) -> int | _ExportedAxis 
         bounds = ranges.get(symbol)
         if bounds is None:
             return _ExportedAxis(multiple, 0, None)
-        scaled = (int(bounds.lower) * multiple, bounds.upper * multiple)
+        low, upper = int(bounds.lower) * multiple, bounds.upper * multiple
     else:
-        scaled = (int(bounds.lower), bounds.upper)
-    high = int(scaled[1]) if getattr(scaled[1], "is_finite", True) and scaled[1] < 2**62 else None
-    return _ExportedAxis(multiple, scaled[0], high)
+        low, upper = int(bounds.lower), bounds.upper
+    # if the Dim has no upper bound, torch's bound is infinite, or near 2**63
+    high = int(upper) if getattr(upper, "is_finite", True) and upper < 2**62 else None
+    return _ExportedAxis(multiple, low, high)
 
 
 def _multiple_and_symbol(expr: Any) -> tuple[int, Any] | None:

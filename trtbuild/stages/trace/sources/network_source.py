@@ -49,16 +49,16 @@ class NetworkSource(SourceReader):
         by_name = {entry.name: (entry, shape) for entry, shape in zip(job.inputs, job.shapes.shapes, strict=True)}
 
         def check_input(name: str, dtype: str, sizes: Sequence[int]) -> None:
-            place = _running_line(frames)
+            line = _running_line(frames)
             if name not in by_name:
                 raise SourceError(
                     f"{target} adds an input {name!r}, which the manifest does not declare",
                     code="network",
                     hint=f"the inputs of the manifest are: {', '.join(by_name) or 'none'}",
-                    **(place or job.place("inputs", "source")),
+                    **(line or job.place("inputs", "source")),
                 )
             entry, shape = by_name[name]
-            refuse_other_input(entry, shape, dtype, [None if size < 0 else size for size in sizes], job, place)
+            refuse_other_input(entry, shape, dtype, [None if size < 0 else size for size in sizes], job, line)
 
         declared_inputs = [
             (entry.name, entry.dtype, tuple(f"d{a.symbol}" if isinstance(a, SymbolAxis) else a for a in shape))
@@ -100,8 +100,11 @@ class NetworkSource(SourceReader):
             used_names.add(name)
             shape: list[Expression] = []
             for size in sizes:
-                shape.append(size if size >= 0 else ["data", data_sizes])
-                data_sizes += size < 0
+                if size >= 0:
+                    shape.append(size)
+                else:
+                    shape.append(["data", data_sizes])
+                    data_sizes += 1
             outputs.append((name, dtype, shape))
         weights = [(slot, torch.from_numpy(array)) for slot, array in enumerate(recording.weights)]
         weight_entries = [

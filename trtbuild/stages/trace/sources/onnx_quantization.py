@@ -80,7 +80,7 @@ def refuse_asymmetric(graph: onnx.GraphProto, read: Read, job: TraceJob) -> None
                     hint="calibrate with data that is not 0, and export the model again",
                     **job.place("source"),
                 )
-        for name in node.input[2:3]:
+        for name in node.input[2:3]:  # the zero point, which a node need not have
             tensor = initializers.get(name) or constants.get(name)
             if tensor is None:
                 continue

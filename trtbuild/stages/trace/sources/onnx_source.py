@@ -8,7 +8,8 @@ Rules
 3. Large initializers are weights, and become blobs: `trtbuild.stages.trace.sources.onnx_weights`.
 4. If ONNX's shape inference finds the size of an output, this size is a number or an expression over the manifest's
    symbols. Otherwise the size counts as a size that depends on data.
-5. Only ONNX's own operators are supported. Functions that the model defines are inlined.
+5. Only ONNX's own operators are supported, and operators of Model Optimizer that can be written as these
+   (`onnx_trt_domain`). Functions that the model defines are inlined.
 """
 
 from __future__ import annotations
@@ -61,12 +62,14 @@ class OnnxSource(SourceReader):
         write_trt_domain(model, job)
         _refuse_unsupported(model, job)
         _name_nodes(graph)
+        # compare the inputs with the manifest
         initializers = {tensor.name for tensor in graph.initializer}
         # files before version 4 of ONNX's IR also list weights as inputs
         inputs = {value.name: value for value in graph.input if value.name not in initializers}
         refuse_other_input_names(list(inputs), job)
         for entry, shape in zip(job.inputs, job.shapes.shapes, strict=True):
             _refuse_other_value(inputs[entry.name], entry, shape, job)
+        # take the weights out of the graph, and make them its first inputs
         read_numbers = numbers_in(path.parent, job)
         refuse_asymmetric(graph, read_numbers, job)
         lift_constants(graph)
@@ -78,8 +81,9 @@ class OnnxSource(SourceReader):
         graph.input.extend(
             _with_sizes(inputs[entry.name], shape) for entry, shape in zip(job.inputs, job.shapes.shapes, strict=True)
         )
+        # describe the inputs, the outputs and the weights
         outputs = _infer_outputs(model, job)
-        types = [
+        input_types = [
             TensorType(entry.dtype, tuple(size_expression(axis, job) for axis in shape))
             for entry, shape in zip(job.inputs, job.shapes.shapes, strict=True)
         ]
@@ -93,7 +97,7 @@ class OnnxSource(SourceReader):
             }
             for name, value in weights.items()
         ]
-        blob_arguments = (model, len(weights), types, [sizes for _, sizes in outputs], job.shapes.example_shapes)
+        blob_arguments = (model, len(weights), input_types, [sizes for _, sizes in outputs], job.shapes.example_shapes)
         return self.make_graph(
             blob_arguments, graph_interface(job, weight_entries, output_entries), list(enumerate(weights.values()))
         )

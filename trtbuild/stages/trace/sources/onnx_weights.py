@@ -1,7 +1,7 @@
 """Take the weights out of an ONNX model, and read their values.
 
-Initializers of at least `WEIGHT_BYTES` bytes are weights. Smaller initializers, such as axes and shapes, stay in the
-graph, where their numbers are stored as raw data.
+Initializers of at least `WEIGHT_BYTES` bytes are weights, if weights can have their type. Other initializers, such as axes
+and shapes, stay in the graph, where their numbers are stored as raw data.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.job import TraceJob
 
-#: Initializers of at least this size are weights.
+#: Initializers of at least this size are weights, if weights can have their type.
 WEIGHT_BYTES = 1024
 #: Element types with several elements in a byte → the bits of an element. Weights cannot have these types, because torch
 #: has no tensors of them.
@@ -44,7 +44,7 @@ def lift_constants(graph: onnx.GraphProto) -> None:
 
 def take_weights(graph: onnx.GraphProto, folder: Path, job: TraceJob) -> dict[str, torch.Tensor]:
     """Remove the weights and the unused initializers from the graph. Returns the values of the weights by name, in the
-    order of the file."""
+    order of the file. `folder` has the external data."""
     used_names = {name for node in all_nodes(graph) for name in node.input} | {value.name for value in graph.output}
     used_names |= {value.name for nested in nested_graphs(graph) for value in nested.output}
     weights: dict[str, torch.Tensor] = {}
@@ -137,8 +137,8 @@ def _read_bytes(tensor: onnx.TensorProto, folder: Path) -> bytes | bytearray:
     if location is not None:
         info = onnx.external_data_helper.ExternalDataInfo(tensor)
         with (folder / location).open("rb", buffering=0) as file:
-            start, wanted = info.offset or 0, _size_bytes(tensor) if info.length is None else info.length
-            data = bytearray(max(0, min(wanted, os.fstat(file.fileno()).st_size - start)))
+            start, length = info.offset or 0, _size_bytes(tensor) if info.length is None else info.length
+            data = bytearray(max(0, min(length, os.fstat(file.fileno()).st_size - start)))
             file.seek(start)
             filled = 0
             while count := file.readinto(memoryview(data)[filled:]):  # one call reads at most 2 GiB

@@ -100,7 +100,7 @@ def _name_hint(name: str, holder: Any, module_name: str, path: str) -> str:
     defined = sorted(
         key
         for key, value in vars(holder).items()
-        if key[0] != "_" and callable(value) and getattr(value, "__module__", None) == module_name
+        if not key.startswith("_") and callable(value) and getattr(value, "__module__", None) == module_name
     )
     similar_name = nearest(name, defined)
     prefix = path.rpartition(".")[0]

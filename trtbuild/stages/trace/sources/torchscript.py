@@ -108,7 +108,7 @@ def _forward_arguments(script: torch.jit.ScriptModule) -> list[_Argument]:
             argument.has_default_value(),
             argument.default_value if argument.has_default_value() else None,
         )
-        for argument in schema.arguments[1:]
+        for argument in schema.arguments[1:]  # without self
     ]
 
 

@@ -25,8 +25,8 @@ _DTYPE_TEXT = re.compile(r"\bdtype\b|scalar type", re.IGNORECASE)
 _INTEGER_TEXT = re.compile(r"scalar types?:? Long|tensors used as indices|must be long", re.IGNORECASE)
 #: Prefixes of modules. If one of them defines the type of an exception, user code used the network.
 _NETWORK_MODULES = ("requests.", "httpx.", "urllib3.", "aiohttp.")
-#: The same, but only for types that are OSErrors. Other exceptions of these modules are about invalid values, such as those
-#: of a model's configuration.
+#: Prefixes of modules of which only the OSErrors are about the network. Their other exceptions are about invalid
+#: values, such as those of a model's configuration.
 _PARTLY_NETWORK_MODULES = ("huggingface_hub.",)
 
 

@@ -90,8 +90,9 @@ class Frames:
     ) -> NoReturn:
         """Raise a SourceError about `error`. It shows the `summary`, the error itself, and the frames of user code.
 
-        `fallback` is the place if there is no frame of user code. If `internal` is true, the text of the error is about
-        torch's internals, and is left out if there is a frame to show. `advice` about the error replaces `hint`.
+        `fallback` is the place if there is no frame to show (`is_shown`). If `internal` is true, the text of the error
+        is about torch's internals, and is left out if there is a frame to show. `advice` about the error replaces
+        `hint`.
         """
         frames = self.user_frames(error.__traceback__)
         place = self.innermost_place(frames)
@@ -124,7 +125,8 @@ class Frames:
 
 
 def describe_error(error: BaseException) -> str:
-    """The type and text of an error (``ValueError: its text``), without the additions of Python and torch."""
+    """The type of an error and the first lines of its text (``ValueError: its text``), without the additions of Python and
+    torch."""
     text = (error.msg or "") if isinstance(error, SyntaxError) else first_lines(text_of(error))
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

@@ -5,8 +5,9 @@ sound only if the code does nothing else before these imports. So the search fol
 Python executes them, and ends at the first statement that may do anything.
 
 Rules
-1. Imports, literal assignments, docstrings, blocks ``if TYPE_CHECKING:``, and functions without decorators, evaluated
-   defaults or evaluated annotations do nothing else. The search ends at every other statement.
+1. The search follows imports. It passes over literal assignments, docstrings, ``pass``, blocks ``if TYPE_CHECKING:``, and
+   functions without decorators whose defaults are literals and whose annotations are not evaluated. It ends at every other
+   statement.
 2. An import of a module of the project continues with the statements of this module.
 3. The result lists all modules of the project that were read, with their digests, and all imports in their order. A trace
    checks that Python really executes this (`Follower`). So an error in this search costs time, but changes no result.
@@ -65,22 +66,22 @@ class UnfitLibraries(Exception):
 
 
 def leading_imports(source: Source, project: str) -> LeadingImports | None:
-    """Return the imports with which the code of `source` begins; None without an import of an installed library that is
-    worth to be kept. `project` is an absolute path."""
+    """Return the imports with which the code of `source` begins. None if they import only the standard library and
+    libraries that each trace has loaded. `project` is an absolute path."""
     if source.kind != "python":
         return None
     search = _Search([os.path.normpath(os.path.join(project, root)) for root in source.roots])
     search.import_module(source.target.partition(":")[0])
-    worth = [
-        number
-        for number, step in enumerate(search.steps)
+    positions_of_libraries = [
+        position
+        for position, step in enumerate(search.steps)
         if isinstance(step, Import)
         and step.statement is not None
         and step.name.partition(".")[0] not in sys.stdlib_module_names | _LOADED
     ]
-    if not worth:
+    if not positions_of_libraries:
         return None
-    steps = search.steps[: worth[-1] + 1]
+    steps = search.steps[: positions_of_libraries[-1] + 1]
     count = sum(isinstance(step, Import) and step.statement is not None for step in steps)
     return LeadingImports(tuple(search.statements[:count]), tuple(steps))
 
@@ -112,7 +113,8 @@ class _Search:
         return True
 
     def _execute(self, parent: str, part: str, module: str) -> bool:
-        """Find the module in the directories of its parent, and follow its statements."""
+        """Find the module in the directories of its parent, and follow its statements. Returns False if the project
+        does not have it."""
         portions = []
         for directory in self._folders[parent]:
             base = os.path.join(directory, part)
@@ -195,7 +197,8 @@ class _Search:
 
 
 def _is_harmless(statement: ast.stmt, is_postponed: bool) -> bool:
-    """Whether a statement only binds names to new values (rule 1). `is_postponed`: annotations are not evaluated."""
+    """Whether a statement does nothing, or only binds names to new values (rule 1). `is_postponed` says that
+    annotations are not evaluated."""
     if isinstance(statement, ast.Pass):
         return True
     if isinstance(statement, ast.Expr):
@@ -208,8 +211,8 @@ def _is_harmless(statement: ast.stmt, is_postponed: bool) -> bool:
         return ast.unparse(statement.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING") and not statement.orelse
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
         arguments = statement.args
-        every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
-        annotations = [statement.returns, *(argument.annotation for argument in every if argument is not None)]
+        parameters = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+        annotations = [statement.returns, *(parameter.annotation for parameter in parameters if parameter is not None)]
         return (
             not statement.decorator_list
             and not getattr(statement, "type_params", [])

@@ -41,8 +41,8 @@ IGNORED_IN_PROJECT: dict[str, str] = {
 #: The observation of a path that is neither a file nor a directory: a pipe, a socket, a device.
 SPECIAL = "special"
 
-#: Prefixes of variables that workers do not inherit: the signing key, and remotes with their credentials. User code
-#: cannot read them, so their state is always `ABSENT`.
+#: Prefixes of variables that workers do not inherit: the signing key, remotes, and the scheduler of a worker pool, with
+#: their credentials. User code cannot read them, so their state is always `ABSENT`.
 HIDDEN = ("TRTBUILD_SIGNING_KEY", "TRTBUILD_REMOTE", "TRTBUILD_WORKERS")
 
 _METADATA_NAME = re.compile(r"(?P<name>.+?)-(?P<version>[^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info")
@@ -139,11 +139,12 @@ def installed_version(name: str) -> str | None:
             modified_ns = os.stat(directory or ".").st_mtime_ns
         except OSError:
             continue
-        cached_versions = _versions.get(directory)
-        if cached_versions is None or cached_versions[0] != modified_ns:
-            cached_versions = _versions[directory] = (modified_ns, _read_installed_versions(directory or "."))
-        if name in cached_versions[1]:
-            return cached_versions[1][name]
+        cached_modified_ns, versions = _versions.get(directory, (None, {}))
+        if cached_modified_ns != modified_ns:
+            versions = _read_installed_versions(directory or ".")
+            _versions[directory] = (modified_ns, versions)
+        if name in versions:
+            return versions[name]
     return None
 
 

@@ -76,7 +76,7 @@ class Places:
     def __init__(self) -> None:
         self._places_by_path: dict[str, Place] = {}
         self._site_directories = _site_directories()
-        self._python = _python_directories()
+        self._python_paths = _python_paths()
         self._records_by_site: dict[str, _Records] = {}
 
     def of(self, path: str) -> Place:
@@ -107,7 +107,7 @@ class Places:
                 if name == directory or name.startswith(directory + os.sep):
                     return self._place_in_site(directory, name)
         for name in _path_and_target(normal_path):
-            if any(name == directory or name.startswith(directory + os.sep) for directory in self._python):
+            if any(name == prefix or name.startswith(prefix + os.sep) for prefix in self._python_paths):
                 return Place("python")
             if any(name == prefix or name.startswith(prefix + os.sep) for prefix in IGNORED_PATHS):
                 return Place("ignored")
@@ -125,10 +125,8 @@ class Places:
         distribution = records.distribution_of(relative)
         if distribution is not None:
             return Place("distribution", distribution)
-        if "__pycache__" in relative.split("/") or not os.path.lexists(path):
-            return Place("python")
-        if os.path.isdir(path):
-            return Place("python")
+        if "__pycache__" in relative.split("/") or not os.path.lexists(path) or os.path.isdir(path):
+            return Place("python")  # these paths depend on the installed distributions only
         return Place("user")
 
 
@@ -136,6 +134,7 @@ class _Records:
     """The RECORD files of one directory of installed distributions."""
 
     def __init__(self, directory: str) -> None:
+        #: (name of the distribution, its files, the entries of `directory` that have these files).
         self._record_files: list[tuple[str, frozenset[str], frozenset[str]]] = []
         for entry in sorted(os.listdir(directory)):
             match = re.fullmatch(r"(.+?)-[^-]+(?:-.+)?\.(?:dist|egg)-info", entry)
@@ -152,14 +151,15 @@ class _Records:
                 break
 
     def distribution_of(self, relative: str) -> str | None:
-        """The distribution that a path belongs to, by its path in the directory; None if no RECORD lists it."""
+        """The distribution of a file, by its path in the directory. None if no RECORD lists the file, and it is not in the
+        directory with the metadata of a distribution."""
         top_name = relative.split("/", 1)[0]
         candidates = [(name, files) for name, files, top_names in self._record_files if top_name in top_names]
         for name, files in candidates:
             if relative in files or (relative == top_name and top_name.endswith("-info")):
                 return name
-        if top_name.endswith("-info") and candidates:
-            return candidates[0][0]
+        if top_name.endswith("-info"):
+            return next((name for name, _ in candidates), None)
         return None
 
 
@@ -170,6 +170,7 @@ def _path_and_target(path: str) -> Iterator[str]:
 
 
 def _record_path(line: str) -> str:
+    """The path in a line of a RECORD, which is a CSV file: the first field, with or without quotes."""
     if line.startswith('"'):
         return line[1:].split('"', 1)[0]
     return line.split(",", 1)[0]
@@ -187,7 +188,8 @@ def _site_directories() -> tuple[str, ...]:
 
 
 @functools.cache
-def _python_directories() -> tuple[str, ...]:
+def _python_paths() -> tuple[str, ...]:
+    """The files and directories that belong to Python (rule 2)."""
     paths = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
     paths |= {os.path.join(prefix, "pyvenv.cfg") for prefix in (sys.prefix, sys.exec_prefix)}
     paths |= {os.path.join(p, name) for p in (sys.base_prefix, sys.base_exec_prefix) for name in ("lib", "share")}

@@ -5,7 +5,8 @@
     python -m benchmarks.gpu_record --fake …        # asks the fake TensorRT instead of the library
 
 The library needs a GPU, its driver, `tensorrt` 8.6 and NumPy. Neither torch nor cuda-python is needed. The engines and
-questions are in tests/runtime/fake_tensorrt, and recording.json beside them has the answers that the fake must give.
+questions are in tests/runtime/fake_tensorrt, and recording.json beside them has the answers that the fake must give. A
+*probe* is the function of one question. It gets a `Bench`: the library, the plans and a GPU.
 
 The library runs in a child process, which writes each answer at once. If a question ends the process, the recording
 contains the call that ended it, and the next question goes to another process. A question that may leave the GPU or the
@@ -122,7 +123,7 @@ def build(trt: Any, builder: Any, sample: Sample) -> bytes:
     return bytes(plan)
 
 
-def answer_probes(folder: Path, names: list[str]) -> None:
+def ask_probes(folder: Path, names: list[str]) -> None:
     """Ask the questions `names`, and write the answers into `folder`. Its file ``now.json`` has the call in progress."""
     import tensorrt as trt
 
@@ -160,9 +161,10 @@ def _note_call(folder: Path, name: str, call: str = "", before: dict[str, Any] |
 
 
 def record(timeout_s: float, worker: tuple[str, ...] = ("-m", "benchmarks.gpu_record")) -> dict[str, Any]:
-    """Return all answers, and the library and GPU that gave them. `worker` is a program that calls `answer_probes`."""
+    """Return all answers, and the library and GPU that gave them. `worker` is a program that calls `ask_probes`."""
     answers: dict[str, Any] = {}
-    # Usually, each process answers one more question or builds one more sample. The limit allows others, and ends the loop.
+    # Usually one process answers all questions of its batch. One that dies has at least answered one more question or tried
+    # one more sample. The limit also allows for some processes that die earlier, and it ends the loop.
     most_processes = 2 * len(probes.PROBES) + len(SAMPLES)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -265,7 +267,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        answer_probes(options.worker, options.names)
+        ask_probes(options.worker, options.names)
         return 0
     recording = record_fake() if options.fake else record(options.timeout)
     recording = json.loads(json.dumps(recording))  # tuples become lists, as in the file of --check

@@ -38,7 +38,7 @@ models:
     source: {{exported_program: programs/mlp.pt2}}
     inputs: {{x: {{}}}}
     dims: {{batch: {{at: [x.0]}}}}
-    {builder}
+    {builder_without_tf32}
     profiles: [exact_features]
   bert_float32:
     source: {{python: "models.bert:build", kwargs: {{layers: 2}}}}
@@ -49,7 +49,7 @@ models:
       batch: {{at: [input_ids.0, attention_mask.0]}}
       sequence: {{at: [input_ids.1, attention_mask.1]}}
     reference: true
-    {plain}
+    {builder}
     profiles: [exact_text]
 """
 #: The profiles of `HALF_EXAMPLES`, in the file that it includes. This text is not a template.
@@ -78,6 +78,7 @@ models:
     dims: {{batch: {{at: [pixel_values.0]}}}}
     profiles: [{name}_images]
 {partition}"""
+#: The `partition` of `VIT`, for an engine for each layer. This text is not a template.
 BY_LAYER = '    partition: {granularity: ["layers.*"]}\n'
 
 #: ResNet-50 in float32 and in float16.

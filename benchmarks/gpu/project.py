@@ -66,7 +66,9 @@ def write_examples(folder: Path, hardware: Hardware) -> Path:
     write(folder / "manifests" / "half.yaml", manifests.HALF_EXAMPLES.format(defaults=hardware.defaults()))
     write(
         folder / "manifests" / "exact.yaml",
-        manifests.FLOAT32_EXAMPLES.format(builder=hardware.builder("tf32: false"), plain=hardware.builder()),
+        manifests.FLOAT32_EXAMPLES.format(
+            builder=hardware.builder(), builder_without_tf32=hardware.builder("tf32: false")
+        ),
     )
     write(folder / "manifests" / "vision.profiles.yaml", manifests.HALF_PROFILES)
     return folder

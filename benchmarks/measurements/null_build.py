@@ -1,9 +1,9 @@
 """Measure the time of a build that has nothing to do.
 
-The benchmark runs the console script `trtbuild build`, as a user does. For a large project, it compares the time with
-that of GNU make, with as many targets as there are engines. For a small project, it compares the time with that of a Python
-process that only imports json and os: no useful Python program can be faster. This process is the *floor*. The processes
-run alternately, and the same code times each of them from start to end.
+The benchmark runs the console script `trtbuild build`, as a user does, in a large and in a small project. It compares the
+time with that of a Python process that only imports json and os: no useful Python program can be faster. This process is
+the *floor*. For the large project, it also compares the time with that of GNU make, with as many targets as there are
+engines. The processes run alternately, and the same code times each of them from start to end.
 
 make and trtbuild do not do the same work. make looks at two files for each target. trtbuild checks the sources, the
 distributions, the toolchain and every output file. `peers.py` describes the project of make, and the other build systems

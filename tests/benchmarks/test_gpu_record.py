@@ -31,7 +31,7 @@ gpu_record.build = lambda _, builder, sample: trt.plan(next(name for name, each 
 with open(sys.argv[2] + "/processes", "a") as log:
     print(os.getpid(), *sys.argv[3:], file=log)
 try:
-    gpu_record.answer_probes(Path(sys.argv[2]), sys.argv[3:])
+    gpu_record.ask_probes(Path(sys.argv[2]), sys.argv[3:])
 except ProcessEnded:
     os.kill(os.getpid(), signal.SIGSEGV)
 """

@@ -198,10 +198,10 @@ class Example:
         return [values[source] for source in self.partitions.outputs]
 
 
-def example_names(*, computed: bool = False) -> list[str]:
-    """All models of manifests/; with `computed`, those that PyTorch or onnxruntime can compute."""
+def example_names(*, computable: bool = False) -> list[str]:
+    """All models of manifests/; with `computable`, those that PyTorch or onnxruntime can compute."""
     models = load(Path(__file__).parents[2], sorted_manifests()).models
-    return [model.name for model in models if not (computed and model.source.graph.reference is None)]
+    return [model.name for model in models if not (computable and model.source.graph.reference is None)]
 
 
 def sorted_manifests() -> list[str]:

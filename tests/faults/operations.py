@@ -184,7 +184,7 @@ def _get_or_build(place: Path) -> object:
 
 
 def flip(path: Path) -> None:
-    """Change one bit in the middle. Times and size stay the same."""
+    """Change one bit in the middle. The modification time and the size stay the same."""
     status = path.stat()
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
@@ -216,7 +216,7 @@ def _collect(place: Path) -> object:
     """The first two records are removed by age; the third was used. EDITED shares chunks with another removed blob."""
     store = _store(place)
     collect(store, max_age_s=AGE_S / 2, quarantine_age_s=AGE_S / 2)
-    store.begin_read_only()
+    store.begin_read_only()  # so that the lookup does not count as a use
     return sorted(store.has_records(record(number).recipe.key for number in (1, 2, 3)))
 
 

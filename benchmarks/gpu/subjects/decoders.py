@@ -45,12 +45,12 @@ def rows(host: Host) -> Iterator[Row]:
         kinds = [partition["kind"] for partition in target["partitions"]["partitions"]]
         yield Limit(f"{path.name}: partitions", Value(" and ".join(kinds), len(kinds), ""))
     built = {path.name for path in packages}
-    for name, compare in (
-        ("static_decoder", _static),
-        ("growing_decoder", _growing),
-        ("token_decoder", _token_by_token),
+    for name, needed, compare in (
+        ("static_decoder", {"static_decoder"}, _static),
+        ("growing_decoder", {"prefill", "growing_decoder"}, _growing),  # prefill computes the first token
+        ("token_decoder", {"token_decoder"}, _token_by_token),
     ):
-        if name in built:
+        if needed <= built:
             yield from _rows_of(name, compare(host), host)
 
 
@@ -107,7 +107,8 @@ def _prompt(host: Host) -> Any:
     import torch
 
     generator = torch.Generator().manual_seed(1)
-    return torch.randint(0, 8 * _size(host)["hidden"], (1, _PROMPT), generator=generator).to(host.device)
+    vocabulary_size = 8 * _size(host)["hidden"]  # of all three decoders
+    return torch.randint(0, vocabulary_size, (1, _PROMPT), generator=generator).to(host.device)
 
 
 def _packages(host: Host, name: str) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from benchmarks.gpu.host import Host
 def rows(host: Host) -> Iterator[Row]:
     """Build the examples on this machine."""
     probe = host.python(host.examples, ["-c", "import torch"], bare=True)
-    yield Check("the Python that builds has no torch", probe.returncode != 0, probe.stderr.strip().splitlines()[-1])
+    found = "torch is imported" if probe.returncode == 0 else probe.stderr.strip().rpartition("\n")[2]
+    yield Check("the Python that builds has no torch", probe.returncode != 0, found)
     build = host.trtbuild(host.examples, "build", "--json", "--keep-going", bare=True)
     (host.work / "build.json").write_text(build.stdout)
     (host.work / "build.stderr").write_text(build.stderr)

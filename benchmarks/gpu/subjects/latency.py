@@ -42,7 +42,7 @@ def compare_latency(case: Case, host: Host) -> Iterator[Row]:
     torch._dynamo.reset()
     compiled = torch.compile(eager, dynamic=False)
     package = trtbuild.load(case.package, device=host.device).module()
-    for point in case.points(0):
+    for point in case.points(count=0):
         args, kwargs = case.inputs(point, host.device)
         candidates = _candidates(case, package, eager, compiled, args, kwargs)
         with torch.inference_mode():
@@ -61,7 +61,10 @@ def compare_latency(case: Case, host: Host) -> Iterator[Row]:
 def _candidates(
     case: Case, package: Any, eager: Any, compiled: Any, args: list[Any], kwargs: dict[str, Any]
 ) -> dict[str, Callable[[], object]]:
-    """Name → a call of this way to run the model. PyTorch's two ways get the inputs in the model's precision."""
+    """Return functions that run the package, eager PyTorch and torch.compile, by name.
+
+    PyTorch gets the inputs in the model's precision.
+    """
     import torch
 
     dtype = getattr(torch, case.model.precision)

@@ -75,6 +75,7 @@ def _inputs(count: int, device: str) -> tuple[Any, ...]:
     generator = torch.Generator().manual_seed(count)
     pictures = torch.randn(2, 3, 64, 64, generator=generator)
     corners = torch.rand(count, 4, generator=generator) * 32
+    # The number of each region's picture.
     images = torch.randint(0, 2, (count,), generator=generator, dtype=torch.int32)
     return tuple(value.to(device) for value in (pictures, corners, images))
 

@@ -49,33 +49,37 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def by_engine(model: Any) -> Any:
-    """The comparison of a model's engines. Fails unless there is exactly one."""
-    (cut,) = [cut for cut in model["cuts"] if cut["by"] == "engine"]
-    return cut
+    """The comparison of a model's engines, an entry of `cuts` in the document. Fails unless there is exactly one."""
+    (comparison,) = [entry for entry in model["cuts"] if entry["by"] == "engine"]
+    return comparison
 
 
 def test_engines_are_compared_on_a_worker_and_the_result_is_recorded(site: Site) -> None:
     document = site.verify("net", "words")
     assert document["ok"] and document["warnings"] == [], document
     net, words = document["models"]
-    cut = by_engine(net)
-    assert (cut["status"], cut["verdict"], cut["tolerance"]) == ("right", "run", 2e-3)
-    assert cut["machine"] == {"platform": cut["machine"]["platform"], "device": "Pretended GPU", "driver": "999.1"}
-    assert cut["worker"].endswith("-gpu0") and cut["worker"] in (site.worker / "worker.log").read_text()
-    assert cut["finished"] and cut["builder"]
-    assert (site.trtbuild.project / cut["worst_input"]).is_file()
+    comparison = by_engine(net)
+    assert (comparison["status"], comparison["verdict"], comparison["tolerance"]) == ("right", "run", 2e-3)
+    assert comparison["machine"] == {
+        "platform": comparison["machine"]["platform"],
+        "device": "Pretended GPU",
+        "driver": "999.1",
+    }
+    assert comparison["worker"].endswith("-gpu0") and comparison["worker"] in (site.worker / "worker.log").read_text()
+    assert comparison["finished"] and comparison["builder"]
+    assert (site.trtbuild.project / comparison["worst_input"]).is_file()
     assert net["not_run"] == words["not_run"] == []
     assert by_engine(words)["against"] == "onnxruntime" and by_engine(words)["status"] == "right"
-    (by_onnxruntime,) = [cut for cut in net["cuts"] if cut["by"] == "onnxruntime"]
+    (by_onnxruntime,) = [comparison for comparison in net["cuts"] if comparison["by"] == "onnxruntime"]
     assert "worker" not in by_onnxruntime
 
     again = by_engine(site.verify("net")["models"][0])
-    assert (again["verdict"], again["key"]) == ("hit", cut["key"]) and "worker" not in again
+    assert (again["verdict"], again["key"]) == ("hit", comparison["key"]) and "worker" not in again
     forced = by_engine(site.verify("net", "--force")["models"][0])
-    assert (forced["verdict"], forced["key"]) == ("run", cut["key"]) and forced["worker"]
+    assert (forced["verdict"], forced["key"]) == ("run", comparison["key"]) and forced["worker"]
     provenance = json.loads((site.trtbuild.project / "dist" / "net" / "provenance.json").read_bytes())
     (entry,) = [entry for entry in provenance["verified"] if entry["by"] == "engine"]
-    assert entry["key"] == cut["key"] and "worker" not in entry
+    assert entry["key"] == comparison["key"] and "worker" not in entry
     assert not list((site.worker / ".trtbuild").glob("comparison-*")), "the copies of packages are removed"
 
 
@@ -94,15 +98,15 @@ def test_wrong_engines_are_reported_and_not_recorded(site: Site) -> None:
     (site.worker / "spoil").touch()
     try:
         failed = site.verify("words", "--points", "1", expect=1)
-        cut = by_engine(failed["models"][0])
-        assert cut["status"] == "wrong" and cut["worker"]
-        assert {part["status"] for part in cut["partitions"]} == {"wrong"}
-        replayed = site.verify("words", "--replay", cut["worst_input"], expect=1)
+        comparison = by_engine(failed["models"][0])
+        assert comparison["status"] == "wrong" and comparison["worker"]
+        assert {part["status"] for part in comparison["partitions"]} == {"wrong"}
+        replayed = site.verify("words", "--replay", comparison["worst_input"], expect=1)
         assert [point["which"] for point in by_engine(replayed["models"][0])["points"]] == ["replay"]
     finally:
         (site.worker / "spoil").unlink()
     repaired = by_engine(site.verify("words", "--points", "1")["models"][0])
-    assert (repaired["status"], repaired["verdict"], repaired["key"]) == ("right", "run", cut["key"])
+    assert (repaired["status"], repaired["verdict"], repaired["key"]) == ("right", "run", comparison["key"])
 
 
 def test_three_deaths_of_a_comparison_are_an_error_with_its_log(site: Site) -> None:
@@ -130,7 +134,7 @@ def test_a_target_without_a_fitting_worker_is_not_run(site: Site, tmp_path: Path
         document = site.trtbuild("verify", "net", "--workers", address, "--force")
     (model,) = document["models"]
     (not_run,) = model["not_run"]
-    assert not_run["target"] == "ada" and [cut["by"] for cut in model["cuts"]] == ["onnxruntime"]
+    assert not_run["target"] == "ada" and [comparison["by"] for comparison in model["cuts"]] == ["onnxruntime"]
     for text in (not_run["reason"], *document["warnings"]):
         assert text.startswith("no worker has a GPU that runs the engines of tensorrt-rtx ")
         assert text.endswith("; no worker has a GPU with PyTorch for CUDA")

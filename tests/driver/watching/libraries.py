@@ -1,7 +1,7 @@
-"""A project whose model imports a library, an installed distribution, and a watcher that keeps the library imported.
+"""A project with a model that imports a library, and a watcher that keeps the library imported.
 
-The library does what libraries do while they are imported: it patches torch, reads and sets variables, looks for a module
-that does not exist, prints, and draws a random number.
+The library is an installed distribution. It does what libraries do while they are imported: it patches torch, reads and
+sets variables, looks for a module that does not exist, prints, and draws a random number.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Libraries(Watch):
 
     def start(self, *models: str) -> None:
         """Start the watcher, by default for `b` only. So it does not itself trace `a` after each change."""
-        super().start(*models or "b")
+        super().start(*(models or ("b",)))
         self.wait_for(lambda: self.log.exists() and self.builds())
 
     @contextlib.contextmanager
@@ -101,7 +101,11 @@ class Libraries(Watch):
         assert status == 0
 
     def trace(self, name: str, *arguments: str, **variables: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Trace a model again. Returns what its code has seen, and the JSON document of the build."""
+        """Trace a model again. Returns what its code has seen, and the JSON document of the build.
+
+        `variables` are more environment variables. A build does not use a watcher that lacks one of its variables.
+        So a test passes ``ALONE``, which trtbuild does not read, for a build without the watcher.
+        """
         for file in self.seen.iterdir():
             file.unlink()
         process = self.build(name, "--force", "--until", "trace", "--json", *arguments, **variables)

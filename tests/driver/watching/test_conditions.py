@@ -1,4 +1,8 @@
-"""The reasons for which a watcher ends."""
+"""The conditions of a watcher.
+
+They are the reasons for which it ends, the variables of the builds that it serves, its private directory, and the changes
+that start a build.
+"""
 
 from __future__ import annotations
 

@@ -125,6 +125,10 @@ def test_an_unsigned_record_is_rejected_and_does_not_block_a_signed_one(
 def test_reports_first_why_the_record_of_a_read_domain_is_rejected(
     open_as: Callable[..., LayeredStore], build: Build, tmp_path: Path, where: str
 ) -> None:
+    """Two records are rejected: the one under the step's key has no signature, and the one under the key for the domain
+    ``ci`` has a revoked key. The error names the second reason.
+    """
+
     def open_store(trust: Trust) -> LayeredStore:
         return open_as(trust) if where == "remote" else LayeredStore(LocalStore(tmp_path / "one", trust))
 

@@ -177,6 +177,7 @@ def error(code: str) -> bytes:
 def test_responses_become_typed_errors_without_secrets(
     server: Callable[..., Server], response: bytes, error_type: type[RemoteFault], may_pass: bool
 ) -> None:
+    """`may_pass` says whether a retry may help soon."""
     service = server(response)
     store = remote("s3://cache/prefix")
 
@@ -190,12 +191,12 @@ def test_responses_become_typed_errors_without_secrets(
         look_up,
     ]
     for call in calls:
-        # The answer to HEAD has no body, and thus no code of the service.
-        lacks_code = call is look_up and b"EntityTooLarge" in response
+        # The answer to HEAD has no body, so the transport does not see its error code: a 400 without a code is a refusal.
+        hides_full = call is look_up and b"EntityTooLarge" in response
         with pytest.raises(RemoteFault) as caught:
             call()
         fault = caught.value
-        assert type(fault) is (RemoteRefused if lacks_code else error_type)
+        assert type(fault) is (RemoteRefused if hides_full else error_type)
         assert getattr(fault, "may_pass", False) is may_pass
         while fault is not None:
             assert SECRET not in repr(fault) + str(fault) + repr(vars(fault)) and "127.0.0.1" not in str(fault)

@@ -32,7 +32,7 @@ main {
 
 
 def plan(*texts: str) -> bytes:
-    """Bytes that contain each text after its marker, four bytes without a meaning here, and its length."""
+    """Texts as a plan stores them. Before each text are a marker, four bytes that the reader ignores, and its length."""
     return b"ptrt".join(
         b"NLYM\xa1\xda\x1e\x00" + len(text.encode()).to_bytes(8, "little") + text.encode() for text in texts
     )
@@ -88,6 +88,7 @@ def test_finds_products_of_quantized_numbers_or_returns_none_if_a_kernel_may_hid
 
 def _contents_of_real_plan(weight: np.ndarray, *, quantized_inputs: bool) -> PlanContents:
     """The contents of a plan that TensorRT-RTX builds for one product, ``i0 @ weight``. An int8 weight is dequantized."""
+    # w0 is the weight, w1 the scale of the inputs, and w2 the scales of an int8 weight.
     weights = [weight, np.float32(0.02), *([np.full(64, 0.01, np.float32)] if weight.dtype == np.int8 else [])]
     nodes, left, right = [], "i0", "w0"
     if quantized_inputs:

@@ -41,7 +41,7 @@ class StateTensor:
     def from_json(cls, data: Any) -> StateTensor:
         """The inverse of `to_json`. Raises ValueError if `data` has another structure."""
         if not isinstance(data, Mapping) or not isinstance(data.get("name"), str) or not data["name"]:
-            raise ValueError("a state has a name")
+            raise ValueError("a state has no name")
         numbers = [data.get("slot"), data.get("output")]
         if not all(type(number) is int and number >= 0 for number in numbers):
             raise ValueError(f"the state {data['name']!r:.80} has no slot or output")

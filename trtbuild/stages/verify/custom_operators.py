@@ -23,7 +23,9 @@ from trtbuild.stages.program.custom_operators import dynamic_sizes_from_zero, re
 def registered(operators: Sequence[CustomOperator], roots: Sequence[Path]) -> Iterator[None]:
     """Import the modules of `operators`, and give operators without a kernel for the CPU a substitute inside the block.
 
-    `roots` are the folders from which the modules of the project are imported. Raises SourceError (code ``verify``)."""
+    `roots` are the folders from which the modules of the project are imported. Inside the block, a size that depends on
+    data may also be 0 or 1. Raises SourceError (code ``verify``).
+    """
     if not operators:
         yield
         return

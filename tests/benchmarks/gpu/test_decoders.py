@@ -1,0 +1,31 @@
+"""The measurement of the decoders compares the models whose packages were built."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+from benchmarks.figure import Limit, Value
+from benchmarks.gpu.host import Host
+from benchmarks.gpu.project import Hardware, write_decoders
+from benchmarks.gpu.subjects.decoders import rows
+
+
+class FakeHost(Host):
+    """A host on which each command of trtbuild prints an empty document."""
+
+    def trtbuild(self, project: Path, *arguments: str, bare: bool = False) -> subprocess.CompletedProcess[str]:
+        document = {"totals": {}, "steps": [], "models": [], "errors": []}
+        return subprocess.CompletedProcess(arguments, 0, json.dumps(document), "")
+
+
+def test_the_growing_decoder_is_not_compared_without_prefill(tmp_path: Path) -> None:
+    project = write_decoders(tmp_path / "decoders", Hardware(), layers=1, hidden=256)
+    package = project / "dist" / "growing_decoder"
+    package.mkdir(parents=True)
+    index = {"targets": {"gpu": {"partitions": {"partitions": [{"kind": "tensorrt"}]}}}}
+    (package / "index.json").write_text(json.dumps(index))
+    host = FakeHost(tmp_path, tmp_path, tmp_path, project, None, points=0, repeats=1, work=tmp_path, device="cpu")
+    _, partitions = rows(host)
+    assert partitions == Limit("growing_decoder: partitions", Value("tensorrt", 1, ""))

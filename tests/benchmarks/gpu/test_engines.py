@@ -1,0 +1,16 @@
+"""The measurement of the engines reports a Python that has torch as a row, and goes on."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from benchmarks.figure import Check
+from benchmarks.gpu.host import Host
+from benchmarks.gpu.subjects.engines import rows
+
+
+def test_a_python_with_torch_is_a_check_that_is_not_met(tmp_path: Path) -> None:
+    host = Host(tmp_path, tmp_path, tmp_path, tmp_path, Path(sys.executable), points=0, repeats=1, work=tmp_path)
+    what = "the Python that builds has no torch"
+    assert next(rows(host)) == Check(what, False, "torch is imported")

@@ -99,7 +99,7 @@ def _short_digest(text: str) -> str:
 
 
 def _boot_id() -> str:
-    """A text that differs between machines: the boot id of Linux or, if there is none, the address of a network card."""
+    """A text that differs between machines: the boot id of Linux. Without a boot id, the address of a network card."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -19,8 +19,8 @@ _TRANSIENT_FIELDS = ("verdict", "worst_input", "worker")
 
 
 def package_in_place(project: Path, plan: ModelPlan) -> Package | None:
-    """Return the package in a model's output directory. None if there is none, or if its index or an engine is not the
-    planned one."""
+    """Return the package in a model's output directory. None if no package is there, or if its index or an engine
+    is not the planned one."""
     folder, step, contents = dict(plan.model.outputs).get("package"), plan.package, plan.contents
     if folder is None or step is None or step.record is None or contents is None:
         return None

@@ -23,7 +23,7 @@ from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.driver.configuration import Configuration
 from trtbuild.driver.farm import performing
 from trtbuild.driver.farm.exchange import exchanges
-from trtbuild.driver.farm.farm import Compiled, Farm
+from trtbuild.driver.farm.farm import CompiledOnWorker, Farm
 from trtbuild.driver.farm.known_workers import KnownWorkers
 from trtbuild.driver.farm.labels import gpu_label
 from trtbuild.driver.farm.processes import processes_here
@@ -134,7 +134,7 @@ class Driver:
         self.workers = KnownWorkers(client, tuple(shared), wait_s, self.messages.append)
         self.farm = Farm(client, self.workers, self.store, shared)
 
-    def compile(self, onnx: bytes = b"onnx", *, replace: bool = False, **job: Any) -> Compiled:
+    def compile(self, onnx: bytes = b"onnx", *, replace: bool = False, **job: Any) -> CompiledOnWorker:
         """Compile an engine through the farm, and check that its plan is the right one."""
         self.store.put_bytes(onnx)
         engine, recipe = engine_job(onnx, **job)

@@ -23,7 +23,7 @@ from trtbuild.core.values.codec import encode
 from trtbuild.driver.configuration import Configuration, TrustSettings
 from trtbuild.driver.farm import performing
 from trtbuild.driver.farm.exchange import blob_files
-from trtbuild.driver.farm.farm import Compared
+from trtbuild.driver.farm.farm import ComparedOnWorker
 from trtbuild.driver.farm.messages import PROTOCOL, Answer, BlobFiles, FarmJob
 from trtbuild.driver.gpu_comparisons import comparing
 from trtbuild.driver.gpu_comparisons.gpu_kinds import GpuKind
@@ -101,7 +101,7 @@ def comparison_job(driver: Driver, gpu: GpuKind = ADA, plan: bytes = b"plan", **
     return ComparisonJob(job, "e" * 64, False, put(b"index").sha256, "ada", "tensorrt-rtx", "1.7.1", plans, gpu)
 
 
-def compare(driver: Driver, job: ComparisonJob | None = None) -> Compared:
+def compare(driver: Driver, job: ComparisonJob | None = None) -> ComparedOnWorker:
     with driver.store.session():
         return driver.farm.compare(job or comparison_job(driver), replace=False)
 
@@ -292,7 +292,7 @@ def test_a_gpu_does_one_comparison_at_a_time_and_two_gpus_do_two(
         cluster.add_worker(name, project=project, gpu=ADA)
     jobs = [comparison_job(driver, plan=f"plan {number}".encode()) for number in range(4)]
     with ThreadPoolExecutor(4) as threads:
-        compared: Sequence[Compared] = list(threads.map(lambda job: compare(driver, job), jobs))
+        compared: Sequence[ComparedOnWorker] = list(threads.map(lambda job: compare(driver, job), jobs))
     assert most_running == [2] and {each.worker for each in compared} == {"w1", "w2"}
 
 

@@ -364,7 +364,7 @@ def test_a_slot_of_another_build_is_not_free(cluster: Cluster, driver: Driver, p
     with ThreadPoolExecutor(1) as thread:
         running = thread.submit(other.compile)
         assert begun.wait(20)
-        assert driver.workers.free_slots(label, ()) == 0
+        assert driver.workers.usable_slots(label, ()) == 0
         may_end.set()
         running.result(timeout=20)
 

@@ -33,8 +33,8 @@ def test_no_store_without_a_worker() -> None:
 
 def test_counts_the_slots_that_others_do_not_use() -> None:
     busy = worker("busy", LABEL, RELEASE, REMOTE, slots=3, tasks=("of this build", "of another"))
-    assert overview(busy).free_slots(LABEL, {"of this build"}) == 2
-    assert overview(busy).free_slots(LABEL, {"of this build"}, {"busy"}) == 0
+    assert overview(busy).usable_slots(LABEL, {"of this build"}) == 2
+    assert overview(busy).usable_slots(LABEL, {"of this build"}, {"busy"}) == 0
 
 
 def test_describes_many_workers_in_one_sentence() -> None:

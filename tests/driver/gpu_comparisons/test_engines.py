@@ -14,7 +14,7 @@ from tests.stages.verify.conftest import Subject, replace_job, subject_of
 from trtbuild.core.model.shapes import ShapePlan, Symbol, SymbolAxis
 from trtbuild.core.model.verification import tolerances
 from trtbuild.core.partition.partitions import Partition
-from trtbuild.driver.gpu_comparisons.engines import EngineRunner
+from trtbuild.driver.gpu_comparisons.engines import EngineRunner, reason_without_torch
 from trtbuild.errors import EngineError
 from trtbuild.runtime.calls.call import Call
 from trtbuild.stages.verify.run import verify
@@ -102,3 +102,18 @@ def test_an_engine_that_fails_is_wrong_with_the_message_of_tensorrt(subject: Sub
     report = verify(subject.job, subject.read, lambda *_: EngineRunner(FakeEngines(subject, refuse), PLAN))
     assert report.partitions[0].text == "the engine fails: enqueueV3: Error Code 3"
     assert report.partitions[0].status == "wrong"
+
+
+@pytest.mark.parametrize(
+    ("cuda", "reason"),
+    [
+        (None, "PyTorch here was built without CUDA"),
+        ("13.0", "PyTorch here cannot use a GPU: the GPU's driver may be too old for CUDA 13.0"),
+    ],
+)
+def test_the_reason_says_why_pytorch_cannot_use_a_gpu(
+    cuda: str | None, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    assert reason_without_torch() == reason

@@ -18,9 +18,9 @@ RESULT_TIMEOUT_S = 30.0
 
 
 def answer_of(future: Future[str], message: FarmJob) -> Answer:
-    """The answer of a finished task.
+    """The answer of a finished task. If the task raised an error instead, the answer has the outcome ``died``.
 
-    Raises WorkersError if each worker has died that ran the task, WrongAnswer if the answer cannot be read, and
+    Raises WorkersError if each worker that ran the task has died, WrongAnswer if the answer cannot be read, and
     ConnectionError if the scheduler has dropped the task. Raises TimeoutError or another error of Dask if the answer does
     not arrive.
     """

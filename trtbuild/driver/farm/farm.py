@@ -8,7 +8,7 @@ Rules
 2. The name of a task contains the key of the step and the store, so two builds with one scheduler share the task.
 3. An answer is verified like a record of a remote cache: its recipe, its signatures, and the digest of each blob. A worker
    whose answer is wrong, or that cannot do the job, is not used again in this build. Another worker gets the job.
-4. A job fails at once if the compiler refuses it. After `MOST_ATTEMPTS` wrong answers or deaths it fails with all reasons.
+4. A job fails at once if the compiler refuses it. After `MOST_ATTEMPTS` failed attempts, it fails with the reasons of all.
 5. When the scheduler is lost, every job fails. The results of finished jobs are kept.
 """
 
@@ -56,7 +56,7 @@ _START_POLL_S = 0.2
 
 
 @dataclass(frozen=True)
-class Compiled:
+class CompiledOnWorker:
     """An engine that a worker has compiled: its published record, and the worker's name, log and memory peak."""
 
     record: Record
@@ -66,7 +66,7 @@ class Compiled:
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedOnWorker:
     """A comparison that a worker has made: its report, the worker's name, and its log."""
 
     report: VerifiedReport
@@ -110,7 +110,7 @@ class Farm:
         if open_jobs == 0:
             return True
         try:
-            return self._workers.free_slots(label, own_tasks) > open_jobs
+            return self._workers.usable_slots(label, own_tasks) > open_jobs
         except SchedulerLost:
             return True  # the job then fails with this error
 
@@ -132,20 +132,20 @@ class Farm:
         with contextlib.suppress(Exception):  # the connection may be lost already
             self._client.cancel(futures)
 
-    def compile(self, recipe: Recipe, job: EngineJob, inputs: Sequence[str], *, replace: bool) -> Compiled:
+    def compile(self, recipe: Recipe, job: EngineJob, inputs: Sequence[str], *, replace: bool) -> CompiledOnWorker:
         """Compile an engine on a worker, and publish its record. The inputs are in the local store.
 
         Raises NoWorker, SchedulerLost, WorkersError, StoreError, or the error of the compiler.
         """
         request = _JobRequest(recipe, job, inputs, labels.engine_label(job), replace)
 
-        def accept(answer: Answer, exchange: Exchange) -> Compiled:
+        def accept(answer: Answer, exchange: Exchange) -> CompiledOnWorker:
             record = verified_record(answer, recipe, self._store, exchange, replace=replace)
-            return Compiled(record, answer.worker, answer.log, answer.peak_rss_bytes)
+            return CompiledOnWorker(record, answer.worker, answer.log, answer.peak_rss_bytes)
 
         return self._run_job(request, accept)
 
-    def compare(self, job: ComparisonJob, *, replace: bool) -> Compared:
+    def compare(self, job: ComparisonJob, *, replace: bool) -> ComparedOnWorker:
         """Compare engines with PyTorch on a worker with a GPU of the kind `job.gpu`. No record is stored.
 
         The blobs of the job are in the local store. With `replace`, the comparison is not shared with another driver.
@@ -154,25 +154,27 @@ class Farm:
         recipe = job.recipe
         request = _JobRequest(recipe, job, list(dict.fromkeys(job.blobs())), labels.gpu_label(job.gpu), replace)
 
-        def accept(answer: Answer, exchange: Exchange) -> Compared:
-            return Compared(
+        def accept(answer: Answer, exchange: Exchange) -> ComparedOnWorker:
+            return ComparedOnWorker(
                 verified_report(answer, recipe, job, self._store.local, exchange), answer.worker, answer.log
             )
 
         with self._started_job(request.label):
             return self._run_job(request, accept)
 
-    def wait_for_gpus(self, choose: Callable[[Sequence[GpuKind]], Sequence[GpuKind]], wanted: str) -> Sequence[GpuKind]:
+    def wait_for_gpus(
+        self, choose: Callable[[Sequence[GpuKind]], Sequence[GpuKind]], ability: str
+    ) -> Sequence[GpuKind]:
         """Wait until `choose` chooses kinds of GPUs among those of the workers. Returns its result.
 
-        `wanted` continues the text "no worker". Raises NoWorker, SchedulerLost.
+        `ability` describes the GPU in messages, after the words "no worker". Raises NoWorker, SchedulerLost.
         """
 
         def choose_labels(found: Sequence[str]) -> Sequence[str]:
             kinds = [kind for label in found if (kind := labels.gpu_kind_of(label)) is not None]
             return [labels.gpu_label(kind) for kind in choose(kinds)]
 
-        chosen = self._workers.wait_for_gpus(choose_labels, wanted, POLL_S)
+        chosen = self._workers.wait_for_gpus(choose_labels, ability, POLL_S)
         return [kind for label in chosen if (kind := labels.gpu_kind_of(label)) is not None]
 
     @contextlib.contextmanager

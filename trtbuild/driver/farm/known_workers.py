@@ -1,11 +1,11 @@
-"""The workers of a scheduler during one build: which exist, which are unfit, and which kind is missing.
+"""The workers of a scheduler during one build: those that exist, those that are unfit, and the labels that no worker has.
 
 Rules
 1. An overview is made again when it is older than `OVERVIEW_AGE_S`. So workers that join later are used, and the scheduler
    gets few requests.
 2. Each message for the user is reported once.
 3. A label that no worker has is reported at once, and given up after `wait_s` seconds. Later jobs with this label then fail
-   at once, until a worker has it. The same is true for a GPU that fits a target.
+   at once, until a worker has it. If no worker has a GPU that fits a target, the same happens.
 4. When the scheduler does not answer, it is lost for the rest of the build.
 """
 
@@ -77,18 +77,18 @@ class KnownWorkers:
             hint="build again when the scheduler runs: the finished results are in the cache",
         )
 
-    def free_slots(self, label: str, own_tasks: Collection[str]) -> int:
-        """The number of slots for jobs with `label` that are not used by other builds. Raises SchedulerLost.
+    def usable_slots(self, label: str, own_tasks: Collection[str]) -> int:
+        """The number of slots for jobs with `label`, without those that tasks of other builds use. Raises SchedulerLost.
 
         `own_tasks` are the names of the tasks of this build.
         """
-        return self.overview().free_slots(label, own_tasks, self.unfit())
+        return self.overview().usable_slots(label, own_tasks, self.unfit())
 
     def wait_for_worker(self, label: str, poll_s: float, problems: Sequence[str] = ()) -> str:
         """Wait until a worker has the label. Returns the label of the store to use. Raises NoWorker, SchedulerLost.
 
-        `problems` are the reasons why earlier attempts at the job failed. If there are any, it does not wait: `note_absent`
-        raises NoWorker.
+        `problems` are the reasons why earlier attempts at the job failed. After such an attempt, NoWorker is raised at once
+        if no worker has the label.
         """
         while True:
             for age_s in (OVERVIEW_AGE_S, 0.0):  # the last overview first, then a new one: a worker may have joined
@@ -100,18 +100,18 @@ class KnownWorkers:
             time.sleep(min(poll_s, self.wait_s))
 
     def wait_for_gpus(
-        self, choose: Callable[[Sequence[str]], Sequence[str]], wanted: str, poll_s: float
+        self, choose: Callable[[Sequence[str]], Sequence[str]], ability: str, poll_s: float
     ) -> Sequence[str]:
         """Wait until `choose` chooses GPU labels among those of the workers. Returns its result.
 
-        `wanted` describes the GPU in messages, after the words "no worker". Raises NoWorker, SchedulerLost.
+        `ability` describes the GPU in messages, after the words "no worker". Raises NoWorker, SchedulerLost.
         """
         while True:
             for age_s in (OVERVIEW_AGE_S, 0.0):  # as in `wait_for_worker`
                 if chosen := choose(self.overview(age_s).gpu_labels(self.unfit())):
-                    self.note_present(wanted)
+                    self.note_present(ability)
                     return chosen
-            self.note_absent(wanted)
+            self.note_absent(ability)
             time.sleep(min(poll_s, self.wait_s))
 
     def note_present(self, label: str) -> None:

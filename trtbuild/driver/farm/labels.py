@@ -81,7 +81,8 @@ def release_label() -> str:
 
 
 def directory_label(root: Path) -> str:
-    """The label of the processes that use the cache directory `root` of this machine."""
+    """The label of the processes that use the cache directory `root` of this machine. The directory is created if it is
+    missing."""
     root.mkdir(parents=True, exist_ok=True)
     status = root.stat()
     return _STORE + _short_digest(f"{_boot_id()} {status.st_dev} {status.st_ino}")
@@ -98,7 +99,7 @@ def _short_digest(text: str) -> str:
 
 
 def _boot_id() -> str:
-    """A text that differs between machines, and between two starts of one machine."""
+    """A text that differs between machines: the boot id of Linux. Without a boot id, the address of a network card."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

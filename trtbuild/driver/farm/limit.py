@@ -8,12 +8,13 @@ from trtbuild.core.planning.resource_limit import ResourceLimit
 from trtbuild.driver.farm import labels
 from trtbuild.driver.farm.farm import Farm
 
-#: The largest number of engine steps that a build runs at the same time. Each needs a thread.
+#: The number of threads that a build adds for engine steps: each step waits for its worker in a thread.
 MOST_JOBS = 1024
 
 
 class FarmLimit:
-    """Allows an engine step if a worker of `farm` is free. Allows at most `jobs` other steps, if `inner_limit` does."""
+    """Allows an engine step if a worker of `farm` is free. Allows at most `jobs` other steps at the same time, each only if
+    `inner_limit` allows it."""
 
     def __init__(self, farm: Farm, inner_limit: ResourceLimit, jobs: int) -> None:
         self._farm = farm

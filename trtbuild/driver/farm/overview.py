@@ -1,4 +1,4 @@
-"""The workers of a scheduler at one moment: which jobs each of them can do, and which slots are free.
+"""The workers of a scheduler at one moment: the jobs that each worker can do, and the slots that a build can use.
 
 `Overview` is a value that follows from two answers of the scheduler: its workers with their labels, and the tasks that each
 worker has.
@@ -6,6 +6,7 @@ worker has.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -79,7 +80,7 @@ class Overview:
         ]
 
     def gpu_labels(self, unfit: Collection[str] = ()) -> list[str]:
-        """The labels of the GPUs on which workers can compare engines for this build, in the order of their texts."""
+        """The labels of the GPUs on which workers can compare engines for this build, sorted."""
         found = {
             label
             for worker in self.workers
@@ -88,8 +89,11 @@ class Overview:
         }
         return sorted(found)
 
-    def free_slots(self, label: str, own_tasks: Collection[str], unfit: Collection[str] = ()) -> int:
-        """The slots for an engine or GPU label that tasks of other builds do not use."""
+    def usable_slots(self, label: str, own_tasks: Collection[str], unfit: Collection[str] = ()) -> int:
+        """The number of slots for an engine or GPU label, without those that tasks of other builds use.
+
+        `own_tasks` are the names of the tasks of this build.
+        """
         able = self.able(label, unfit)
         return sum(int(worker.resources[label]) - len(worker.tasks.difference(own_tasks)) for worker in able)
 
@@ -119,14 +123,12 @@ class Overview:
     def describe(self, unfit: Mapping[str, str], *, gpus: bool = False) -> str:
         """A text about the workers: the engines that they compile, and the workers that are left out.
 
-        `unfit` has further workers that are left out, and the reason for each. With `gpus`, the text lists the GPUs on
+        `unfit` maps the names of further workers that are left out to the reasons. With `gpus`, the text lists the GPUs on
         which the workers compare engines, and no engines."""
         abilities_of, verb = (labels.gpus_of, "have") if gpus else (labels.engines_of, "compile for")
         left_out = {**unfit, **self.left_out()}
-        counts: dict[str, int] = {}
-        for worker in self.workers:
-            for ability in () if worker.name in left_out else abilities_of(worker.resources):
-                counts[ability] = counts.get(ability, 0) + 1
+        usable_workers = [worker for worker in self.workers if worker.name not in left_out]
+        counts = Counter(ability for worker in usable_workers for ability in abilities_of(worker.resources))
         parts = [f"{ability} ({count} {'worker' if count == 1 else 'workers'})" for ability, count in counts.items()]
         text_without_parts = "no worker has a GPU with PyTorch for CUDA" if gpus else "no worker can be used"
         text = f"the workers {verb} {', '.join(parts)}" if parts else text_without_parts

@@ -153,7 +153,7 @@ def _compile(
     _refuse_missing_inputs(engine, (blob.sha256 for blob in job.inputs))
     reply = call(pool(), "engine", engine)
     local.put_record(Record(recipe, reply.outputs, provenance(reply)), replace=job.replace)
-    done = Answer(
+    answer = Answer(
         PROTOCOL,
         job.key,
         name,
@@ -162,7 +162,7 @@ def _compile(
         duration_s=reply.duration_s,
         peak_rss_bytes=reply.peak_rss_bytes,
     )
-    return _with_record(job, local, exchange, done)
+    return _with_record(job, local, exchange, answer)
 
 
 def _refuse_missing_inputs(job: EngineJob, sent: Iterable[str]) -> None:

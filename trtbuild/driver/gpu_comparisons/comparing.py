@@ -5,8 +5,8 @@ Rules
    job, before an engine is loaded. So the engines that run are those in the key of the verification.
 2. A model with operators from outside PyTorch or with a library of plugins is refused. This code is in the project, which
    this machine does not have.
-3. The files of the package are copied from the store to a temporary folder in ``.trtbuild`` of the worker's directory. The
-   engines then run as in `trtbuild.load`.
+3. The index of the package and the target's engines are copied from the store to a temporary folder in ``.trtbuild`` of the
+   worker's directory. The engines then run as in `trtbuild.load`.
 """
 
 from __future__ import annotations
@@ -38,9 +38,8 @@ ORDINAL = 0
 
 
 @dataclass(frozen=True)
-class Compared:
-    """The report of a comparison, and the stored file of its worst inputs. The file is None without such
-    inputs."""
+class ComparisonResult:
+    """The report of a comparison, and the stored file of its worst inputs (None if the report has no such inputs)."""
 
     report: Report
     worst: Output | None
@@ -58,17 +57,17 @@ def why_project_is_needed(index: PackageIndex | None, operators: Sequence[object
     return None
 
 
-def require_kind(wanted: GpuKind) -> None:
-    """Raise EnvironmentFault if the GPU of this process is not of the kind `wanted`."""
+def require_kind(required: GpuKind) -> None:
+    """Raise EnvironmentFault if the GPU of this process is not of the kind `required`."""
     found = kind_here(ORDINAL)
-    if found is None or found.to_text() != wanted.to_text():
+    if found is None or found.to_text() != required.to_text():
         raise EnvironmentFault(
-            f"the job is for {wanted}; this machine has {found or 'no GPU that can compare engines with PyTorch'}",
+            f"the job is for {required}; this machine has {found or 'no GPU that can compare engines with PyTorch'}",
             hint="start the worker again: its GPU, its driver or its libraries have changed",
         )
 
 
-def compare(job: ComparisonJob, store: LocalStore, project: Path) -> Compared:
+def compare(job: ComparisonJob, store: LocalStore, project: Path) -> ComparisonResult:
     """Compare the engines of a job. All of its blobs are in `store`. `project` is the directory of the worker.
 
     Raises NotCompared, EnvironmentFault, StoreError or PackageError.
@@ -101,7 +100,7 @@ def compare(job: ComparisonJob, store: LocalStore, project: Path) -> Compared:
             store.get_bytes,
         )
         found = store.put_file(str(worst)) if report.worst_input is not None else None
-    return Compared(replace(report, worst_input=None), found)
+    return ComparisonResult(replace(report, worst_input=None), found)
 
 
 def _require_engines(index: PackageIndex, job: ComparisonJob) -> None:

@@ -148,7 +148,11 @@ def reason_without_torch() -> str | None:
         return "PyTorch is not installed"
     import torch
 
-    return None if torch.cuda.is_available() else "PyTorch here was built without CUDA"
+    if torch.cuda.is_available():
+        return None
+    if torch.version.cuda is None:
+        return "PyTorch here was built without CUDA"
+    return f"PyTorch here cannot use a GPU: the GPU's driver may be too old for CUDA {torch.version.cuda}"
 
 
 class OpenEngines:
@@ -205,7 +209,10 @@ def shapes_of(index: PackageIndex) -> ShapePlan:
 
 
 def _axis(size: Any) -> int | SymbolAxis:
-    """Return an axis of an input: a number, or the symbol of a dim. For ``factor × symbol``, the factor is left out."""
+    """Return an axis of an input: a number, or the symbol of a dim.
+
+    For ``factor × symbol``, the factor is left out, because the sizes of a `Symbol` are multiples of it already.
+    """
     if isinstance(size, int):
         return size
     operator, *operands = size

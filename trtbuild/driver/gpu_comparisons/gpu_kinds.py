@@ -81,7 +81,8 @@ def kind_here(ordinal: int) -> GpuKind | None:
 def has_torch_for_cuda() -> bool:
     """Whether an installed PyTorch was built for CUDA. This reads a file of PyTorch, and does not import it."""
     spec = find_spec("torch")
-    for folder in () if spec is None else spec.submodule_search_locations or ():
+    folders = None if spec is None else spec.submodule_search_locations
+    for folder in folders or ():
         try:
             text = (Path(folder) / "version.py").read_text()
         except OSError:

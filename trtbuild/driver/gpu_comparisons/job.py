@@ -78,7 +78,7 @@ def recipe_of(
     """The recipe of a verification by a runner.
 
     `program_graph` is the SHA-256 of the traced program's text. `contents` are the SHA-256 of what is compared: ONNX models
-    by graph, or engines by partition. `versions` are those of the libraries, and `machine` the facts about the machine.
+    by graph, or engines by partition. `versions` are those of the libraries. `machine` has the facts about the machine.
     """
     return keys.verification(
         by,

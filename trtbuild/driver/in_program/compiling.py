@@ -66,20 +66,20 @@ def compile(
     * `name`: the model's name in the package and in messages. The default is the name of the module's class.
     * `options`: what to build, and where the result runs (`options_of`). ``torch.compile`` accepts the same options.
 
-    The result is a module as ``trtbuild.load(…).module()`` returns it, with two more attributes: the method `save`
-    (`trtbuild.save`), and `report`, the document of ``trtbuild build --json``.
+    The result is a module as ``trtbuild.load(…).module()`` returns it, with three more attributes: the method `save`
+    (`trtbuild.save`), `report` (the document of ``trtbuild build --json``), and `package` (the built package).
 
     Raises UsageError (wrong arguments, or a machine that cannot build), NoFittingTarget (no GPU to run the result on),
     SourceError (the module's code fails or cannot be traced), ConversionRefused and ToolchainError (TensorRT rejects the
     model). The hint of each error says what to do next.
     """
     with reword_errors():
-        traced_module = module_to_trace(module, ir)
-        model_name = checked.text("name", name) if name is not None else class_name_of(traced_module)
+        module = module_to_trace(module, ir)
+        model_name = checked.text("name", name) if name is not None else class_name_of(module)
         module_inputs = describe_module(
-            traced_module, positional_inputs(inputs, arg_inputs), kwarg_inputs, dims, dynamic_shapes
+            module, positional_inputs(inputs, arg_inputs), kwarg_inputs, dims, dynamic_shapes
         )
-        return build_module(traced_module, module_inputs, options_of(**options), model_name, calling_line())
+        return build_module(module, module_inputs, options_of(**options), model_name, calling_line())
 
 
 def build_module(module: Any, inputs: ModuleInputs, options: Options, name: str, origin: Origin) -> Any:
@@ -92,7 +92,7 @@ def build_module(module: Any, inputs: ModuleInputs, options: Options, name: str,
     from trtbuild.driver.packages.loading import load_package
     from trtbuild.runtime.calls.torch_part import new_tensors_on_cpu
 
-    started = time.monotonic()
+    started_s = time.monotonic()
     shapes = shape_plan(inputs)
     model = Model(
         name=re.sub(r"[^A-Za-z0-9_.-]", "_", name).lstrip("-.") or "module",
@@ -120,7 +120,7 @@ def build_module(module: Any, inputs: ModuleInputs, options: Options, name: str,
         # these digests distinguish this trace from traces of other modules with the same name
         digests = {"graph": outputs["graph"].sha256, "weights": outputs["weights"].sha256}
         workspace.models[model.name] = replace(model, source=replace(model.source, kwargs=digests))
-        workspace.set_trace(model.name, outputs, time.monotonic() - started)
+        workspace.set_trace(model.name, outputs, time.monotonic() - started_s)
         document = _run_build(workspace)
         target = None if on_cpu else options.target.name
         loaded = load_package(workspace.package, device=options.device, target=target)

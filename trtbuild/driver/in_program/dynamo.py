@@ -7,12 +7,13 @@ Rules
 3. Engines are built for the ranges of ``torch._dynamo.mark_dynamic(x, 0, min=…, max=…)``. The opt size is the size of the
    first call. If a size or an integer argument has no range, engines are built for each value, for at most
    `max_specializations` values. A warning explains how to set a range.
-4. A graph that cannot become an engine runs in PyTorch, with a warning (with `pass_through_build_failures`: an error).
-   Wrong options, and a machine that cannot build, are always errors.
+4. A graph that cannot become an engine runs in PyTorch, with a warning. With `pass_through_build_failures` or
+   `require_full_compilation`, it is an error. Wrong options, and a machine that cannot build, are always errors.
 5. The engines contain the weights. If a parameter is replaced or written to, the next call detects it, and the graph is
-   built again. (Writes to ``parameter.data`` are not detected, because torch does not count them.) Frequent changes mean
-   that the model is being trained, and engines for each training step are useless. So after more than `MAX_CHANGES` changes
-   PyTorch runs the graph, with a warning. A change after more than `SETTLED_CALLS` calls is counted as the first.
+   built again. (An in-place write such as ``parameter.data.add_(1)`` is not detected, because torch does not count it.)
+   Frequent changes mean that the model is being trained, and engines for each training step are useless. So after more
+   than `MAX_CHANGES` changes PyTorch runs the graph, with a warning. A change after more than `SETTLED_CALLS` calls is
+   counted as the first.
 6. Engines have no gradients. PyTorch runs the graph if an input requires a gradient, and under autocast.
 """
 

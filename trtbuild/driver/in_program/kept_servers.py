@@ -48,11 +48,11 @@ class KeptServers:
         """Return the kept servers, or new ones if these do not suit any more (rule 2)."""
         with self._lock:
             self._stop_timer()
-            replaced = self._servers
-            if replaced is not None and (not self._suits(replaced) or self._installed != _installed_distributions()):
+            kept = self._servers
+            if kept is not None and (not self._suits(kept) or self._installed != _installed_distributions()):
                 self._servers = None
-                if replaced not in self._borrowers:
-                    replaced.close()
+                if kept not in self._borrowers:
+                    kept.close()
             if self._servers is None:
                 self._installed = _installed_distributions()
                 self._servers = lending.start_servers(folder)
@@ -91,7 +91,7 @@ class KeptServers:
 
 
 def _installed_distributions() -> list[tuple[Path, list[int]]]:
-    """The state of the directories with distributions on the module path: installing one changes such a directory."""
+    """The state of each directory with distributions on the module path. An installation changes the directory."""
     states = []
     for folder in map(Path, sys.path):
         if folder.name in _DISTRIBUTION_FOLDERS:

@@ -32,7 +32,7 @@ _CACHE_REASON = "engines are always kept, in cache_dir"
 
 #: Settings of Torch-TensorRT that trtbuild does not need → the reason.
 SUPERFLUOUS_SETTINGS: Mapping[str, str] = {
-    "ir": "the result of torch.compile is always traced by TorchDynamo",
+    "ir": "TorchDynamo always traces the modules of torch.compile",
     "debug": "the result's `report` lists what was built, and the errors of a failed build explain it",
     "use_python_runtime": "there is one runtime",
     "use_fast_partitioner": "there is one partitioner",
@@ -42,7 +42,7 @@ SUPERFLUOUS_SETTINGS: Mapping[str, str] = {
     "engine_cache_size": _CACHE_REASON,
     "cache_built_engines": _CACHE_REASON,
     "reuse_cached_engines": _CACHE_REASON,
-    "timing_cache_path": "timings are kept in .trtbuild/timing, for releases that can reuse them",
+    "timing_cache_path": "timings are kept in the user's cache directory, for releases that can reuse them",
     "immutable_weights": "the weights of an engine cannot be changed, unless make_refittable=True",
 }
 
@@ -69,7 +69,7 @@ def precisions_of(precision: Any, enabled_precisions: Iterable[Any] | None) -> P
             raise checked.wrong_value(f"precision[{name!r}]", "a list of module paths", value)
         patterns.setdefault(name, []).extend(listed)
     chosen = _precision_of(default, enabled_precisions)
-    if any(patterns.values()) and not any(listed for name, listed in patterns.items() if name != chosen):
+    if {name for name, listed in patterns.items() if listed} == {chosen}:
         raise UsageError(
             f"precision lists modules under {chosen} only, and {chosen} is its default anyway",
             hint='give the precision of the other modules as default: precision={"default": torch.half, …}',
@@ -145,7 +145,9 @@ def builder_of(arguments: Mapping[str, Any], other_names: Iterable[str] = ()) ->
     for name, value in arguments.items():
         if name in ALIASES:
             manifest_name, translate = ALIASES[name]
-            value = translate(checked.flag(name, value) if manifest_name == "tf32" else value)
+            if name == "disable_tf32":
+                checked.flag(name, value)  # its translation, `not`, would accept any value
+            value = translate(value)
             program_names[manifest_name] = name
             if manifest_name == "workspace" and value is None:
                 continue
@@ -215,6 +217,7 @@ def _precision_name(entry: Any, argument: str) -> str:
 
 
 def _dtype_name(entry: Any) -> str:
+    """Return the manifest's name of a dtype. `entry` may also be a member of Torch-TensorRT's enum: ``dtype.f16``."""
     name = str(getattr(entry, "name", entry)) if not isinstance(entry, str) else entry
     return dtype_name(DTYPE_ALIASES.get(name, entry))
 

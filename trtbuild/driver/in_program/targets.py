@@ -32,7 +32,7 @@ def target_of(
     `target` is an SM (``89``, ``"sm_89"``, ``"8.9"``), a manifest's mapping (``{"sm": 89}``), or a `Target`. None means the
     GPU of `device`, or the current GPU if `device` is None. The other arguments complete an SM or a mapping. They must not
     contradict a value of the mapping or a field of a `Target`. Raises UsageError, and EnvironmentFault if `target` is None
-    and the GPU does not exist.
+    and `device` is not a GPU of this machine.
     """
     arguments = {
         "toolchain": None if toolchain is None else _checked_toolchain(toolchain),
@@ -81,8 +81,8 @@ def _parse_sm(target: Any) -> int:
     return int(match[1]) if match[1] else int(match[2]) * 10 + int(match[3])
 
 
-def _target_from_mapping(mapping: Mapping[str, Any], given_mapping: Mapping[str, Any]) -> Target:
-    """Return the target that `mapping` describes. Messages show `given_mapping`, which is the argument of the program."""
+def _target_from_mapping(mapping: Mapping[str, Any], target_argument: Mapping[str, Any]) -> Target:
+    """Return the target that `mapping` describes. Messages show `target_argument`, the mapping that the program passed."""
     from pydantic import ValidationError
 
     from trtbuild.manifest.format.fields import TargetFields
@@ -91,7 +91,7 @@ def _target_from_mapping(mapping: Mapping[str, Any], given_mapping: Mapping[str,
     try:
         fields = TargetFields(**without_name)
     except ValidationError as error:
-        raise _target_error(given_mapping, error.errors(include_url=False)[0], TargetFields) from None
+        raise _target_error(target_argument, error.errors(include_url=False)[0], TargetFields) from None
     return Target(
         str(mapping.get("name", f"sm{fields.sm}")),
         fields.sm,

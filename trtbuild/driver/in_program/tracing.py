@@ -35,8 +35,8 @@ def trace(
     """Trace `module` and return a ``torch.export.ExportedProgram``.
 
     The arguments have the same meaning as in `compile`. As in `compile`, the program is traced, functionalized, and
-    compared with the module at the smallest and the largest sizes. So `compile` can build engines for the program. Random
-    operators, writes to buffers and a module in training mode are errors.
+    compared with the module at the smallest and the largest sizes of each profile. So `compile` can build engines for the
+    program. Random operators, writes to buffers and a module in training mode are errors.
 
     The program's ``module()`` takes the arguments of `module`. Its symbols have the ranges of `inputs`. `compile`,
     ``torch.export.save`` and ``exported_program:`` in a manifest accept it. Its weights are in main memory.
@@ -47,17 +47,17 @@ def trace(
     from trtbuild.stages.trace.in_memory import export_in_memory
 
     with reword_errors():
-        traced_module = module_to_trace(module, ir)
+        module = module_to_trace(module, ir)
         module_inputs = describe_module(
-            traced_module, positional_inputs(inputs, arg_inputs), kwarg_inputs, dims, dynamic_shapes
+            module, positional_inputs(inputs, arg_inputs), kwarg_inputs, dims, dynamic_shapes
         )
         shapes = shape_plan(module_inputs)
-        source, origin = Source("module", class_name_of(traced_module)), calling_line()
+        source, origin = Source("module", class_name_of(module)), calling_line()
         model = Model(
             source.target, source, module_inputs.inputs, module_inputs.profiles, (), origin, module_inputs.dims
         )
         with new_tensors_on_cpu():
-            return export_in_memory(traced_module, trace_job(model, shapes), Path.cwd())
+            return export_in_memory(module, trace_job(model, shapes), Path.cwd())
 
 
 def shape_plan(inputs: ModuleInputs) -> ShapePlan:

@@ -44,10 +44,14 @@ def inspect(
 def inspect_directory(
     request: Request, path: Path, name: str, *, layers: bool = False, memory: bool = False, onnx: str | None = None
 ) -> Inspection:
-    """Do the same as `inspect` for the package in a directory. `name` is its name in messages."""
+    """Return the contents of the package in the directory `path`. `name` is its name in messages.
+
+    The other arguments and the errors are those of `inspect`.
+    """
     package = open_package(path)
     layer_names = read_json(package, NAMES_FILE)
-    subject = package_subject(Path(request.project).absolute(), package, name, offline=request.offline or onnx is None)
+    offline = request.offline or onnx is None  # only ONNX models are worth requests to remotes
+    subject = package_subject(Path(request.project).absolute(), package, name, offline=offline)
     onnx_files = write_onnx(request, package.index, subject, onnx) if onnx is not None else {}
     plans = {plan: plan_contents(package, plan) for plan in plans_of(package)} if layers else {}
     engines = [
@@ -84,9 +88,7 @@ def _trtexec(
     if recipe is None:
         return None
     entry = package.index.targets[target]
-    engine_partition = next(
-        engine_partition for engine_partition in entry.partitions.partitions if engine_partition.name == partition
-    )
+    engine_partition = next(each for each in entry.partitions.partitions if each.name == partition)
     return trtexec_command(
         recipe, engine_partition, entry.sms or (entry.sm,), onnx or f"{partition}.onnx", f"{partition}.plan"
     )

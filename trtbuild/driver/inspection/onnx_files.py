@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from trtbuild.driver.answers.subjects import Subject
 from trtbuild.driver.project import wiring
 from trtbuild.driver.project.workspace import Request
 from trtbuild.errors import BlobMissing, EnvironmentFault, UsageError
+from trtbuild.store.layers.layered import LayeredStore
 
 #: Larger weights are in a file beside the model. The limit of protobuf is 2 GiB for a whole message.
 MAX_INLINE_BYTES = 1 << 30
@@ -26,8 +27,10 @@ Bytes = bytes | bytearray | memoryview
 
 
 def write_onnx(request: Request, index: PackageIndex, subject: Subject, folder: str) -> dict[tuple[str, str], str]:
-    """Write ``<folder>/<target>/<partition>.onnx`` for each engine. Weights of more than `MAX_INLINE_BYTES` are beside it,
-    in ``<partition>.onnx.data``, because protobuf cannot read messages of 2 GiB.
+    """Write ``<folder>/<target>/<partition>.onnx`` for each engine.
+
+    Weights of more than `MAX_INLINE_BYTES` are in ``<partition>.onnx.data`` beside it, because protobuf cannot read
+    messages of 2 GiB.
 
     Return (target, partition) → path relative to the project. Raises
 
@@ -37,14 +40,12 @@ def write_onnx(request: Request, index: PackageIndex, subject: Subject, folder: 
     * EnvironmentFault if onnx is not installed.
     """
     try:
-        from trtbuild.stages.convert.weights import with_data_file, with_inline_weights
-        from trtbuild.toolchain.compiling.preparing import prepare_model
+        import trtbuild.stages.convert.weights
+        import trtbuild.toolchain.compiling.preparing  # noqa: F401 (checked before the store is opened)
     except ImportError as error:
         raise EnvironmentFault(
             f"writing ONNX models needs {error.name}, which is not installed", hint="pip install onnx numpy"
         ) from None
-    from trtbuild.toolchain.libraries.releases import release
-
     project = Path(request.project).absolute()
     configuration = wiring.load_configuration(project)
     store = wiring.open_store(project, replace(configuration, remotes=()) if request.offline else configuration)
@@ -52,34 +53,47 @@ def write_onnx(request: Request, index: PackageIndex, subject: Subject, folder: 
     with contextlib.closing(store):
         for target, entry in index.targets.items():
             for partition in entry.engines:
-                parts = _recipe_parts(subject, target, partition)
-                digests = [str(parts["onnx"]), *(str(weight["sha256"]) for weight in parts["weights"].values())]
-                try:
-                    store.fetch(digests)
-                    model, *weight_bytes = (store.get_bytes(sha256) for sha256 in digests)
-                except BlobMissing as error:
-                    raise BlobMissing(
-                        f"the ONNX model of {partition}@{target}, or a weight of it, is not in the cache: {error.text}",
-                        hint="run `trtbuild build` with the cache that the package was built with",
-                    ) from None
-                if is_document(model):
-                    raise UsageError(
-                        f"{partition}@{target} was compiled from a TensorRT network, so it has no ONNX model",
-                        hint="leave --onnx out",
-                    )
                 path = f"{folder}/{target}/{partition}.onnx"
-                weights = dict(zip(parts["weights"], weight_bytes, strict=True))
-                model, prepared = prepare_model(model, weights, release(*parts["toolchain"]))
-                data_file = Path(f"{project / path}.data")
-                if sum(memoryview(data).nbytes for data in prepared.values()) <= MAX_INLINE_BYTES:
-                    _write_if_changed(project / path, with_inline_weights(model, prepared))
-                    data_file.unlink(missing_ok=True)  # of an earlier, larger model
-                else:
-                    model, contents = with_data_file(model, prepared, data_file.name)
-                    _write_data_file(data_file, contents)
-                    _write_if_changed(project / path, model)
+                parts = _recipe_parts(subject, target, partition)
+                model, weights = _read_model(parts, f"{partition}@{target}", store)
+                _write_model(project / path, model, weights, parts["toolchain"])
                 paths[target, partition] = path
     return paths
+
+
+def _read_model(parts: Mapping[str, Any], engine: str, store: LayeredStore) -> tuple[bytes, dict[str, bytes]]:
+    """Return the ONNX model and the weights by name, from the parts of an engine's recipe. `engine` is for messages."""
+    digests = [str(parts["onnx"]), *(str(weight["sha256"]) for weight in parts["weights"].values())]
+    try:
+        store.fetch(digests)
+        model, *weight_bytes = (store.get_bytes(sha256) for sha256 in digests)
+    except BlobMissing as error:
+        raise BlobMissing(
+            f"the ONNX model of {engine}, or a weight of it, is not in the cache: {error.text}",
+            hint="run `trtbuild build` with the cache that the package was built with",
+        ) from None
+    if is_document(model):
+        raise UsageError(
+            f"{engine} was compiled from a TensorRT network, so it has no ONNX model", hint="leave --onnx out"
+        )
+    return model, dict(zip(parts["weights"], weight_bytes, strict=True))
+
+
+def _write_model(path: Path, model: bytes, weights: Mapping[str, bytes], toolchain: Sequence[str]) -> None:
+    """Write a model with its weights. `toolchain` is the name and the version of the engine's toolchain."""
+    from trtbuild.stages.convert.weights import with_data_file, with_inline_weights
+    from trtbuild.toolchain.compiling.preparing import prepare_model
+    from trtbuild.toolchain.libraries.releases import release
+
+    model, prepared = prepare_model(model, weights, release(*toolchain))
+    data_file = Path(f"{path}.data")
+    if sum(memoryview(data).nbytes for data in prepared.values()) <= MAX_INLINE_BYTES:
+        _write_if_changed(path, with_inline_weights(model, prepared))
+        data_file.unlink(missing_ok=True)  # of an earlier, larger model
+    else:
+        model, contents = with_data_file(model, prepared, data_file.name)
+        _write_data_file(data_file, contents)
+        _write_if_changed(path, model)
 
 
 def _recipe_parts(subject: Subject, target: str, partition: str) -> dict[str, Any]:
@@ -107,8 +121,8 @@ def _write_data_file(path: Path, contents: Sequence[tuple[int, Bytes]]) -> None:
 
 
 def _has_contents(path: Path, contents: Sequence[tuple[int, Bytes]]) -> bool:
-    offset, data = contents[-1]
-    if not path.is_file() or path.stat().st_size != offset + len(data):
+    last_offset, last_data = contents[-1]
+    if not path.is_file() or path.stat().st_size != last_offset + len(last_data):
         return False
     with open(path, "rb") as file:
         for offset, data in contents:

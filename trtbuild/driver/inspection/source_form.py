@@ -28,6 +28,8 @@ def source_form(names: Any) -> GraphKindName | None:
 
 
 def _operators(names: Any) -> Iterator[str]:
+    """Yield the operator of each layer (`core.packages.names`), as far as it is known."""
     for partitions in names.values():
         for layers in partitions.values():
-            yield from (str(entry[1]) for entry in layers.values() if entry[1])
+            operators = [entry[1] for entry in layers.values()]  # an entry is [module path, operator]
+            yield from (str(operator) for operator in operators if operator)

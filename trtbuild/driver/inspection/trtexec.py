@@ -71,7 +71,7 @@ def _profile_flags(
     if not dynamic_inputs:
         return
     if len(profiles) > 1 and toolchain == "tensorrt" and version_numbers(version) < (10,):
-        differs.append(f"it takes one optimization profile before TensorRT 10, and the engine has {len(profiles)}")
+        differs.append(f"trtexec takes one optimization profile before TensorRT 10, and the engine has {len(profiles)}")
         profiles = {"0": profiles["0"]}
     for number, profile in sorted(profiles.items(), key=lambda entry: int(entry[0])):
         if len(profiles) > 1:
@@ -91,7 +91,7 @@ def _setting_flags(settings: Mapping[str, Any], toolchain: ToolchainName, versio
         argument = SETTINGS[name].trtexec
         if argument is None:
             continue
-        choices = get_args(_SETTING_TYPES[name])
+        choices = get_args(_SETTING_TYPES[name])  # some arguments have the position of the choice (`Setting.trtexec`)
         number = choices.index(value) if value in choices else None
         argument = argument.format(_formatted_value(SETTINGS[name], value, toolchain, version), number=number)
         pool_position = next(

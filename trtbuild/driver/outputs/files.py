@@ -56,7 +56,8 @@ def generated_file(path: str, data: bytes, turn: int = 0) -> OutputFile:
 
 def folder_prefix(root: str) -> str:
     """Return `root` as the beginning of the paths below it: ``dist/vit/``, and empty for the project's directory."""
-    return str(PurePosixPath(root) / "_")[:-1]
+    path = PurePosixPath(root)
+    return f"{path}/" if path.parts else ""
 
 
 def changed_files(project: Path, files: Sequence[OutputFile], digests: Digests) -> list[OutputFile]:

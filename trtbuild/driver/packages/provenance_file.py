@@ -19,7 +19,8 @@ _TRANSIENT_FIELDS = ("verdict", "worst_input", "worker")
 
 
 def package_in_place(project: Path, plan: ModelPlan) -> Package | None:
-    """Return the package in a model's output directory. None if its index or an engine is not the planned one."""
+    """Return the package in a model's output directory. None if no package is there, or if its index or an engine
+    is not the planned one."""
     folder, step, contents = dict(plan.model.outputs).get("package"), plan.package, plan.contents
     if folder is None or step is None or step.record is None or contents is None:
         return None
@@ -45,8 +46,8 @@ def plans_of(package: Package, target: str) -> dict[str, str]:
 def write(project: Path, plan: ModelPlan, entries: Sequence[CutEntry]) -> None:
     """Write the verification entries of a model beside its package, if the package is the planned one.
 
-    Existing entries of other machines about the same engines stay. If no entry remains, or if another package is there,
-    the file is removed.
+    An existing entry stays if it is about engines of this package, and if no new entry is about its targets. If no entry
+    remains, or if another package is there, the file is removed.
     """
     folder, package = dict(plan.model.outputs).get("package"), package_in_place(project, plan)
     if package is not None:

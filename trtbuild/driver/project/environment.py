@@ -204,6 +204,7 @@ def check_locked_parsers(facts: Facts, steps: Iterable[Step]) -> None:
         available_parser = None if toolchain.stand_in is None else key_fields.fields_of(toolchain.stand_in)
         if (None if locked_parser is None else dict(locked_parser)) == available_parser:
             continue
+        # The recipe is a locked one: without a lock, only machines without any parser use results of another parser.
         raise EnvironmentFault(
             f"{step.id} has to run again ({step.reason.text}), and {LOCK_FILE} contains its result with the parser of "
             f"{_parser_text(locked_parser, job)}; this machine has the parser of {_parser_text(available_parser, job)}",

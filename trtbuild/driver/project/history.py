@@ -84,8 +84,11 @@ class History:
         `uncacheable` is the reason why the result was not cached, or None.
         """
         entry_start = f'{{"recipe":{recipe.text},"ran":'
-        was_hit, was_cached = not ran and not uncacheable, step not in self._uncacheable_steps
-        if was_hit and was_cached and self._text(step).startswith(entry_start):  # the file already has this entry
+        has_only_recipe = not ran and not uncacheable
+        was_cached = step not in self._uncacheable_steps
+        if (
+            has_only_recipe and was_cached and self._text(step).startswith(entry_start)
+        ):  # the file already has this entry
             self._new_entries.pop(step, None)
             return
         last = encode(ran) if ran else self._entry(step).get("ran")

@@ -1,4 +1,4 @@
-"""Implement `core.planning.model_plan.Lookups` with a store, the files of the project and its history.
+"""Implement `core.planning.lookups.Lookups` with a store, the files of the project and its history.
 
 Each command has one instance. The instance remembers each record and each file that it has read, so all plans of a build
 are consistent. Only the methods for a build read the store and the files again.
@@ -31,7 +31,7 @@ _MAX_KEPT_BLOBS = 128
 
 
 class StoreLookups:
-    """Looks up records, links and files for planning (`core.planning.model_plan.Lookups`).
+    """Looks up records, links and files for planning (`core.planning.lookups.Lookups`).
 
     The argument `observe` is the function that returns the current state of a dependency.
     """

@@ -1,6 +1,6 @@
 """The files of the project that are parts of models: weights files, and libraries of plugins.
 
-Each file is read once for each command. Its bytes are put into the store when a step or an output needs them.
+Each command computes the digest of a file once. It reads the bytes again when a step or an output needs them in the store.
 """
 
 from __future__ import annotations

@@ -43,7 +43,8 @@ class Changes:
         for path, letter in self.paths.items():
             if letter in "AD" and path.startswith(f"{directory}/"):
                 entry = f"{directory}/{path[len(directory) + 1 :].partition('/')[0]}"
-                if path == entry or (letter == "A" and entry not in self.directories) or not Path(entry).exists():
+                is_new_folder = letter == "A" and entry not in self.directories
+                if path == entry or is_new_folder or not Path(entry).exists():  # the last: a deleted folder
                     return True
         return False
 
@@ -106,16 +107,16 @@ def _git(folder: Path, *arguments: str, problem: UsageError | None = None) -> by
     command = ["git", "-C", str(folder), "-c", "core.quotePath=false", *arguments]
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, timeout=_TIMEOUT_S, check=False)
+        result = subprocess.run(command, env=environment, capture_output=True, timeout=_TIMEOUT_S, check=False)
     except FileNotFoundError:
         raise EnvironmentFault("git is not installed", hint="install git: affected compares commits with it") from None
     except subprocess.TimeoutExpired:
         raise EnvironmentFault(
             f"git {arguments[0]} has not ended after {_TIMEOUT_S:.0f} s", hint=f"try it: {' '.join(command)}"
         ) from None
-    if done.returncode == 0:
-        return done.stdout
-    message = done.stderr.decode(errors="replace").strip()
+    if result.returncode == 0:
+        return result.stdout
+    message = result.stderr.decode(errors="replace").strip()
     if "dubious ownership" in message:
         raise UsageError(
             f"git refuses the repository: {message.splitlines()[0]}", hint="git's safe.directory allows it"

@@ -59,7 +59,7 @@ def refuse_small_output_disk(
     """Raise InsufficientResources if the disk of the output `root` has no room for the `changed` files.
 
     `sizes` maps digests to bytes. Each file is complete before the old one is removed. So the disk needs room for the
-    largest new file, and for the growth of all files.
+    largest new file, or for the growth of all files if that is more.
     """
     new = [sizes.get(file.sha256, len(file.data or b"")) for file in changed]
     old_bytes = sum(_file_bytes(project / file.path) for file in changed)

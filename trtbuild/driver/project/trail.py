@@ -62,18 +62,18 @@ class Trail:
     def links(self, key: str, find_present: Callable[[Sequence[str]], Collection[str]]) -> dict[str, Dependencies]:
         """The link with this key and the links that were followed after it, by key; empty if the key is not known.
 
-        `find_present` gets keys, and returns those that the store contains. Links with other keys are left out.
+        `find_present` gets keys, and returns those that the store contains. All other links are left out.
         """
         all_links = self._load()
         position = self._positions.get(key)
         if position is None:
             return {}
-        followed: dict[str, Dependencies] = {}
+        found: dict[str, Dependencies] = {}
         for link_key in find_present(self._ordered_keys[position : position + MAX_REQUESTED_LINKS]):
             # the link may have been followed or removed already, and the file may be invalid
             with contextlib.suppress(IndexError, KeyError, TypeError, ValueError):
-                followed[link_key] = tuple(map(self._dependency, all_links[link_key]))
-        return {link_key: dependencies for link_key, dependencies in followed.items() if dependencies}
+                found[link_key] = tuple(map(self._dependency, all_links[link_key]))
+        return {link_key: dependencies for link_key, dependencies in found.items() if dependencies}
 
     def follow(self, key: str, dependencies: Dependencies, *, read: bool) -> None:
         """Add a link that was followed, and the dependencies that it names.

@@ -187,7 +187,8 @@ class _TableBuilder:
             piece = view[: self._missing_bytes[self._current]]
             self._digests[self._current].update(piece)
             self._missing_bytes[self._current] -= len(piece)
-            self._current += self._missing_bytes[self._current] == 0
+            if not self._missing_bytes[self._current]:
+                self._current += 1
             view = view[len(piece) :]
 
     def weights(self) -> dict[str, Weight] | None:

@@ -9,7 +9,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -63,24 +63,34 @@ def apply_export_dims(module_inputs: ModuleInputs, dynamic_shapes: Any) -> Modul
                 dim_names[key] = _unused_name(root.__name__, factor, factors)
                 factors[dim_names[key]] = factor
             axes_by_dim.setdefault(dim_names[key], []).append((name, axis))
-    order = {name: number for number, name in enumerate(names)}
-    all_dims = {dim.name: dim for dim in module_inputs.dims}
-    for name, axes in axes_by_dim.items():
-        declared = all_dims.get(name)  # `dims` or an `Input` may name the same dim
+    export_dims = [NamedDim(name, tuple(axes), factors[name]) for name, axes in axes_by_dim.items()]
+    new_profile = Profile(profile.name, tuple((name, shapes[name]) for name, _ in profile.shapes))
+    return replace(module_inputs, profiles=(new_profile,), dims=_merge_dims(module_inputs.dims, export_dims, names))
+
+
+def _merge_dims(
+    declared_dims: Sequence[NamedDim], export_dims: Sequence[NamedDim], input_names: Sequence[str]
+) -> tuple[NamedDim, ...]:
+    """Return the dims of `dims` and `Input` (`declared_dims`) and of `dynamic_shapes` (`export_dims`), by their first axis.
+
+    Dims with the same name become one dim. Raises UsageError if their factors differ.
+    """
+    order = {name: number for number, name in enumerate(input_names)}
+    merged = {dim.name: dim for dim in declared_dims}
+    for dim in export_dims:
+        declared = merged.get(dim.name)
         if declared is None:
-            all_dims[name] = NamedDim(name, tuple(axes), factors[name])
+            merged[dim.name] = dim
             continue
-        if declared.multiple_of != factors[name]:
+        if declared.multiple_of != dim.multiple_of:
             raise UsageError(
-                f"the sizes of the dim {name!r} are multiples of {factors[name]} in dynamic_shapes, "
+                f"the sizes of the dim {dim.name!r} are multiples of {dim.multiple_of} in dynamic_shapes, "
                 f"but of {declared.multiple_of} in dims or in an Input",
                 hint="give the two dims different names, or leave one of them out",
             )
-        at = sorted({*declared.at, *axes}, key=lambda place: (order[place[0]], place[1]))
-        all_dims[name] = replace(declared, at=tuple(at))
-    sorted_dims = sorted(all_dims.values(), key=lambda dim: (order[dim.at[0][0]], dim.at[0][1], dim.name))
-    new_profile = Profile(profile.name, tuple((name, shapes[name]) for name, _ in profile.shapes))
-    return replace(module_inputs, profiles=(new_profile,), dims=tuple(sorted_dims))
+        at = sorted({*declared.at, *dim.at}, key=lambda place: (order[place[0]], place[1]))
+        merged[dim.name] = replace(declared, at=tuple(at))
+    return tuple(sorted(merged.values(), key=lambda dim: (order[dim.at[0][0]], dim.at[0][1], dim.name)))
 
 
 def _unused_name(root: str, factor: int, used_names: Collection[str]) -> str:

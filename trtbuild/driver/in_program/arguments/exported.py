@@ -26,54 +26,52 @@ from trtbuild.errors import UsageError
 def describe_program(
     exported: Any, inputs: Any, kwarg_inputs: Any, dims: Mapping[str, Any] | None, dynamic_shapes: Any
 ) -> ModuleInputs:
-    """Return the inputs of an ``ExportedProgram``. Raises UsageError, SourceError.
-
-    A label is the name of an input in the result: the name that the caller gave, or the program's name.
-    """
-    from trtbuild.stages.trace.in_memory import ProgramAxis, program_inputs
+    """Return the inputs of an ``ExportedProgram``. Raises UsageError, SourceError."""
+    from trtbuild.stages.trace.in_memory import program_inputs
 
     program_entries = program_inputs(exported)
+    if inputs is None and kwarg_inputs is None:
+        own_inputs = [SpecInput(entry.name, entry.dtype, entry.keyword) for entry in program_entries]
+        return _with_program_ranges(program_entries, own_inputs, {})
     names = [entry.name for entry in program_entries if not entry.keyword]
-    given_inputs: ModuleInputs | None = None
-    if inputs is not None or kwarg_inputs is not None:
-        given_inputs = _sort_keywords(
-            program_entries,
-            describe_inputs(inputs, kwarg_inputs, arguments=names, dims=dims, dynamic_shapes=dynamic_shapes),
-        )
-        _check_dtypes_and_ranks(program_entries, given_inputs)
-        if len(given_inputs.profiles) > 1 or not _has_accepted_static_shapes(program_entries, given_inputs):
-            return (
-                given_inputs
-                if given_inputs.dims
-                else replace(given_inputs, dims=_named_dims(program_entries, given_inputs.inputs))
-            )
-    examples = dict(given_inputs.profiles[0].shapes) if given_inputs is not None else {}
-    shapes: list[tuple[str, ShapeRange]] = []
-    labels = (
-        [entry.name for entry in given_inputs.inputs]
-        if given_inputs is not None
-        else [entry.name for entry in program_entries]
+    requested = _sort_keywords(
+        program_entries,
+        describe_inputs(inputs, kwarg_inputs, arguments=names, dims=dims, dynamic_shapes=dynamic_shapes),
     )
-    matched_entries = _match_entries(program_entries, labels)
-    for label, entry in zip(labels, matched_entries, strict=True):
-        min_sizes: list[int] = []
-        opt_sizes: list[int] = []
-        max_sizes: list[int] = []
+    _check_dtypes_and_ranks(program_entries, requested)
+    if len(requested.profiles) == 1 and _has_accepted_static_shapes(program_entries, requested):
+        return _with_program_ranges(program_entries, requested.inputs, dict(requested.profiles[0].shapes))
+    if requested.dims:
+        return requested
+    return replace(requested, dims=_named_dims(program_entries, requested.inputs))
+
+
+def _with_program_ranges(
+    program_entries: Sequence[Any], inputs: Sequence[SpecInput], examples: Mapping[str, ShapeRange]
+) -> ModuleInputs:
+    """Return `inputs` with the sizes of the program (rules 1 and 2).
+
+    `examples` maps the name of an input to a static shape. Without it, the sizes in the program's example are the opt
+    sizes. Raises UsageError.
+    """
+    from trtbuild.stages.trace.in_memory import ProgramAxis
+
+    result: list[SpecInput] = []
+    shapes: list[tuple[str, ShapeRange]] = []
+    entries = _match_entries(program_entries, [entry.name for entry in inputs])
+    for spec_input, entry in zip(inputs, entries, strict=True):
+        result.append(SpecInput(spec_input.name, entry.dtype, entry.keyword, spec_input.range))
+        example = examples.get(spec_input.name)
+        sizes = []  # (min, opt, max) of each axis
         for number, axis in enumerate(entry.shape):
             if isinstance(axis, ProgramAxis):
-                example_size = examples[label].opt[number] if label in examples else axis.hint
-                sizes = _range_of_axis(axis, f"{entry.name}.{number}", example_size)
+                example_size = axis.hint if example is None else example.opt[number]
+                sizes.append(_range_of_axis(axis, f"{entry.name}.{number}", example_size))
             else:
-                sizes = (axis, axis, axis)
-            for size_list, size in zip((min_sizes, opt_sizes, max_sizes), sizes, strict=True):
-                size_list.append(size)
-        shapes.append((label, ShapeRange(tuple(min_sizes), tuple(opt_sizes), tuple(max_sizes))))
-    value_ranges = {entry.name: entry.range for entry in given_inputs.inputs} if given_inputs is not None else {}
-    spec_inputs = tuple(
-        SpecInput(label, entry.dtype, entry.keyword, value_ranges.get(label))
-        for label, entry in zip(labels, matched_entries, strict=True)
-    )
-    return ModuleInputs(spec_inputs, (Profile("0", tuple(shapes)),), _named_dims(program_entries, spec_inputs))
+                sizes.append((axis, axis, axis))
+        min_sizes, opt_sizes, max_sizes = (tuple(size[which] for size in sizes) for which in range(3))
+        shapes.append((spec_input.name, ShapeRange(min_sizes, opt_sizes, max_sizes)))
+    return ModuleInputs(tuple(result), (Profile("0", tuple(shapes)),), _named_dims(program_entries, result))
 
 
 def _range_of_axis(axis: Any, place: str, example_size: int | None) -> tuple[int, int, int]:
@@ -143,20 +141,20 @@ def _has_accepted_static_shapes(program_entries: Sequence[Any], module_inputs: M
     )
 
 
-def _match_entries(program_entries: Sequence[Any], labels: Sequence[str]) -> list[Any]:
-    """Return the program's input for each label: keyword inputs by name, the others by position.
+def _match_entries(program_entries: Sequence[Any], names: Sequence[str]) -> list[Any]:
+    """Return the program's input for each name of an input: keyword inputs by name, the others by position.
 
     Raises UsageError if the program has other inputs.
     """
     by_name = {entry.name: entry for entry in program_entries}
     positional = iter([entry for entry in program_entries if not entry.keyword])
     ordered = []
-    for label in labels:
-        entry = by_name.get(label)
+    for name in names:
+        entry = by_name.get(name)
         ordered.append(entry if entry is not None and entry.keyword else next(positional, None))
     if None in ordered or len(ordered) != len(program_entries):
         raise UsageError(
-            f"the exported program takes {[entry.name for entry in program_entries]}, and {list(labels)} are given",
+            f"the exported program takes {[entry.name for entry in program_entries]}, and {list(names)} are given",
             hint="leave inputs out: the program has its own",
         )
     return ordered
@@ -165,7 +163,7 @@ def _match_entries(program_entries: Sequence[Any], labels: Sequence[str]) -> lis
 def _named_dims(program_entries: Sequence[Any], inputs: Sequence[SpecInput]) -> tuple[NamedDim, ...]:
     """Return the named dims of a program: one for each symbol, and one for each multiple of a symbol.
 
-    A symbol that only one axis has needs no name, so it is left out.
+    A symbol that is the size of only one axis needs no name, so it is left out. A multiple of a symbol is never left out.
     """
     from trtbuild.stages.trace.in_memory import ProgramAxis
 

@@ -1,8 +1,8 @@
 """Convert the inputs of a module from Torch-TensorRT's form to the values of a manifest.
 
 Rules
-1. An input is an `Input` (static ``shape``, or ``min_shape``, ``opt_shape`` and ``max_shape``) or a tensor. A tensor means
-   its own dtype and shape, which is then static. `kwarg_inputs` are passed by name, `inputs` by position.
+1. An input is an `Input` (static ``shape``, or ``min_shape``, ``opt_shape`` and ``max_shape``) or a tensor. A tensor stands
+   for an input with its dtype and its shape as a static shape. `kwarg_inputs` are passed by name, `inputs` by position.
 2. Several optimization profiles are several lists: ``inputs=[[…], […]]`` (and ``kwarg_inputs=[{…}, {…}]``). All profiles
    have the same inputs. Only the shapes differ.
 3. The name of a positional input is the name of its `Input`. An `Input` without a name has the name of the module's
@@ -108,7 +108,7 @@ def describe_inputs(
     by_position = [_named_inputs(profile, arguments) for profile in _positional_profiles(inputs)]
     by_name = [dict(profile) for profile in _keyword_profiles(kwarg_inputs)]
     count = max(len(by_position), len(by_name))
-    if {len(by_position), len(by_name)} - {1, count}:
+    if not {len(by_position), len(by_name)} <= {1, count}:
         raise UsageError(
             f"inputs have {len(by_position)} profiles and kwarg_inputs {len(by_name)}",
             hint="give both for each profile, or one of them for all profiles",

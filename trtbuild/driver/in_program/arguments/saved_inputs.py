@@ -131,7 +131,7 @@ def _check_dims(index: PackageIndex, given_inputs: ModuleInputs) -> None:
             highest = max(each.max[axis] for each in compiled_shapes)
             if low == high and lowest == highest:  # an axis without a Dim
                 continue
-            if (max(low, 1), high) != (max(lowest, 1), highest):
+            if (max(low, 1), high) != (max(lowest, 1), highest):  # a Dim without a min begins at 0
                 given_range = f"{low} to {high}" if low != high else "static"
                 compiled_range = f"{lowest} to {highest}" if lowest != highest else f"{lowest} alone"
                 raise UsageError(

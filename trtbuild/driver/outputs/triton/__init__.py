@@ -99,7 +99,7 @@ def _configuration_bytes(comment: str, message: Message) -> bytes:
 
 def previous_files(root: Path, files: Sequence[OutputFile], last_recipe: Recipe | None) -> list[Path]:
     """Return the files that the existing listing names, except those outside of this model's directories."""
-    model = PurePosixPath(files[-1].path).parts[-3]
+    model = PurePosixPath(files[-1].path).parts[-3]  # the last file is <root>/<model>/1/trtbuild.json
     try:
         listing = json.loads(read_regular(root / model / LISTING))
         if listing["schema"] != SCHEMA:

@@ -61,6 +61,7 @@ def _branch(x: torch.Tensor) -> torch.Tensor:
 NAMES = {
     "torch": torch,
     "Input": Input,
+    "Dim": torch.export.Dim,
     "rows": rows,
     "net": Net().eval(),
     "fixes": FunctionModule(lambda x: x * 2 if x.shape[0] == 4 else x).eval(),

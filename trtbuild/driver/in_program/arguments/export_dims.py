@@ -27,6 +27,11 @@ def apply_export_dims(module_inputs: ModuleInputs, dynamic_shapes: Any) -> Modul
     names = [entry.name for entry in module_inputs.inputs]
     if not isinstance(dynamic_shapes, Mapping | list | tuple):
         raise checked.wrong_value("dynamic_shapes", "a mapping by input, or a list", dynamic_shapes, _EXAMPLE)
+    if not isinstance(dynamic_shapes, Mapping) and len(dynamic_shapes) > len(names):
+        raise UsageError(
+            f"dynamic_shapes has {len(dynamic_shapes)} entries, and the model has {len(names)} inputs",
+            hint=f"the inputs are: {', '.join(names)}",
+        )
     per_input = (
         dynamic_shapes if isinstance(dynamic_shapes, Mapping) else dict(zip(names, dynamic_shapes, strict=False))
     )

@@ -3,11 +3,12 @@
 Rules
 1. Without `inputs`, a dim has the program's range, and its opt size is the size in the program's example. If that size is
    not known, the opt size is the max size.
-2. If `inputs` have static shapes that the program accepts (tensors, for example), these sizes are the opt sizes. All other
+2. `dims` and `dynamic_shapes` need `inputs` with ranges. Otherwise the program's own dims are used.
+3. If `inputs` have static shapes that the program accepts (tensors, for example), these sizes are the opt sizes. All other
    `inputs`, such as ranges and several profiles, replace the program's ranges. The dtypes and ranks of `inputs` must be
    those of the program.
-3. Keyword inputs are sorted into the program's order, so that the same model always has the same key.
-4. Axes with the same symbol are one dim. ``2 * half`` is a separate dim, whose sizes are multiples of 2.
+4. Keyword inputs are sorted into the program's order, so that the same model always has the same key.
+5. Axes with the same symbol are one dim. ``2 * half`` is a separate dim, whose sizes are multiples of 2.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ def describe_program(
 
     program_entries = program_inputs(exported)
     if inputs is None and kwarg_inputs is None:
+        _refuse_without_ranges("dims", dims)
+        _refuse_without_ranges("dynamic_shapes", dynamic_shapes)
         own_inputs = [SpecInput(entry.name, entry.dtype, entry.keyword) for entry in program_entries]
         return _with_program_ranges(program_entries, own_inputs, {})
     names = [entry.name for entry in program_entries if not entry.keyword]
@@ -40,16 +43,27 @@ def describe_program(
     )
     _check_dtypes_and_ranks(program_entries, requested)
     if len(requested.profiles) == 1 and _has_accepted_static_shapes(program_entries, requested):
+        _refuse_without_ranges("dims", dims)
         return _with_program_ranges(program_entries, requested.inputs, dict(requested.profiles[0].shapes))
     if requested.dims:
         return requested
     return replace(requested, dims=_named_dims(program_entries, requested.inputs))
 
 
+def _refuse_without_ranges(argument: str, value: Any) -> None:
+    """Raise UsageError if `argument` is given (rule 2)."""
+    if value:
+        raise UsageError(
+            f"{argument} has no effect: without ranges in inputs, the exported program keeps its own dims",
+            hint=f"leave {argument} out; or give inputs with ranges: "
+            "trtbuild.Input(min_shape=…, opt_shape=…, max_shape=…)",
+        )
+
+
 def _with_program_ranges(
     program_entries: Sequence[Any], inputs: Sequence[SpecInput], examples: Mapping[str, ShapeRange]
 ) -> ModuleInputs:
-    """Return `inputs` with the sizes of the program (rules 1 and 2).
+    """Return `inputs` with the sizes of the program (rules 1 and 3).
 
     `examples` maps the name of an input to a static shape. Without it, the sizes in the program's example are the opt
     sizes. Raises UsageError.
@@ -75,7 +89,7 @@ def _with_program_ranges(
 
 
 def _range_of_axis(axis: Any, place: str, example_size: int | None) -> tuple[int, int, int]:
-    """Return the min, opt and max size of a dynamic axis (rules 1 and 2). Raises UsageError if the axis has no max.
+    """Return the min, opt and max size of a dynamic axis (rules 1 and 3). Raises UsageError if the axis has no max.
 
     `axis` is a `ProgramAxis`, and `place` names it in the error.
     """
@@ -90,7 +104,7 @@ def _range_of_axis(axis: Any, place: str, example_size: int | None) -> tuple[int
 
 
 def _sort_keywords(program_entries: Sequence[Any], module_inputs: ModuleInputs) -> ModuleInputs:
-    """Return `module_inputs` with the keyword inputs in the program's order (rule 3)."""
+    """Return `module_inputs` with the keyword inputs in the program's order (rule 4)."""
     positions = {entry.name: number for number, entry in enumerate(program_entries)}
     order = sorted(
         range(len(module_inputs.inputs)),

@@ -26,14 +26,15 @@ from trtbuild.toolchain.libraries import table
 
 
 def main(address: str, steps: int, slots: int) -> None:
-    """Run `steps` engine steps, `slots` at the same time."""
+    """Run `steps` engine steps, `slots` at the same time. The workers do not compile (`benchmarks.farm.sleeping`), so
+    each step has a short text in place of an ONNX model."""
     project = Path.cwd()
     configuration = wiring.load_configuration(project)
     store = wiring.open_store(project, configuration)
     version = table.installed_version("tensorrt-rtx") or "none"
     shared = exchanges(store, configuration)
     with store.session(), connected(address, WorkersSettings(), project) as client:
-        farm = Farm(client, KnownWorkers(client, tuple(shared), 60.0, print), store, shared)
+        farm = Farm(client, KnownWorkers(client, tuple(shared), wait_s=60.0, report=print), store, shared)
 
         def step(number: int) -> None:
             onnx = store.put_bytes(f"{time.time_ns()} {number}".encode()).sha256

@@ -6,8 +6,8 @@ list --all --status` on as many tasks as there are engines, and `dvc status` on 
 a hundred stages; its number is not scaled. Each target of doit and dvc is a copy of one small file (`peers.py`). For the
 second measurement, one source in each of their projects is edited, too.
 
-The last rows are about ten times as many engines, whose records are copies (`clones.py`): the CPU time may grow at most
-tenfold, and the memory has a limit.
+The last rows measure a project with ten times as many engines, whose records are copies (`clones.py`). The CPU time may
+grow at most tenfold, and the memory has a limit.
 """
 
 from __future__ import annotations

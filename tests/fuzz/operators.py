@@ -1,4 +1,4 @@
-"""Cases of a single operator, with arguments from PyTorch's own tests (`op_db`), between two simple operators.
+"""Cases of a single operator, with arguments from PyTorch's own tests (`op_db`). Simple operators may surround it.
 
 `op_db` (torch.testing, which needs expecttest) has samples for about 600 operators and all their dtypes.
 """
@@ -48,8 +48,8 @@ _DTYPES = {
 #: The largest numbers of samples of an operator, of elements in a sample, and of attempts to find a usable case.
 _MOST_SAMPLES, _MOST_ELEMENTS, _ATTEMPTS = 60, 20_000, 12
 
-#: From these attempts on: only the first tensor is an input; only one axis is dynamic; only a random tensor is an input;
-#: no axis is dynamic.
+#: From these attempts on: only the first tensor is an input; only one axis is dynamic; only one tensor, chosen at
+#: random, is an input; no axis is dynamic.
 _FIRST_INPUT_ONLY, _ONE_DYNAMIC_AXIS, _RANDOM_INPUT_ONLY, _ALL_STATIC = 6, 7, 9, 11
 
 #: Operators that are called before and after the tested operator: text, name for `torch_executed_ops`, supported dtypes.
@@ -250,7 +250,7 @@ def _result_after_operator(
 def _axes(
     tensors: Sequence[torch.Tensor], rng: random.Random, attempt: int
 ) -> tuple[list[list[Axis]], tuple[NamedDim, ...]]:
-    """The axes of the inputs, and the named dims. Dynamic are one axis, all axes with one size, all axes, or no axis."""
+    """The axes of the inputs, and the named dims. One axis is dynamic, or all axes with one size, or all axes, or none."""
     axes: list[list[Axis]] = [list(tensor.shape) for tensor in tensors]
     places = [(k, axis) for k, shape in enumerate(axes) for axis, size in enumerate(shape) if size]
     if not places or attempt >= _ALL_STATIC:
@@ -269,7 +269,9 @@ def _axes(
 def _dims(
     axes: list[list[Axis]], chosen: Sequence[tuple[int, int]], kind: str, rng: random.Random
 ) -> Iterator[NamedDim]:
-    """Make the chosen axes dynamic. Axes with the same size share a dim, unless `kind` is ``each``."""
+    """Replace the chosen `axes` by ranges, and yield the named dims of these ranges.
+
+    Axes with the same size share a range. If `kind` is ``each``, they share it only if it has a unit above 1."""
     by_size: dict[Any, list[tuple[int, int]]] = {}
     for k, axis in chosen:
         by_size.setdefault(axes[k][axis], []).append((k, axis))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import torch
 
-#: Rows of BERT's table of tokens, and the length of each text.
+#: The number of tokens in BERT's vocabulary, and the length to which each text is padded.
 _VOCABULARY, _LENGTH = 2048, 128
 
 

@@ -16,7 +16,7 @@ from trtbuild.driver.workers.forking.preloading import MAX_PROCESSES
 
 pytestmark = pytest.mark.skipif(not CAN_FORK_WORKERS, reason="this system cannot fork workers")
 
-#: The beginning of each library: notes that this process has begun the import, unseen by Python's audit hooks.
+#: The first lines of each library. They record the pid of the importing process, without an event for audit hooks.
 NOTE = """\
 import ctypes, os
 ctypes.CDLL(None).mkdir(f"FOLDER/{os.getpid()}".encode(), 0o700)
@@ -74,8 +74,9 @@ def test_a_process_does_not_stay_if_a_library_leaves_something_behind(tmp_path: 
                 assert is_preloaded(seen[0])
                 continue
             assert [each["imported by"] for each in seen] == [each["pid"] for each in seen], name
-            (tried,) = importers - {each["pid"] for each in seen}  # only the first build tries it
-            assert not alive(tried)
+            # In the first build, one process imported the library in advance. The second build did not try this again.
+            (discarded,) = importers - {each["pid"] for each in seen}
+            assert not alive(discarded)
             assert _sleeping(seconds) == []  # the processes of a library end with the process that has imported it
 
 

@@ -1,4 +1,4 @@
-"""Questions that end the process, or may end it. If a call ends the process, it is the last call of its question.
+"""Probes that end the process, or may end it. If a call ends the process, it is the last call of its probe.
 
 The Python bindings of TensorRT 8.6 release the GIL in ``infer_shapes`` and ``set_optimization_profile_async``. If the
 library rejects the call, they set a Python error without the GIL, and the process ends by SIGSEGV. The probes whose names
@@ -14,7 +14,8 @@ from typing import Any
 from tests.runtime.fake_tensorrt.bench import Bench, probe_alone
 
 
-def _profile(bench: Bench, context: Any, profile: int) -> Callable[[], Any]:
+def _switch(bench: Bench, context: Any, profile: int) -> Callable[[], Any]:
+    """Return a call that switches the context to a profile."""
     return lambda: context.set_optimization_profile_async(profile, bench.gpu.stream())
 
 
@@ -25,10 +26,10 @@ def a_shared_profile(bench: Bench) -> Any:
     first, second, third, fourth = (bench.bare_context(engine) for _ in range(4))
     return bench.each(
         {
-            "first": _profile(bench, first, 0),
-            "second": _profile(bench, second, 0),
-            "third, the other": _profile(bench, third, 1),
-            "fourth, the other": _profile(bench, fourth, 1),
+            "first": _switch(bench, first, 0),
+            "second": _switch(bench, second, 0),
+            "third, the other": _switch(bench, third, 1),
+            "fourth, the other": _switch(bench, fourth, 1),
             "profiles": lambda: [c.active_optimization_profile for c in (first, second, third, fourth)],
         }
     )
@@ -47,11 +48,11 @@ def profiles_that_are_not_shared(bench: Bench) -> Any:
 
     return bench.each(
         {
-            "second, the other": lambda: _profile(bench, contexts["second"], 1)(),
+            "second, the other": lambda: _switch(bench, contexts["second"], 1)(),
             "its": lambda: contexts["second"].active_optimization_profile,
             "in order": lambda: bench.gpu.synchronize(bench.gpu.stream()),
             "the second anew": lambda: replace("second"),
-            "it, the other": lambda: _profile(bench, contexts["second"], 1)(),
+            "it, the other": lambda: _switch(bench, contexts["second"], 1)(),
             "the first anew": lambda: replace("first"),
             "a third": lambda: replace("third"),
         }
@@ -65,10 +66,10 @@ def a_profile_that_a_context_left_for_another(bench: Bench) -> Any:
     contexts: list[Any] = []
     return bench.each(
         {
-            "first, the other": _profile(bench, first, 1),
+            "first, the other": _switch(bench, first, 1),
             "a second": lambda: contexts.append(bench.bare_context(engine)),
             "its": lambda: contexts[0].active_optimization_profile,
-            "it, what the first left": lambda: _profile(bench, contexts[0], 0)(),
+            "it, what the first left": lambda: _switch(bench, contexts[0], 0)(),
             "its then": lambda: contexts[0].active_optimization_profile,
         }
     )
@@ -84,7 +85,7 @@ def a_static_engine_whose_profile_is_not_shared(bench: Bench) -> Any:
             "its": lambda: second.active_optimization_profile,
             "the first runs": lambda: bench.run(first, "unshared_static", [(2, 3)]),
             "the second runs": lambda: bench.run(second, "unshared_static", [(2, 3)]),
-            "its profile": _profile(bench, second, 0),
+            "its profile": _switch(bench, second, 0),
         }
     )
 
@@ -95,12 +96,12 @@ def another_profile_of_a_context_that_ran(bench: Bench) -> Any:
     return bench.each(
         {
             "small": lambda: bench.run(context, "affine", [(2, 4)]),
-            "switch": _profile(bench, context, 1),
+            "switch": _switch(bench, context, 1),
             "specified": lambda: context.all_binding_shapes_specified,
             "input": lambda: context.get_tensor_shape("i0"),
             "output": lambda: context.get_tensor_shape("o0"),
             "large": lambda: bench.run(context, "affine", [(32, 4)]),
-            "back": _profile(bench, context, 0),
+            "back": _switch(bench, context, 0),
             "input then": lambda: context.get_tensor_shape("i0"),
             "small again": lambda: bench.run(context, "affine", [(2, 4)]),
         }
@@ -113,7 +114,7 @@ def another_profile_and_its_shapes_inferred(bench: Bench) -> Any:
     return bench.each(
         {
             "small": lambda: bench.run(context, "affine", [(2, 4)]),
-            "switch": _profile(bench, context, 1),
+            "switch": _switch(bench, context, 1),
             "missing": lambda: context.infer_shapes(),
         }
     )
@@ -140,13 +141,13 @@ def ends_the_process_by_shapes_that_do_not_go_together(bench: Bench) -> Any:
 @probe_alone
 def ends_the_process_by_a_profile_beyond_the_last(bench: Bench) -> Any:
     context = bench.bare_context(bench.engine("affine"))
-    return bench.each({"none such": _profile(bench, context, 2)})
+    return bench.each({"none such": _switch(bench, context, 2)})
 
 
 @probe_alone
 def ends_the_process_by_a_negative_profile(bench: Bench) -> Any:
     context = bench.bare_context(bench.engine("affine"))
-    return bench.each({"negative": _profile(bench, context, -1)})
+    return bench.each({"negative": _switch(bench, context, -1)})
 
 
 @probe_alone
@@ -157,6 +158,6 @@ def ends_the_process_by_a_profile_in_use(bench: Bench) -> Any:
         {
             "first": lambda: first.active_optimization_profile,
             "second": lambda: second.active_optimization_profile,
-            "the same": _profile(bench, second, 0),
+            "the same": _switch(bench, second, 0),
         }
     )

@@ -243,7 +243,7 @@ def test_a_damaged_remote_entry_counts_as_missing(
     assert team.damaged
 
 
-def test_does_not_use_chunks_of_another_blob(
+def test_does_not_use_chunks_in_a_wrong_order(
     machine_a: LayeredStore, machine_b: LayeredStore, team: MemoryTransport, record_of: RecordOf, payload: Payload
 ) -> None:
     record = record_of(1, plan=machine_a.put_bytes(payload(1, 3 * MIB)))
@@ -623,9 +623,10 @@ def test_uploads_a_package_only_if_the_remote_has_its_engines(
     machine_a.finish()
     assert ("ac", package.recipe.key) not in team.entries
     machine_a.put_record(package, replace=True)
-    machine_b.put_record(
-        package_of_b := Record(package.recipe, {"index": machine_b.put_bytes(b"of plan of b")}), replace=True
-    )
+    machine_a.finish()
+    assert ("ac", package.recipe.key) not in team.entries, "a second `finish` does not send it either"
+    package_of_b = Record(package.recipe, {"index": machine_b.put_bytes(b"of plan of b")})
+    machine_b.put_record(package_of_b, replace=True)
     machine_b.finish()
     found = layered(tmp_path / "third", team).get_record(package.recipe.key)
     assert found is not None and found.outputs == package_of_b.outputs

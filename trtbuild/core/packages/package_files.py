@@ -1,4 +1,4 @@
-"""The files that a package's index names. Reading only this part is much faster than reading the whole index."""
+"""The files that a package's index names. This is much faster than `package_reading`, which checks the whole index."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class PackageFiles:
 
 
 def file_sizes(data: bytes) -> dict[str, int]:
-    """The sizes in bytes of the files that an index names, by SHA-256. Files without a valid size are left out. Raises
-    ValueError, KeyError, TypeError, AttributeError or RecursionError if `data` is not an index."""
+    """The sizes in bytes of the files that an index names, by SHA-256. Files whose size is not an integer are left out.
+    Raises ValueError, KeyError, TypeError, AttributeError or RecursionError if `data` is not an index."""
     entries = json.loads(data)["files"].values()
     return {entry["sha256"]: entry["size"] for entry in entries if isinstance(entry.get("size"), int)}
 

@@ -52,21 +52,23 @@ class EnginePlanner:
 
         Returns the engine steps, by partition and target."""
         tensorrt_partitions = [partition for partition in partitions.partitions if partition.kind == "tensorrt"]
-        self._lookups.expect(lambda: [self._conversion(partition, facts) for partition in tensorrt_partitions])
-        converted = [(partition, self._convert(partition_step, partition, facts)) for partition in tensorrt_partitions]
+        self._lookups.expect(lambda: [self._convert_recipe(partition, facts) for partition in tensorrt_partitions])
+        convert_steps = [
+            (partition, self._convert(partition_step, partition, facts)) for partition in tensorrt_partitions
+        ]
         self._lookups.expect(
             lambda: [
-                keys.engine(self._job(partition, target, facts, conversion.record), self._environment)
-                for partition, conversion in converted
-                if conversion.record is not None
+                keys.engine(self._job(partition, target, facts, step.record), self._environment)
+                for partition, step in convert_steps
+                if step.record is not None
             ]
         )
         return {
-            (partition.name, target.name): self._engine(partition, target, facts, conversion)
-            for partition, conversion in converted
+            (partition.name, target.name): self._engine(partition, target, facts, step)
+            for partition, step in convert_steps
         }
 
-    def _conversion(self, partition: Partition, facts: ToolchainFacts) -> Recipe:
+    def _convert_recipe(self, partition: Partition, facts: ToolchainFacts) -> Recipe:
         plugins = plugins_of(self._plan.model.plugins, partition.plugins)
         return keys.convert(partition.graph, facts.opset, self._versions, plugins)
 
@@ -80,18 +82,18 @@ class EnginePlanner:
         program = partition_step.record.outputs[f"program:{partition.graph}"].sha256
         plugins = plugins_of(model.plugins, partition.plugins)
         job = ConvertJob(program, model.source.graph.name, facts.opset, plugins)
-        recipe = self._conversion(partition, facts)
+        recipe = self._convert_recipe(partition, facts)
         producers = (partition_step.id,)
         return self._verdicts.add_step(
             "convert", recipe, job, partition=partition.name, suffix=suffix, producers=producers
         )
 
-    def _engine(self, partition: Partition, target: Target, facts: ToolchainFacts, converted: Step) -> Step:
+    def _engine(self, partition: Partition, target: Target, facts: ToolchainFacts, convert_step: Step) -> Step:
         slots = self._interface.slots
-        producers = (converted.id, step_id(self._plan.model.name, "trace"))
-        if converted.record is None:
+        producers = (convert_step.id, step_id(self._plan.model.name, "trace"))
+        if convert_step.record is None:
             return self._verdicts.add_unknown("engine", partition.name, target=target.name, producers=producers)
-        job = self._job(partition, target, facts, converted.record)
+        job = self._job(partition, target, facts, convert_step.record)
         recipe = keys.engine(job, self._environment)
         return self._verdicts.add_step(
             "engine",
@@ -103,8 +105,8 @@ class EnginePlanner:
             names=lambda: {f"weights.w{k}": slots[slot].name for k, slot in enumerate(partition.weights)},
         )
 
-    def _job(self, partition: Partition, target: Target, facts: ToolchainFacts, converted: Record) -> EngineJob:
-        plan, onnx, settings = self._plan, converted.outputs["onnx"].sha256, self._settings(facts)
+    def _job(self, partition: Partition, target: Target, facts: ToolchainFacts, conversion: Record) -> EngineJob:
+        plan, onnx, settings = self._plan, conversion.outputs["onnx"].sha256, self._settings(facts)
         similar_job = self._jobs.get(id(partition))  # weights and profiles are the same for every target
         if similar_job is not None:
             return replace(similar_job, onnx=onnx, settings=settings, target=target, toolchain_version=facts.version)

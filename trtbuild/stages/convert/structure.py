@@ -51,7 +51,9 @@ def copy_for_exporter(program: Program) -> ExportedProgram:
 
 
 def size_names(program: Program) -> dict[str, str]:
-    """Map torch's text of each size expression to its text with canonical symbols: ``d0``, ``197*d0``."""
+    """Map torch's text of each size expression to its text with canonical symbols: ``d0``, ``197*d0``.
+
+    The symbol of a size that depends on data is ``u<k>``."""
     symbols = {symbol: sympy.Symbol(f"d{index}", integer=True) for index, symbol in enumerate(Symbols(program).order)}
     names: dict[str, str] = {}
     for node in program.graph.nodes:

@@ -95,7 +95,9 @@ class _PieceMaker:
     def _carriers(
         self, nodes: Sequence[torch.fx.Node], inputs: Sequence[torch.fx.Node], live: set[torch.fx.Node]
     ) -> list[torch.fx.Node]:
-        """The tensors that are needed only for their sizes, in the order in which the sizes are used."""
+        """Return the tensors that a piece needs only for their sizes, in the order in which the sizes are used.
+
+        A root is a node that computes a number from a tensor. `sizes` (rule 2) lists the possible sources of its value."""
         sizes = Sizes(inputs, self._symbols)
         carriers: list[torch.fx.Node] = []
         seen: set[torch.fx.Node] = set()
@@ -103,9 +105,11 @@ class _PieceMaker:
             for root in size_roots(node, seen):
                 root_tensors = [tensor for tensor in root.all_input_nodes if not is_size(tensor)]
                 if live.issuperset(root_tensors):
-                    continue
-                model_inputs = sizes.find_tensors(root, self._model_sizes)
-                for tensor in root_tensors if model_inputs is None else model_inputs:
+                    continue  # the piece computes these tensors
+                needed = sizes.find_tensors(root, self._model_sizes)  # inputs of the model; empty if `inputs` suffice
+                if needed is None:
+                    needed = root_tensors
+                for tensor in needed:
                     if tensor not in live and tensor not in inputs and tensor not in carriers:
                         carriers.append(tensor)
                         sizes.add(tensor)

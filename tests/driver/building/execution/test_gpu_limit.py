@@ -1,4 +1,4 @@
-"""Engines that are timed on a GPU are built one at a time on each GPU, by workers that see only this GPU."""
+"""A toolchain that measures kernels builds one engine at a time on each GPU, in a worker that sees only this GPU."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_the_gpu_with_the_most_free_memory_is_chosen() -> None:
     assert [limit.gpu_of(_engine(name)) for name in "ab"] == [1, 2]
 
 
-def test_a_gpu_without_free_memory_is_used_only_if_no_other_engine_is_built() -> None:
+def test_a_gpu_without_enough_free_memory_is_used_only_while_no_other_engine_runs() -> None:
     free = {0: 70 * GIB, 1: GPU_BASE_BYTES - 1}
     limit = _limit((90, 90), free)
     first, second = _engine("a"), _engine("b")
@@ -96,7 +96,7 @@ def test_a_gpu_without_free_memory_is_used_only_if_no_other_engine_is_built() ->
     free[1] = 0
     limit.release(first)
     free[0] = 0
-    assert limit.allows(second)  # the build makes progress
+    assert limit.allows(second)  # otherwise no engine would ever start
 
 
 def test_the_inner_limit_applies_to_every_step() -> None:

@@ -100,16 +100,15 @@ def partitioning_jobs(
             roots=tuple(model.source.roots),
             first_state=tuple(contents.weights[interface.program_slot_count :]),
         ).at(points, plan.shapes)
-        graph = trace.outputs["graph"].sha256
         jobs.append(
             PartitioningJob(
-                targets,
-                ", ".join(sorted(toolchains)),
-                job,
-                graph,
-                partitions,
-                _plans_by_target(plan, targets),
-                quantized,
+                targets=targets,
+                toolchain=", ".join(sorted(toolchains)),
+                job=job,
+                program_graph=trace.outputs["graph"].sha256,
+                partitions=partitions,
+                plans=_plans_by_target(plan, targets),
+                quantized=quantized,
             )
         )
     return jobs
@@ -146,7 +145,7 @@ def _targets_by_partitioning(plan: ModelPlan) -> dict[str, tuple[str, ...]]:
             convert_step = next(
                 plan.steps[name] for name in step.producers if name in plan.steps and _is_convert(plan, name)
             )
-            partition_step = convert_step.producers[0]
+            (partition_step,) = convert_step.producers
             targets = targets_by_step.setdefault(partition_step, [])
             if step.target not in targets:
                 targets.append(step.target)
@@ -158,7 +157,7 @@ def _is_convert(plan: ModelPlan, name: str) -> bool:
 
 
 def _conversions(plan: ModelPlan, partition_step: str) -> dict[str, Record]:
-    """Return the SHA-256 of each partition's graph → the record of the convert step."""
+    """Return SHA-256 of a partition's graph → the record of its convert step."""
     return {
         str(dict(step.recipe.parts)["graph"]): _record_of(step)
         for step in plan.steps.values()

@@ -60,6 +60,7 @@ def partitioning_jobs(
     model, contents = plan.model, plan.contents
     if contents is None:
         return []
+    # the facts that all partitionings of the model share
     trace, lower = (_record_of(plan.steps[f"{model.name}/{stage}"]) for stage in ("trace", "lower"))
     interface = Interface.from_bytes(workspace.lookups.blob(trace.outputs["interface"].sha256))
     state = interface.state_inputs
@@ -67,6 +68,7 @@ def partitioning_jobs(
     calls = workspace.lookups.blob(lower.outputs["modules"].sha256)
     # the names of quantizers contain this word; a module path may contain it, too
     quantized = has_rounded_weights or b"quantize" in calls.lower()
+    by_onnx = model.source.graph.reference == "onnxruntime"
     jobs = []
     for partition_step, targets in _targets_by_partitioning(plan).items():
         record = _record_of(plan.steps[partition_step])
@@ -77,7 +79,6 @@ def partitioning_jobs(
             for target in model.targets
             if target.name in targets
         }
-        by_onnx = model.source.graph.reference == "onnxruntime"
         job = VerifyJob(
             program="" if by_onnx else trace.outputs["program"].sha256,
             modules=lower.outputs["modules"].sha256,

@@ -156,7 +156,7 @@ class TraceServer(ForkServer):
         self._processes[key] = process
         process.waiting.append(waiting)
         with contextlib.suppress(OSError):  # the process has ended, which `_read_answer` notices
-            # descriptors need a message of at least one byte, which nobody reads
+            # descriptors need a message of at least one byte; the process ignores the byte
             socket.send_fds(process.channel, [b"c"], [waiting.client.fileno(), *waiting.streams])
         for old in list(self._processes)[:-MAX_PROCESSES]:
             if not self._processes[old].waiting:

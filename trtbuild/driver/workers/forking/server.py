@@ -139,6 +139,6 @@ class ForkServer:
 
 def kill_group(pid: int) -> None:
     """Kill a forked process and all processes of its process group."""
-    for kill in (os.killpg, os.kill):  # before `setsid`, a worker has no group of its own
+    for kill in (os.killpg, os.kill):  # before `setsid`, a worker is in the server's group
         with contextlib.suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)

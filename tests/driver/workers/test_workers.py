@@ -15,7 +15,7 @@ from trtbuild import errors
 from trtbuild.core.engines.engine_job import ENGINE_ENVIRONMENT
 from trtbuild.driver.workers.environments import visible_gpu, worker_environment
 from trtbuild.driver.workers.worker import FORKS, error_to_json
-from trtbuild.driver.workers.worker_process import error_from_json
+from trtbuild.driver.workers.worker_process import Worker, WorkerDied, error_from_json
 
 KINDS = [
     kind
@@ -50,6 +50,24 @@ def test_an_error_of_an_unknown_type_is_an_internal_error_with_its_traceback() -
         assert isinstance(parsed, errors.InternalError)
         assert "Traceback: line 1" in parsed.text
         assert "report" in (parsed.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("number", "hint"),
+    [
+        (signal.SIGKILL, "memory runs out"),
+        (signal.SIGSEGV, "native code that the model calls crashed"),
+        (signal.SIGABRT, "native code that the model calls crashed"),
+        (signal.SIGTERM, "run the build again"),
+    ],
+)
+def test_the_hint_for_a_dead_trace_worker_fits_the_signal(tmp_path: Path, number: signal.Signals, hint: str) -> None:
+    worker = Worker("trace", tmp_path / "store", tmp_path)
+    os.kill(worker._process.pid, number)
+    with pytest.raises(WorkerDied, match=f"was ended by {number.name}") as caught:
+        worker.call({"task": "no task"})
+    assert hint in (caught.value.hint or "")
+    worker.end()
 
 
 def test_gpus_are_hidden_only_from_the_workers_that_trace(monkeypatch: pytest.MonkeyPatch) -> None:

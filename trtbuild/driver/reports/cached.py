@@ -47,5 +47,5 @@ class CachedFacts:
             record = self._store.get_record(lower_key)
             if record is not None:
                 calls = json.loads(self._store.get_bytes(record.outputs["modules"].sha256))
-                return [str(call[0]) for call in calls]
+                return [str(module_path) for module_path, *_ in calls]
         return ()

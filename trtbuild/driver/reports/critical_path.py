@@ -1,8 +1,9 @@
 """The critical path of a build: the steps that decided how long it took.
 
 Rules
-1. The path is found from its end, the step that ended last. The step before a step S is usually the producer of S that
-   ended last. But if S then waited for a free worker, it is the last step that ended on the worker of S before S started.
+1. The path is found backwards, from the step that ended last. The step before a step S is usually the producer of S that
+   ended last. But if S was then ready and still waited for a free worker, the step before S is the last one that ended on
+   the worker of S before S started.
 2. A step that did not start is not on the path. A running step ends at the last event.
 3. A step may start before its producer has ended, if the producer still checks its results. Then the time of the producer
    counts up to this start.
@@ -16,7 +17,7 @@ from dataclasses import replace
 
 from trtbuild.driver.reports.documents import StepRow
 
-#: A step that started this many seconds after its last producer ended has waited for a free worker or for memory.
+#: A step that started more than this many seconds after its last producer ended has waited for a free worker or memory.
 _NOTICEABLE_S = 0.05
 
 
@@ -27,14 +28,32 @@ def with_waits(
 
     `producers` maps the id of a step to the ids of its producers. `last_s` is the time of the last event.
     """
-    started = {id: row for id, row in steps.items() if row.start_s is not None}
-    ends = {id: last_s if row.end_s is None else row.end_s for id, row in started.items()}
+    ends = {id: last_s if row.end_s is None else row.end_s for id, row in steps.items() if row.start_s is not None}
+    result = _with_waited_for(steps, producers, ends)
+    path_s, next_start_s = 0.0, last_s
+    current = max(ends, key=lambda id: (ends[id], id), default=None)
+    seen: set[str] = set()
+    while current is not None and current not in seen:
+        seen.add(current)
+        row = result[current] = replace(result[current], critical=True)
+        start_s = row.start_s or 0.0
+        path_s += max(0.0, min(ends[current], next_start_s) - start_s)  # rule 3
+        next_start_s = start_s
+        current = row.waited_for
+    return result, round(path_s, 3)
+
+
+def _with_waited_for(
+    steps: Mapping[str, StepRow], producers: Mapping[str, Sequence[str]], ends: Mapping[str, float]
+) -> dict[str, StepRow]:
+    """`steps` with `waited_for` and `waited_s` (rule 1). `ends` maps the id of each started step to the time of its end."""
+    started = {id: steps[id] for id in ends}
     first_s = min((row.start_s for row in started.values() if row.start_s is not None), default=0.0)
-    by_worker: dict[str, list[tuple[float, str]]] = {}
+    ends_by_worker: dict[str, list[tuple[float, str]]] = {}
     for id, row in started.items():
-        by_worker.setdefault(row.worker or "", []).append((ends[id], id))
-    for entries in by_worker.values():
-        entries.sort()
+        ends_by_worker.setdefault(row.worker or "", []).append((ends[id], id))
+    for worker_ends in ends_by_worker.values():
+        worker_ends.sort()
     result = dict(steps)
     for id, row in started.items():
         start_s = row.start_s or 0.0
@@ -43,19 +62,10 @@ def with_waits(
         )
         waited_s = max(0.0, start_s - ready_s)
         if waited_s > _NOTICEABLE_S:
-            entries = by_worker[row.worker or ""]
-            position = bisect_right(entries, (start_s, "\U0010ffff"))  # after every step that ended at `start_s`
-            if position and entries[position - 1][1] != id:
-                waited_for = entries[position - 1][1]
+            worker_ends = ends_by_worker[row.worker or ""]
+            position = bisect_right(worker_ends, (start_s, "\U0010ffff"))  # after every step that ended at `start_s`
+            last_id = worker_ends[position - 1][1] if position else id
+            if last_id != id:
+                waited_for = last_id
         result[id] = replace(row, waited_for=waited_for, waited_s=round(waited_s, 3))
-    path_s, next_start_s = 0.0, last_s
-    current = max(ends, key=lambda id: (ends[id], id), default=None)
-    seen: set[str] = set()
-    while current is not None and current not in seen:
-        seen.add(current)
-        row = result[current] = replace(result[current], critical=True)
-        start_s = row.start_s or 0.0
-        path_s += max(0.0, min(ends[current], next_start_s) - start_s)
-        next_start_s = start_s
-        current = row.waited_for
-    return result, round(path_s, 3)
+    return result

@@ -17,12 +17,12 @@ RowVerdict = Literal["hit", "run", "failed", "skipped", "running"]
 
 @dataclass(frozen=True, kw_only=True)
 class StepRow:
-    """A step of a build. Times are in seconds since the build started; they are null if the step did not start.
+    """A step of a build. `start_s` and `end_s` count from the start of the build; they are null if the step did not start.
 
     `waited_for`: the step whose end allowed this step to start. `waited_s`: how long this step was ready before it started.
-    `critical`: whether it is on the critical path. `finished`: for a hit, when its result was built. `signer`: who signed
-    the record of an engine, if keys are configured. `uncacheable`: why the result was not cached. `farm_worker`: the worker
-    of a Dask scheduler that ran the step.
+    `critical`: whether this step is on the critical path. `finished`: for a hit, when its result was built. `signer`: who
+    signed the record of an engine, if keys are configured. `uncacheable`: why the result was not cached. `farm_worker`: the
+    worker of a Dask scheduler that ran the step.
     """
 
     id: str
@@ -81,9 +81,10 @@ class TargetRow:
 @dataclass(frozen=True, kw_only=True)
 class PartitionRow:
     """A partition of a model. `reads`: the inputs and partitions whose values it reads. `calls`: the number of operator
-    calls in it. `modules`: module path → the number of its calls.
+    calls in it. `modules`: module path → the number of its calls, or of its engine layers if the calls are not known.
 
-    `reasons`: for a Torch partition, operator → why it stays in PyTorch. `types`: the types in which its engine computes.
+    `reasons`: for a Torch partition, operator → why it stays in PyTorch. `types`: the types that the layers of its engine
+    read and write.
     """
 
     name: str
@@ -98,7 +99,7 @@ class PartitionRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Cut:
-    """The partitions of a model, for the targets that share them."""
+    """The partitions of a model, for the targets that share them. Layers are those of the first target."""
 
     targets: Sequence[str]
     partitions: Sequence[PartitionRow]

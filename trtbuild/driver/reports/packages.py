@@ -91,18 +91,19 @@ def _layer_row(engine: int, layer: Layer) -> LayerRow:
 
 
 def _cuts(index: PackageIndex, layers: Mapping[tuple[str, str], Sequence[Layer]], modules: Sequence[str]) -> list[Cut]:
-    targets: dict[str, list[PackedTarget]] = {}
+    targets_by_partitions: dict[str, list[PackedTarget]] = {}
     for target in index.targets.values():
-        targets.setdefault(json.dumps(target.partitions.to_json(), sort_keys=True), []).append(target)
+        partitions_text = json.dumps(target.partitions.to_json(), sort_keys=True)
+        targets_by_partitions.setdefault(partitions_text, []).append(target)
     return [
         Cut(
-            targets=[target.name for target in same],
+            targets=[first.name, *(target.name for target in others)],
             partitions=[
-                _partition_row(index, partition, layers.get((same[0].name, partition.name), ()), modules)
-                for partition in same[0].partitions.partitions
+                _partition_row(index, partition, layers.get((first.name, partition.name), ()), modules)
+                for partition in first.partitions.partitions
             ],
         )
-        for same in targets.values()
+        for first, *others in targets_by_partitions.values()
     ]
 
 
@@ -128,7 +129,7 @@ def _partition_row(
 
 
 def _name_of_value(index: PackageIndex, source: str) -> str:
-    """The name of an input, or of the partition that a value is from (`core.partition.partitions`)."""
+    """The name of the input or the partition that a value is from (`core.partition.partitions`), or ``state``."""
     name, _, number = source.rpartition(":")
     if name == "input" and number.isdigit():
         position = int(number)

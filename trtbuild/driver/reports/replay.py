@@ -90,6 +90,9 @@ def replay(log: Iterable[events.Event]) -> ReplayedBuild:
 
 
 def _replan(build: ReplayedBuild, event: events.ModelPlanned) -> None:
+    """Add the steps of a new plan, and remove those that it no longer has.
+
+    A step that has started keeps its row, unless it has to run again."""
     for id in event.removed:
         if id in build.steps and build.steps[id].start_s is None:
             del build.steps[id]
@@ -97,13 +100,13 @@ def _replan(build: ReplayedBuild, event: events.ModelPlanned) -> None:
         build.producers[step.id] = tuple(step.producers)
         row = build.steps.get(step.id)
         if row is not None and row.verdict == "running" and step.verdict == "hit":
-            continue  # it has announced its results, and still checks them
+            continue  # the step has announced its results, and still checks them
         if row is not None and row.start_s is not None and row.verdict in ("run", "failed"):
-            if step.verdict == "hit":  # it has run, and the next plan finds its record
+            if step.verdict == "hit":  # the step has stored its record, which this plan has found
                 build.steps[step.id] = replace(row, key=step.key)
                 continue
             if row.verdict == "failed":
-                continue
+                continue  # a plan does not show that a step has failed
         build.steps[step.id] = _planned_row(event.model, step)
 
 

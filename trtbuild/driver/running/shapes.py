@@ -43,6 +43,7 @@ def shapes_of(
         for entry, ranges in zip(index.inputs, chosen_profile.shapes, strict=True)
     }
     symbol_values = _symbol_values(index, profile_shapes) | _symbol_values(index, given_shapes)
+    # a symbol that occurs only in other expressions than `symbol` and `factor × symbol` has no value, and gets 1
     values = [symbol_values.get(number, 1) for number in range(len(index.dims))]
     return {
         entry.name: tuple(given_shapes[entry.name])
@@ -80,7 +81,8 @@ def _symbol_values(index: PackageIndex, shapes: Mapping[str, Sequence[int]]) -> 
         for size, expression in zip(shapes.get(entry.name, ()), entry.shape, strict=False):
             symbol_and_factor = _symbol_and_factor(expression)
             if symbol_and_factor is not None:
-                values.setdefault(symbol_and_factor[0], size // symbol_and_factor[1])
+                symbol, factor = symbol_and_factor
+                values.setdefault(symbol, size // factor)
     return values
 
 
@@ -93,5 +95,7 @@ def _symbol_and_factor(expression: Expression) -> tuple[int, int] | None:
         return operands[0], 1
     if operator == "mul" and len(operands) == 2 and isinstance(operands[0], int) and operands[0] > 0:
         inner = _symbol_and_factor(operands[1])
-        return (inner[0], inner[1] * operands[0]) if inner is not None else None
+        if inner is not None:
+            symbol, factor = inner
+            return symbol, factor * operands[0]
     return None

@@ -12,10 +12,10 @@ Rules
    one stamp file. An output with unchanged content keeps its old time, so only a stamp file shows when make last called
    trtbuild (docs/make.md).
 4. Names have the form that make uses: relative to the directory where trtbuild was called, independent of ``-C``. If
-   trtbuild knows a file by an absolute path, the name stays absolute, unless the file is below that directory.
+   trtbuild knows a file by an absolute path, the name stays absolute, unless the file is below the current directory.
 5. The depfile is written atomically after a successful build, and only if it changes. A failed build has an incomplete
    list of files, so the depfile of the last successful build stays.
-6. A model that must not be cached (`StepRun.uncacheable`) is always out of date.
+6. If a result must not be cached (`StepRun.uncacheable`), all targets are always out of date.
 """
 
 from __future__ import annotations
@@ -125,8 +125,13 @@ def _prerequisites(plan: ModelPlan, workspace: Workspace, result: BuildResult) -
         yield model.plugins.library
     if model.source.file is not None:
         yield model.source.file
-    ran = [result.outcome.ran.get(step_id(model.name, stage)) for stage in USER_CODE_STAGES]
-    for seen in (*plan.observations, *(seen for step in ran if step is not None for seen in step[1].observations)):
+    observations = list(plan.observations)
+    for stage in USER_CODE_STAGES:
+        step_and_run = result.outcome.ran.get(step_id(model.name, stage))
+        if step_and_run is not None:
+            _, run = step_and_run
+            observations += run.observations
+    for seen in observations:
         if _is_prerequisite(seen, workspace.project):
             yield seen.dependency.name
 
@@ -141,7 +146,7 @@ def _is_prerequisite(seen: Observation, project: Path) -> bool:
 
 
 def _is_always_outdated(workspace: Workspace, result: BuildResult) -> bool:
-    """Whether the result of some step must not be reused, in this build or at the step's last run (rule 6)."""
+    """Whether a step of this build, or the last run of one of its steps, has a result that must not be reused (rule 6)."""
     outcome = result.outcome
     return any(ran.uncacheable for _, ran in outcome.ran.values()) or any(
         workspace.history.uncacheable(step.id) for plan in outcome.plans.values() for step in plan.steps.values()
@@ -153,7 +158,7 @@ def _default_targets(plan: ModelPlan, workspace: Workspace) -> Iterator[str]:
     if package is None or package.record is None:
         return
     for kind, _, files in workspace.files_of(plan.model, package.record):
-        if kind in ("package", "triton"):  # the last file contains the digests of all others
+        if kind in ("package", "triton"):  # the file that is written last
             yield files[-1].path
         else:
             yield from (file.path for file in files)

@@ -1,7 +1,7 @@
 """Prove that a file or directory is unchanged, and that each later change is going to be noticed.
 
-The *identity* of a file is its size, times and inode (`trtbuild.null_build.identity`). It proves nothing if the file was
-edited within one tick of the clock of its file system, because a second edit may then leave the same times.
+The *identity* of a file is its size, times and inode (`trtbuild.null_build.identity`). If the file was edited less than one
+tick of its file system's clock ago, the identity proves nothing: another edit now may leave the same times.
 """
 
 # Paths are strings here, as in a snapshot.
@@ -26,15 +26,15 @@ class Unsettled(Exception):
 
 
 def verified_stat(path: str, expected: str | None, known: tuple[str, os.stat_result] | None) -> os.stat_result:
-    """Return the stat of a file with the digest `expected`. Each later edit changes this stat. Raises Unsettled.
+    """Return the stat of a file with the digest `expected`; None accepts any content. Each later edit changes this stat.
 
-    `known` is the result of `FileDigests.known_digests` for the file."""
+    `known` is the result of `FileDigests.known_digests` for the file. Raises Unsettled."""
     if known is not None and known[0] == expected:
         return known[1]
     status, now_ns = os.stat(path), time.time_ns()
     require(stat.S_ISREG(status.st_mode))
     if not is_settled(status, now_ns):
-        require(_tick_ns(status) == _FINE_TICK_NS)
+        require(_tick_ns(status) == _FINE_TICK_NS)  # it would take too long to wait for a coarse tick
         time.sleep(2 * _FINE_TICK_NS / 1e9)
         status, now_ns = os.stat(path), time.time_ns()
         require(is_settled(status, now_ns))

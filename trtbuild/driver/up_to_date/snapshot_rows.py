@@ -34,7 +34,7 @@ _EPOCH = datetime.date(1970, 1, 1)
 
 
 class SnapshotRows:
-    """Collects the rows of a snapshot. Raises Unsettled."""
+    """Collects the rows of a snapshot. Raises Unsettled if a fact is not certain, and OSError if a file cannot be read."""
 
     def __init__(self, workspace: Workspace, plans: Mapping[str, ModelPlan], extra_files: Iterable[str]) -> None:
         self._workspace = workspace
@@ -77,7 +77,7 @@ class SnapshotRows:
             list(self.directories),
             sorted(self.absent),
         ]
-        require(all(word for words in lists for word in words))
+        require(all(word for words in lists for word in words))  # an empty word would look like the end of a list
         sizes, mtimes_ns, ctimes_ns, inodes = zip(*self.identities.values(), strict=True)
         names = os.fsencode("\0\0".join("\0".join(words) for words in lists))
         output = text.encode("utf-8", "surrogateescape")
@@ -97,7 +97,7 @@ class SnapshotRows:
     def _add_trtbuild_and_python(self) -> None:
         for path in source_files(os.path.dirname(null_build.__file__)):
             self._add_settled(path, os.stat(path))
-        for entry in null_build.interpreter()[2:]:
+        for entry in null_build.interpreter()[2:]:  # the entries of sys.path
             path = os.path.abspath(entry)
             try:
                 status = os.stat(path)

@@ -43,7 +43,7 @@ class Options:
         """The reason why ``--max-error`` rejects a model: its error against the float model is larger, or is unknown.
 
         None if the error is at most `max_error`, or if the model has no quantizers. `advice` says what to do if the error
-        is unknown. `quantized` is whether the model may have quantizers; it counts only if no cut has such an error."""
+        is unknown. `quantized` is whether the model may have quantizers; it matters only if no cut has a `float_error`."""
         if self.max_error is None:
             return None
         errors = [cut.float_error for cut in cuts if cut.float_error is not None]

@@ -60,6 +60,7 @@ def partitioning_jobs(
     model, contents = plan.model, plan.contents
     if contents is None:
         return []
+    # the facts that all partitionings of the model share
     trace, lower = (_record_of(plan.steps[f"{model.name}/{stage}"]) for stage in ("trace", "lower"))
     interface = Interface.from_bytes(workspace.lookups.blob(trace.outputs["interface"].sha256))
     state = interface.state_inputs
@@ -67,6 +68,7 @@ def partitioning_jobs(
     calls = workspace.lookups.blob(lower.outputs["modules"].sha256)
     # the names of quantizers contain this word; a module path may contain it, too
     quantized = has_rounded_weights or b"quantize" in calls.lower()
+    by_onnx = model.source.graph.reference == "onnxruntime"
     jobs = []
     for partition_step, targets in _targets_by_partitioning(plan).items():
         record = _record_of(plan.steps[partition_step])
@@ -77,7 +79,6 @@ def partitioning_jobs(
             for target in model.targets
             if target.name in targets
         }
-        by_onnx = model.source.graph.reference == "onnxruntime"
         job = VerifyJob(
             program="" if by_onnx else trace.outputs["program"].sha256,
             modules=lower.outputs["modules"].sha256,
@@ -100,16 +101,15 @@ def partitioning_jobs(
             roots=tuple(model.source.roots),
             first_state=tuple(contents.weights[interface.program_slot_count :]),
         ).at(points, plan.shapes)
-        graph = trace.outputs["graph"].sha256
         jobs.append(
             PartitioningJob(
-                targets,
-                ", ".join(sorted(toolchains)),
-                job,
-                graph,
-                partitions,
-                _plans_by_target(plan, targets),
-                quantized,
+                targets=targets,
+                toolchain=", ".join(sorted(toolchains)),
+                job=job,
+                program_graph=trace.outputs["graph"].sha256,
+                partitions=partitions,
+                plans=_plans_by_target(plan, targets),
+                quantized=quantized,
             )
         )
     return jobs
@@ -146,7 +146,7 @@ def _targets_by_partitioning(plan: ModelPlan) -> dict[str, tuple[str, ...]]:
             convert_step = next(
                 plan.steps[name] for name in step.producers if name in plan.steps and _is_convert(plan, name)
             )
-            partition_step = convert_step.producers[0]
+            (partition_step,) = convert_step.producers
             targets = targets_by_step.setdefault(partition_step, [])
             if step.target not in targets:
                 targets.append(step.target)
@@ -158,7 +158,7 @@ def _is_convert(plan: ModelPlan, name: str) -> bool:
 
 
 def _conversions(plan: ModelPlan, partition_step: str) -> dict[str, Record]:
-    """Return the SHA-256 of each partition's graph → the record of the convert step."""
+    """Return SHA-256 of a partition's graph → the record of its convert step."""
     return {
         str(dict(step.recipe.parts)["graph"]): _record_of(step)
         for step in plan.steps.values()

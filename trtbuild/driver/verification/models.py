@@ -56,11 +56,12 @@ _Result = TypeVar("_Result")
 def verify(request: Request, options: Options, watcher: Watcher) -> Verification:
     """Verify models, and return the document ``trtbuild.verify/1``.
 
-    `ok` is false if a comparison fails, if a step has no record, or if the verification of a model ends with an error.
+    `ok` is false if a comparison fails, if an error exceeds `max_error`, if a step has no record, or if the verification of
+    a model ends with an error.
 
     Raises ToolchainMissing if onnxruntime, torch or onnx is not installed. Raises UsageError if a replay is not for one
-    model, if the device does not exist, or if it is combined with workers. Raises EnvironmentFault if the workers cannot be
-    used.
+    model, if the device does not exist, or if a device and workers are given. Raises EnvironmentFault if the workers cannot
+    be used.
     """
     started = time.monotonic()
     if options.device is not None and request.workers is not None:
@@ -105,7 +106,7 @@ def verify(request: Request, options: Options, watcher: Watcher) -> Verification
 
 
 class _Models:
-    """The entries of the models that were verified, by name, and the errors of those that could not be verified."""
+    """The entries of all models, by name, and the errors of the models that could not be verified."""
 
     def __init__(self) -> None:
         self.entries: dict[str, ModelEntry] = {}
@@ -114,7 +115,7 @@ class _Models:
     def attempt(self, name: str, do: Callable[[], _Result]) -> _Result | None:
         """Return the result of `do`. If it ends with an error of the model `name`, note the error, and return None.
 
-        Raises other errors of the user or of this machine.
+        Raises errors with another exit code than 1: those of the command line, of a manifest or of this machine.
         """
         try:
             return do()
@@ -130,13 +131,13 @@ class _Models:
     def verify(self, name: str, model: _ModelVerification, watcher: Watcher) -> None:
         """Verify a model, unless it has failed before."""
 
-        def verify() -> ModelEntry:
+        def make_entry() -> ModelEntry:
             with watcher.work(f"verify {name}") as work:
                 entry = model.verify()
                 work.failed = not entry.ok
             return entry
 
-        if name not in self.entries and (entry := self.attempt(name, verify)) is not None:
+        if name not in self.entries and (entry := self.attempt(name, make_entry)) is not None:
             self.entries[name] = entry
 
 
@@ -155,7 +156,7 @@ class _ModelVerification:
         self._no_float_trace = ""
 
     def begin(self) -> list[Comparison]:
-        """Begin the comparisons, if they can be made and were not begun before. Returns them."""
+        """Return the comparisons; an empty list if they cannot be made. The first call starts those that run on workers."""
         if self._comparisons is None:
             plan = self._subject.plan
             can_compare = not missing_steps(plan) and plan.model.source.graph.reference is not None
@@ -196,7 +197,7 @@ class _ModelVerification:
         )
 
     def _entry(self, comparison: Comparison) -> CutEntry | None:
-        """Return the entry of one comparison, from its record or by running it. If it cannot be made, note the reason, and
+        """Return the entry of one comparison, after running it if it has no record. If it cannot run, note the reason, and
         return None."""
         try:
             compared: Compared = comparison.finish()

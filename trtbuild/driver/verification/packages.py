@@ -52,8 +52,8 @@ _ZIP_START = b"PK\x03\x04"
 def verify_packages(paths: Sequence[Path], targets: Sequence[str], options: Options, watcher: Watcher) -> Verification:
     """Verify packages, and return the document ``trtbuild.verify/1``.
 
-    `ok` is also false if no engine of a package could run. Each entry of `errors` names its `package`. If every package
-    fails because of the arguments or of this machine, the first error is raised.
+    `ok` is false if a comparison fails, and also if no engine of a package could run. Each entry of `errors` names its
+    `package`. If every package fails because of the arguments or of this machine, the first error is raised.
     """
     started = time.monotonic()
     engines_here.usable_gpus(options.device)  # an unknown device is an error before any work
@@ -102,8 +102,8 @@ class _PackageVerification:
         index = self._package.index
         cuts: list[CutEntry] = []
         not_run: list[NotRun] = []
-        wanted = targets or list(index.targets)
-        for name, gpu in engines_here.gpus_for_targets(self._package, wanted, self._options.device):
+        target_names = targets or list(index.targets)
+        for name, gpu in engines_here.gpus_for_targets(self._package, target_names, self._options.device):
             if isinstance(gpu, str):
                 not_run.append(NotRun(target=name, reason=gpu))
                 continue
@@ -134,7 +134,7 @@ class _PackageVerification:
         )
 
     def _reason_without_onnx(self, target: str) -> str | None:
-        """Return the reason if libraries are missing that the ONNX programs of a target need; otherwise None."""
+        """Return the reason why the ONNX programs of a target cannot run: libraries are missing. Otherwise None."""
         if _PackageBlobs(self._package, self._package.index.targets[target]).has_onnx:
             missing = [name for name in ("onnx", "onnxruntime") if find_spec(name) is None]
             if missing:

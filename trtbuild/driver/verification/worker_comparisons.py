@@ -1,10 +1,10 @@
 """Compare the engines of models on the GPUs of the workers of a scheduler.
 
 Rules
-1. The key of a verification names the GPU, its driver and the versions of libraries. They are those of a worker that
-   could compare. If the workers have several kinds of GPUs that fit a target, a kind with a recorded result is used.
-   Otherwise a kind with the SM of the target is preferred, then one with the lowest SM. Among equal kinds, the first in
-   the order of `GpuKind.to_text` is used.
+1. The key of a verification names the GPU, the driver and the versions of libraries of a worker that could compare. If
+   the workers have several kinds of GPUs that fit a target, a kind with a recorded result is used. Otherwise a kind with
+   the SM of the target is preferred, then one with the lowest SM. Among equal kinds, the first in the order of
+   `GpuKind.to_text` is used.
 2. The comparisons of all models wait for workers at the same time, each in its own thread.
 3. A target that no worker fits is not run, as on a machine without a GPU. A comparison that the workers could not finish
    is an error of its model.
@@ -37,7 +37,7 @@ from trtbuild.errors import NoFittingTarget, NotCompared, NoWorker, TrtbuildErro
 from trtbuild.runtime.packages.choice import choose_target
 from trtbuild.runtime.packages.package import Package
 
-#: The most comparisons that are in work at the same time. Each needs a thread.
+#: The most comparisons that run or wait for a worker at the same time. Each needs a thread.
 MOST_JOBS = 64
 
 
@@ -96,10 +96,10 @@ class OnWorkers:
     def _compare(self, subject: Subject, partitioning: PartitioningJob, package: Package, target: str) -> Compared:
         """Compare the engines of a target. Raises NotCompared or another TrtbuildError."""
         packed = package.index.targets[target]
-        wanted = f"has a GPU that runs the engines of {packed.toolchain} {packed.version} for SM {packed.sm}"
+        requirement = f"has a GPU that runs the engines of {packed.toolchain} {packed.version} for SM {packed.sm}"
         reference = reference_library(partitioning.job)
         try:
-            kinds = self._farm.wait_for_gpus(partial(_fitting_kinds, package, target, reference), wanted)
+            kinds = self._farm.wait_for_gpus(partial(_fitting_kinds, package, target, reference), requirement)
         except NoWorker as error:
             raise NotCompared(error.text) from error
         jobs = [_comparison_job(subject, partitioning, package, target, kind) for kind in kinds]

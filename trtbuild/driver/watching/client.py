@@ -67,7 +67,7 @@ def _build(watcher: socket.socket, arguments: list[str]) -> int | None:
     code: int = marshal.loads(status)
     if code < 0:
         endpoint.say(f"the build in trtbuild watch was ended by {signal.Signals(-code).name}")
-        return 128 - code
+        return 128 - code  # the exit status that shells use for a process that was ended by the signal `-code`
     return code
 
 

@@ -40,7 +40,7 @@ class Conditions:
         return {
             "the project's directory": _state_of(str(self._project), lambda status: (status.st_dev, status.st_ino)),
             "trtbuild itself": [_state_of(path, null_build.identity) for path in sorted(source_files(package))],
-            "the installed distributions": [
+            "the installed distributions": [  # the entries of sys.path
                 _state_of(path, null_build.identity) for path in null_build.interpreter()[2:]
             ],
         }

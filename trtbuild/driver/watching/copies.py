@@ -21,8 +21,9 @@ from trtbuild.driver.workers.worker import end_with_parent
 
 @dataclass
 class Copy:
-    """A copy that runs. `ended` is a pidfd. `client` is the connection of a client, and `report` a file in
-    memory with JSON: a pipe would block a long report."""
+    """A copy that runs. `ended` is a pidfd. `client` is the connection of a client.
+
+    `report` is the descriptor of a file in memory, to which the copy writes JSON: a pipe would block a long report."""
 
     pid: int
     ended: int
@@ -38,7 +39,7 @@ class Copy:
         kill_group(self.pid)
 
     def finish(self) -> tuple[int, Any]:
-        """Wait for the end. Returns the exit code, negative after a signal, and what the copy has reported."""
+        """Wait for the end. Returns the exit code, negative after a signal, and the report; None without a valid report."""
         _, status = os.waitpid(self.pid, 0)
         os.close(self.ended)
         report = os.pread(self.report, os.fstat(self.report).st_size, 0)

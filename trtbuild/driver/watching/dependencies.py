@@ -14,8 +14,8 @@ from trtbuild.errors import TrtbuildError
 
 @dataclass(frozen=True)
 class Dependencies:
-    """`outside` are the absolute paths of files outside the project that the last trace has looked for, with their
-    identities. `written` are the paths that a build writes."""
+    """`outside` maps the absolute paths of files outside the project, which the models depend on, to their identities.
+    `written` are the paths that a build writes."""
 
     outside: dict[str, list[int] | None]
     written: tuple[str, ...]

@@ -58,7 +58,7 @@ def is_relevant(paths: Iterable[str], ignored: Sequence[str]) -> bool:
 
 
 def main(arguments: str) -> None:
-    """Write a byte at the start, and one after each change, until standard input ends."""
+    """Write a byte at the start, and one after each group of changes, until this process is killed."""
     from watchfiles import Change, watch
 
     from trtbuild.driver.workers.worker import end_with_parent

@@ -6,7 +6,8 @@ Rules
    runs in a copy of the watcher, and each trace in a copy of a server or of such a process.
 2. While it waits, it holds no lock of a store, and it has no store open.
 3. It waits with one `poll`, in one thread. A change during a build starts another build after it.
-4. A client is answered only if it has the same program and variables, because torch may have read them (`environments`).
+4. A client is served only if its program and its variables are those of the watcher, because torch may have read the
+   variables (`environments`).
 5. Before each build and every few seconds it checks whether it may continue (`conditions`).
 """
 
@@ -66,7 +67,9 @@ class Watcher:
         self._is_changed = True
 
     def watch(self) -> None:
-        """Watch until Ctrl-C. Raises EnvironmentFault when the watcher has to end."""
+        """Watch until Ctrl-C. Raises EnvironmentFault when the watcher has to end.
+
+        Raises UsageError if another watcher watches the project."""
         if importlib.util.find_spec("watchfiles") is None:
             raise EnvironmentFault(
                 "trtbuild watch needs the library watchfiles, which is not installed",
@@ -80,7 +83,7 @@ class Watcher:
             stack.callback(servers.close)
             lend(servers)
             self._servers = servers
-            _, report = copies.start(self._report).finish()  # in a copy: the watcher opens no store
+            _, report = copies.start(self._write_report).finish()  # in a copy: the watcher opens no store
             self._learn(report)
             self._notifier = Notifier([self._project], [Path(path) for path in self._dependencies.written])
             stack.callback(lambda: self._notifier.close())
@@ -122,6 +125,7 @@ class Watcher:
             self._is_changed = True
 
     def _refuse_to_continue(self) -> None:
+        """Raise EnvironmentFault if the watcher has to end."""
         reason = self._conditions.why_to_end()
         if reason is None and not self._servers.is_alive:
             reason = "the process that has loaded torch was killed"
@@ -130,16 +134,16 @@ class Watcher:
 
     # -- builds
 
-    def _build(self, report: int) -> int:
+    def _build(self, report_descriptor: int) -> int:
         """Build in a copy of this process, and report the dependencies."""
         self._leave_sockets()
         code = self._run(self._arguments)
-        self._report(report)
+        self._write_report(report_descriptor)
         return code
 
-    def _report(self, report: int) -> int:
-        """Write the dependencies of the models to the file `report`."""
-        with open(report, "w") as file:
+    def _write_report(self, report_descriptor: int) -> int:
+        """Write the dependencies of the models to a file."""
+        with open(report_descriptor, "w") as file:
             json.dump(asdict(dependencies(self._request)), file)
         return 0
 
@@ -210,8 +214,8 @@ class Watcher:
             directory, mask, arguments, environment, reason = "/", 0, [], {}, "the request is invalid"
         if reason is None and len(streams) == 3:
 
-            def build(report: int) -> int:
-                os.close(report)
+            def build(report_descriptor: int) -> int:
+                os.close(report_descriptor)  # the build of a client reports nothing
                 self._leave_sockets()
                 client.close()
                 requests.take_over(streams, directory, mask)

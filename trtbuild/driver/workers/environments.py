@@ -12,8 +12,8 @@ from trtbuild.stages.trace.user_code.observe import HIDDEN
 #: Variables that an engine worker inherits. They are in no key: they contain paths of libraries, or choose GPUs.
 INHERITED = ("LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 
-#: Variables that may differ between a fork server and its workers. No library reads them while it is loaded: they belong to
-#: the shell's session, or to trtbuild (``TRTBUILD_…``).
+#: Variables that may differ between a fork server and its workers, as may those that begin with `FREE_PREFIX`. No library
+#: reads them while it is loaded: they belong to the shell's session, to make, to pytest or to trtbuild.
 FREE_VARIABLES = frozenset(
     (
         *("_", "PWD", "OLDPWD", "SHLVL", "COLUMNS", "LINES", "WINDOWID", "DISPLAY", "COLORTERM", "STY", "TMUX"),
@@ -26,7 +26,7 @@ FREE_PREFIX = "TRTBUILD_"
 
 
 def worker_environment(kind: WorkerKind, gpu: int | None = None) -> dict[str, str]:
-    """Return the environment of a worker. `gpu` is the only GPU that the worker sees, as this process numbers them."""
+    """Return the environment of a worker. `gpu` is this process's number of the only GPU that an engine worker sees."""
     if kind == "engine":
         environment = {**ENGINE_ENVIRONMENT, **{name: os.environ[name] for name in INHERITED if name in os.environ}}
         if gpu is not None:
@@ -52,9 +52,11 @@ def visible_gpu(gpu: int, environ: Mapping[str, str]) -> str:
     return entries[gpu] if gpu < len(entries) and entries[gpu] else str(gpu)
 
 
-def differing_variable(ours: Mapping[str, str], theirs: Mapping[str, str], *free: str) -> str | None:
-    """Return the first variable, by name, that differs and is not free; None if there is no such variable."""
-    for name in sorted((ours.keys() | theirs.keys()) - FREE_VARIABLES.union(free)):
-        if not name.startswith(FREE_PREFIX) and ours.get(name) != theirs.get(name):
+def differing_variable(environment: Mapping[str, str], other: Mapping[str, str], *free: str) -> str | None:
+    """Return the first variable, by name, that differs between two environments; None if all are equal.
+
+    `FREE_VARIABLES`, variables that begin with `FREE_PREFIX`, and those called `free` are not compared."""
+    for name in sorted((environment.keys() | other.keys()) - FREE_VARIABLES.union(free)):
+        if not name.startswith(FREE_PREFIX) and environment.get(name) != other.get(name):
             return name
     return None

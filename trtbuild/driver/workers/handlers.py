@@ -106,6 +106,7 @@ def trace(job: TraceJob, context: Context) -> Result:
         refuse_small_cache_disk(store.root, subject, size, lambda: store.missing_bytes(views))
 
     def store_outputs(traced: TraceResult) -> dict[str, Output]:
+        """Put the results of a trace into the store. Return the outputs of the step."""
         outputs = {
             "program": store.put_bytes(traced.program),
             "graph": store.put_bytes(traced.graph.encode()),
@@ -126,6 +127,7 @@ def trace(job: TraceJob, context: Context) -> Result:
         return outputs
 
     def announce(traced: TraceResult) -> None:
+        """Store and announce the results, before the trace checks them."""
         announced.update(store_outputs(traced))
         context.announce(announced)
         torch.set_num_threads(_check_threads())
@@ -211,12 +213,14 @@ def compare_lowered(
     for point in comparison.points:
         sizes = opened.point_with_results(points_of(traced, [point.numbers])[0])
         results = opened.result_types(sizes)
-        # the trace has shown that the model accepts such values; results that are integers may be indices, so they are 0
+        # random integers are below these ends. Inputs are 0 or 1: the trace has shown that the model accepts these values.
+        # Results are 0, because they may be indices.
+        integer_ends = [2] * len(comparison.inputs) + [1] * len(results)
         inputs = random_inputs(
             [*comparison.inputs, *((name, dtype) for name, dtype, _ in results)],
             [*point.shapes, *(shape for _, _, shape in results)],
             Point(0, point.name, point.numbers, 0),
-            [2] * len(comparison.inputs) + [1] * len(results),
+            integer_ends,
             comparison.ranges,
         )
         compared = ComparisonPoint(point.name, sizes, inputs)
@@ -224,7 +228,7 @@ def compare_lowered(
 
 
 def explain(job: LowerJob, context: Context) -> Result:
-    """Say in which type each operator of a traced program is computed, if it is lowered by `job`."""
+    """Find the type in which each operator of a traced program is computed, if `job` lowers the program."""
     from trtbuild.stages.lower import explaining
     from trtbuild.stages.program import consistency
     from trtbuild.stages.program.custom_calls import open_calls
@@ -306,8 +310,10 @@ def export_pt2(job: PT2Job, context: Context) -> Result:
 
 
 def export_pt2_with_operators(job: PT2Job, context: Context) -> Result:
-    """Write the ``.pt2`` files of a package that calls operators from outside PyTorch. torch.export traces the programs
-    again, and needs the fake implementations for it. So this imports user code, as a trace does."""
+    """Write the ``.pt2`` files of a package that calls operators from outside PyTorch.
+
+    torch.export traces the programs again, which needs the operators' fake implementations. So this function imports user
+    code, as a trace does."""
     from trtbuild.core.packages.package_reading import read_index
     from trtbuild.stages.verify.custom_operators import registered
 

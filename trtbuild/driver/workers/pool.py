@@ -4,12 +4,12 @@ Rules
 1. One model's code must not affect the next model. So a trace worker does each job in a forked child. Where it cannot fork,
    it does only one job. An ``original`` worker also serves one module only. A comparison worker loads the engines of one
    package only. An engine worker that loads a library of plugins compiles one engine only, because a library cannot be
-   unloaded. Other workers are reused. The first torch worker is started together with the first trace. The workers that
-   need torch are forked from one process, which loads torch once for all of them (`forking`).
+   unloaded. Other workers are reused. The first torch worker is started together with the first trace. Trace and torch
+   workers are forked from one process, which loads torch once for all of them (`forking`).
 2. Environment:
    * A trace worker inherits the user's environment, but it sees no GPU, and its hash seed is fixed.
    * A torch worker gets the same environment, but sees the GPUs, because TensorRT's parser runs in it and needs a GPU.
-   * A comparison worker gets it, too, and sees the GPUs, on which it runs engines.
+   * A comparison worker gets the same environment, too, and sees the GPUs, on which it runs engines.
    * An ``original`` worker sees the GPUs, too, but gets no fixed hash seed.
    * An engine worker gets only `ENGINE_ENVIRONMENT`, which is in the engine's key, and `INHERITED`, which is in no key.
      The code that loads TensorRT compares the loaded library with the planned one (`trtbuild.toolchain.libraries.mapped`).
@@ -50,7 +50,7 @@ _IS_REUSED: Mapping[WorkerKind, bool] = {
 class WorkerPool:
     """Starts workers on demand, and keeps idle ones by kind and GPU. Thread-safe.
 
-    `source` lends the servers from which workers are forked. None: the pool has its own."""
+    `source` lends the servers from which workers are forked. None: `ServersOfBuild` lends them."""
 
     def __init__(self, store_root: Path, project: Path, source: ServerSource | None = None) -> None:
         self._source: ServerSource = source or ServersOfBuild()
@@ -130,7 +130,9 @@ class WorkerPool:
         return Worker(kind, self._store_root, self.project, gpu, servers, imports)
 
     def prepare(self, kind: WorkerKind) -> None:
-        """Start a worker of `kind` if none exists, so that it loads its libraries before it is needed. It sees all GPUs."""
+        """Start a worker of `kind` if none exists. The worker sees all GPUs, and loads its libraries before it is needed.
+
+        On a machine with one processor, this method does nothing."""
         with self._lock:
             exists = self._idle.get((kind, None, NO_IMPORTS)) or any(worker.kind == kind for worker in self._busy)
             if not self._closed and not exists and (os.cpu_count() or 1) > 1:

@@ -49,10 +49,10 @@ class Conversion:
 class Result:
     """The result of a task: its `outputs` in the store, by name.
 
-    `observations` are the dependencies that a trace observed, as pairs: the recipe part of the dependency, and the observed
-    value. `uncacheable` is the reason why a trace must not be reused. `conversions` maps keys to the conversions that a
-    partition step made. `statistics` come from an engine's compiler, and `report` from a verification. `computed` are the
-    types in which operators compute.
+    `observations` are the dependencies that user code had, as pairs: the recipe part of the dependency, and the observed
+    value. `uncacheable` is the reason why the result must not be reused. `conversions` maps keys to the conversions that a
+    partition step made. `statistics` come from an engine's compiler or a calibration, and `report` from a comparison.
+    `computed` are the types in which operators compute.
     """
 
     outputs: Mapping[str, Output] = field(default_factory=dict)

@@ -2,8 +2,9 @@
 
 Rules
 1. The latency of a call is the time that a caller measures: from the start of the call until the device has finished it.
-2. Timing begins after a warm-up of at least `warmup_s` seconds and `MIN_WARMUP_CALLS` calls, unless the first call is slow
-   (`SLOW_CALL_S`). The first call is reported separately, because it compiles kernels and captures graphs.
+2. Timing begins after a warm-up of at least `warmup_s` seconds and `MIN_WARMUP_CALLS` calls, the first call included. After
+   a slow first call (`SLOW_CALL_S`), there is no further warm-up. The first call is reported separately, because it
+   compiles kernels and captures graphs.
 3. Percentiles are measured values (nearest rank), not interpolations.
 4. All contenders are warmed up before any of them is timed. Then they are timed in turns, so that other load on the machine
    slows all of them alike. A contender that fails is dropped, and the others continue.
@@ -163,5 +164,7 @@ def latency(times_s: Sequence[float]) -> Latency:
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """Return the smallest value that is not below `percent` % of all values. `ordered` is sorted and not empty."""
+    """Return the smallest value for which at least `percent` % of all values are at most as large (nearest rank).
+
+    `ordered` is sorted and not empty."""
     return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)]

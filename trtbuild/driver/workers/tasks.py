@@ -2,9 +2,9 @@
 
 Rules
 1. A task is a step's stage, ``explain``, ``compare-engines``, ``verify`` or ``pt2``. The last two have a second task for
-   models that call operators from outside PyTorch: it imports their code. For each task, `TASKS` names the kind of worker,
-   the type of the job, and the functions for graphs that are lowered and for other graphs. The parent process reads the
-   kind of worker. The child process uses the type and the functions.
+   models that call operators from outside PyTorch, which imports the code of these operators. For each task, `TASKS` names
+   the kind of worker, the type of the job, and the functions for graphs that are lowered and for other graphs. The parent
+   process reads the kind of worker. The child process uses the type and the functions.
 2. Jobs and results are dataclasses in both processes, and JSON between them (`trtbuild.core.values.codec`).
 """
 
@@ -78,10 +78,10 @@ def call(
     gpu: int | None = None,
     on_announced: Callable[[Mapping[str, Output]], None] = lambda outputs: None,
 ) -> Reply:
-    """Do `task` in a worker of `pool`, which sees only the GPU `gpu` if it is not None. `on_announced` receives the outputs
-    that the task announces before it has checked them.
+    """Do `task` in a worker of `pool`. `on_announced` receives the outputs that the task announces before it checks them.
 
-    Raises the error that the worker reports, or WorkerDied.
+    `gpu` is the only GPU that the worker of an engine sees; None: no such limit. Raises the error that the worker reports,
+    or WorkerDied.
     """
     message = {"task": task, "job": encode(job)}
     loads_plugins = isinstance(job, EngineJob) and job.plugin_library is not None

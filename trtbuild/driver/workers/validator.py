@@ -78,6 +78,8 @@ class Validator:
         )
 
     def _convert(self, program: Any, text: str) -> tuple[bytes, list[tuple[str, int]]]:
+        """Return the ONNX model of a candidate, and (name, number of its operator call) for each node. Raises
+        ConversionRefused."""
         import hashlib
 
         from trtbuild.stages.convert.conversion import convert

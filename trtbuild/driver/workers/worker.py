@@ -103,21 +103,21 @@ def _do_in_fork(handler: Handler, job: Job, replies: TextIO) -> None:
     os._exit(code if code >= 0 else 1)
 
 
-def _run_child(handler: Handler, job: Job, replies: TextIO, reply_signal: int, parent: int) -> int:
+def _run_child(handler: Handler, job: Job, replies: TextIO, reply_pipe: int, parent: int) -> int:
     """Do a job in the forked child, and return its exit status.
 
-    After the reply, the child writes one byte to the pipe `reply_signal`, so that the parent knows of the reply.
+    After the reply, the child writes one byte to the pipe `reply_pipe`, so that the parent knows of the reply.
     """
     end_with_parent()
     if os.getppid() != parent:
         return 1
     # processes that user code forks must not write to the reply pipes, and must not keep them open
-    os.register_at_fork(after_in_child=_DescriptorsToClose((replies.fileno(), reply_signal)).close)
+    os.register_at_fork(after_in_child=_DescriptorsToClose((replies.fileno(), reply_pipe)).close)
     code = 0
     try:
         replies.write(json.dumps(_answer(handler, job)) + "\n")
         replies.flush()
-        os.write(reply_signal, b".")
+        os.write(reply_pipe, b".")
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except BaseException:
@@ -238,8 +238,8 @@ def _parent_has_ended(jobs: TextIO) -> bool:
 class _DescriptorsToClose:
     """Descriptors of this process that its forked children close.
 
-    A process closes each descriptor only once. If a child closed them and opened a file that got the same number, that file
-    would otherwise be closed in the child's own children.
+    A child closes each descriptor only once, and the children of that child do not close it again: by then, a new file may
+    have the same number.
     """
 
     def __init__(self, descriptors: Iterable[int]) -> None:
@@ -259,7 +259,7 @@ def _file_id(descriptor: int) -> tuple[int, int]:
 
 
 def end_with_parent() -> None:
-    """Make the kernel end this process when the thread that has started it ends."""
+    """On Linux, make the kernel end this process when the thread that has started it ends."""
     if sys.platform == "linux":
         pr_set_pdeathsig = 1  # <linux/prctl.h>
         ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)

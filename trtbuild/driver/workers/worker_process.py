@@ -42,10 +42,16 @@ _ROLES: Mapping[WorkerKind, str] = {
 _MEMORY_HINT = (
     "the system ends processes when memory runs out: run fewer steps at once (-j 1), or use a machine with more memory"
 )
+#: Signals that end a process after a fault in native code, and signals that another process sends to end it.
+_CRASH_SIGNALS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
+_END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_CRASH_HINT = "native code that the model calls crashed; try it without trtbuild"
+_END_HINT = "run the build again; if it ends again, try the model without trtbuild"
 #: The hint for a dead worker, by its kind and the signal that ended it. 0 stands for all other causes.
 _DEATH_HINTS: Mapping[tuple[WorkerKind, int], str] = {
     ("trace", signal.SIGKILL): _MEMORY_HINT,
-    ("trace", signal.SIGSEGV): "native code that the model calls crashed; try it without trtbuild",
+    **{("trace", number): _CRASH_HINT for number in _CRASH_SIGNALS},
+    **{("trace", number): _END_HINT for number in _END_SIGNALS},
     ("trace", 0): "the model's code called exit: return the module instead",
     ("torch", signal.SIGKILL): _MEMORY_HINT,
     ("torch", 0): "run the build again; if it dies again, please report it as a bug of trtbuild",
@@ -76,7 +82,7 @@ class WorkerDied(ToolchainError):
 
 
 class Worker:
-    """One child process. Not thread-safe: one job at a time. `gpu` is the only GPU that it sees; None: no such limit."""
+    """One child process. Not thread-safe: one job at a time. `gpu` is the only GPU that an engine worker sees."""
 
     def __init__(
         self,
@@ -115,7 +121,7 @@ class Worker:
             )
 
     def call(self, job: Mapping[str, Any], on_announced: OnAnnounced = lambda outputs: None) -> dict[str, Any]:
-        """Send a job and return the worker's reply. Calls `on_announced` if the worker announces outputs before it.
+        """Send a job and return the worker's reply. Calls `on_announced` with outputs that the worker announces before.
 
         Raises the error that the worker reports, WorkerDied, or UnfitLibraries if the worker has imported other libraries
         than the job needs."""
@@ -125,7 +131,7 @@ class Worker:
                 raise AssertionError("workers have pipes")
             self._process.stdin.write(json.dumps(job) + "\n")
             self._process.stdin.flush()
-        except (BrokenPipeError, OSError):
+        except OSError:
             raise self._death_error(start) from None
         reply = self._read_reply(start)
         while "announced" in reply:
@@ -220,12 +226,15 @@ class Worker:
 
 def error_from_json(fields: Mapping[str, Any], log: str) -> TrtbuildError:
     """Return the error that a worker reported, with its type. `fields` come from `worker.error_to_json`."""
-    kind = getattr(errors, str(fields.get("type")), None)
+    error_type = getattr(errors, str(fields.get("type")), None)
     text = str(fields["text"])
-    has_one_problem = kind not in (errors.ManifestErrors, errors.ConfigurationErrors)  # workers do not raise these
-    is_known = isinstance(kind, type) and issubclass(kind, TrtbuildError) and has_one_problem
-    if kind is not None and is_known and "trace" not in fields:  # an unexpected exception has a traceback
-        error: TrtbuildError = kind(text, hint=fields.get("hint"))
+    has_one_problem = error_type not in (
+        errors.ManifestErrors,
+        errors.ConfigurationErrors,
+    )  # workers do not raise these
+    is_known = isinstance(error_type, type) and issubclass(error_type, TrtbuildError) and has_one_problem
+    if error_type is not None and is_known and "trace" not in fields:  # an unexpected exception has a traceback
+        error: TrtbuildError = error_type(text, hint=fields.get("hint"))
         error.file, error.line = fields.get("file"), fields.get("line")  # not all constructors take a place
         if isinstance(error, errors.SourceError):
             error.code, error.field = str(fields.get("code", "source")), fields.get("field")

@@ -18,7 +18,7 @@ from trtbuild.driver.workers.kinds import FORKS, NO_IMPORTS, WorkerKind
 #: Whether this system can fork workers: it needs descriptors of processes (Linux 5.3).
 CAN_FORK_WORKERS = FORKS and hasattr(os, "pidfd_open")
 
-#: The kinds of workers that need torch and run no compiler.
+#: The kinds of workers that are forked from a process that has loaded torch.
 FORKED_KINDS: tuple[WorkerKind, ...] = ("trace", "torch")
 
 #: If the servers have not ended after this many seconds, they are killed. They do not end while they load torch.
@@ -48,29 +48,29 @@ class ForkServers:
         self._owner = os.getpid()
         self._environment = dict(environment)
         self._controls: dict[WorkerKind, socket.socket] = {}
-        theirs: list[socket.socket] = []
+        server_ends: list[socket.socket] = []
         for kind in FORKED_KINDS:
-            self._controls[kind], other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            theirs.append(other)
+            self._controls[kind], server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            server_ends.append(server_end)
         safe_path = ["-P"] if sys.version_info >= (3, 11) else []
         try:
             with tempfile.TemporaryFile(prefix="trtbuild-log-") as log:
                 self._process = subprocess.Popen(
-                    [sys.executable, *safe_path, str(_SERVER), *(str(other.fileno()) for other in theirs)],
+                    [sys.executable, *safe_path, str(_SERVER), *(str(end.fileno()) for end in server_ends)],
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=log,
                     env=dict(environment),
                     cwd=folder,
-                    pass_fds=[other.fileno() for other in theirs],
+                    pass_fds=[end.fileno() for end in server_ends],
                     start_new_session=True,
                 )
         except BaseException:
             self._close_controls()
             raise
         finally:
-            for other in theirs:
-                other.close()
+            for server_end in server_ends:
+                server_end.close()
 
     @property
     def pid(self) -> int:
@@ -98,12 +98,12 @@ class ForkServers:
     def connect(self, kind: WorkerKind, imports: bytes = NO_IMPORTS) -> socket.socket:
         """Return a connection to the server of `kind`, for a client. If the server has died, the client notices it.
 
-        `imports` is a `trtbuild.driver.workers.forking.preloading.PreloadRequest` for a trace worker.
+        `imports` are the bytes of a `trtbuild.driver.workers.forking.preloading.PreloadRequest` for a trace worker.
         """
-        ours, theirs = socket.socketpair()
-        with theirs, contextlib.suppress(OSError):
-            socket.send_fds(self._controls[kind], [imports], [theirs.fileno()], socket.MSG_DONTWAIT)
-        return ours
+        client_end, server_end = socket.socketpair()
+        with server_end, contextlib.suppress(OSError):
+            socket.send_fds(self._controls[kind], [imports], [server_end.fileno()], socket.MSG_DONTWAIT)
+        return client_end
 
     def close(self) -> None:
         """End the servers and all workers that were forked from them. Lent servers stay."""

@@ -94,7 +94,7 @@ class TraceServer(ForkServer):
         self._processes: dict[tuple[bytes, bytes], PreloadedProcess] = {}
         self._failed: set[tuple[bytes, bytes]] = set()
         self._retired: list[int] = []
-        #: Clients for which this process is going to fork a worker.
+        #: Clients that `handle` passes to `_start` next, with their imports.
         self._next: deque[tuple[bytes, WaitingClient]] = deque()
 
     def descriptors(self) -> list[int]:
@@ -117,7 +117,7 @@ class TraceServer(ForkServer):
     def end_all(self) -> None:
         super().end_all()
         for process in self._processes.values():
-            if not process.is_ready:  # it does not see the end of its owner during an import
+            if not process.is_ready:  # during an import, the process does not see the end of the server's owner
                 kill_group(process.pid)
         for pid in [*self._retired, *(process.pid for process in self._processes.values())]:
             os.waitpid(pid, 0)
@@ -138,24 +138,25 @@ class TraceServer(ForkServer):
             return self.fork_worker(waiting.client, waiting.streams, waiting.request)
         process = self._processes.pop(key, None)
         if process is None:
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            server_end, process_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             try:
                 pid = os.fork()
             except OSError:
-                ours.close()
-                theirs.close()
+                server_end.close()
+                process_end.close()
                 return self.fork_worker(waiting.client, waiting.streams, waiting.request)
             if pid == 0:
-                ours.close()
+                server_end.close()
                 waiting.close()
                 self.close_descriptors()
                 self.has_environment = True
-                return self._serve_as_process(theirs, *key)
-            theirs.close()
-            process = PreloadedProcess(pid, ours)
+                return self._serve_as_process(process_end, *key)
+            process_end.close()
+            process = PreloadedProcess(pid, server_end)
         self._processes[key] = process
         process.waiting.append(waiting)
-        with contextlib.suppress(OSError):  # it has ended, which `_read_answer` notices
+        with contextlib.suppress(OSError):  # the process has ended, which `_read_answer` notices
+            # descriptors need a message of at least one byte; the process ignores the byte
             socket.send_fds(process.channel, [b"c"], [waiting.client.fileno(), *waiting.streams])
         for old in list(self._processes)[:-MAX_PROCESSES]:
             if not self._processes[old].waiting:
@@ -163,7 +164,7 @@ class TraceServer(ForkServer):
         return None
 
     def _read_answer(self, key: tuple[bytes, bytes], process: PreloadedProcess) -> None:
-        """Read the answer of a process. If it has ended, or is out of date, its clients wait for another process."""
+        """Read the answer of a process. If it has ended, or is out of date, its clients start again."""
         try:
             answer = process.channel.recv(1)
         except OSError:
@@ -266,7 +267,7 @@ class PreloadedServer(ForkServer):
     def handle(self, ready: set[int]) -> Command | None:
         if self._arrivals not in ready or not self._is_open:
             return None
-        message, descriptors, _, _ = socket.recv_fds(self._channel, 1, 4)
+        message, descriptors, _, _ = socket.recv_fds(self._channel, 1, 4)  # the client's connection and three streams
         if not message:
             self._is_open = False
             return None

@@ -55,10 +55,11 @@ def receive_request(client: Any) -> tuple[list[int], bytes]:
     size = None
     while size is None or len(request) < size:
         try:
-            part, more, _, _ = client.recvmsg(1 << 16, _socket.CMSG_SPACE(3 * 4), _socket.MSG_CMSG_CLOEXEC)
+            # three descriptors of four bytes each; the message begins with its size, which has four bytes, too
+            part, ancillary, _, _ = client.recvmsg(1 << 16, _socket.CMSG_SPACE(3 * 4), _socket.MSG_CMSG_CLOEXEC)
         except OSError:
-            part, more = b"", []
-        for _, _, data in more:
+            part, ancillary = b"", []
+        for _, _, data in ancillary:
             streams += [int.from_bytes(data[start : start + 4], sys.byteorder) for start in range(0, len(data), 4)]
         if not part:
             return streams, b""
@@ -75,7 +76,7 @@ def close_all(descriptors: list[int]) -> None:
 
 
 def set_arguments(command: list[str]) -> None:
-    """Set the arguments of this process to those of a worker."""
+    """Set the arguments of this process to those of a worker: kind, store and project, which end `command`."""
     worker: Any = sys.modules["__main__"]
     sys.argv[:] = [worker.__file__, *command[-3:]]
     sys.orig_argv[:] = command

@@ -138,7 +138,7 @@ class ForkServer:
 
 
 def kill_group(pid: int) -> None:
-    """Kill a forked process and all processes of its session."""
-    for kill in (os.killpg, os.kill):  # before `setsid`, a worker has no process group
+    """Kill a forked process and all processes of its process group."""
+    for kill in (os.killpg, os.kill):  # before `setsid`, a worker is in the server's group
         with contextlib.suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)

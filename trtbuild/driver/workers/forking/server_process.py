@@ -7,7 +7,8 @@ Rules
 1. A forked worker behaves like a new one:
    * From its client it gets the streams, the variables, the directory, the umask and the arguments.
    * Resource limits, priority, groups, processors and namespaces are those of the server. In a build, server and client
-     have the same parent. A watcher compares them (`trtbuild.driver.watching.endpoint.program`).
+     have the same parent. A watcher compares all of them except the priority
+     (`trtbuild.driver.watching.endpoint.program`).
    * Python and torch read variables while they start: the seed of hashes, the locale, ``OMP_NUM_THREADS``,
      ``LD_LIBRARY_PATH``. So the variables of server and client must be equal (`ForkServers.suit`).
    * It has the modules that `handlers.prepare` loads, with their warning filters and exit functions. A new worker loads
@@ -18,16 +19,17 @@ Rules
    * The only threads that the server may have are those of libraries that handle a fork, such as OpenBLAS. A trace worker
      that was not forked has them, too, when it forks for a job.
 2. The server runs no user code, and only its main thread runs Python. The first copy of the server loads the modules of
-   torch workers and forks these. So a trace worker never has modules that only torch workers need: a trace would record
-   them as dependencies.
-3. Each worker is a new session. When its client ends, the worker and all processes that it started are killed. When the
-   worker ends, the processes that it started are killed, and the client receives the exit status.
+   torch workers, and forks the torch workers. So a trace worker never has modules that only torch workers need: a trace
+   would record them as dependencies.
+3. Each worker is a new session. When its client ends, the worker and the processes in its process group are killed. When
+   the worker ends, these processes are killed, too, and the client receives the exit status.
 4. A worker does not have the server's descriptors.
 5. When standard input ends, the server and its workers end. The owner of the server has the other end of the pipe, which
    the kernel closes, too, if the owner is killed. The end of the thread that started the server does not end it.
 6. The server never forks a process that may use a GPU after CUDA's driver was loaded in the server, because the driver does
    not work after a fork. The client then starts a new worker.
-7. This file imports only modules that a worker loads before torch, because a trace records the modules loaded before it.
+7. This file imports only modules that a worker loads before torch, because a trace records the modules that were loaded
+   before torch.
 """
 
 from __future__ import annotations
@@ -85,7 +87,7 @@ def main(trace: int, torch: int) -> int:
     """
     from trtbuild.driver.workers import worker
 
-    worker.__name__ = "__main__"  # the main module of a worker process is the module of workers
+    worker.__name__ = "__main__"  # the main module of a worker process is the module `worker`
     this_module = sys.modules["__main__"]  # keeps the module alive
     sys.modules["__main__"] = sys.modules.pop("trtbuild.driver.workers.worker")
     from trtbuild.driver.workers import handlers

@@ -105,7 +105,11 @@ class UncheckedEngine:
 
 @dataclass(frozen=True, kw_only=True)
 class Rebuilt:
-    """The result of building engines again. The same `seed` chooses the same sample."""
+    """The result of building engines again. The same `seed` chooses the same sample.
+
+    `engines`: the number of engines that can be checked here. `sampled`: the number of those that were chosen. `same`: the
+    number of those that have the same bytes again.
+    """
 
     seed: int
     engines: int
@@ -269,7 +273,7 @@ class CacheImport:
 
 @dataclass(frozen=True, kw_only=True)
 class LockedSummary:
-    """The locked keys and digests of a model."""
+    """The numbers of the locked steps and engines of a model, and its targets."""
 
     model: str
     steps: int

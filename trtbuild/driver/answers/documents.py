@@ -1,5 +1,4 @@
-"""The documents that most commands print with ``--json``: ``plan``, ``build``, ``verify``, ``why``, ``graph``, ``status``,
-``affected`` and ``init``.
+"""The ``--json`` documents of ``plan``, ``build``, ``verify``, ``why``, ``graph``, ``status``, ``affected`` and ``init``.
 
 The members of a JSON document have the names of the dataclass's fields. An `optional` member is left out if it does not
 apply.

@@ -47,8 +47,9 @@ class CacheHistory:
 
 @dataclass(frozen=True, kw_only=True)
 class CacheStats:
-    """The numbers and sizes of the entries of a cache. `records`: the number of records by stage. `history`: the last
-    builds of the project, left out if no build is noted."""
+    """The numbers and sizes of the entries of a cache. `records`: the number of records by stage. `logical_bytes`
+    counts a blob once for each record that names it. `stored_bytes` is the size of the files, and `allocated_bytes` their
+    space on the disk. `history`: the last builds of the project, left out if no build is noted."""
 
     schema: Literal["trtbuild.cache-stats/1"] = "trtbuild.cache-stats/1"
     cache: str

@@ -4,7 +4,7 @@ Rules
 1. A model is affected if a changed file is its manifest, the lock file, its weights, its source file, its library of
    plugins, or a dependency of its calibration or trace. If one manifest changes, all models are affected.
 2. The dependencies come from the chain of links, which the plan follows with the current files. If the trace would run, the
-   chain has ended early. Then the model is affected, and the text says why: the model was never traced in this state.
+   chain has ended early. Then the model counts as affected, and the text contains the reason of the step.
 3. In doubt, a model counts as affected: an unnecessary build has only hits, but a missing build may stay undetected.
 4. git reports no changes of files that it does not track. The document lists the dependencies in the project that git does
    not track.
@@ -26,7 +26,10 @@ from trtbuild.driver.project.workspace import Workspace
 
 
 def affected(workspace: Workspace, revision: str) -> Affected:
-    """Whether the changes since `revision` affect each requested model, and why. Raises UsageError and EnvironmentFault."""
+    """Whether the changes since `revision` affect each requested model, and why.
+
+    Raises UsageError for an unknown revision, and EnvironmentFault if git cannot be used.
+    """
     changes = changes_since(workspace.project, revision)
     plans = workspace.plans()
     models = [_affected_model(workspace, plan, changes) for plan in plans.values()]

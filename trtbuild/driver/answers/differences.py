@@ -145,8 +145,8 @@ def _field_differences(area: str, name: str, was: Any, now: Any) -> Iterator[Dif
 
 
 def _trace_differences(was: Subject, now: Subject) -> Iterator[Difference]:
-    """The differences between two traces and their calibrations: sources, files, fields of ``quantize:``, and the versions
-    of torch and related packages.
+    """The differences between two traces and their calibrations: sources, files, environment variables, fields of
+    ``quantize:``, and the versions of torch and related packages.
 
     An observation that only one side contains is left out. If the step of the other side has to run again, it may make the
     same observation then.
@@ -213,24 +213,26 @@ def _weight_differences(was: Subject, now: Subject) -> Iterator[Difference]:
     if not (was.weights and now.weights):
         return
     same_partitions = was.partitions is not None and was.partitions == now.partitions
-    names_by_slot = [was.weight_names, now.weight_names]
-    if same_partitions:
-        names_by_slot = [{**now.weight_names, **was.weight_names}, {**was.weight_names, **now.weight_names}]
-    weights_by_name = []
-    for names, subject in zip(names_by_slot, (was, now), strict=True):
+    names_of_sides = [was.weight_names, now.weight_names]
+    if same_partitions:  # a side uses the names of the other side if it lacks them (rule 3 of `subjects`)
+        names_of_sides = [{**now.weight_names, **was.weight_names}, {**was.weight_names, **now.weight_names}]
+    weights_of_sides = []
+    for names, subject in zip(names_of_sides, (was, now), strict=True):
         weights_with_name = {names[slot]: weight for slot, weight in subject.weights.items() if slot in names}
         weights_without_name = {
             f"slot {slot}": weight for slot, weight in subject.weights.items() if slot not in names and same_partitions
         }
-        weights_by_name.append({**weights_with_name, **weights_without_name})
+        weights_of_sides.append({**weights_with_name, **weights_without_name})
+    # If a weight or its name is not known, a weight that only one side lists may be on the other side, too.
     have_all_names = all(
-        len(table) == len(subject.weights) for table, subject in zip(weights_by_name, (was, now), strict=True)
+        len(weights) == len(subject.weights) for weights, subject in zip(weights_of_sides, (was, now), strict=True)
     )
     if have_all_names and not same_partitions and _are_all_weights_known(was) and _are_all_weights_known(now):
-        yield from _one_sided_entries("weights", *weights_by_name)
-    for name, weight in weights_by_name[0].items():
-        if name in weights_by_name[1]:
-            other_weight = weights_by_name[1][name]
+        yield from _one_sided_entries("weights", *weights_of_sides)
+    old_weights, new_weights = weights_of_sides
+    for name, weight in old_weights.items():
+        if name in new_weights:
+            other_weight = new_weights[name]
             yield from _field_differences("weights", name, _weight_to_json(weight), _weight_to_json(other_weight))
 
 
@@ -257,19 +259,17 @@ def _engine_differences(was: Subject, now: Subject) -> Iterator[Difference]:
     not known, the digests of the plans are compared.
     """
     by_key = was.engines is not None and now.engines is not None
-    digests_by_side: Sequence[Mapping[str, str] | None] = (
-        (was.engines, now.engines) if by_key else (was.plans, now.plans)
-    )
-    if digests_by_side[0] is None or digests_by_side[1] is None:
+    old_digests, new_digests = (was.engines, now.engines) if by_key else (was.plans, now.plans)
+    if old_digests is None or new_digests is None:
         return
-    yield from _one_sided_entries("engines", digests_by_side[0], digests_by_side[1])
-    for name, before in digests_by_side[0].items():
-        after = digests_by_side[1].get(name)
+    yield from _one_sided_entries("engines", old_digests, new_digests)
+    for name, before in old_digests.items():
+        after = new_digests.get(name)
         if after is None or before == after:
             continue
-        recipes = [side.recipes.get(f"engine/{name}") for side in (was, now)]
+        old_recipe, new_recipe = was.recipes.get(f"engine/{name}"), now.recipes.get(f"engine/{name}")
         parts = None
-        if by_key and recipes[0] is not None and recipes[1] is not None:
-            parts = changes(recipes[0], recipes[1])
+        if by_key and old_recipe is not None and new_recipe is not None:
+            parts = changes(old_recipe, new_recipe)
         difference = _value_difference("engines", name, before, after)
         yield EngineDifference(**vars(difference), what="key" if by_key else "plan", parts=parts)

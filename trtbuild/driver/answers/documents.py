@@ -1,4 +1,4 @@
-"""The documents that ``plan``, ``build``, ``why``, ``graph``, ``status``, ``affected`` and ``init`` print with ``--json``.
+"""The ``--json`` documents of ``plan``, ``build``, ``verify``, ``why``, ``graph``, ``status``, ``affected`` and ``init``.
 
 The members of a JSON document have the names of the dataclass's fields. An `optional` member is left out if it does not
 apply.
@@ -154,7 +154,10 @@ class Build:
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """The document of a command that ended with an error. It has all errors and no steps. `schema` is the command's."""
+    """The document of a command that ended with an error. It has all errors and no steps.
+
+    `schema` is the schema of the command's usual document.
+    """
 
     schema: str
     ok: bool

@@ -36,31 +36,32 @@ _SAME_PART = {"calibrate": "source", "trace": "source", "engine": "target", "pac
 
 def nearest_records(store: LocalStore, steps: Sequence[Step]) -> Mapping[str, NearestRecord]:
     """The nearest record of each of these steps that was never built here, by step id."""
-    wanted = {step.id: step.recipe for step in steps if step.reason.code == "new" and step.recipe is not None}
-    if not wanted:
+    recipes = {step.id: step.recipe for step in steps if step.reason.code == "new" and step.recipe is not None}
+    if not recipes:
         return {}
-    #: Step id → the number of equal parts of the nearest record so far, and this record.
-    best: dict[str, tuple[int, Record]] = {}
+    nearest: dict[str, Record] = {}
+    #: Step id → the largest number of equal parts so far. A record counts only if it has more (rules 1 and 2).
+    most_equal_parts = {step_id: len(recipe.parts) // 2 for step_id, recipe in recipes.items()}
     with contextlib.suppress(StoreUnavailable):  # rule 4
-        for record in newest_records(store, {recipe.stage for recipe in wanted.values()}, MOST_ENTRIES):
-            for step, recipe in wanted.items():
+        for record in newest_records(store, {recipe.stage for recipe in recipes.values()}, MOST_ENTRIES):
+            for step_id, recipe in recipes.items():
                 count = _count_equal_parts(record.recipe, recipe)
-                if count > best.get(step, (len(recipe.parts) // 2, record))[0]:
-                    best[step] = (count, record)
-    return {step: _describe(record, wanted[step]) for step, (_, record) in best.items()}
+                if count > most_equal_parts[step_id]:
+                    nearest[step_id], most_equal_parts[step_id] = record, count
+    return {step_id: _describe(record, recipes[step_id]) for step_id, record in nearest.items()}
 
 
-def _count_equal_parts(found: Recipe, wanted: Recipe) -> int:
-    """The number of equal parts; 0 for a record that does not count (rule 1)."""
-    if found.stage != wanted.stage:
+def _count_equal_parts(cached: Recipe, planned: Recipe) -> int:
+    """The number of equal parts; 0 if the stage or the part that must be equal differs (rule 1)."""
+    if cached.stage != planned.stage:
         return 0
-    parts = {name: encode(value) for name, value in found.parts}
-    equal = {name for name, value in wanted.parts if parts.get(name) == encode(value)}
-    required = _SAME_PART.get(wanted.stage)
+    parts = {name: encode(value) for name, value in cached.parts}
+    equal = {name for name, value in planned.parts if parts.get(name) == encode(value)}
+    required = _SAME_PART.get(planned.stage)
     return len(equal) if required is None or required in equal else 0
 
 
-def _describe(record: Record, wanted: Recipe) -> NearestRecord:
+def _describe(record: Record, planned: Recipe) -> NearestRecord:
     builder, finished = (record.provenance.get(name) for name in ("builder", "finished"))
     return NearestRecord(
         key=record.recipe.key,
@@ -68,7 +69,7 @@ def _describe(record: Record, wanted: Recipe) -> NearestRecord:
         finished=_visible(finished) if isinstance(finished, str) else None,
         changed=[
             replace(change, part=_visible(change.part), was=_visible(change.was))
-            for change in explained_changes(record.recipe, wanted)
+            for change in explained_changes(record.recipe, planned)
         ],
     )
 

@@ -95,7 +95,8 @@ def installed_toolchain() -> Toolchain:
 def create(project: Path, source: str | None, toolchain: Toolchain) -> NewProject:
     """Write the files of a new project. `source` is the user's model; None means the example model.
 
-    Raises UsageError, before any file is written, if a manifest exists or `source` is invalid.
+    Raises UsageError if a file cannot be written. Raises it before any file is written if `source` is invalid, or if a
+    manifest or the file of the example model exists.
     """
     module, model = _parse_source(source) if source else ("models.example", "example")
     _refuse_existing(project, example=source is None)
@@ -145,6 +146,7 @@ def manifest_text(source: str, model: str, toolchain: Toolchain, *, example: boo
             "    x: {min: [1, 8], opt: [8, 8], max: [32, 8]}",
         ]
     kwargs = ", kwargs: {channels: 16}" if example else ""
+    precision_mark = "" if 75 in proposed_sms else "# "  # SM 75 needs float16 (`ARCHITECTURES`)
     lines += [
         "",
         "models:",
@@ -158,7 +160,7 @@ def manifest_text(source: str, model: str, toolchain: Toolchain, *, example: boo
         f"    inputs: {{{'image' if example else 'x'}: {{dtype: float32}}}}",
         f"    profiles: [{'photo' if example else 'default'}]",
         f"    targets: [{', '.join(names)}]",
-        f"    {'' if 75 in proposed_sms else '# '}precision: float16          # float32 (default), float16 or bfloat16",
+        f"    {precision_mark}precision: float16          # float32 (default), float16 or bfloat16",
         f"    # weights: weights/{model}.safetensors    # replaced without another trace",
         f"    # outputs: {{package: dist/{model}}}    # this is the default",
     ]
@@ -179,7 +181,7 @@ def _target_lines(toolchain: Toolchain) -> list[str]:
         name, gpus = ARCHITECTURES.get(sm, (f"sm{sm}", ""))
         entry = f"{name}: {{sm: {sm}}}"
         mark = "  " if sm in toolchain.proposed_sms else "  # "
-        lines.append(f"{mark}{entry:24}# {gpus}".rstrip("# "))
+        lines.append(f"{mark}{entry:24}# {gpus}".rstrip("# "))  # without names of GPUs, the line has no comment
     return lines
 
 
@@ -200,7 +202,10 @@ def _parse_source(source: str) -> tuple[str, str]:
 
 
 def _refuse_existing(project: Path, *, example: bool) -> None:
-    """Raise UsageError if the project has a manifest or, with `example`, the file of the example model."""
+    """Raise UsageError if `project` is not a directory or has a manifest.
+
+    With `example`, raise UsageError also if the file of the example model exists.
+    """
     if not project.is_dir():
         raise UsageError(f"{project} is not a directory", hint="-C names the project's directory")
     existing = [MANIFEST_NAME] if (project / MANIFEST_NAME).exists() or (project / MANIFEST_NAME).is_symlink() else []

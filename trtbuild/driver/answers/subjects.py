@@ -41,13 +41,13 @@ JsonObject = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Subject:
-    """One side of a comparison. A field that is not known is None."""
+    """One side of a comparison. A field that is not known is None, or an empty mapping."""
 
     #: The package's directory or the model's name, as the user has typed it.
     title: str
     kind: Literal["package", "model"]
     model: str
-    #: The source of the other fields: ``recipes`` (of the engines), only the ``index``, or the ``manifest``.
+    #: The source of the other fields: ``recipes`` (of package and engines), only the ``index``, or the ``manifest``.
     known_from: Literal["recipes", "index", "manifest"]
     inputs: Mapping[str, JsonObject]
     dims: Mapping[str, JsonObject]
@@ -74,12 +74,13 @@ class Subject:
 
 
 def find_subject(request: Request, title: str) -> Subject:
-    """The package in the directory `title`, or the model with this name. Raises UsageError if neither can be read."""
+    """The package in the directory `title`, or the model with this name. Raises UsageError if there is
+    neither, or if the package cannot be read."""
     folder = directory_of(request.project, title)
     if folder is not None:
         try:
             package = open_package(folder)
-        except PackageError as error:  # it exits with 1, which means for `diff` that the sides differ
+        except PackageError as error:  # its exit status 1 means for `diff` that the sides differ
             raise UsageError(error.text, hint=error.hint) from error
         return package_subject(request.project.absolute(), package, title)
     models = Workspace(replace(request, models=(), targets=())).models

@@ -68,9 +68,9 @@ def build(workspace: Workspace, watcher: Watcher, servers: ServerSource | None =
     """Bring every requested output up to date. `servers` lends the processes from which workers are forked; None: the build
     starts its own.
 
-    The result contains the errors of steps. Raises UsageError, before any step runs, if a step cannot run on this machine.
-    Raises FrozenError if ``--frozen`` is set, and a step would have to run or an output cannot be read from the caches.
-    Raises Interrupted if the user stops the build.
+    The result contains the errors of steps. Raises UsageError, before any step runs, if a step can run neither here nor on
+    a worker of the scheduler. Raises FrozenError if ``--frozen`` is set, and a step would have to run or an output cannot
+    be read from the caches. Raises Interrupted if the user stops the build.
     """
     request, start_s = workspace.request, time.monotonic()
     stages = stages_until(request.until)
@@ -201,7 +201,7 @@ def _execute_steps(
         if farm is not None:
             farm.cancel()
 
-    # The command line turns the collector off (cli/main.py). A build runs for a long time and creates many plans.
+    # The command line turns the garbage collector off (cli/main.py). A build runs for a long time and creates many plans.
     gc.freeze()
     gc.enable()
     watcher.build_started(jobs, estimates.last_duration_s)
@@ -244,7 +244,7 @@ def _run_and_keep_log(
 
 
 def _run_with_typed_errors(step: Step, start: Callable[[], StepRun], *, is_local: bool) -> StepRun:
-    """Call `start`. Each of its errors becomes a TrtbuildError. A step on this machine needs enough memory."""
+    """Call `start`. Each error becomes a TrtbuildError. A step for which this machine has too little memory is refused."""
     size_bytes = weights_bytes(step) if is_local else 0
     try:
         refuse_small_memory(

@@ -60,7 +60,7 @@ def uncalibrated_layers(plans: Iterable[ModelPlan]) -> list[str]:
 
 
 def quantizers_in_pytorch(plans: Iterable[ModelPlan]) -> list[str]:
-    """A warning for each model with quantizers that stay in PyTorch, with the first reason."""
+    """A warning for each model with quantizers that stay in PyTorch, with one reason: a primary reason if there is one."""
     warnings = []
     for plan in plans:
         partitions = plan.contents.partitions_by_target if plan.contents is not None else {}
@@ -106,7 +106,10 @@ def _fallback_warnings(plan: ModelPlan) -> Iterator[str]:
 
 
 def _all_fall_back(engines: list[Step], fallback: Fallback) -> bool:
-    """Whether all engines with quantizers have the fallback. False if the fallbacks of one engine are not known."""
+    """Whether all engines with quantizers have the fallback.
+
+    False if no engine has quantizers, or if the fallbacks of one engine are not known.
+    """
     found = [_fallbacks(step.record) for step in engines]
     return any(found) and all(fallbacks is not None and (not fallbacks or fallback in fallbacks) for fallbacks in found)
 

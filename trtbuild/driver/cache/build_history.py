@@ -3,7 +3,7 @@
 The file ``.trtbuild/build_history.jsonl`` has one line for each build. It may be deleted, and affects no result.
 
 Rules
-1. A line is appended in one write under a lock, so simultaneous builds do not mix their lines.
+1. A line is appended under a lock, so simultaneous builds do not mix their lines.
 2. The file has at most `MOST_BUILDS` + `SLACK` lines. The oldest lines are removed under the same lock.
 3. A build that only prints the output of a snapshot (a null build) looks up no step, so it has no line.
 4. An error of the disk is ignored: a state directory that is not writable must not fail a build.

@@ -47,8 +47,9 @@ class CacheHistory:
 
 @dataclass(frozen=True, kw_only=True)
 class CacheStats:
-    """The numbers and sizes of the entries of a cache. `records`: the number of records by stage. `history`: the last
-    builds of the project, left out if no build is noted."""
+    """The numbers and sizes of the entries of a cache. `records`: the number of records by stage. `logical_bytes`
+    counts a blob once for each record that names it. `stored_bytes` is the size of the files, and `allocated_bytes` their
+    space on the disk. `history`: the last builds of the project, left out if no build is noted."""
 
     schema: Literal["trtbuild.cache-stats/1"] = "trtbuild.cache-stats/1"
     cache: str
@@ -105,7 +106,11 @@ class UncheckedEngine:
 
 @dataclass(frozen=True, kw_only=True)
 class Rebuilt:
-    """The result of building engines again. The same `seed` chooses the same sample."""
+    """The result of building engines again. The same `seed` chooses the same sample.
+
+    `engines`: the number of engines that can be checked here. `sampled`: the number of those that were chosen. `same`: the
+    number of those that have the same bytes again.
+    """
 
     seed: int
     engines: int
@@ -269,7 +274,7 @@ class CacheImport:
 
 @dataclass(frozen=True, kw_only=True)
 class LockedSummary:
-    """The locked keys and digests of a model."""
+    """The numbers of the locked steps and engines of a model, and its targets."""
 
     model: str
     steps: int

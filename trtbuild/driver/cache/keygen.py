@@ -15,8 +15,8 @@ from trtbuild.store.trust.signing import Signer
 def create_key(name: str, out: str | None, environ: Mapping[str, str]) -> NewKey:
     """Create a key. In the result, `file` contains the private key, and `public` is the key that others trust.
 
-    An existing file is not replaced. Raises UsageError if the file exists or cannot be written, and ConfigurationError if
-    `name` is not a valid name.
+    An existing file is not replaced. Raises UsageError if the file exists or cannot be written, ConfigurationError if
+    `name` is not a valid name, and EnvironmentFault if `out` is None and there is no home directory.
     """
     signer = Signer.new(name)
     path = _default_path(name, environ) if out is None else Path(os.path.abspath(os.path.expanduser(out)))  # noqa: PTH100, PTH111

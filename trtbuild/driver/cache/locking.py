@@ -83,7 +83,8 @@ def lock(request: Request, *, check: bool) -> Locked:
 def _next_commands(request: Request, missing: bool, stale: bool) -> list[str]:
     """The next commands, if a step is missing or the lock is out of date."""
     flag = " --upgrade" if request.upgrade else ""
-    return [f"trtbuild build{flag}"] * missing + [f"trtbuild lock{flag}"] * (missing or stale)
+    commands = [f"trtbuild build{flag}"] if missing else []
+    return [*commands, f"trtbuild lock{flag}"] if missing or stale else []
 
 
 def _existing_lock(request: Request) -> Lock | None:
@@ -198,7 +199,7 @@ def _link_keys(model: LockedModel, store: Store) -> Iterator[str]:
         if record is None:
             continue
         declared = Declared.of(record.recipe)
-        seen = {name: value for name, value in record.recipe.parts if ":" in name}
+        seen = {name: value for name, value in record.recipe.parts if ":" in name}  # the dependencies: `kind:name`
         yield from _link_keys_of_chain(declared, seen, store)
         yield from _link_keys_of_chain(declared.without_versions(), seen, store)
 

@@ -57,7 +57,7 @@ class _Candidate:
 
 
 def rebuild(request: Request, share: float, seed: int | None, watcher: Watcher) -> Rebuilt:
-    """Build a `share` (0 to 1) of the project's engines again, at least one, and compare them with the cache.
+    """Build a `share` (0 to 1) of the checkable engines again, but at least one engine, and compare them with the cache.
 
     The same `seed` chooses the same sample if the engines are the same. If `seed` is None, a random seed is used.
     """
@@ -111,7 +111,10 @@ def parse_share(text: str) -> float:
 
 
 def _find_candidates(workspace: Workspace, unchecked: list[tuple[str, str]]) -> Iterator[_Candidate]:
-    """Yield the engine steps that can be checked. Every other engine step is added to `unchecked`, with the reason."""
+    """Yield the engine steps that can be checked: one of several with the same key.
+
+    Each engine step that cannot be checked is added to `unchecked`, with the reason.
+    """
     candidate_keys: set[str] = set()
     for name, model in workspace.models.items():
         plan = workspace.plan_without_outputs(name)

@@ -93,7 +93,8 @@ def pull(request: Request, remote: str | None, progress: Progress) -> CachePull:
             selection = select(workspace)
             incomplete, fetched = fetch_incomplete_records(store, selection.keys, progress)
             sources = Counter(store.source_of(key) for key in selection.keys if key not in incomplete)
-            # Planning fetched some of the records (`sources`). `fetch_incomplete_records` fetched the others (`fetched`).
+            # `source_of` names a remote only for the records that planning found there. The other records of `fetched`
+            # count as ``local`` in `sources`, so they are added here.
             for name, result in fetched.items():
                 sources[name] += sum(store.source_of(key) == "local" for key in result.fetched)
             downloaded_bytes = {report.name: report.bytes_down for report in store.reports()}

@@ -90,7 +90,10 @@ def config_path(environ: Mapping[str, str]) -> tuple[str | None, bool]:
 
 
 def _read(path: str, project: Path | None) -> ConfigFile | None:
-    """Read the file. Raises ConfigurationError if it is invalid, or if it is inside `project` (rule 2 of `settings`)."""
+    """Read the file. `project` is None if ``$TRTBUILD_CONFIG`` names the file.
+
+    Raises ConfigurationError if the file is invalid, or if it is inside `project` (rule 2 of `settings`).
+    """
     from trtbuild.driver.configuration import file
 
     if project is not None:

@@ -158,8 +158,8 @@ def _check_status(path: str, status: os.stat_result) -> None:
             file=path,
             hint=f'copy it to a file that you own: cp "{path}" ~/.config/trtbuild/config.toml',
         )
-    others = stat.S_IMODE(status.st_mode) & (stat.S_IWGRP | stat.S_IWOTH)
-    if others & stat.S_IWOTH or (others and not _is_only_member(status.st_gid)):
+    others_can_write, group_can_write = status.st_mode & stat.S_IWOTH, status.st_mode & stat.S_IWGRP
+    if others_can_write or (group_can_write and not _is_only_member(status.st_gid)):
         raise ConfigurationError(
             f"other users can write it (mode {stat.S_IMODE(status.st_mode):04o}), and could use it to run code as you",
             file=path,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from trtbuild.driver.configuration.file import Place
@@ -53,8 +53,8 @@ def _entries_of_variable(sources: Sources, text: str, place: Place) -> list[tupl
 
 def _labels(sources: Sources, key: str, value: Any, place: Place) -> tuple[str, ...] | None:
     """Return the labels of an entry; None if they are not valid."""
-    labels: Sequence[Any] = [value] if isinstance(value, str) else value if isinstance(value, list) else []
-    if not labels:
+    labels = [value] if isinstance(value, str) else value
+    if not isinstance(labels, list) or not labels:
         sources.add_problem(place, f"{key} has no labels", f'write {key} = ["self-hosted", "l4"]')
         return None
     for label in labels:

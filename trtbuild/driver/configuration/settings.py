@@ -1,8 +1,9 @@
 """The values of the configuration.
 
 Rules
-1. The file is ``$TRTBUILD_CONFIG``, or ``$XDG_CONFIG_HOME/trtbuild/config.toml`` if that variable is not set. Each entry
-   also has a variable, which replaces the entry of the file completely (``TRTBUILD_REMOTES`` replaces all remotes).
+1. The file is ``$TRTBUILD_CONFIG``. If this variable is not set, the file is ``$XDG_CONFIG_HOME/trtbuild/config.toml``, or
+   ``~/.config/trtbuild/config.toml``. Each entry also has a variable, which replaces the entry of the file completely
+   (``TRTBUILD_REMOTES`` replaces all remotes).
 2. A project cannot set any of these values, because manifests and other files of a project are not read. The default file
    may be inside the project if the home directory is a checkout. Then it is rejected unless ``$TRTBUILD_CONFIG`` names it.
 3. An unknown entry is an error: if a misspelt `revoked` were ignored, a stolen key would stay trusted. All problems are
@@ -11,7 +12,7 @@ Rules
    two exceptions. An empty ``TRTBUILD_REMOTES`` means no remotes. An empty ``TRTBUILD_TRUSTED_KEYS`` is an error, because
    every signature would be trusted.
 5. Messages and reprs contain no secrets (the signing key, URLs with passwords).
-6. If there is no configuration, `load` only checks whether one file exists, and imports no other module.
+6. If there is no file, and no variable is set, `load` only checks whether the file exists, and imports no other module.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrustSettings:
-    """The trusted keys, the signing key, and the domains. Without keys, all results are trusted."""
+    """The trusted keys, the signing key, and the domains. If no key of either kind is set, all results are trusted."""
 
     keys: tuple[TrustedKey, ...] = ()
     #: Public keys that are never trusted, even if `keys` lists them.

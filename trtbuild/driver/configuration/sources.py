@@ -72,8 +72,11 @@ class Sources:
         An invalid entry is added as a problem.
         """
         from_variable = self.variable(variable)
-        if from_variable is not None or (value := self.in_table(table).get(key)) is None or self.file is None:
+        if from_variable is not None:
             return from_variable
+        value = self.in_table(table).get(key)
+        if value is None or self.file is None:
+            return None
         place = self.file.place(table, key)
         if not isinstance(value, str) or not value.strip():
             self.add_problem(place, f"{key} is not a string", f'write {key} = "…", or leave it out')

@@ -55,7 +55,7 @@ def _parse_all(sources: Sources, function: str, texts: Iterable[tuple[str, Place
 
 
 def _trusted_keys(sources: Sources) -> tuple[TrustedKey, ...]:
-    if sources.environ.get("TRTBUILD_TRUSTED_KEYS", "-").strip() == "":
+    if "TRTBUILD_TRUSTED_KEYS" in sources.environ and not sources.environ["TRTBUILD_TRUSTED_KEYS"].strip():
         sources.add_problem(
             Place(variable="TRTBUILD_TRUSTED_KEYS"),
             "it is set and empty, which would trust every signature",

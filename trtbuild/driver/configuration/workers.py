@@ -1,4 +1,4 @@
-"""The configuration of workers: the address of a Dask scheduler, the certificates for it, and the time to wait for it."""
+"""The configuration of workers: the address of a Dask scheduler, the files for TLS, and the time to wait for a worker."""
 
 from __future__ import annotations
 

@@ -146,7 +146,10 @@ def _check_installed_runtimes() -> list[Finding]:
 
 
 def compare_versions(name: str, version: str, imported: ImportResult, expected: str | None = None) -> Finding:
-    """Check that the library could be imported, and that its version is `expected` (default: the installed `version`)."""
+    """Check that the library could be imported, and that its version is `expected` (default: the installed `version`).
+
+    A library that reports no version passes.
+    """
     reinstall = f"pip install --force-reinstall '{name}=={version.partition('+')[0]}'"
     if imported.error is not None:
         return problem(name, f"{version} is installed, but cannot be imported: {imported.error}", reinstall)

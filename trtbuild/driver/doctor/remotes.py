@@ -65,7 +65,9 @@ def check_configuration(folder: Path, request: Request) -> Iterator[Finding]:
 def _source_names(settings: Configuration) -> str:
     variables = [name for name in configuration.VARIABLES if name in os.environ]
     parts = ([str(settings.path)] if settings.sha256 is not None else []) + variables
-    return ", ".join(parts) if parts else f"none ({settings.path} does not exist)" if settings.path else "none"
+    if parts:
+        return ", ".join(parts)
+    return f"none ({settings.path} does not exist)" if settings.path else "none"
 
 
 def _unknown_variables(environ: Mapping[str, str], settings: Configuration) -> Iterator[Finding]:

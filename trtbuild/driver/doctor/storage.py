@@ -16,7 +16,7 @@ from trtbuild.store.digests.index import Index
 from trtbuild.store.local.layout import Layout, list_folder
 from trtbuild.store.local.leftovers import UNFINISHED_AGE_S
 
-#: With less free space than `LITTLE_SPACE_BYTES` a build may fail. With less than `TOO_LITTLE_SPACE_BYTES` it will fail.
+#: Less free space than `LITTLE_SPACE_BYTES` is a warning, and less than `TOO_LITTLE_SPACE_BYTES` is a problem.
 LITTLE_SPACE_BYTES = 10 << 30
 TOO_LITTLE_SPACE_BYTES = 1 << 30
 
@@ -99,17 +99,17 @@ def file_system(folder: Path, mounts: Path = Path("/proc/self/mounts")) -> str |
         lines = mounts.read_text("utf-8", errors="replace").splitlines()
     except OSError:
         return None
-    path, best_mount = os.path.realpath(folder), ("", None)
+    path = os.path.realpath(folder)
+    longest_mount_point, kind = "", None
     for line in lines:
         fields = line.split(" ")
         if len(fields) < 3:
             continue
         mount_point = fields[1].replace("\\040", " ")
-        if (path == mount_point or path.startswith(mount_point.rstrip("/") + "/")) and len(mount_point) >= len(
-            best_mount[0]
-        ):
-            best_mount = (mount_point, fields[2])  # type: ignore[assignment]
-    return best_mount[1]
+        contains_folder = path == mount_point or path.startswith(mount_point.rstrip("/") + "/")
+        if contains_folder and len(mount_point) >= len(longest_mount_point):  # a later mount hides an earlier one
+            longest_mount_point, kind = mount_point, fields[2]
+    return kind
 
 
 def _check_leftovers(layout: Layout) -> Iterator[Finding]:

@@ -220,7 +220,11 @@ class _Execution:
         self._schedule.invalidate(step.model)
 
     def _process_end_of_check(self, step: Step, *, has_passed: bool) -> None:
-        """Plan the models again that use the announced results of `step`. Several models may have a step with its key."""
+        """Plan the model of `step` again, and the models whose outputs wait for the end of an announced step.
+
+        If the check of `step` has failed, every model that has a step with its key may use its results, and is planned
+        again.
+        """
         key = step.key or step.id
         self._announced_keys.discard(key)
         models = {step.model, *self._withheld_models}
@@ -247,11 +251,10 @@ class _Execution:
                 self._schedule.note_failed(step)
                 self._note_failure(step, error)
                 return
-            if result.conversions:
-                self._conversions[step.model] = result
             self._watcher.step_finished(step, result)
             self._schedule.note_finished(step)
-            if result.conversions:
+            if result.conversions:  # the next plan finds the conversions in the cache
+                self._conversions[step.model] = result
                 self._schedule.invalidate(step.model)
             return
         error = _as_error(result)

@@ -70,7 +70,7 @@ def may_start(
 ) -> bool:
     """Whether a step may start beside the running steps, whose estimates are `running_estimates` (in bytes).
 
-    If the free memory is None, it is not known and sets no limit.
+    `free_at_rest_bytes` is the memory that was free when no step ran. Free memory that is not known (None) sets no limit.
     """
     if not running_estimates or estimate_bytes == 0:
         return True
@@ -103,6 +103,7 @@ def _remaining_bytes_in_groups(membership: Path, groups: Path) -> list[int | Non
     """The bytes that remain in each memory control group of this process and in its parent groups (cgroups(7))."""
     remaining_bytes: list[int | None] = []
     for line in _read_lines(membership):
+        # a line is ``hierarchy:controllers:path``; missing fields become empty
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         if controllers == "":  # version 2; if version 1 is in use, too, version 2 is mounted below `unified`
             roots, names = [groups, groups / "unified"], ("memory.max", "memory.current", "inactive_file")

@@ -97,7 +97,7 @@ class Schedule:
     def take_step(self, fits: Callable[[Step], bool] = lambda step: True) -> Step | None:
         """Return the most urgent step that may start and for which `fits` is true, and mark it as running.
 
-        None if none of the `MAX_OFFERED_STEPS` most urgent steps fits.
+        Return None if no step may start, or if none of the `MAX_OFFERED_STEPS` most urgent steps fits.
         """
         refused: list[_QueueEntry] = []
         taken: Step | None = None

@@ -78,7 +78,8 @@ class Watcher:
         """The outputs of a model are up to date."""
 
     def build_finished(self, document: Build) -> None:
-        """The build has ended, and `document` is its result. If an exception ends the build, `build_stopped` is called."""
+        """The build has ended, and `document` is its result. If an exception ends the build, `build_stopped` is called
+        instead."""
 
     def build_stopped(self, error: BaseException) -> None:
         """An exception ends the build, for example an error of a manifest, or Ctrl-C."""

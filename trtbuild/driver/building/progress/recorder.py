@@ -52,7 +52,7 @@ class Recorder(Watcher):
                     at_s=self._now_s(),
                     model=plan.model.name,
                     steps=[_planned_step(step) for step in now.values() if not _is_same(before.get(step.id), step)],
-                    removed=[id for id in before if id not in now],
+                    removed=[step_id for step_id in before if step_id not in now],
                 )
             )
 

@@ -29,7 +29,8 @@ from trtbuild.driver.building.progress.lanes import Lanes
 from trtbuild.driver.project.outcome import StepRun
 from trtbuild.errors import TrtbuildError, UsageError
 
-Event = dict[str, Any]
+#: An event of the format, or a part of one.
+JsonObject = dict[str, Any]
 
 #: The format's "processes": the build itself, and its workers.
 BUILD_PROCESS, WORKER_PROCESS = 1, 2
@@ -50,8 +51,9 @@ class Timeline(Watcher):
         self._start_s = time.perf_counter()
         self._start_unix_s = time.time()
         self._lanes = {BUILD_PROCESS: Lanes("build"), WORKER_PROCESS: Lanes("worker")}
-        self._open_events: dict[tuple[int, str], tuple[int, float, Event]] = {}
-        self._events: list[Event] = []
+        #: (Process, name) → the lane, the start in µs, and the category and arguments of an event that has not ended.
+        self._open_events: dict[tuple[int, str], tuple[int, float, JsonObject]] = {}
+        self._events: list[JsonObject] = []
 
     def build_started(self, jobs: int, last_duration_s: LastDuration) -> None:
         """The timeline does not show this event."""
@@ -67,7 +69,7 @@ class Timeline(Watcher):
 
     def step_finished(self, step: Step, ran: StepRun) -> None:
         # a trace step's key is complete only now, with the observed dependencies
-        args: Event = {
+        args: JsonObject = {
             "verdict": "run" if ran.source == "built" else "hit",
             "source": ran.source,
             "key": ran.record.recipe.key,
@@ -105,7 +107,7 @@ class Timeline(Watcher):
         except OSError as error:  # a watcher never raises (events.py, rule 2)
             self._report_error(f"the timeline could not be written to {self._path}: {error.strerror or error}")
 
-    def document(self) -> Event:
+    def document(self) -> JsonObject:
         """The trace document: complete events (``X``) sorted by time, and metadata (``M``) with the names of lanes."""
         names = {BUILD_PROCESS: "trtbuild", WORKER_PROCESS: "workers"}
         metadata = [_metadata_event(process, 0, "process_name", name) for process, name in names.items()]
@@ -119,14 +121,14 @@ class Timeline(Watcher):
             "otherData": {"schema": "trtbuild.trace/1", "started_unix_s": round(self._start_unix_s, 3)},
         }
 
-    def _begin(self, process: int, name: str, category: str, args: Event) -> None:
+    def _begin(self, process: int, name: str, category: str, args: JsonObject) -> None:
         with self._lock:
             if (process, name) in self._open_events:  # the step could not read a blob, and starts again
                 self._close_event(process, name, {"verdict": "repeated"})
             lane = self._lanes[process].add(name)
             self._open_events[process, name] = (lane, self._now_us(), {"cat": category, "args": args})
 
-    def _end(self, process: int, name: str, args: Event) -> None:
+    def _end(self, process: int, name: str, args: JsonObject) -> None:
         with self._lock:
             if (process, name) in self._open_events:
                 self._close_event(process, name, args)
@@ -136,7 +138,7 @@ class Timeline(Watcher):
             lanes.remove(lane)
             self._events.append(_complete_event(process, lane, name, now_us, now_us, {"cat": "step", "args": args}))
 
-    def _close_event(self, process: int, name: str, args: Event) -> None:
+    def _close_event(self, process: int, name: str, args: JsonObject) -> None:
         lane, start_us, event = self._open_events.pop((process, name))
         self._lanes[process].remove(lane)
         merged = {**event, "args": {**event["args"], **args}}
@@ -146,7 +148,9 @@ class Timeline(Watcher):
         return (time.perf_counter() - self._start_s) * 1e6
 
 
-def _complete_event(process: int, lane: int, name: str, start_us: float, end_us: float, event: Event) -> Event:
+def _complete_event(
+    process: int, lane: int, name: str, start_us: float, end_us: float, event: JsonObject
+) -> JsonObject:
     return {
         "ph": "X",
         "name": name,
@@ -159,7 +163,7 @@ def _complete_event(process: int, lane: int, name: str, start_us: float, end_us:
     }
 
 
-def _metadata_event(process: int, lane: int, kind: str, name: str) -> Event:
+def _metadata_event(process: int, lane: int, kind: str, name: str) -> JsonObject:
     return {"ph": "M", "name": kind, "pid": process, "tid": lane, "args": {"name": name}}
 
 

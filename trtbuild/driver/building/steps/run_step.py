@@ -61,9 +61,9 @@ def run_step(
         raise AssertionError("a step runs when its recipe is known")
     start_s = time.monotonic()
     if step.stage == "package":
-        created = create_package_record(step.recipe, plan, store, lookups)
-        record = publication.publish([created], lambda: store.put_record(created, replace=True))
-        return StepRun(record, time.monotonic() - start_s)
+        package_record = create_package_record(step.recipe, plan, store, lookups)
+        stored_record = publication.publish([package_record], lambda: store.put_record(package_record, replace=True))
+        return StepRun(stored_record, time.monotonic() - start_s)
     if step.stage in USER_CODE_STAGES:
         return _run_user_code(step, plan, lookups, store, pool, publication)
     if step.stage in ("lower", "engine"):
@@ -79,20 +79,20 @@ def run_step(
         return _compile_on_worker(step, job, farm, start_s)
     reply = call(pool, step.stage, job, gpu, publication.announce)
     publication.compare(reply.outputs)
-    made = Record(step.recipe, reply.outputs, provenance(reply))
+    step_record = Record(step.recipe, reply.outputs, provenance(reply))
     conversions = [Record.from_bytes(conversion.record.encode()) for conversion in reply.conversions.values()]
 
     def put() -> Record:
         for conversion in conversions:
-            # the partition step made it because it could not use a record that is already stored
+            # if a record is already stored, the partition step could not use it: otherwise it would not have converted
             store.put_record(conversion, replace=True)
-        record = store.put_record(made, replace=step.reason.code in _REPLACING_REASONS)
+        stored_record = store.put_record(step_record, replace=step.reason.code in _REPLACING_REASONS)
         if step.stage == "partition":
-            _publish_partitions_for_any_parser(plan, facts, record, store)
-        return record
+            _publish_partitions_for_any_parser(plan, facts, stored_record, store)
+        return stored_record
 
     return StepRun(
-        publication.publish([*conversions, made], put),
+        publication.publish([*conversions, step_record], put),
         time.monotonic() - start_s,
         conversions={key: conversion.duration_s for key, conversion in reply.conversions.items()},
         log=reply.log,

@@ -27,11 +27,13 @@ from trtbuild.errors import InternalError
 
 @dataclass
 class _WaitingRecords:
-    """The records of a step, the function that publishes them and returns the last one, and the keys that it waits for."""
+    """The records of a step that wait until earlier steps have passed their checks."""
 
     step_id: str
     records: Sequence[Record]
+    #: Publishes the records, and returns the last one.
     put: Callable[[], Record]
+    #: The keys of the unchecked steps for which the records wait.
     keys: set[str]
 
 
@@ -54,10 +56,10 @@ class UncheckedSteps:
             return self._dropped_ids.union(waiting.step_id for waiting in self._waiting)
 
     @contextlib.contextmanager
-    def running(self, step: Step, plan: ModelPlan, announced: Callable[[], None] | None) -> Iterator[Publication]:
-        """Enter a block that runs `step`. `announced` is called after an announcement. If it is None, the step announces
-        nothing."""
-        publication = Publication(self, step, _keys_before(step, plan), announced)
+    def running(self, step: Step, plan: ModelPlan, on_announced: Callable[[], None] | None) -> Iterator[Publication]:
+        """Enter a block that runs `step`. `on_announced` is called after an announcement. If it is None, the step
+        announces nothing."""
+        publication = Publication(self, step, _keys_before(step, plan), on_announced)
         try:
             yield publication
         except BaseException:
@@ -75,7 +77,7 @@ class UncheckedSteps:
     def let_wait(self, step: Step, keys: frozenset[str], records: Sequence[Record], put: Callable[[], Record]) -> bool:
         """Let records wait if a step with one of `keys` is unchecked, and drop them if one has failed its check.
 
-        Returns False if no record has to wait."""
+        Returns whether the records wait or were dropped. If they were not, the caller has to publish them."""
         with self._lock:
             if not self._failed_keys.isdisjoint(keys):
                 self._dropped_ids.add(step.id)
@@ -98,7 +100,10 @@ class UncheckedSteps:
             self._dropped_ids.discard(step.id)
 
     def note_passed(self, key: str) -> None:
-        """Note that the step with this key has passed its check. Raises the first error of publishing a record."""
+        """Note that the step with this key has passed its check. Publish the records that wait for no other check.
+
+        Raises the first error of publishing a record.
+        """
         with self._lock:
             self._unchecked_keys.discard(key)
             for waiting in self._waiting:
@@ -133,12 +138,12 @@ class Publication:
     """How one running step announces its outputs and publishes its records."""
 
     def __init__(
-        self, steps: UncheckedSteps, step: Step, keys_before: frozenset[str], announced: Callable[[], None] | None
+        self, steps: UncheckedSteps, step: Step, keys_before: frozenset[str], on_announced: Callable[[], None] | None
     ) -> None:
         self._steps = steps
         self._step = step
         self._keys_before = keys_before
-        self._announced = announced
+        self._on_announced = on_announced
         self._announced_outputs: Mapping[str, Output] | None = None
         self._has_to_wait = False
 
@@ -149,11 +154,11 @@ class Publication:
 
     def announce(self, outputs: Mapping[str, Output]) -> None:
         """Let later steps use the outputs of this step, which it has not checked yet."""
-        if self._announced is None or self._step.recipe is None:
+        if self._on_announced is None or self._step.recipe is None:
             return
         self._announced_outputs = dict(outputs)
         self._steps.note_announced(self._step, Record(self._step.recipe, self._announced_outputs))
-        self._announced()
+        self._on_announced()
 
     def compare(self, outputs: Mapping[str, Output]) -> None:
         """Raise InternalError if the step has announced other outputs than `outputs`, which it returned."""
@@ -163,8 +168,8 @@ class Publication:
     def publish(self, records: Sequence[Record], put: Callable[[], Record]) -> Record:
         """Publish the records of this step, its own record last, when all steps before it have passed their checks.
 
-        `put` publishes them, and returns the step's record in the store. Returns this record, or the step's own record if
-        they have to wait. Raises the errors of `put`."""
+        `put` publishes them, and returns the step's record in the store. Returns this record. If the records have to wait
+        or were dropped, returns the last of `records`. Raises the errors of `put`."""
         self._has_to_wait = self._steps.let_wait(self._step, self._keys_before, records, put)
         return records[-1] if self._has_to_wait else put()
 

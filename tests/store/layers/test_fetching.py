@@ -61,7 +61,7 @@ def test_fetches_a_shared_blob_once(
     fresh: RemoteStore, transport: MemoryTransport, records: list[Record], local: LocalStore
 ) -> None:
     progress: list[int] = []
-    result = fetch_records(fresh, keys(records), local, lambda state: progress.append(state.done))
+    result = fetch_records(fresh, keys(records), local, lambda state: progress.append(state.finished_count))
     assert sorted(result.fetched) == sorted(keys(records))
     assert set(fetched(transport, "cas").values()) == {1}
     assert progress == list(range(1, 9))

@@ -1,4 +1,4 @@
-"""Finds, verifies and publishes the records of a remote. cache/README.md describes the format.
+"""Finds, verifies and publishes the records of a remote. docs/store-format.md describes the format.
 
 Rules
 1. Everything is verified. The document of a record must have the digest that its entry names, and its recipe must have the
@@ -118,8 +118,9 @@ class RemoteRecords:
         document = entry.document
         if document is None or document.size > MAX_ENTRY_SIZE:
             raise self._files.report_lie(f"ac/{name} names no record")
-        for file in (file for _, file in entry.files if file.sha256 in entry.contents):
-            self._files.add_contents(file, entry.contents[file.sha256])
+        for _, file in entry.files:
+            if file.sha256 in entry.contents:
+                self._files.add_contents(file, entry.contents[file.sha256])
         text = self._files.get(document, timed=True)
         if text is None:
             raise _DocumentMissing
@@ -153,9 +154,11 @@ class RemoteRecords:
         return files_by_blob
 
     def publish(self, found: Found, read: ReadFile) -> Found:
-        """Publish a record, after its CAS files, which `read` returns. Returns the record that is in the remote now. It is
-        another machine's record, if that was published first and is trusted. Raises RemoteFault (RemoteRefused if the key
-        has an unusable entry that cannot be replaced), and the errors of `read`."""
+        """Publish a record, after its CAS files, which `read` returns. Returns the result of `write_entry`.
+
+        Raises RemoteFault (RemoteRefused if the key has an unusable entry that cannot be replaced), and the errors of
+        `read`.
+        """
         started = time.monotonic()
         files = [file for blob_files in found.files_by_blob.values() for file in blob_files]
         self._files.send(files, read)
@@ -165,8 +168,12 @@ class RemoteRecords:
         return self.write_entry(found, read)
 
     def write_entry(self, found: Found, read: ReadFile, *, replace: bool = False) -> Found:
-        """Write the entry of a record, after its files. Returns the record that is in the remote now. Raises
-        RemoteFault."""
+        """Write the entry of a record, after its files. With `replace`, an existing entry is replaced, if the remote allows
+        it.
+
+        Returns another machine's record, if that was published first and is trusted. Otherwise returns `found`, even if an
+        untrusted entry stays and `found` has no trusted signature. Raises RemoteFault, and the errors of `read`.
+        """
         key, data = found.record.recipe.key, found.entry(_small_files(found, read)).to_bytes()
         if self._transport.put("ac", key, data, once=not replace):
             return found

@@ -21,10 +21,11 @@ Rules
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Output, Record
@@ -61,7 +62,7 @@ class Found:
     def entry(self, contents: Mapping[str, bytes]) -> ActionResult:
         """Make the AC entry of the record, with the `contents` of some files."""
         entry = action_result.record_entry(document_file(self.document), self.files_by_blob, self.signatures)
-        return replace(entry, contents=contents)
+        return dataclasses.replace(entry, contents=contents)
 
 
 class _DocumentMissing(Exception):
@@ -177,6 +178,7 @@ class RemoteRecords:
         key, data = found.record.recipe.key, found.entry(_small_files(found, read)).to_bytes()
         if self._transport.put("ac", key, data, once=not replace):
             return found
+        # The key has an entry: find out whether this machine can use it.
         other, may_replace = None, True
         try:
             other = self.find(key)
@@ -191,6 +193,7 @@ class RemoteRecords:
             if is_other_package and self._transport.put("ac", key, data, once=False):  # rule 7
                 return found
             return other
+        # The entry cannot be used: replace it, or write an entry under the domain's key.
         is_written = may_replace and self._transport.put("ac", key, data, once=False)
         if not is_written and not self._write_domain_entry(found, data):
             raise RemoteRefused(

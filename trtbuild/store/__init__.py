@@ -1,4 +1,4 @@
-"""Records and blobs: on this machine, and in caches that a team shares. cache/README.md describes the formats.
+"""Records and blobs: on this machine, and in caches that a team shares. docs/store-format.md describes the formats.
 
 The folders, from the lowest layer to the highest:
 

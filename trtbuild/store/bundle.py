@@ -43,6 +43,7 @@ _BLOCK_SIZE = 512
 _END_BLOCKS = bytes(2 * _BLOCK_SIZE)
 _MEMBER_NAME = re.compile(r"(cas|ac)/([0-9a-f]{2})/(\2[0-9a-f]{62})")
 _SIZE_LIMITS = {"cas": MAX_ENTRY_SIZE, "ac": MAX_ENTRY_SIZE}  # a record's document is in ``cas/``, too
+_MAX_FORMAT_SIZE = 64
 _MAX_INDEX_SIZE = 4096
 
 # Type flag of a header → the kind of member (POSIX pax, "ustar Header Block", and the flags of GNU tar).
@@ -102,15 +103,15 @@ def write_bundle(
             yield _member_name("ac", key), entry.to_bytes()
 
     def pieces() -> Iterator[memoryview]:
-        content_hash, done = hashlib.sha256(), 0
+        content_hash, written_size = hashlib.sha256(), 0
         for name, data in members():
             for piece in (_header(name, len(data)), data, _padding(len(data))):
                 content_hash.update(piece)
-                done += len(piece)
+                written_size += len(piece)
                 yield memoryview(piece)
             if progress is not None:
-                progress(done, total)
-        index = _index_document(len(entries), len(files), done, content_hash.hexdigest())
+                progress(written_size, total)
+        index = _index_document(len(entries), len(files), written_size, content_hash.hexdigest())
         for piece in (_header("index", len(index)), index, _padding(len(index)), _END_BLOCKS):
             yield memoryview(piece)
 
@@ -159,11 +160,6 @@ class Bundle(Transport):
         """The keys of the bundle's records, sorted."""
         return tuple(name for kind, name in self._members if kind == "ac")
 
-    @property
-    def size_bytes(self) -> int:
-        """The size of all files in ``cas/`` together."""
-        return sum(size for (kind, _), (_, size) in self._members.items() if kind == "cas")
-
     def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
         """See `transport.Transport`."""
         if (kind, name) not in self._members:
@@ -195,7 +191,7 @@ class Bundle(Transport):
 def open_bundle(path: str, progress: Progress | None = None) -> Bundle:
     """Read a whole bundle and check it (rules 2 to 5).
 
-    Raises BundleRefused, with the offset of the error, or OSError when `path` cannot be read.
+    Raises BundleRefused, which names the offset of the error if there is one, or OSError when `path` cannot be read.
     """
     file = _open_regular_file(path)
     try:
@@ -220,7 +216,7 @@ class _Reader:
     def __init__(self, path: str, file: BinaryIO, progress: Progress | None) -> None:
         self._path = path
         self._file = file
-        self._progress = progress or (lambda done, total: None)
+        self._progress = progress or (lambda processed_size, total: None)
         self._size = os.fstat(file.fileno()).st_size
         self._offset = 0
         self._content_hash = hashlib.sha256()
@@ -230,9 +226,9 @@ class _Reader:
     def read_members(self) -> dict[tuple[Kind, str], tuple[int, int]]:
         """Read and check the whole file. Returns the offset and size of each file in ``cas/`` and ``ac/``."""
         name, size = self._read_header()
-        if name != "format" or self._read_data(size, 64) != _FORMAT_LINE:
+        if name != "format" or self._read_data(size, _MAX_FORMAT_SIZE) != _FORMAT_LINE:
             raise self._refusal("it does not begin as a bundle of this format", at=0)
-        previous_folder, previous_name = "cas/", ""
+        previous = (False, "")
         while True:
             start, digest_before = self._offset, self._content_hash.hexdigest()
             name, size = self._read_header()
@@ -243,16 +239,18 @@ class _Reader:
             if match is None:
                 raise self._refusal(f"a bundle has no member {name!r}", at=start)
             kind: Kind = "cas" if match[1] == "cas" else "ac"
-            folder = f"{kind}/"
-            if (folder == "cas/" and previous_folder == "ac/") or (folder == previous_folder and name <= previous_name):
-                problem = "occurs twice" if name == previous_name else "is out of order"
+            # The files in ``cas/`` come first, and the files of each folder are sorted by name (rule 1).
+            position = (kind == "ac", name)
+            if position <= previous:
+                problem = "occurs twice" if position == previous else "is out of order"
                 raise self._refusal(f"{name} {problem}", at=start)
-            previous_folder, previous_name = folder, name
+            previous = position
             self._members[kind, match[3]] = (self._offset, size)
             self._check_member(kind, match[3], self._read_data(size, _SIZE_LIMITS[kind]), start)
             self._progress(self._offset, self._size)
 
     def _check_member(self, kind: Kind, name: str, data: bytes, start: int) -> None:
+        """Check the bytes of a file in ``cas/`` or ``ac/`` (rules 4 and 5)."""
         if kind == "cas":
             if hashlib.sha256(data).hexdigest() != name:
                 raise self._refusal(f"cas/{name} does not match its digest", at=start)
@@ -270,6 +268,8 @@ class _Reader:
             self._named_sizes[file.sha256] = file.size
 
     def _check_end(self, start: int, digest: str, data: bytes) -> None:
+        """Check the index `data`, the end of the file, and that an entry names each file in ``cas/``. The index begins at
+        `start`, and `digest` is the SHA-256 of everything before it."""
         files = [name for kind, name in self._members if kind == "cas"]
         if data != _index_document(len(self._members) - len(files), len(files), start, digest):
             raise self._refusal("its index does not match its contents: the file was altered", at=start)
@@ -284,6 +284,8 @@ class _Reader:
 
     def _read_header(self) -> tuple[str, int]:
         """Read the next header. Returns the member's name and size."""
+        # The fields of a ustar header: name (bytes 0 to 99), size in octal digits (124 to 134), type flag (156), magic (257
+        # to 261).
         start, block = self._offset, self._read_bytes(_BLOCK_SIZE)
         name = block[:100].partition(b"\0")[0]
         digits = block[124:135]

@@ -11,7 +11,9 @@ import pytest
 
 from trtbuild.core.recipes.record import Record
 from trtbuild.errors import StoreUnavailable
+from trtbuild.store.collection import check
 from trtbuild.store.collection.check import stats, verify
+from trtbuild.store.local.layout import list_folder
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.trust.action_result import list_key
 
@@ -115,6 +117,25 @@ def test_stats_of_a_store(local: LocalStore, record_of: Callable[..., Record], p
     assert counts.stored_bytes == sum(path.stat().st_size for path in local.root.glob("*c*/??/*"))
     assert counts.quarantine_entries == 1 and counts.quarantine_bytes > 0
     assert 2.5 < counts.dedup_ratio < 3.0
+
+
+def test_stats_ignore_quarantined_files_that_vanish(
+    local: LocalStore, filled: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local.entries.quarantine("ac", filled.recipe.key, "for the test")
+    removed: list[str] = []
+
+    def list_and_remove(path: str) -> list[os.DirEntry[str]]:
+        files = list_folder(path)
+        for file in files:
+            Path(file.path).unlink()
+            removed.append(file.name)
+        return files
+
+    monkeypatch.setattr(check, "list_folder", list_and_remove)
+    counts = stats(local)
+    assert len(removed) == 1
+    assert (counts.quarantine_entries, counts.quarantine_bytes) == (0, 0)
 
 
 def test_stats_of_an_empty_store(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_fetches_a_shared_blob_once(
     fresh: RemoteStore, transport: MemoryTransport, records: list[Record], local: LocalStore
 ) -> None:
     progress: list[int] = []
-    result = fetch_records(fresh, keys_of(records), local, lambda state: progress.append(state.done))
+    result = fetch_records(fresh, keys_of(records), local, lambda state: progress.append(state.finished_count))
     assert sorted(result.fetched) == sorted(keys_of(records))
     assert set(request_counts(transport, "cas").values()) == {1}
     assert progress == list(range(1, 9))

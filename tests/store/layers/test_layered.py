@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -316,6 +318,52 @@ def test_fetches_a_missing_blob_from_the_next_remote(tmp_path: Path, record_of: 
     del first.entries["cas", sha256]
     assert both.get_bytes(sha256) == PLAN
     assert [report.blobs_gone for report in both.reports()] == [1, 0]
+
+
+def test_a_record_may_be_forgotten_while_its_remotes_are_listed(
+    mine: LayeredStore, theirs: LayeredStore, record_of: RecordOf
+) -> None:
+    """A thread looks for a blob, while another thread publishes a record that names this blob."""
+    record = mine.put_record(record_of(1, plan=mine.put_bytes(PLAN)))
+    mine.finish()
+    assert theirs.get_record(record.recipe.key) is not None
+    found_records = theirs._found_records
+    places = found_records.places_of_blob(record.outputs["plan"].sha256)
+    remote, _ = next(places)
+    assert remote.name == "team"
+    found_records.forget_record(record.recipe.key)
+    assert list(places) == []
+
+
+class SlowCounter(Counter[str]):
+    """A counter whose `+=` leaves time for other threads between reading and writing."""
+
+    def __getitem__(self, name: str) -> int:
+        count = super().__getitem__(name)
+        time.sleep(0.02)
+        return count
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["sent", "not sent"])
+def test_counts_every_record_that_several_threads_upload(
+    tmp_path: Path, record_of: RecordOf, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    mine = layered(tmp_path / "mine", MemoryTransport())
+    threads = Barrier(4)
+
+    def send_now(remote: RemoteStore, key: str) -> bool:
+        threads.wait(10)
+        if fails:
+            raise RemoteDown("for the test")
+        return True
+
+    monkeypatch.setattr(mine.uploads, "send_now", send_now)
+    mine.uploads.sent, mine.uploads.not_sent = SlowCounter(), SlowCounter()
+    for number in range(4):
+        mine.put_record(record_of(number, plan=mine.put_bytes(PLAN)))
+    mine.finish()
+    report = mine.reports()[0]
+    assert (report.records_sent, report.records_not_sent) == ((0, 4) if fails else (4, 0))
 
 
 class Down(MemoryTransport):

@@ -62,7 +62,7 @@ def test_a_new_receipt_finds_files_of_an_earlier_one(local: LocalStore) -> None:
     receive(local, {first: chunks[first]})
     with local.receive_files() as receiver:
         assert receiver.has(first) and not receiver.has(second)
-        assert receiver.find_files(chunks) == {first}
+        assert receiver.present_files(chunks) == {first}
         assert not receiver.has(Output(first.sha256, first.size + 1))
 
 
@@ -76,7 +76,7 @@ def test_a_found_file_is_protected_from_collection(local: LocalStore, age: Calla
             assert receiver.has(first)
         collect(local, max_age_s=500)
         with local.receive_files() as receiver:
-            assert receiver.find_files(chunks) == {first}
+            assert receiver.present_files(chunks) == {first}
 
 
 def test_many_threads_put_each_file_once(local: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +140,7 @@ def test_keeps_files_that_were_received_before_an_error(local: LocalStore) -> No
         receive_until_error()
     assert unfinished_files(local) == []
     with local.receive_files() as receiver:
-        assert len(receiver.find_files(chunks)) == 69
+        assert len(receiver.present_files(chunks)) == 69
 
 
 @pytest.mark.parametrize("call", ["write", "fsync", "rename"])
@@ -239,7 +239,7 @@ def test_a_receiver_may_be_killed(tmp_path: Path, child: Callable[..., Any], rec
     assert verify(store).damage == ()
     generator = random.Random(1)
     with store.receive_files() as receiver:
-        found = receiver.find_files(output_of(generator.randbytes(5000)) for _ in range(400))
+        found = receiver.present_files(output_of(generator.randbytes(5000)) for _ in range(400))
     # files that were written but not yet synced may be lost
     assert received_count - publication._MAX_OPEN_FILES <= len(found) <= received_count
     collect(store, max_size=1 << 30)

@@ -92,7 +92,7 @@ def import_bundle(request: Request, file: Path, progress: Progress) -> CacheImpo
     keys = bundle.keys
 
     def report(fetched: Fetched) -> None:
-        progress("import", fetched.done, len(keys), "records")
+        progress("import", fetched.finished_count, len(keys), "records")
 
     try:
         fetched = fetch_records(remote, keys, local, report)

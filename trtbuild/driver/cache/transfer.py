@@ -140,7 +140,7 @@ def fetch_incomplete_records(
         description, total = f"pull from {remote.name}", len(incomplete)
 
         def report(fetched: Fetched, description: str = description, total: int = total) -> None:
-            progress(description, fetched.done, total, "records")
+            progress(description, fetched.finished_count, total, "records")
 
         fetched = results[remote.name] = fetch_records(remote, list(incomplete), store.local, report, store.refusal_of)
         incomplete.update({key: f"{remote.name}: {text}" for key, text in fetched.failed.items()})

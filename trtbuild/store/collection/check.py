@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
-from trtbuild.core.recipes.record import Output, Record
+from trtbuild.core.recipes.record import Record
 from trtbuild.core.recipes.trust import is_entry_of
 from trtbuild.store.local.layout import Kind, list_folder
 from trtbuild.store.local.local import LocalStore
@@ -33,7 +34,8 @@ class Damage:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """The number of entries and bytes that were checked, and the `damage` that was found."""
+    """The number of entries and bytes that were checked, and the `damage` that was found. `blobs` is the number of CAS
+    files."""
 
     records: int
     lists: int
@@ -156,7 +158,8 @@ class _Verification:
         for path, file in action.files:
             if self._sizes.get(file.sha256) != file.size:
                 return f"it lacks {file.sha256} ({path})"
-        document = action.document or Output("", 0)
+        document = action.document
+        assert document is not None  # entries without a document are checked by `_check_list`
         try:
             record = Record.from_bytes(self._read("cas", document.sha256) or b"")
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -195,9 +198,10 @@ def stats(store: LocalStore) -> Stats:
         records[record.recipe.stage] += 1
         blobs.update(output.sha256 for output in record.outputs.values())
         logical += sum(output.size for output in record.outputs.values())
-    quarantined_sizes = [
-        file.stat(follow_symlinks=False).st_size for file in list_folder(store.entries.layout.quarantine)
-    ]
+    quarantined_sizes = []
+    for file in list_folder(store.entries.layout.quarantine):
+        with suppress(FileNotFoundError):  # a collection has just removed the file
+            quarantined_sizes.append(file.stat(follow_symlinks=False).st_size)
     return Stats(
         records=dict(sorted(records.items())),
         blobs=len(blobs),

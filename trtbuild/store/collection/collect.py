@@ -2,9 +2,9 @@
 while builds run: local.py explains why (rules 4 to 6).
 
 Rules
-1. Only entries with an mtime before the cut-off are removed, even if the limits are exceeded. The cut-off is the start of
-   this collection or of the oldest live session, whichever is earlier, minus a slack. No session relies on an entry with an
-   mtime before the cut-off.
+1. Only entries with an mtime before the cut-off are removed, even if the store then exceeds its limits. The cut-off is the
+   start of this collection or of the oldest live session, whichever is earlier, minus a slack. No session relies on an
+   entry with an mtime before the cut-off.
 2. Each removal reads the mtime again, under the exclusive store-wide lock. The lock is held for short batches.
 3. Records are removed first (retention.py decides which records). Then a chunk list is removed if no remaining record names
    its blob. Then a CAS file is removed if no remaining record or list names it. The remaining entries are computed again
@@ -60,14 +60,17 @@ def collect(
     )
     removal = _Removal(store, cutoff_ns, dry_run, reasons)
 
+    # Records.
     removed_records = removal.remove_entries("ac", unneeded_records, scan.records.__getitem__)
     remaining = [entry for key, entry in scan.records.items() if key not in removed_records]
 
+    # Chunk lists of blobs that no remaining record names.
     named_blobs = {blob for entry in remaining for blob in entry.blobs}
     unneeded_lists = {key: entry for blob, (key, entry) in scan.lists.items() if blob not in named_blobs}
     removed_lists = removal.remove_entries("ac", unneeded_lists, unneeded_lists.__getitem__)
     removal.sync_folders()  # a loss of power must not leave a record without its blobs
 
+    # CAS files that no remaining record or list names.
     remaining += [entry for key, entry in scan.lists.values() if key not in removed_lists]
     named_files = {file for entry in remaining for file in entry.files}
     removed_files = removal.remove_entries(

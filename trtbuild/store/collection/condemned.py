@@ -117,8 +117,9 @@ class CondemnedFiles:
         """Remove the files that were hidden before `before_ns`, except `kept`. `start_ns` is the start of the collection.
         Returns the removed files and their sizes."""
         removed: dict[str, Size] = {}
+        grace_ns = start_ns - before_ns
         for time_ns in self._hiding_times():
-            if time_ns > 2 * start_ns - before_ns:  # more than a grace period in the future: a clock was wrong
+            if time_ns > start_ns + grace_ns:  # a clock was wrong
                 self._redate(time_ns, start_ns)
             elif time_ns < before_ns:
                 with contextlib.suppress(FileNotFoundError), self._hidden_folder(time_ns) as folder:

@@ -10,7 +10,7 @@ from trtbuild.errors import EntryCorrupt, RecordUntrusted
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.trust.action_result import ActionResult
 
-#: The last bytes of a record's document, of this number, contain the record's stage.
+#: The end of a record's document contains the record's stage. This is the length of that end in bytes.
 _END_BYTES = 120
 
 

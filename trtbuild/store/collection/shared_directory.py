@@ -37,6 +37,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
 
 from trtbuild.errors import StoreUnavailable
 from trtbuild.store.collection.condemned import CondemnedFiles
@@ -92,9 +93,9 @@ class _Collection:
         self._invalid_records: set[str] = set()
         # Files with a wrong size, after a loss of power. They are removed like unreferenced files, even if a record names
         # them.
-        self._torn_files: dict[str, Entry] = {}
-        # The name of each listed entry → its `_stamp`.
-        self._stamps: dict[str, tuple[int, int, int]] = {}
+        self._wrong_size_files: dict[str, Entry] = {}
+        # The name of each listed entry → its stamp.
+        self._stamps: dict[str, _Stamp] = {}
         self._reasons: Counter[str] = Counter()
         self._freed_size = Size()
 
@@ -108,6 +109,7 @@ class _Collection:
 
     def run(self, max_size: int | None, max_age_s: float | None, pinned: Iterable[str]) -> CollectReport:
         """Remove records (rule 6), then chunk lists without a record, then do the three steps of rule 3 for files."""
+        # List the entries.
         scan = self._scan
         allocated_before = self._entries.allocated_bytes()
         self._list_records()
@@ -117,6 +119,7 @@ class _Collection:
         }
         other_bytes = allocated_before - self._size_of_entries().allocated - _total_size(hidden.values()).allocated
 
+        # Remove records: first the unusable ones, then those over the limits.
         records = dict(scan.records)
         removed_records = self._remove_entries(self._unusable_records(hidden))
         for key in removed_records:
@@ -127,18 +130,21 @@ class _Collection:
                 scan, self._begun_ns, self._cutoff_ns, max_size, max_age_s, pinned_names, self._reasons, other_bytes
             )
         )
+        # Remove chunk lists whose blob no remaining record names.
         removed_keys = set(removed_records)
         remaining = [entry for key, entry in records.items() if key not in removed_keys]
         removed_lists = set(self._remove_entries(self._unneeded_lists(remaining)))
         remaining += [entry for key, entry in scan.lists.values() if key not in removed_lists]
 
-        # Records that were published since the listing count, too. So do records that are published while files are hidden.
+        # The three steps for files. Records that were published since the listing count, too. So do records that are
+        # published while files are hidden.
         named_files = {file for entry in remaining for file in entry.files} | self._newly_named_files()
         removed, restored = self._remove_hidden(hidden, named_files)
         condemned, newly_hidden = self._condemn_and_hide(named_files)
         restored |= newly_hidden & self._move_back(newly_hidden & self._newly_named_files())
+        # Count what is kept, and what waits for a later collection.
         kept = (scan.cas.keys() - condemned.keys()) | restored
-        files = {**self._torn_files, **scan.cas}
+        files = {**self._wrong_size_files, **scan.cas}
         not_hidden = removed | restored | scan.cas.keys()
         still_hidden = {name: size for name, size in hidden.items() if name not in not_hidden}
         waiting_sizes = [files[name].size for name in condemned if name not in restored] + [*still_hidden.values()]
@@ -162,14 +168,14 @@ class _Collection:
         for key, status, folder in self._entries.list_all("ac"):
             with contextlib.suppress(FileNotFoundError):
                 data, used_ns = self._entries.read(key, status, folder, MAX_ENTRY_SIZE)
-                self._stamps[key] = _stamp(status)
+                self._stamps[key] = _stamp_of(status)
                 if not self._scan.add(key, used_ns, size_of(status), data):
                     self._invalid_records.add(key)
 
     def _list_files(self) -> None:
         # Must run after `_list_records`, so that the files of every listed record are listed too.
         for name, status, _ in self._entries.list_all("cas"):
-            files = self._scan.cas if self._has_named_size(name, status.st_size) else self._torn_files
+            files = self._scan.cas if self._has_named_size(name, status.st_size) else self._wrong_size_files
             files[name] = Entry(status.st_mtime_ns, size_of(status))
 
     def _has_named_size(self, name: str, size: int) -> bool:
@@ -180,7 +186,7 @@ class _Collection:
         """The files named by the entries that were added or changed since the listing."""
         new_scan = Scan()
         for key, status, folder in self._entries.list_all("ac"):
-            if self._stamps.get(key) != _stamp(status):
+            if self._stamps.get(key) != _stamp_of(status):
                 with contextlib.suppress(FileNotFoundError):
                     data, used_ns = self._entries.read(key, status, folder, MAX_ENTRY_SIZE)
                     new_scan.add(key, used_ns, size_of(status), data)
@@ -199,7 +205,7 @@ class _Collection:
         return [
             key
             for key, entry in self._scan.records.items()
-            if self._stamps[key][0] < self._cutoff_ns
+            if self._stamps[key].mtime_ns < self._cutoff_ns
             and (key in self._invalid_records or not available.issuperset(entry.files))
         ]
 
@@ -215,7 +221,7 @@ class _Collection:
         removed_keys = []
         for key in keys:
             status = self._entries.status("ac", key)
-            if status is not None and _stamp(status) != self._stamps[key]:
+            if status is not None and _stamp_of(status) != self._stamps[key]:
                 self._reasons["in use"] += 1
                 continue
             if status is not None:
@@ -243,8 +249,8 @@ class _Collection:
         """The first and second steps (rule 3). Returns the condemned files with their times, and the files hidden now."""
         known_times = self._condemned.condemned_times(self._begun_ns)
         condemned = {}
-        for name, entry in {**self._torn_files, **self._scan.cas}.items():
-            if name in named_files and name not in self._torn_files:
+        for name, entry in {**self._wrong_size_files, **self._scan.cas}.items():
+            if name in named_files and name not in self._wrong_size_files:
                 continue
             if entry.used_ns < self._cutoff_ns:
                 condemned[name] = known_times.get(name, self._begun_ns)
@@ -263,9 +269,16 @@ class _Collection:
         return Size(allocated, (_total_size(entry.size for entry in entries) + _total_size(hidden_sizes)).apparent)
 
 
-def _stamp(status: os.stat_result) -> tuple[int, int, int]:
-    """The mtime (ns), the inode and the size. At least one of them changes when another file replaces the file."""
-    return status.st_mtime_ns, status.st_ino, status.st_size
+class _Stamp(NamedTuple):
+    """Values from the stat of a file. At least one of them changes when another file replaces the file."""
+
+    mtime_ns: int
+    inode: int
+    size: int
+
+
+def _stamp_of(status: os.stat_result) -> _Stamp:
+    return _Stamp(status.st_mtime_ns, status.st_ino, status.st_size)
 
 
 def _total_size(sizes: Iterable[Size]) -> Size:

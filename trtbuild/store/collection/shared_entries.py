@@ -112,6 +112,7 @@ class SharedEntries:
         with self._shared.folder() as root:
             for _, folders, files, folder in os.fwalk(".", dir_fd=root, follow_symlinks=False):
                 total += os.fstat(folder).st_blocks * 512
+                # ``fwalk`` lists a link to a directory among the directories, and does not follow it.
                 for name in [*files, *(name for name in folders if _is_link(name, folder))]:
                     with contextlib.suppress(FileNotFoundError):
                         status = os.stat(name, dir_fd=folder, follow_symlinks=False)

@@ -1,5 +1,5 @@
-"""Computes the SHA-256 of files whose size, times, inode or fingerprint (xxHash) have changed. A file is read only if
-its digest cannot be found in a faster, safe way.
+"""Finds the SHA-256 of files: in the index by their stat, otherwise in the index by their fingerprint (xxHash), and
+otherwise by hashing them.
 
 Rules
 1. By stat: a file with the same size, mtime, ctime and inode as before has the same bytes as before. A digest is stored
@@ -76,10 +76,11 @@ class FileDigests:
     def sha256_with_consumer(
         self, path: Path | str, make_consumer: Callable[[int], Consumer]
     ) -> tuple[str | None, Consumer | None]:
-        """The SHA-256 of a large file. If all bytes must be read to compute it, a consumer gets these bytes, too.
+        """The SHA-256 of a file. If a large file must be hashed, a consumer gets its bytes, too.
 
         `make_consumer` is called with the open descriptor. It returns the consumer, which gets the file's bytes in order.
         The result is the digest and the consumer. The consumer is None unless it got exactly the bytes of the digest.
+        Raises the errors of `sha256`.
         """
         status = _stat(str(path))
         if status is None:
@@ -193,7 +194,7 @@ class FileDigests:
         if size < _LARGE_SIZE:
             return _sha256(descriptor).hexdigest(), {}, None
         size_fact_name = f"segments {size}"
-        if self._stored_fact(size_fact_name) is not None:
+        if self._stored_fact(size_fact_name) is not None:  # a file of this size was seen before
             known = self._stored_fact(_content_fact_name(_fingerprint(descriptor, size), size))
             if is_digest(known):
                 return str(known), {}, None
@@ -275,6 +276,7 @@ def _identity(status: os.stat_result) -> str:
 
 
 def _is_racy(status: os.stat_result, began_s: float) -> bool:
+    """Whether a later edit of the file could get the same times (rule 1). `began_s` is the time when the reading began."""
     # An mtime far in the future is not racy: a program has set it, and an edit would change it.
     racy_s = FINE_RACY_S if status.st_ctime_ns % 1_000_000 else RACY_S
     return began_s - status.st_ctime < racy_s or abs(began_s - status.st_mtime) < racy_s

@@ -26,6 +26,9 @@ Fact: TypeAlias = str | int | float
 
 _INT64_LIMIT = 1 << 63
 
+# The number of errors after which a process works without an index (rule 3).
+_MAX_ERRORS = 2
+
 #: The number of names in one query. SQLite before 3.32 accepts 999.
 _NAMES_PER_QUERY = 500
 
@@ -112,7 +115,7 @@ class Index:
         self._folder = Path(folder).absolute()
         self._lock = threading.Lock()
         self._cache: Any = None
-        self._attempts = 0
+        self._error_count = 0
 
     def get(self, name: str) -> Fact | None:
         """The fact, or None if it is not known."""
@@ -179,11 +182,11 @@ class Index:
 
     def _open(self) -> Any:
         with self._lock:
-            while self._cache is None and self._attempts < 2:
+            while self._cache is None and self._error_count < _MAX_ERRORS:
                 try:
                     self._cache = self._open_database()
                 except Exception:  # diskcache raises many kinds of errors for a damaged database (rule 3)
-                    self._attempts += 1
+                    self._error_count += 1
                     self._discard_files()
             return self._cache
 
@@ -204,7 +207,7 @@ class Index:
         with self._lock:
             if self._cache is cache:
                 self._cache = None
-                self._attempts += 1
+                self._error_count += 1
                 with contextlib.suppress(Exception):
                     cache.close()
                 self._discard_files()
@@ -241,5 +244,5 @@ def _is_own_database(path: Path) -> bool:
     return (
         names <= _SCHEMA_NAMES
         and all(type(value) is int for value in counters.values())
-        and all(_SETTINGS.get(key, _INT64_LIMIT) == value for key, value in settings.items())
+        and all(key in _SETTINGS and _SETTINGS[key] == value for key, value in settings.items())
     )

@@ -48,7 +48,7 @@ class Fetched:
     bytes_moved: int = 0
 
     @property
-    def done(self) -> int:
+    def finished_count(self) -> int:
         """The number of records with a result."""
         return sum(map(len, (self.fetched, self.present, self.missing, self.untrusted, self.failed)))
 
@@ -86,15 +86,17 @@ def fetch_records(
     """
     result, name_locks = Fetched(), NameLocks()
     with local.session(), ThreadPoolExecutor(_MAX_FETCHES) as pool:
-        wanted = []
+        keys_to_fetch = []
         for key in dict.fromkeys(keys):
             found = complete_record(local, key)
             if found is None or refusal_of(key, found.record, False) is not None:
-                wanted.append(key)
+                keys_to_fetch.append(key)
             else:
                 result.present.append(key)
                 report(result)
-        keys_by_future = {pool.submit(_fetch_record, remote, key, local, name_locks, refusal_of): key for key in wanted}
+        keys_by_future = {
+            pool.submit(_fetch_record, remote, key, local, name_locks, refusal_of): key for key in keys_to_fetch
+        }
         try:
             for future in as_completed(keys_by_future):
                 _add_outcome(result, keys_by_future[future], future.result())
@@ -109,7 +111,7 @@ def _fetch_record(
     remote: RemoteStore, key: str, local: LocalStore, name_locks: NameLocks, refusal_of: RefusalRule
 ) -> int | BlobMissing | RecordUntrusted | RemoteFault:
     """Fetch one record. Returns the number of bytes that were fetched, or the error."""
-    moved = 0
+    fetched_size = 0
     try:
         found = remote.find(key)
         if found is None:
@@ -119,13 +121,13 @@ def _fetch_record(
         for sha256, files in found.files_by_blob.items():
             with name_locks.hold([sha256]):
                 if not local.has(sha256):
-                    moved += remote.fetch(sha256, files, local)
+                    fetched_size += remote.fetch(sha256, files, local)
         local_copy = complete_record(local, key)
         is_refused = local_copy is not None and refusal_of(key, local_copy.record, False) is not None
         local.put_record_copy(found.record, found.document, found.signatures, replace=is_refused)
     except (BlobMissing, RecordUntrusted, RemoteFault) as error:
         return error
-    return moved
+    return fetched_size
 
 
 def _add_outcome(result: Fetched, key: str, outcome: int | BlobMissing | RecordUntrusted | RemoteFault) -> None:

@@ -3,9 +3,9 @@
 Rules
 1. A lookup reads the local store first, then each readable remote, in order. A record in a remote is a hit. Its blobs are
    fetched when something reads them, and only then.
-2. Blobs are fetched into the local store, and verified. After a blob of a record, the record's small blobs are fetched,
-   too, up to the first large blob that is missing. When the local store has all blobs of a record, the record is written
-   there. From then on no remote is needed for the record.
+2. Blobs are fetched into the local store, and verified. After a blob of a record was fetched, the record's small blobs are
+   fetched, too, up to the first large blob that is missing. When the local store has all blobs of a record, the record is
+   written there. From then on no remote is needed for the record.
 3. A fault of a remote never makes a build fail. It is handled like a miss, and `reports` contains it. If no store has a
    blob that a remote's record names, BlobMissing is raised. Then the next plan in the same run builds the blob again.
 4. New records and blobs are written to the local store, and are sent to the remotes that may be written (`uploads`).
@@ -93,7 +93,8 @@ class LayeredStore:
         if local_record is not None:
             why = self.refusal_of(key, local_record, False)
             if why is None:
-                return self._note_and_return(key, local_record)
+                self._note_blobs(key, local_record)
+                return local_record
             problem = RecordUntrusted(why)
         try:
             found = self._found_records.find(key, wanted) if self.readers else None
@@ -102,15 +103,16 @@ class LayeredStore:
         if found is not None:
             return found.record
         if local_record is not None and self.refusal_of(key, local_record, True) is None:
-            return self._note_and_return(key, local_record)
+            self._note_blobs(key, local_record)  # no remote has a record that the lock file accepts
+            return local_record
         if problem is not None:
             raise problem
         return None
 
-    def _note_and_return(self, key: str, record: Record) -> Record:
+    def _note_blobs(self, key: str, record: Record) -> None:
+        """Note which blobs a local record names. A blob that is missing here can then be found in a remote."""
         if self.readers:
             self._found_records.note_record(key, record)
-        return record
 
     def prefetch_records(self, keys: Iterable[str]) -> None:
         """Look up records that will be requested soon. All requests to one remote are sent at once."""
@@ -150,9 +152,9 @@ class LayeredStore:
         return self._announce(self.local.put_record_copy(record, document, signatures, replace=replace))
 
     def _announce(self, record: Record) -> Record:
-        """Remember a record that is new in the local store, and send it to the remotes. Returns the record."""
+        """Send a record that is new in the local store to the remotes (rules 4 and 5). Returns the record."""
         key = record.recipe.key
-        self._note_and_return(key, record)
+        self._note_blobs(key, record)
         self._found_records.forget_record(key)
         if not self._sends_records:
             return record
@@ -237,16 +239,16 @@ class LayeredStore:
     @contextmanager
     def without_uploads(self, readers: Sequence[RemoteStore] | None = None) -> Iterator[None]:
         """Send nothing within the block. If `readers` is not None, read only these remotes."""
-        before = self._found_records, self._remote_blobs, self._sends_records
+        found_records, remote_blobs, sends_records = self._found_records, self._remote_blobs, self._sends_records
         self._sends_records = False
         if readers is not None:
             self._found_records = FoundRecords(tuple(readers))
-            self._found_records.refusal_of = before[0].refusal_of
+            self._found_records.refusal_of = found_records.refusal_of
             self._remote_blobs = RemoteBlobs(self.local, self._found_records)
         try:
             yield
         finally:
-            self._found_records, self._remote_blobs, self._sends_records = before
+            self._found_records, self._remote_blobs, self._sends_records = found_records, remote_blobs, sends_records
 
     def session(self) -> AbstractContextManager[None]:
         """Protect all that is read or written within the block from collection. Raises StoreUnavailable."""
@@ -270,7 +272,7 @@ class LayeredStore:
     @property
     def unsent_count(self) -> int:
         """The number of records that are not sent yet."""
-        return self.uploads.unsent_count + len(self._packages) * bool(self.writers)
+        return self.uploads.unsent_count + (len(self._packages) if self.writers else 0)
 
     def close(self) -> None:
         """Close connections and threads. Records that were not sent yet are not sent."""

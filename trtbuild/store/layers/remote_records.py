@@ -117,21 +117,21 @@ class FoundRecords:
         with self._lock:
             unknown = [key for key in dict.fromkeys(keys) if key not in self._found and key not in self._absent_keys]
         known = local_keys(unknown)
-        wanted = [key for key in unknown if key not in known]
+        remaining = [key for key in unknown if key not in known]
         for index, remote in enumerate(self.readers):
             not_found = []
-            for key, found in remote.find_many(wanted):
+            for key, found in remote.find_many(remaining):
                 if isinstance(found, Found):
                     if self.refusal_of(key, found.record, False) is None:
                         self._add_found(remote, found, index)
                 elif found is None:
                     self.count_event(remote, "misses")
                     not_found.append(key)
-            wanted = not_found  # records with an error are requested again later, one by one
-            if not wanted:
+            remaining = not_found  # records with an error are requested again later, one by one
+            if not remaining:
                 return
         with self._lock:
-            self._absent_keys.update(wanted)
+            self._absent_keys.update(remaining)
 
     def first_place(self, key: str) -> tuple[RemoteStore, Found] | None:
         """The first remote in which a record was found, and the record. Sends no request."""
@@ -147,9 +147,10 @@ class FoundRecords:
     def lacks_blob(self, key: str) -> bool:
         """Whether a blob of the record is missing in the first remote in which the record was found."""
         place = self.first_place(key)
-        return place is not None and any(
-            (place[0].name, sha256) in self._missing_blobs for sha256 in place[1].files_by_blob
-        )
+        if place is None:
+            return False
+        remote, found = place
+        return any((remote.name, sha256) in self._missing_blobs for sha256 in found.files_by_blob)
 
     # -- blobs
 
@@ -169,15 +170,15 @@ class FoundRecords:
         for key in self.keys_naming(sha256):
             index = 0
             while True:
-                known = self._found.get(key, [])
-                if index == len(known):
+                places = self._found.get(key, [])
+                if index >= len(places):  # all were yielded, or another thread has called `forget_record`
                     try:
                         if not self._has_more(key, index):
                             break
                     except RecordUntrusted:
                         break
                     continue
-                remote, found = known[index]
+                remote, found = places[index]
                 index += 1
                 if sha256 in found.files_by_blob and (remote.name, sha256) not in self._missing_blobs:
                     yield remote, found.files_by_blob[sha256]

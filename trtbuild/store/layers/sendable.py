@@ -14,16 +14,18 @@ from trtbuild.store.remote.records import Found
 
 
 def read_local_record(local: LocalStore, key: str) -> Found | None:
-    """A record of the local store with its document, its signatures and the files of its blobs, or None. Raises
-    StoreError."""
-    entry = local.entry(key)
-    if entry is None:
+    """A record of the local store with its document, its signatures and the files of its blobs, or None.
+
+    Raises StoreError, and KeyError or ValueError if the record's entry does not list the files of its blobs.
+    """
+    entry_and_document = local.entry(key)
+    if entry_and_document is None:
         return None
-    action, document = entry
+    entry, document = entry_and_document
     record = Record.from_bytes(document)
-    blobs = action.blobs()
+    blobs = entry.blobs()
     files_by_blob = {output.sha256: blobs[output.sha256] for output in record.outputs.values()}
-    return Found(record, document, action.signatures, files_by_blob)
+    return Found(record, document, entry.signatures, files_by_blob)
 
 
 def complete_record(store: LocalStore, key: str) -> Found | None:

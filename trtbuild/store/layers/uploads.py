@@ -88,19 +88,22 @@ class Uploads:
     def _send_after(self, remote: RemoteStore, key: str, earlier_uploads: Sequence[Future[None]]) -> None:
         wait(earlier_uploads)
         try:
-            sent = self.send_now(remote, key)
+            is_sent = self.send_now(remote, key)
         except Exception:
             # The remote's report contains its faults. An unreadable local entry raises an error when a step reads it. Any
             # other error means that the record was not sent. None of these errors makes the build fail.
-            self.not_sent[remote.name] += 1
+            with self._lock:
+                self.not_sent[remote.name] += 1
         else:
-            self.sent[remote.name] += sent
+            with self._lock:
+                self.sent[remote.name] += is_sent
 
     def send_now(self, remote: RemoteStore, key: str) -> bool:
         """Send one record, and wait until the remote has it. Returns False, and sends nothing, if the local store has no
         such record, or if other machines must not have it.
 
-        Raises RemoteFault, StoreUnavailable, and BlobMissing or EntryCorrupt when the local record is not complete.
+        Raises RemoteFault, RecordUntrusted, StoreUnavailable, and BlobMissing or EntryCorrupt when the local record is not
+        complete.
         """
         found = read_local_record(self._local, key)
         found = None if found is None else sendable_record(found, remote.trust)

@@ -49,6 +49,7 @@ class LocalBlobs:
         self.entries.is_read_only = False
         with open(path, "rb", buffering=0) as file:
             head = bytearray()
+            # One byte more than `MAX_SIZE` shows that the blob must be split.
             while len(head) <= MAX_SIZE and (more := file.read(MAX_SIZE + 1 - len(head))):
                 head += more
             if len(head) <= MAX_SIZE:
@@ -56,7 +57,7 @@ class LocalBlobs:
             return put_windows(self.entries, windows_of_file(head, file), self._write_list)
 
     def open_writer(self) -> BlobWriter:
-        """A writer of a blob whose bytes arrive in pieces."""
+        """Return a writer of a blob whose bytes arrive in pieces."""
         self.entries.is_read_only = False
         return BlobWriter(self.entries, self._write_list)
 
@@ -73,14 +74,15 @@ class LocalBlobs:
             data = self.entries.read("cas", sha256)
             if data is not None and hashlib.sha256(data).hexdigest() == sha256:
                 return data
+            # Otherwise the code below reads the file again, and raises the error.
         buffer = io.BytesIO()
-        if size:
+        if size:  # allocate all bytes at once
             buffer.seek(size - 1)
             buffer.write(b"\0")
         with buffer.getbuffer() as view:
             deque(self._read_verified(sha256, files, _consecutive_buffers(view)), maxlen=0)
-        # Not copied, because the buffer has exactly the blob's size, and because no slice of it exists any more. (The
-        # variable of a `for` loop would keep the last slice.)
+        # `getvalue` does not copy, because the buffer has exactly the blob's size, and no slice of the buffer exists any
+        # more. (With a `for` loop above, the loop's variable would keep the last slice.)
         return buffer.getvalue()
 
     def copy_to(self, sha256: str, path: str) -> FileStamp | None:
@@ -107,8 +109,8 @@ class LocalBlobs:
         return files
 
     def receive_files(self) -> AbstractContextManager[FileReceiver]:
-        """Receive CAS files from another store. They are durable at the end of the block. The end raises
-        StoreUnavailable."""
+        """Receive CAS files from another store. They are durable at the end of the block. Raises
+        StoreUnavailable at the end of the block."""
         self.entries.is_read_only = False
         return open_receiver(self.entries)
 

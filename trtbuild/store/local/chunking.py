@@ -4,8 +4,8 @@ Rules
 1. The boundaries follow FastCDC (Xia et al., USENIX ATC 2016). The package `fastcdc` computes them with the sizes
    below. The boundaries depend only on the bytes. The sizes are part of the store's format. With other sizes a reader would
    still work, because it follows the chunk list. But new blobs would share no chunks with older ones.
-2. A blob of at most `MAX_SIZE` bytes is not split. So a chunk list has at least two chunks, and every CAS file fits
-   into memory.
+2. A blob of at most `MAX_SIZE` bytes is not split. So a chunk list has at least two chunks, and every CAS file of a
+   blob fits into memory.
 3. A file is read once, through windows of bounded size. The same bytes in memory are hashed, split and written. A file that
    changes while it is read may give a blob with a mixture of old and new bytes, but never a blob with a wrong name. (With
    mmap, the hashed and the written bytes could differ, and truncating the file would raise SIGBUS.)
@@ -27,7 +27,7 @@ MIN_SIZE = 64 << 10
 MEAN_SIZE = 256 << 10
 MAX_SIZE = 1 << 20
 
-#: Bytes that are read and yielded at once.
+#: The size of a window in bytes. The last window of a blob may be smaller. The others differ from it by at most `MAX_SIZE`.
 WINDOW_SIZE = 16 << 20
 
 
@@ -97,14 +97,14 @@ class WindowCutter:
         return self._cut(at_end=True)
 
     def _cut(self, *, at_end: bool) -> Window | None:
-        done, chunks = 0, []
+        window_size, chunks = 0, []
         for offset, length in chunk_bounds(self._buffer[: self._filled]):
-            if not at_end and self._filled - offset < MAX_SIZE:
+            if not at_end and self._filled - offset < MAX_SIZE:  # this boundary depends on bytes that are still missing
                 break
-            done = offset + length
-            chunks.append(self._buffer[offset:done])
-        window = Window(self._buffer[:done], tuple(chunks)) if chunks else None
-        remainder = self._buffer[done : self._filled]
+            window_size = offset + length
+            chunks.append(self._buffer[offset:window_size])
+        window = Window(self._buffer[:window_size], tuple(chunks)) if chunks else None
+        remainder = self._buffer[window_size : self._filled]
         self._buffer = memoryview(bytearray(0 if at_end else WINDOW_SIZE))
         self._buffer[: len(remainder)] = remainder
         self._filled = len(remainder)

@@ -26,7 +26,7 @@ _EMPTY_SHA256 = hashlib.sha256().hexdigest()
 # it returns no bytes.
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
-# The number of bytes of the first read. Most entries are smaller, so one read is enough for them.
+# The number of bytes of the first read. Most entries are smaller, so this read returns all of their bytes.
 _FIRST_READ_SIZE = 64 << 10
 
 
@@ -85,7 +85,7 @@ class Entries:
             descriptor = os.open(self.layout.entry_path(kind, name), _READ_FLAGS)
             try:
                 data = os.read(descriptor, _FIRST_READ_SIZE)
-                if len(data) < _FIRST_READ_SIZE and not os.read(descriptor, 1):
+                if len(data) < _FIRST_READ_SIZE and not os.read(descriptor, 1):  # the end of the file
                     return data
                 with open(descriptor, "rb", closefd=False) as file:
                     file.seek(0)

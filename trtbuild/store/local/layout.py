@@ -1,4 +1,4 @@
-"""The layout of a store's directory, and its format version. See cache/README.md.
+"""The layout of a store's directory, and its format version. See docs/store-format.md.
 
 format            the version of this layout
 cas/<aa>/<sha256> bytes named by their SHA-256; aa is the first two digits of the SHA-256
@@ -89,26 +89,28 @@ class Layout:
         """A unique path in ``tmp/``. The name begins with the id of the process, to help people who look at the files."""
         return f"{self.tmp}/{os.getpid()}-{secrets.token_hex(12)}"
 
-    def shared_root(self) -> os.stat_result | None:
+    def shared_root_status(self) -> os.stat_result | None:
         """The stat of the root, if several users share the store; otherwise None. Raises OSError."""
-        root = os.stat(self.root)
-        return root if root.st_mode & 0o022 else None
+        root_status = os.stat(self.root)
+        return root_status if root_status.st_mode & 0o022 else None
 
     def make_folder(self, path: str) -> None:
-        """Create a directory, if it is missing. Its parent must exist. The mode is set before the directory gets its final
-        name. Raises OSError."""
+        """Create a directory, if it is missing. Its parent must exist. Raises OSError.
+
+        In a shared store, the mode is set before the directory gets its final name. The exception is ``tmp/``, in which
+        new directories are created."""
         if os.path.isdir(path):
             return
-        root = self.shared_root()
+        root_status = self.shared_root_status()
         fresh = path
         try:
-            if root is not None and path != self.tmp:
+            if root_status is not None and path != self.tmp:
                 fresh = self.fresh_path()
             os.mkdir(fresh)
-            if root is not None:
+            if root_status is not None:
                 descriptor = os.open(fresh, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
                 try:
-                    set_permissions(descriptor, root, 0o7777)
+                    set_permissions(descriptor, root_status, 0o7777)
                 finally:
                     os.close(descriptor)
             if fresh != path:
@@ -124,7 +126,7 @@ class Layout:
         """The name and stat of every entry, in no particular order. Other files, and entries that are just being removed,
         are left out.
 
-        Raises StoreUnavailable when a directory cannot be read, or is not a directory.
+        Raises StoreUnavailable when a directory cannot be read.
         """
         try:
             with os.scandir(f"{self.root}/{kind}") as children:
@@ -169,8 +171,8 @@ class Layout:
             if not self.check_format():
                 fresh = self.fresh_path()
                 with open(fresh, "x", encoding="utf-8") as file:
-                    if (root := self.shared_root()) is not None:
-                        set_permissions(file.fileno(), root, 0o666)
+                    if (root_status := self.shared_root_status()) is not None:
+                        set_permissions(file.fileno(), root_status, 0o666)
                     file.write(f"{FORMAT}\n")
                     file.flush()
                     os.fsync(file.fileno())  # an empty file would be an unknown format
@@ -179,14 +181,14 @@ class Layout:
             raise unavailable_error(error, self.root) from error
 
 
-def set_permissions(descriptor: int, root: os.stat_result, bits: int) -> None:
-    """Give a new file or directory the group of `root`, and those bits of the root's mode that are in `bits`. Raises
+def set_permissions(descriptor: int, root_status: os.stat_result, bits: int) -> None:
+    """Give a new file or directory the root's group, and those bits of the root's mode that are in `bits`. Raises
     OSError."""
-    if os.fstat(descriptor).st_gid != root.st_gid:
+    if os.fstat(descriptor).st_gid != root_status.st_gid:
         with contextlib.suppress(OSError):  # this user is not in that group
-            os.fchown(descriptor, -1, root.st_gid)
+            os.fchown(descriptor, -1, root_status.st_gid)
     with contextlib.suppress(PermissionError):  # some file systems have fixed modes
-        os.fchmod(descriptor, root.st_mode & bits)
+        os.fchmod(descriptor, root_status.st_mode & bits)
 
 
 def list_folder(path: str) -> list[os.DirEntry[str]]:

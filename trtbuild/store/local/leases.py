@@ -5,7 +5,7 @@ All of them are flock(2), so the kernel releases them when a process dies.
 Rules
 1. The store-wide lock ``locks/store`` is held shared while entries are found and touched, and while a session begins. It is
    held exclusive while a collection begins, and while a collection removes a short batch. A thread that holds this lock
-   does not read, hash or write blobs, and does not wait for another lock. It may read a record's AC entry, which is small.
+   does not read, hash or write blobs, and does not wait for another lock. It may read AC entries, which are small.
 2. A session is a file in ``sessions/``, locked for the session's duration. Its start is the file's mtime. This time comes
    from the clock of the file system, like the mtimes of the entries, even on NFS. Nothing writes to the file afterwards.
 3. For a key that is being built, the file ``locks/<key>`` is locked. The holder of the lock removes the file before it
@@ -13,7 +13,9 @@ Rules
    not, the process opens the new file of this name.
 4. Descriptors are closed in forked children and on exec. Otherwise a child would hold the lock after its parent has
    released it.
-5. A store that cannot be written is read without locks: no collection can remove entries there.
+5. A user who may not write to the store reads it without a session, and locks ``locks/store`` through a read-only
+   descriptor. If this file does not exist or cannot be opened, the store is read without locks. Then a collection of
+   another user may remove an entry that was just found, and the entry counts as missing when it is read.
 """
 
 # Paths are strings here: a large blob has thousands of them, and pathlib is slow.
@@ -57,25 +59,25 @@ def _open(path: str, flags: int) -> int:
 
 
 def _open_or_make(layout: Layout, path: str) -> int:
-    """Open a lock file, and create it if necessary. A new file gets the permissions for all users of the store before it
-    gets its name."""
+    """Open a lock file, and create it if necessary. In a shared store, a new file gets its permissions before it
+    gets its name, if the file system has hard links. Raises OSError."""
     while True:
         try:
             return _open(path, os.O_RDWR)
         except FileNotFoundError:
-            root = layout.shared_root()
-        if root is None:
+            root_status = layout.shared_root_status()
+        if root_status is None:
             return _open(path, os.O_RDWR | os.O_CREAT)
         fresh = layout.fresh_path()
         descriptor = _open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
-            set_permissions(descriptor, root, 0o666)
-            os.link(fresh, path)
+            set_permissions(descriptor, root_status, 0o666)
+            os.link(fresh, path)  # the next iteration opens the file
         except FileExistsError:
             pass  # another process was faster
         except OSError:  # a file system without hard links
             new_descriptor = _open(path, os.O_RDWR | os.O_CREAT)
-            set_permissions(new_descriptor, root, 0o666)
+            set_permissions(new_descriptor, root_status, 0o666)
             return new_descriptor
         finally:
             _close(descriptor)
@@ -108,7 +110,9 @@ class StoreLock:
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
-        """Hold the lock shared, which stops collections. Raises StoreUnavailable when the file system has no locks."""
+        """Hold the lock shared, so that no collection removes entries. Holds no lock in the cases of rule 5.
+
+        Raises StoreUnavailable when the file system has no locks."""
         if self._thread.is_held:
             yield
             return
@@ -170,7 +174,7 @@ class Sessions:
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
-        """Hold a session. Does nothing if the store cannot be written."""
+        """Hold a session. Does nothing if the store cannot be written (rule 5). Raises StoreUnavailable."""
         path = f"{self._layout.sessions}/{os.path.basename(self._layout.fresh_path())}"
         with self._store_lock.shared():
             try:
@@ -182,8 +186,8 @@ class Sessions:
             if descriptor is not None:
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX)
-                    if (root := self._layout.shared_root()) is not None:
-                        set_permissions(descriptor, root, 0o666)
+                    if (root_status := self._layout.shared_root_status()) is not None:
+                        set_permissions(descriptor, root_status, 0o666)
                     start = os.fstat(descriptor).st_mtime_ns
                 except OSError as error:
                     with contextlib.suppress(OSError):

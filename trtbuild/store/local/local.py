@@ -1,4 +1,4 @@
-"""The local store: a directory with one file for each entry, and no other state. Format: cache/README.md.
+"""The local store: a directory with one file for each entry, and no other state. Format: docs/store-format.md.
 
 Rules
 1. A blob of at most `chunking.MAX_SIZE` bytes is one CAS file. A larger blob consists of chunks, each a CAS file, and of a
@@ -41,7 +41,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -119,21 +119,22 @@ class LocalStore(LocalBlobs):
 
         Raises the error of an entry only if no other entry has a trusted record.
         """
-        problem: EntryCorrupt | RecordUntrusted | None = None
-        has_untrusted_record = False
+        problems: dict[str, EntryCorrupt | RecordUntrusted] = {}
         for name in lookup_keys(self.trust, key):
             try:
                 trusted = self._read_record_at(name, key, wanted)
             except (EntryCorrupt, RecordUntrusted) as error:
-                if problem is None or (has_untrusted_record and isinstance(error, RecordUntrusted)):
-                    # The error of a domain entry is more precise: for example that its key has expired.
-                    problem = error
-                has_untrusted_record = name == key and isinstance(error, RecordUntrusted)
+                problems[name] = error
                 continue
             if trusted is not None:
                 return trusted
-        if problem is not None:
-            raise problem
+        if isinstance(problems.get(key), RecordUntrusted):
+            for name, problem in problems.items():
+                # The refusal of a domain entry is more precise: for example that its key has expired.
+                if name != key and isinstance(problem, RecordUntrusted):
+                    raise problem
+        if problems:
+            raise next(iter(problems.values()))
         return None
 
     def _read_record_at(self, name: str, key: str, wanted: Recipe | None) -> _TrustedRecord | None:
@@ -248,8 +249,8 @@ class LocalStore(LocalBlobs):
                 self.entries.write("ac", name, entry.to_bytes())
         return record
 
-    def _usable_record(self, key: str, wanted: Record) -> Record | None:
-        """The existing record, if it is trusted, has the same recipe as `wanted`, and has all its blobs."""
+    def _usable_record(self, key: str, new_record: Record) -> Record | None:
+        """The existing record, if it is trusted, has the same recipe as `new_record`, and has all its blobs."""
         try:
             trusted = self._trusted_record(key, None)
         except (EntryCorrupt, RecordUntrusted):
@@ -257,7 +258,7 @@ class LocalStore(LocalBlobs):
         if trusted is None:
             return None
         found = trusted.record
-        if not found.recipe.same_as(wanted.recipe):
+        if not found.recipe.same_as(new_record.recipe):
             self.entries.quarantine("ac", trusted.name, "the recipe differs from one that has the same key")
             return None
         return found if all(self.has(output.sha256) for output in found.outputs.values()) else None
@@ -279,15 +280,12 @@ class LocalStore(LocalBlobs):
             pass
         return key
 
-    def session(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def session(self) -> Iterator[None]:
         """Protect all that is read or written within the block from collection.
 
         A store that cannot be written is read without a session. Raises StoreUnavailable.
         """
-        return self._session()
-
-    @contextmanager
-    def _session(self) -> Iterator[None]:
         with suppress(StoreUnavailable):
             self.entries.prepare()
         with self.entries.sessions.hold():
@@ -299,7 +297,7 @@ class LocalStore(LocalBlobs):
 
     @contextmanager
     def building(self, key: str) -> Iterator[None]:
-        """Hold a key while it is built, so that only one of two simultaneous builds builds it. The key is released when the
+        """Hold a key while it is built, so that simultaneous builds do not build it twice. The key is released when the
         process dies.
 
         Waits for any other holder, even in this process. Raises StoreUnavailable.

@@ -36,7 +36,7 @@ from trtbuild.store.local.layout import Layout, set_permissions, unavailable_err
 
 # The number of files that are written before the first of them is synced.
 _BATCH_SIZE = 32
-# The largest number of files that may be open while they wait for the sync. On a slow disk, more files are synced together.
+# The largest number of files that may be open while they wait for the sync. On a slow disk, batches grow up to this number.
 _MAX_OPEN_FILES = 256
 
 
@@ -94,12 +94,12 @@ class Publication:
             self._batched_paths.add(path)
         try:
             try:
-                written = self._write_unsynced(path, data)
+                file = self._write_unsynced(path, data)
             except FileNotFoundError:  # the store's directories were removed while it was in use
                 self._layout.create()
-                written = self._write_unsynced(path, data)
+                file = self._write_unsynced(path, data)
             with self._capacity:
-                self._unsynced_files.append(written)
+                self._unsynced_files.append(file)
                 self._open_count += 1
                 if self._publisher is None and len(self._unsynced_files) >= _BATCH_SIZE:
                     self._publisher = threading.Thread(target=self._publish_in_thread, name="publisher", daemon=True)
@@ -144,16 +144,16 @@ class Publication:
 
     def _publish_batch(self, batch: list[_UnsyncedFile]) -> None:
         try:
-            for written in batch:
-                os.fsync(written.descriptor)
-            for written in batch:
-                self._rename(written.fresh, written.path)
+            for file in batch:
+                os.fsync(file.descriptor)
+            for file in batch:
+                self._rename(file.fresh, file.path)
         except BaseException:
-            remove_files(written.fresh for written in batch)
+            remove_files(file.fresh for file in batch)
             raise
         finally:
-            for written in batch:
-                os.close(written.descriptor)
+            for file in batch:
+                os.close(file.descriptor)
 
     def _take_unpublished(self) -> list[_UnsyncedFile]:
         """Wait for the thread that publishes. Returns the files that it has not published."""
@@ -166,14 +166,14 @@ class Publication:
 
     def abandon(self) -> None:
         """Remove the files of `write_in_batch` that are not published yet."""
-        for written in self._take_unpublished():
-            remove_files([written.fresh])
-            os.close(written.descriptor)
+        for file in self._take_unpublished():
+            remove_files([file.fresh])
+            os.close(file.descriptor)
 
     def _set_permissions(self, descriptor: int) -> None:
-        root = self._layout.shared_root()
-        if root is not None:
-            set_permissions(descriptor, root, 0o666)
+        root_status = self._layout.shared_root_status()
+        if root_status is not None:
+            set_permissions(descriptor, root_status, 0o666)
 
     def _rename(self, fresh: str, path: str) -> None:
         folder = os.path.dirname(path)
@@ -203,7 +203,7 @@ class Publication:
             with self._lock:
                 folders, self._unsynced_folders = self._unsynced_folders, set()
             for _ in pool.map(sync_folder, folders) if pool else map(sync_folder, folders):
-                pass
+                pass  # the iteration raises the errors of `sync_folder`
         except OSError as error:
             raise unavailable_error(error, self._layout.root) from error
 
@@ -218,7 +218,8 @@ def remove_files(paths: Iterable[str]) -> None:
 def copy_atomically(pieces: Iterable[memoryview], path: str) -> FileStamp | None:
     """Replace the file `path` by `pieces`, atomically and durably (`trtbuild.atomic`). Returns its stamp (rule 4).
 
-    Raises OSError when `path` cannot be written, and the errors of `pieces`. After an error the old file is still there.
+    Raises OSError when `path` cannot be written, and the errors of `pieces`. After an error of `pieces`, the old
+    file is still there.
     """
     with replacing(path, durable=True) as descriptor:
         for piece in pieces:
@@ -247,12 +248,12 @@ def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
 
 def _set_stamp(descriptor: int) -> FileStamp | None:
     """Set the mtime of rule 4. Returns the file's stamp, or None if the file system does not keep such an mtime."""
-    wanted_ns = os.fstat(descriptor).st_mtime_ns + 1
+    mtime_ns = os.fstat(descriptor).st_mtime_ns + 1
     try:
-        os.utime(descriptor, ns=(wanted_ns, wanted_ns))
+        os.utime(descriptor, ns=(mtime_ns, mtime_ns))
         stamped = os.fstat(descriptor)
     except (OSError, NotImplementedError):
         return None
-    if stamped.st_mtime_ns != wanted_ns:
+    if stamped.st_mtime_ns != mtime_ns:
         return None
-    return FileStamp(stamped.st_ino, stamped.st_size, wanted_ns)
+    return FileStamp(stamped.st_ino, stamped.st_size, mtime_ns)

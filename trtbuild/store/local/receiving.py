@@ -6,7 +6,7 @@ Rules
    store and durable. So an entry that names them may be published.
 3. When the block ends with an error, the files that were received before the error are published. So the next attempt does
    not fetch them again.
-4. The block is within a session, which protects the files that were found or received (local.py, rule 5).
+4. The caller holds a session, which protects the files that were found or received (local.py, rule 5).
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class FileReceiver:
 
     def has(self, file: Output) -> bool:
         """Whether the store has the CAS file, with the right size. Marks the file as used. Raises StoreUnavailable."""
-        return bool(self.find_files((file,)))
+        return bool(self.present_files((file,)))
 
-    def find_files(self, files: Iterable[Output]) -> set[Output]:
+    def present_files(self, files: Iterable[Output]) -> set[Output]:
         """Return those of `files` for which `has` is true."""
         with self._entries.lock.shared():
             present = {file for file in dict.fromkeys(files) if self._entries.find("cas", file.sha256) == file.size}

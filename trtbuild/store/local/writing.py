@@ -1,4 +1,4 @@
-"""Writes the CAS files of blobs: of a blob in memory, in a file, or one whose bytes arrive in pieces. The rules are in
+"""Writes the CAS files of blobs. The bytes of a blob are in memory or in a file, or arrive in pieces. The rules are in
 local.py."""
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from trtbuild.store.local.chunking import MAX_SIZE, Window, WindowCutter, chunk_
 from trtbuild.store.local.entries import Entries
 from trtbuild.store.local.publication import Publication
 
+# The number of windows that may wait until all of their chunks are written.
+_MAX_WAITING_WINDOWS = 2
+
 # Threads that hash and write chunks: SHA-256 runs without the GIL, and fsync waits. More threads are not faster.
 _WRITER_COUNT = min(8, (os.cpu_count() or 1) + 2)
 
@@ -23,7 +26,7 @@ WriteList = Callable[[str, Sequence[Output]], None]
 
 
 def put_small(entries: Entries, view: memoryview) -> Output:
-    """Write a blob that is one CAS file. Raises StoreUnavailable."""
+    """Write a blob that is one CAS file, durably. Raises StoreUnavailable."""
     output = Output(hashlib.sha256(view).hexdigest(), len(view))
     publication = Publication(entries.layout)
     _put_cas_file(entries, publication, output, publication.write, view)
@@ -32,7 +35,7 @@ def put_small(entries: Entries, view: memoryview) -> Output:
 
 
 def put_windows(entries: Entries, windows: Iterable[Window], write_list: WriteList) -> Output:
-    """Write a blob that has several chunks. Raises StoreUnavailable."""
+    """Write a blob that has several chunks, durably. Raises StoreUnavailable."""
     with _ChunkWriter(entries, write_list) as chunks:
         for window in windows:
             chunks.add(window)
@@ -58,11 +61,12 @@ def missing_bytes(entries: Entries, blobs: Iterable[memoryview]) -> int:
 def _put_cas_file(
     entries: Entries, publication: Publication, file: Output, write: Callable[[str, memoryview], None], view: memoryview
 ) -> None:
+    """Write a CAS file by `write`, a method of `publication`, unless the store has the file. Raises StoreUnavailable."""
     path = entries.layout.entry_path("cas", file.sha256)
     with entries.lock.shared():
-        found = entries.find("cas", file.sha256) == file.size
-    if found:
-        publication.add_folder(os.path.dirname(path))
+        is_present = entries.find("cas", file.sha256) == file.size
+    if is_present:
+        publication.add_folder(os.path.dirname(path))  # the file's writer may not have synced the directory yet
     else:
         entries.prepare()
         write(path, view)
@@ -71,7 +75,8 @@ def _put_cas_file(
 class _ChunkWriter:
     """Writes the chunks of one blob in several threads. Only a few windows are in memory at any time.
 
-    If the block ends without `finish`, there is no blob. Chunks that were published before the end stay in the store.
+    If the `with` block ends without `finish`, there is no blob. Chunks that were published before the end stay in the
+    store.
     """
 
     def __init__(self, entries: Entries, write_list: WriteList) -> None:
@@ -89,7 +94,7 @@ class _ChunkWriter:
         self._size += len(window.data)
         hashed = self._hasher.submit(self._content_hash.update, window.data)
         self._waiting.append((hashed, [self._writers.submit(self._put_chunk, chunk) for chunk in window.chunks]))
-        if len(self._waiting) > 2:
+        if len(self._waiting) > _MAX_WAITING_WINDOWS:
             self._finish_oldest_window()
 
     def finish(self) -> Output:
@@ -125,8 +130,8 @@ class _ChunkWriter:
 class BlobWriter:
     """Writes one blob whose bytes arrive in pieces: ``with store.open_writer() as writer: …; writer.finish()``.
 
-    A few windows of the blob are in memory, never the whole blob. The result is equal to that of `put_bytes`. If the block
-    ends without `finish`, the store has no new blob. One thread at a time may use a writer.
+    A few windows of the blob are in memory, never the whole blob. The result is equal to that of `put_bytes`. If the `with`
+    block ends without `finish`, the store has no new blob. One thread at a time may use a writer.
     """
 
     def __init__(self, entries: Entries, write_list: WriteList) -> None:

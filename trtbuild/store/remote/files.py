@@ -3,7 +3,8 @@
 Rules
 1. Each file is compared with its digest and its size. No more bytes are read than the file should have. A file that differs
    raises RemoteLied, and counts as missing.
-2. A file that is in the remote is not sent again. So an interrupted upload continues where it stopped.
+2. A file that is in the remote is not sent again, unless it is damaged there. So an interrupted upload continues where it
+   stopped.
 3. A file that was seen in the remote is not looked up again for half of `PRESENCE_S`. The other half is for publishing the
    entry that names the file. A collection of the remote waits longer than `PRESENCE_S` before it removes a file
    (collection/shared_directory.py).
@@ -54,8 +55,9 @@ class RemoteFiles:
         self.name = name
         self._connections = connections
         self._lock = threading.Lock()
+        #: True → the threads that send, False → the threads that fetch.
         self._pools: dict[bool, ThreadPoolExecutor] = {}
-        #: File → the time at which it was seen in the remote (monotonic).
+        #: SHA-256 of a file → the time at which it was seen in the remote (monotonic).
         self._seen: dict[str, float] = {}
         #: The bytes of small files that came with an entry, and their total size.
         self._contents: dict[str, bytes] = {}

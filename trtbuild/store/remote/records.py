@@ -1,4 +1,4 @@
-"""Finds, verifies and publishes the records of a remote. cache/README.md describes the format.
+"""Finds, verifies and publishes the records of a remote. docs/store-format.md describes the format.
 
 Rules
 1. Everything is verified. The document of a record must have the digest that its entry names, and its recipe must have the
@@ -21,10 +21,11 @@ Rules
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Output, Record
@@ -61,7 +62,7 @@ class Found:
     def entry(self, contents: Mapping[str, bytes]) -> ActionResult:
         """Make the AC entry of the record, with the `contents` of some files."""
         entry = action_result.record_entry(document_file(self.document), self.files_by_blob, self.signatures)
-        return replace(entry, contents=contents)
+        return dataclasses.replace(entry, contents=contents)
 
 
 class _DocumentMissing(Exception):
@@ -118,8 +119,9 @@ class RemoteRecords:
         document = entry.document
         if document is None or document.size > MAX_ENTRY_SIZE:
             raise self._files.report_lie(f"ac/{name} names no record")
-        for file in (file for _, file in entry.files if file.sha256 in entry.contents):
-            self._files.add_contents(file, entry.contents[file.sha256])
+        for _, file in entry.files:
+            if file.sha256 in entry.contents:
+                self._files.add_contents(file, entry.contents[file.sha256])
         text = self._files.get(document, timed=True)
         if text is None:
             raise _DocumentMissing
@@ -153,9 +155,11 @@ class RemoteRecords:
         return files_by_blob
 
     def publish(self, found: Found, read: ReadFile) -> Found:
-        """Publish a record, after its CAS files, which `read` returns. Returns the record that is in the remote now. It is
-        another machine's record, if that was published first and is trusted. Raises RemoteFault (RemoteRefused if the key
-        has an unusable entry that cannot be replaced), and the errors of `read`."""
+        """Publish a record, after its CAS files, which `read` returns. Returns the result of `write_entry`.
+
+        Raises RemoteFault (RemoteRefused if the key has an unusable entry that cannot be replaced), and the errors of
+        `read`.
+        """
         started = time.monotonic()
         files = [file for blob_files in found.files_by_blob.values() for file in blob_files]
         self._files.send(files, read)
@@ -165,11 +169,16 @@ class RemoteRecords:
         return self.write_entry(found, read)
 
     def write_entry(self, found: Found, read: ReadFile, *, replace: bool = False) -> Found:
-        """Write the entry of a record, after its files. Returns the record that is in the remote now. Raises
-        RemoteFault."""
+        """Write the entry of a record, after its files. With `replace`, an existing entry is replaced, if the remote allows
+        it.
+
+        Returns another machine's record, if that was published first and is trusted. Otherwise returns `found`, even if an
+        untrusted entry stays and `found` has no trusted signature. Raises RemoteFault, and the errors of `read`.
+        """
         key, data = found.record.recipe.key, found.entry(_small_files(found, read)).to_bytes()
         if self._transport.put("ac", key, data, once=not replace):
             return found
+        # The key has an entry: find out whether this machine can use it.
         other, may_replace = None, True
         try:
             other = self.find(key)
@@ -184,6 +193,7 @@ class RemoteRecords:
             if is_other_package and self._transport.put("ac", key, data, once=False):  # rule 7
                 return found
             return other
+        # The entry cannot be used: replace it, or write an entry under the domain's key.
         is_written = may_replace and self._transport.put("ac", key, data, once=False)
         if not is_written and not self._write_domain_entry(found, data):
             raise RemoteRefused(

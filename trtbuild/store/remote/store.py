@@ -61,8 +61,8 @@ class RemoteStore:
         return self._files.map_in_parallel(find_one, dict.fromkeys(keys))
 
     def publish(self, found: Found, read: ReadFile) -> Found:
-        """Publish a record, after its CAS files, which `read` returns. Returns the record that is in the remote now. It is
-        another machine's record, if that was published first and is trusted. Raises the errors of `read`."""
+        """Publish a record, after its CAS files, which `read` returns. Returns another machine's record, if that was
+        published first and is trusted, and otherwise `found`. Raises the errors of `read`."""
         return self._records.publish(found, read)
 
     @property
@@ -85,7 +85,7 @@ class RemoteStore:
         is_chunked = len(files) != 1 or files[0].sha256 != sha256
         content_hash = hashlib.sha256()
         with into.receive_files() as receiver:
-            local_files = receiver.find_files(files)
+            local_files = receiver.present_files(files)
 
             def fetch_file(file: Output) -> tuple[bytes | memoryview, int]:
                 if file in local_files:
@@ -209,9 +209,9 @@ class RemoteStore:
 
     def has_records(self, keys: Iterable[str]) -> set[str]:
         """Return the `keys` that have an entry."""
-        wanted = list(keys)
-        results = self._files.map_in_parallel(lambda key: self.transport.has("ac", key), wanted)
-        return {key for key, has_entry in zip(wanted, results, strict=True) if has_entry}
+        all_keys = list(keys)
+        results = self._files.map_in_parallel(lambda key: self.transport.has("ac", key), all_keys)
+        return {key for key, has_entry in zip(all_keys, results, strict=True) if has_entry}
 
     def put_record(self, record: Record, *, replace: bool = False) -> Record:
         """Publish a record of this machine, after its blobs (see core/recipes/ports.py). Raises BlobMissing."""

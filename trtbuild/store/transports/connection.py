@@ -43,9 +43,12 @@ class Connection:
         self._route = route
         self._pace = Pace(traffic, patience_s)
         self._sock: socket.socket | None = None
+        #: The number of bytes that may still arrive before the body of the answer (`_MAX_HEAD_SIZE`).
         self._head_left = 0
         self._aborted = False
+        #: Whether no request was sent since `connect`.
         self._is_new = False
+        #: Whether sending a request failed.
         self._was_cut_short = False
         #: Bytes of the answer that were received so far.
         self.received_bytes = 0
@@ -62,6 +65,7 @@ class Connection:
         for number, address in enumerate(addresses):
             is_last = number == len(addresses) - 1
             try:
+                # Half of the remaining time, so that the next address can be tried, too.
                 self._open_socket(address, self._pace.remaining_s() / (1 if is_last else 2))
                 break
             except TimeoutError:
@@ -100,7 +104,7 @@ class Connection:
             self._send(memoryview(head))
             if body is not None:
                 self._send(body)
-                self._wait_for_answer(len(body))
+                self._wait_until_sent(len(body))
         except (OSError, Silence):
             # A server may reject a body without reading all of it. Then its answer is more precise than this error.
             self._was_cut_short = True
@@ -118,7 +122,7 @@ class Connection:
         return io.BufferedReader(_IncomingStream(self._receive), 32 << 10)
 
     def drain_answer(self, response: http.client.HTTPResponse) -> bool:
-        """Read the rest of a short answer, if it has arrived. Returns whether the connection can be used again."""
+        """Read the rest of a short answer, if it arrives within 0.2 s. Returns whether the connection can be used again."""
         if response.will_close or response.chunked or response.length is None or response.length > 16 << 10:
             return False
         self._pace.patience_s, patience_s = min(0.2, self._pace.patience_s), self._pace.patience_s
@@ -187,8 +191,8 @@ class Connection:
             self._pace.count_moved(sent)
             data = data[sent:]
 
-    def _wait_for_answer(self, size: int) -> None:
-        """Wait until a body is sent. Then extend the time limit for the answer.
+    def _wait_until_sent(self, size: int) -> None:
+        """Wait until a body of `size` bytes is sent, or an answer arrives. Then extend the time limit for the answer.
 
         The kernel of Linux reports the number of bytes in its buffers, which must decrease. Bytes in the buffers of proxies
         are not reported. So the time limit for the answer grows with the size. On Linux, and without a configured proxy, it
@@ -288,6 +292,8 @@ def read_chunked_body(response: http.client.HTTPResponse, limit: int) -> bytes:
 
 
 class _IncomingStream(io.RawIOBase):
+    """The received bytes as a raw file."""
+
     def __init__(self, receive: Callable[[Any], int]) -> None:
         self._receive = receive
 
@@ -299,6 +305,8 @@ class _IncomingStream(io.RawIOBase):
 
 
 class _UnbufferedSocket:
+    """A socket for HTTPResponse, whose file reads one byte at a time."""
+
     def __init__(self, receive: Callable[[Any], int]) -> None:
         self._receive = receive
 

@@ -118,7 +118,7 @@ class DirectoryTransport(Transport):
             try:
                 if attempt:
                     self._shared.make(*path[:-1])
-                return self._shared.write(path, data, once=is_kept)
+                return self._shared.write(path, data, is_kept=is_kept)
             except OSError as error:
                 if error.errno not in _RACE_ERRORS or attempt + 1 == _MAX_WRITE_ATTEMPTS:
                     raise self._fault(error, "write") from error

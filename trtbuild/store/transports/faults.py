@@ -23,6 +23,7 @@ SLOW_LINE_HINT = "is its line slow? raise patience_s of this remote"
 
 _PASSING_STATUSES = frozenset({408, 425, 429})
 _NO_UPLOAD_STATUSES = frozenset({404, 405, 410, 501})
+_BROKEN_CONNECTION_ERRORS = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ECONNABORTED, errno.ENOTCONN, errno.EBADF})
 
 
 def login_fault(place: str, remote: str, status: int, action: Action, login: Credentials | None) -> RemoteRefused:
@@ -60,6 +61,7 @@ def overdue_fault(place: str, seconds: float) -> RemoteDown:
 
 def connection_fault(place: str, route: Route, error: BaseException) -> RemoteDown:
     """The error for an exception of the connection."""
+    # The order matters: Overdue is a Silence, and the exceptions of ssl and of connections are OSErrors.
     if isinstance(error, Overdue):
         return overdue_fault(place, error.seconds)
     if isinstance(error, Silence):
@@ -88,16 +90,13 @@ def connection_fault(place: str, route: Route, error: BaseException) -> RemoteDo
     )
 
 
-_BROKEN_CONNECTION_ERRORS = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ECONNABORTED, errno.ENOTCONN, errno.EBADF})
-
-
 def parse_retry_after(retry_after: str | None) -> float | None:
     """The value of a Retry-After header in seconds, or None if it is invalid. The header may be a date (RFC 9110,
     10.2.3)."""
     if retry_after is None:
         return None
     if retry_after.strip().isdecimal():
-        return float(retry_after.strip()[:9])
+        return float(retry_after.strip()[:9])  # nine digits are longer than any wait
     from email.utils import parsedate_to_datetime
 
     try:

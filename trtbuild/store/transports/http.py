@@ -132,7 +132,10 @@ class HttpTransport(Transport):
 
     def _headers(self, host: str, port: int, scheme: str, proxy: Proxy | None) -> str:
         try:
-            shown_host = f"[{host}]" if ":" in host else host.encode("idna").decode() if not host.isascii() else host
+            if ":" in host:
+                shown_host = f"[{host}]"
+            else:
+                shown_host = host if host.isascii() else host.encode("idna").decode()
         except UnicodeError:
             raise ConfigurationError(
                 f"{self.place}: {host!r:.80} is not a name of a host", hint="write one such as https://cache.example"
@@ -166,6 +169,7 @@ class HttpTransport(Transport):
         for _ in range(_MAX_REDIRECTS + 1):
             head = f"{method} {path} HTTP/1.1\r\n{self._common_headers}{header_lines}\r\n".encode("latin-1")
             answer = self._attempt_request(method, head, body, limit, total_s)
+            # Only 307 and 308 keep the method: after the other statuses, a client would send GET in place of PUT.
             if answer.status not in _REDIRECT_STATUSES or (method == "PUT" and answer.status not in (307, 308)):
                 return answer
             path = self._redirect_target(path, answer)

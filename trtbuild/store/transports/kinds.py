@@ -21,8 +21,8 @@ class RemoteKind:
     """One kind of remote.
 
     `transport` is ``module:Class``, imported when the first remote of the kind is opened. The constructor takes the
-    `RemoteSettings`. `address` is what a URL names after its scheme. The configuration checks the URL
-    accordingly. `package` is a package that must be installed, and `extra` is the extra of trtbuild that installs it.
+    `RemoteSettings`. `address` is what a URL names after its scheme, and decides how the configuration
+    checks the URL. `package` is a package that must be installed, and `extra` is the extra of trtbuild that installs it.
     """
 
     schemes: tuple[str, ...]
@@ -45,7 +45,7 @@ def kind_of(url: str) -> RemoteKind:
     for kind in KINDS:
         if scheme.lower() in kind.schemes:
             return kind
-    known_schemes = [scheme for kind in KINDS for scheme in kind.schemes]
+    known_schemes = [known_scheme for kind in KINDS for known_scheme in kind.schemes]
     raise ConfigurationError(
         f"{scheme!r} is not a scheme of a remote", hint=suggestion(scheme, known_schemes, "schemes")
     )

@@ -46,7 +46,8 @@ _CREDENTIALS_HINTS = {
 }
 
 # The sizes, in bytes, for which time limits of uploads are computed (rule 4): small files, average chunks, the largest
-# chunks, and the largest uploads. An upload has the limit of the next larger size.
+# chunks, and the largest uploads. An upload has the time limit of the smallest of these sizes that it does not
+# exceed.
 _UPLOAD_SIZES = (1 << 16, 1 << 18, 1 << 20, 1 << 26)
 
 _NO_BUCKET_PATTERN = re.compile(r"NoSuchBucket|bucket does not exist|ContainerNotFound")
@@ -165,14 +166,16 @@ class ObjectTransport(Transport):
         store.put(f"{kind}/{name}", data, attributes=types, mode=mode, use_multipart=False)
 
     def _upload_store(self, size: int) -> Any:
-        limit = next((limit for limit in _UPLOAD_SIZES if size <= limit), size)
+        """The store object with the time limit for an upload of `size` bytes (rule 4)."""
+        max_size = next((max_size for max_size in _UPLOAD_SIZES if size <= max_size), size)
         with self._lock:
-            store = self._upload_stores.get(limit)
+            store = self._upload_stores.get(max_size)
             if store is None:
-                store = self._upload_stores[limit] = self._open_store(self._patience_s + limit / MIN_BYTES_PER_S)
+                store = self._upload_stores[max_size] = self._open_store(self._patience_s + max_size / MIN_BYTES_PER_S)
         return store
 
     def _open_store(self, answer_s: float) -> Any:
+        """Open the bucket with a limit of `answer_s` seconds of silence. Raises ConfigurationError."""
         options: Any = {
             "connect_timeout": timedelta(seconds=self._patience_s),
             "read_timeout": timedelta(seconds=answer_s),

@@ -105,11 +105,11 @@ class Pace:
 
     def _end_window(self, now: float) -> None:
         length_s = now - self._start
-        enough = MIN_BYTES_PER_S * length_s
+        min_bytes = MIN_BYTES_PER_S * length_s
         is_queued = (
             now - self._last_byte_time < MAX_QUEUE_FACTOR * self.patience_s
-            and self._traffic.bytes_moved - self._traffic_before >= enough
+            and self._traffic.bytes_moved - self._traffic_before >= min_bytes
         )
-        if self._own_bytes < enough and not is_queued:
+        if self._own_bytes < min_bytes and not is_queued:
             raise Silence(length_s, received_any=self._received_any)
         self._begin_window(now, now + self.patience_s)

@@ -64,7 +64,7 @@ class _Counts:
     skipped: int = 0
 
     @property
-    def moved(self) -> int:
+    def bytes_moved(self) -> int:
         """Bytes in both directions."""
         return self.bytes_down + self.bytes_up
 
@@ -123,12 +123,12 @@ class PatientTransport(Transport):
         self._troubles: dict[str, Trouble] = {}
 
     def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
-        start, before = self._clock(), self._counts.moved
+        start, moved_before = self._clock(), self._counts.bytes_moved
         data = self._call("read", lambda: self._transport.get(kind, name, limit, timed=timed))
         with self._lock:
             self._counts.bytes_down += len(data or b"")
             if timed:
-                self._count_delay(start, self._counts.moved - before)
+                self._count_delay(start, self._counts.bytes_moved - moved_before)
         self._close_if_open()
         return data
 
@@ -136,11 +136,11 @@ class PatientTransport(Transport):
         return self._call("read", lambda: self._transport.has(kind, name))
 
     def put(self, kind: Kind, name: str, data: bytes | memoryview, *, once: bool) -> bool:
-        new = self._call("write", lambda: self._transport.put(kind, name, data, once=once))
-        if new:
+        is_written = self._call("write", lambda: self._transport.put(kind, name, data, once=once))
+        if is_written:
             with self._lock:
                 self._counts.bytes_up += memoryview(data).nbytes
-        return new
+        return is_written
 
     def close(self) -> None:
         self._transport.close()
@@ -192,7 +192,7 @@ class PatientTransport(Transport):
                     with self._lock:
                         self._counts.retries += 1
                     self._sleep(pause_s)
-                if self._open_reason is not None or pause_s is None:
+                if self._open_reason is not None or pause_s is None:  # the circuit may have opened during the pause
                     self._note_fault(direction, fault, start)
                     raise
             except RemoteFault as fault:

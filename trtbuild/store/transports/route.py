@@ -27,17 +27,19 @@ class Addresses:
     def __init__(self, host: str, port: int) -> None:
         self._host, self._port = host, port
         self._lock = threading.Lock()
-        self._lookup_done: threading.Event | None = None
+        self._lookup_finished: threading.Event | None = None
         self._addresses: list[Any] = []
         self._error: OSError | None = None
 
     def get(self, wait_s: float) -> list[Any]:
         """The addresses from getaddrinfo. Raises the error of getaddrinfo, or Silence."""
         with self._lock:
-            if self._lookup_done is None:
-                self._lookup_done = threading.Event()
-                threading.Thread(target=self._look_up, args=(self._lookup_done,), daemon=True, name="resolver").start()
-        if not self._lookup_done.wait(wait_s):
+            if self._lookup_finished is None:
+                self._lookup_finished = threading.Event()
+                threading.Thread(
+                    target=self._look_up, args=(self._lookup_finished,), daemon=True, name="resolver"
+                ).start()
+        if not self._lookup_finished.wait(wait_s):
             raise Silence(wait_s, received_any=False)
         if self._error is not None:
             raise self._error
@@ -47,14 +49,14 @@ class Addresses:
         """Put an address first, because it works."""
         self._addresses = [address, *(other for other in self._addresses if other != address)]
 
-    def _look_up(self, done: threading.Event) -> None:
+    def _look_up(self, finished: threading.Event) -> None:
         try:
             self._addresses = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
         except UnicodeError:
             self._error = socket.gaierror(socket.EAI_NONAME, "it is not a name of a host")
         except OSError as error:
             self._error = error
-        done.set()
+        finished.set()
 
 
 class Route:

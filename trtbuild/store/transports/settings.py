@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class RemoteSettings:
-    """One ``[[remote]]``. `url` may contain credentials and is never shown. `Transport.place` is shown instead."""
+    """One ``[[remote]]`` of the configuration. `url` may contain credentials and is never shown: `Transport.place` is shown
+    instead."""
 
     name: str
     url: str = field(repr=False)

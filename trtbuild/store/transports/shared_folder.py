@@ -91,12 +91,16 @@ class SharedFolder:
                 raise
 
     def write(
-        self, path: tuple[str, ...], data: bytes | memoryview, *, once: Callable[[os.stat_result], bool] | None = None
+        self,
+        path: tuple[str, ...],
+        data: bytes | memoryview,
+        *,
+        is_kept: Callable[[os.stat_result], bool] | None = None,
     ) -> bool:
         """Replace the file at `path` by the bytes `data`. Its directories must exist. Returns whether the file was written.
 
-        With `once`, an existing file is not replaced if `once` returns True for its stat. If two writers write at the same
-        moment on a file system without hard links, the later one replaces the file.
+        With `is_kept`, an existing file is not replaced if `is_kept` returns True for its stat. If two writers write at the
+        same moment on a file system without hard links, the later one replaces the file.
         """
         with self.folder("tmp") as tmp, self.folder(*path[:-1]) as folder:
             fresh = fresh_name()
@@ -107,7 +111,7 @@ class SharedFolder:
                 while view:
                     view = view[os.write(descriptor, view) :]
                 os.fsync(descriptor)
-                published = _publish(descriptor, fresh, tmp, path[-1], folder, once)
+                published = _publish(descriptor, fresh, tmp, path[-1], folder, is_kept)
             finally:
                 os.close(descriptor)
                 with contextlib.suppress(OSError):
@@ -127,11 +131,11 @@ class SharedFolder:
 
 
 def _publish(
-    descriptor: int, fresh: str, tmp: int, name: str, folder: int, once: Callable[[os.stat_result], bool] | None
+    descriptor: int, fresh: str, tmp: int, name: str, folder: int, is_kept: Callable[[os.stat_result], bool] | None
 ) -> bool:
     """Give the file `fresh` in the directory `tmp` its final `name` in `folder` (rule 3). Returns False if an existing file
     stays."""
-    if once is not None:
+    if is_kept is not None:
         try:
             os.link(fresh, name, src_dir_fd=tmp, dst_dir_fd=folder, follow_symlinks=False)
             return True
@@ -141,7 +145,7 @@ def _publish(
         if os.fstat(descriptor).st_nlink > 1:  # rule 3
             return True
         with contextlib.suppress(FileNotFoundError):
-            if once(os.stat(name, dir_fd=folder, follow_symlinks=False)):
+            if is_kept(os.stat(name, dir_fd=folder, follow_symlinks=False)):
                 return False
     os.rename(fresh, name, src_dir_fd=tmp, dst_dir_fd=folder)
     return True

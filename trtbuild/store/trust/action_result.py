@@ -75,7 +75,7 @@ class ActionResult:
     def from_bytes(cls, data: bytes) -> ActionResult:
         """Parse the JSON form. Raises ValueError when it is not the ActionResult of a successful action."""
         document = _parse_document(data)
-        files = tuple(_parse_file(entry) for entry in document["outputFiles"])
+        files = tuple(_parse_file(output_file) for output_file in document["outputFiles"])
         return cls(files, _parse_signatures(document.get("stdoutRaw")), _valid_contents(document["outputFiles"], files))
 
     @property
@@ -84,15 +84,19 @@ class ActionResult:
         return next((file for path, file in self.files if path == DOCUMENT_PATH), None)
 
     def blobs(self) -> dict[str, tuple[Output, ...]]:
-        """The CAS files of each blob, in order. Raises ValueError when chunks are out of order."""
+        """The CAS files of each blob, in order. Raises ValueError when chunks are out of order, or when a path under
+        ``blob/`` is not a path of rule 2."""
         blobs: dict[str, list[Output]] = {}
         for path, file in self.files:
             if not path.startswith(_BLOB_PREFIX):
                 continue
             sha256, slash, number = path[len(_BLOB_PREFIX) :].partition("/")
             files = blobs.setdefault(sha256, [])
-            expected = number == str(len(files)) if slash else not files and sha256 == file.sha256
-            if not is_digest(sha256) or not expected:
+            if slash:
+                is_next_part = number == str(len(files))  # chunks are numbered from 0
+            else:
+                is_next_part = not files and sha256 == file.sha256
+            if not is_digest(sha256) or not is_next_part:
                 raise ValueError(f"not a part of a blob: {path}")
             files.append(file)
         return {sha256: tuple(files) for sha256, files in blobs.items()}
@@ -100,9 +104,10 @@ class ActionResult:
 
 def record_document(data: bytes) -> Output:
     """The record document that the entry `data` names. The entry's other files are not checked. Raises ValueError."""
-    for entry in _parse_document(data)["outputFiles"]:
-        if isinstance(entry, dict) and entry.get("path") == DOCUMENT_PATH:
-            return _parse_file(entry)[1]
+    for output_file in _parse_document(data)["outputFiles"]:
+        if isinstance(output_file, dict) and output_file.get("path") == DOCUMENT_PATH:
+            _, document = _parse_file(output_file)
+            return document
     raise ValueError("it names no record document")
 
 
@@ -119,10 +124,11 @@ def _parse_document(data: bytes) -> dict[str, Any]:
     return document
 
 
-def _parse_file(entry: object) -> tuple[str, Output]:
-    if not isinstance(entry, dict) or not isinstance(entry.get("path"), str):
+def _parse_file(output_file: object) -> tuple[str, Output]:
+    """The path and the CAS file of an output file. Raises ValueError."""
+    if not isinstance(output_file, dict) or not isinstance(output_file.get("path"), str):
         raise ValueError("an output file has a path")
-    file_digest = entry.get("digest")
+    file_digest = output_file.get("digest")
     if not isinstance(file_digest, dict) or not is_digest(file_digest.get("hash")):
         raise ValueError("an output file has a digest")
     size = file_digest.get("sizeBytes", "0")
@@ -130,7 +136,7 @@ def _parse_file(entry: object) -> tuple[str, Output]:
         size = int(size)
     if not isinstance(size, int) or isinstance(size, bool) or size < 0:
         raise ValueError("a digest has a size")
-    return entry["path"], Output(file_digest["hash"], size)
+    return output_file["path"], Output(file_digest["hash"], size)
 
 
 def _encode_json(value: object) -> bytes:
@@ -155,7 +161,7 @@ def _signature_json(signature: Signature) -> dict[str, str]:
 def _valid_contents(
     output_files: Sequence[Mapping[str, object]], files: Sequence[tuple[str, Output]]
 ) -> dict[str, bytes]:
-    """The valid contents of small files (rule 6)."""
+    """The contents of small files (rule 6), as far as they are valid base64, by SHA-256."""
     contents = {}
     for output_file, (_, file) in zip(output_files, files, strict=True):
         text = output_file.get("contents")
@@ -178,17 +184,17 @@ def _parse_signatures(raw: object) -> tuple[Signature, ...]:
     return tuple(signature for signature in map(_parse_signature, listed) if signature is not None)
 
 
-def _parse_signature(entry: object) -> Signature | None:
-    if not isinstance(entry, dict):
+def _parse_signature(fields: object) -> Signature | None:
+    if not isinstance(fields, dict):
         return None
     try:
         signature = Signature(
-            _short_text(entry["signer"]),
-            _decode_base64(_short_text(entry["publicKey"])),
-            _short_text(entry["domain"]),
-            _short_text(entry["builder"]),
-            _short_text(entry["signedAt"]),
-            _decode_base64(_short_text(entry["signature"])),
+            _short_text(fields["signer"]),
+            _decode_base64(_short_text(fields["publicKey"])),
+            _short_text(fields["domain"]),
+            _short_text(fields["builder"]),
+            _short_text(fields["signedAt"]),
+            _decode_base64(_short_text(fields["signature"])),
         )
     except (KeyError, ValueError):
         return None

@@ -157,12 +157,12 @@ class Keyring:
         """See `core.recipes.trust.Trust`."""
         if not self.enforced:
             return None
-        machine = self._trusted_machine_key()
+        machine_key = self._trusted_machine_key()
         return {
             "trusted": [str(key) for keys in self._trusted_keys.values() for key in keys],
             "revoked": [base64.b64encode(key).decode() for key in self._revoked],
             "read_domains": list(self.read_domains),
-            "machine": None if machine is None else str(replace(machine, domains=())),
+            "machine": None if machine_key is None else str(replace(machine_key, domains=())),
         }
 
     # -- signing
@@ -172,8 +172,8 @@ class Keyring:
         """See `core.recipes.trust.Trust`."""
         if self._domain is not None:
             return self._domain
-        machine = self._trusted_machine_key()
-        return None if machine is None else machine.domains[0]
+        machine_key = self._trusted_machine_key()
+        return None if machine_key is None else machine_key.domains[0]
 
     def sign(self, key: str, document: Output) -> tuple[Signature, ...]:
         """See `core.recipes.trust.Trust`."""
@@ -215,35 +215,38 @@ class Keyring:
 
     def _objection(self, key: str, document: Output, signature: Signature) -> str | None:
         """The reason why a signature is not accepted (rule 1), or None."""
-        known = self._trusted_keys_of(signature)
-        name = known[0].name if known else signature.signer
+        trusted_keys = self._trusted_keys_of(signature)
+        name = trusted_keys[0].name if trusted_keys else signature.signer
         if signature.public_key in self._revoked:
             return f"key {name!r:.60} is revoked"
-        if not known:
+        if not trusted_keys:
             return (
                 f"signed by a key that is not trusted (name {name!r:.60}, "
                 f"fingerprint {fingerprint(signature.public_key)})"
             )
         if not self._is_valid(key, document, signature):
             return "its signature does not fit (altered, or another record's)"
+        # A local domain is this machine's, because `trusted_keys` is not empty.
         if signature.domain not in self.read_domains and not signature.domain.startswith(LOCAL_DOMAIN_PREFIX):
             return f"signed for domain {signature.domain}; this machine reads {', '.join(self.read_domains)}"
-        permitted = [key for key in known if signature.domain in (key.domains or (signature.domain,))]
-        if not permitted:
+        permitted_keys = [
+            trusted_key
+            for trusted_key in trusted_keys
+            if not trusted_key.domains or signature.domain in trusted_key.domains
+        ]
+        if not permitted_keys:
             return f"key {name!r} may not sign for domain {signature.domain}"
-        expiry = self._expiry_of(permitted)
+        expiry = self._expiry_of(permitted_keys)
         return None if expiry is None else f"key {name!r} expired on {expiry}"
 
     def _trusted_keys_of(self, signature: Signature) -> Sequence[TrustedKey]:
         """The trusted keys with the public key of a signature."""
         if not signature.domain.startswith(LOCAL_DOMAIN_PREFIX):
             return self._trusted_keys.get(signature.public_key, ())
-        machine = self._trusted_machine_key()
-        fits = machine is not None and (signature.public_key, signature.domain) == (
-            machine.public_key,
-            machine.domains[0],
-        )
-        return (machine,) if machine is not None and fits else ()
+        machine_key = self._trusted_machine_key()
+        if machine_key is None or signature.public_key != machine_key.public_key:
+            return ()
+        return (machine_key,) if signature.domain == machine_key.domains[0] else ()
 
     def _trusted_machine_key(self) -> TrustedKey | None:
         """The public part of the machine key (rule 3), if the key exists and is trusted."""
@@ -267,11 +270,11 @@ class Keyring:
     def _is_valid(self, key: str, document: Output, signature: Signature) -> bool:
         """Whether the signature was made with its key for this record."""
         arguments = (key, document, signature)
-        fits = self._checked_signatures.get(arguments)
-        if fits is None:
-            fits = _verify_signature(signature.public_key, signature.value, statement(key, document, signature))
-            self._checked_signatures[arguments] = fits
-        return fits
+        is_valid = self._checked_signatures.get(arguments)
+        if is_valid is None:
+            is_valid = _verify_signature(signature.public_key, signature.value, statement(key, document, signature))
+            self._checked_signatures[arguments] = is_valid
+        return is_valid
 
 
 def trust_from_json(policy: Mapping[str, Any] | None) -> Trust:

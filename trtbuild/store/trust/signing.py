@@ -96,7 +96,7 @@ def parse_trusted(text: str) -> TrustedKey:
 def parse_revoked(text: str) -> bytes:
     """The public key in ``ci:<base64>`` or ``<base64>``. Raises ConfigurationError, without a file or line."""
     if text.strip().startswith(PRIVATE_PREFIX):
-        return parse_trusted(text).public_key  # raises
+        return parse_trusted(text).public_key  # raises the error for a private key
     name, _, encoded = text.strip().partition(";")[0].rpartition(":")
     return _parse_public_key(encoded, name or "revoked")
 
@@ -213,7 +213,7 @@ class Signer:
         """Write the key to a new file. Raises FileExistsError if the file exists, or another OSError."""
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except FileExistsError as error:
+        except FileExistsError as error:  # the parent is a file
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path.parent)) from error
         temporary = f"{path}.{secrets.token_hex(8)}"
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -237,5 +237,6 @@ class Signer:
 
     def sign(self, key: str, document: Output, domain: str, builder: str, signed_at: str) -> Signature:
         """A signature on a record, for `domain`."""
+        # Readers ignore a signature with a longer text (action_result.py).
         unsigned = Signature(self.name, self.public_key, domain, builder[:200], signed_at)
         return replace(unsigned, value=self._key.sign(statement(key, document, unsigned)))

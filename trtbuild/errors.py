@@ -14,7 +14,8 @@
   * ConversionRefused, exit 1: a piece of a graph that the converter or the parser refuses
   * ToolchainError, exit 1: the compiler refused a network, or its process died
     * PluginError: the library of a model's plugins cannot be used, or it lacks a plugin
-  * OperatorMismatch, exit 1: an operator from outside PyTorch returns other sizes than its fake implementation declares
+  * OperatorMismatch, exit 1: an operator from outside PyTorch returns another type or other sizes than its fake
+    implementation declares
   * NotCompared, exit 1: engines can run on a GPU, but the reference of a comparison cannot run; a verification lists the
     target as not run
   * VerificationFailed, exit 1: the results of a build differ from those of PyTorch, or could not be compared with them

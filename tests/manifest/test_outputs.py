@@ -99,6 +99,19 @@ def test_rejects_outputs_that_would_replace_input_files(files: Files) -> None:
     )
 
 
+def test_rejects_outputs_that_would_replace_calibration_data_or_plugins(files: Files) -> None:
+    files.write("data/c.safetensors").write("lib/roi.so")
+    text = two_models(
+        "quantize: {format: int8, calibration: {safetensors: data/c.safetensors}}\n    outputs: {«package: data}",
+        'plugins: {library: lib/roi.so, operators: {"mylib::roi": Roi}}\n    outputs: {«package: lib}',
+    )
+    files.assert_refused(
+        text,
+        "would replace calibration data, 'data/c.safetensors'",
+        "would replace a library of plugins, 'lib/roi.so'",
+    )
+
+
 def test_models_of_several_manifests_are_compared(files: Files) -> None:
     files.write("manifests/a.yaml", BASE + "    outputs: {package: dist/x}\n")
     files.write("manifests/b.yaml", BASE.replace("  net:", "  other:") + "    outputs: {«package: dist/x}\n")

@@ -1,4 +1,4 @@
-"""The paths of a project's outputs. Each output has its own path inside the project."""
+"""The paths of a project's outputs. They are inside the project, and only a Triton repository may be shared."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ class OutputPath:
 
 
 def resolve_outputs(declared: DeclaredModel, located: LocatedValue | None, problems: Problems) -> list[OutputPath]:
-    """A model's outputs in the order of `OUTPUT_KINDS`; `{package: dist/<model>}` when the model has no `outputs`."""
+    """A model's outputs in the order of `OUTPUT_KINDS`; `{package: dist/<model>}` when the model has no `outputs`.
+
+    A path that is not allowed is left out, and its problem is added."""
     if located is not None and located.value is INVALID:
         return []
     declared_paths = {

@@ -49,7 +49,7 @@ def this_platform() -> str:
 def resolve_model(
     declared: DeclaredModel, namespace: Namespace, paths: ProjectPaths, outputs: list[OutputPath], problems: Problems
 ) -> Model | None:
-    """The model, or None when it is invalid; its problems are then added to `problems`.
+    """The model, or None if it cannot be created because of an invalid field. All problems are added to `problems`.
 
     The model's outputs are added to `outputs` in both cases, for the comparison with the outputs of other models.
     """
@@ -243,15 +243,15 @@ class _Resolver:
 
     def _targets(self) -> tuple[Target, ...] | None:
         entries = self._named_entries("targets", self._namespace.targets)
-        toolchain = self._value("toolchain")
-        if entries is None or toolchain is INVALID:
+        model_toolchain = self._value("toolchain")
+        if entries is None or model_toolchain is INVALID:
             return None
         targets = []
         for entry, use_origin in entries:
             target: TargetFields | None = entry.fields
             if target is not None:
-                chosen = target.toolchain or toolchain
+                toolchain = target.toolchain or model_toolchain
                 runs_on = target.platform or this_platform()
-                targets.append(Target(entry.name, target.sm, chosen, target.version, target.compatibility, runs_on))
+                targets.append(Target(entry.name, target.sm, toolchain, target.version, target.compatibility, runs_on))
                 check_turing(self._fields, self._name, targets[-1], use_origin, self._problems)
         return tuple(targets)

@@ -247,7 +247,7 @@ class OperatorMissing(PackageError):
 
 
 class NoFittingTarget(PackageError):
-    """A package has no target that runs on the selected device."""
+    """A package has no target that runs on the selected device, or the machine has no device for its target."""
 
 
 class CallRefused(PackageError, ValueError):
@@ -283,7 +283,7 @@ class BlobMissing(StoreError):
 
 
 class EntryCorrupt(StoreError):
-    """The content of an entry does not match its name. The entry was moved to the quarantine."""
+    """The content of an entry does not match its name. A local store moves such an entry to the quarantine."""
 
 
 class StoreUnavailable(StoreError):
@@ -303,7 +303,8 @@ class RemoteFault(StoreError):
 
 
 class RemoteRefused(RemoteFault):
-    """The remote refuses this user (401, 403, 405, a redirect to another host). A retry does not help."""
+    """The remote refuses this user or this kind of request (401, 403, 405, a redirect to another host, a store that is only
+    for reading). A retry does not help."""
 
 
 class RemoteDown(RemoteFault):

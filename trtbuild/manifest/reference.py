@@ -187,11 +187,8 @@ def _allowed(expected: ExpectedType) -> str:
     if getattr(kind, "__origin__", None) is dict:
         return "a mapping of names"
     words = allowed_text(expected)
-    return (
-        ", ".join(f"`{choice}`" for choice in words.removeprefix("one of ").split(", "))
-        if words.startswith("one of ")
-        else words
-    )
+    choices = words.removeprefix("one of ")
+    return words if choices == words else ", ".join(f"`{choice}`" for choice in choices.split(", "))
 
 
 def _default(kind: type[Fields], name: str, info: Any) -> str:

@@ -126,7 +126,7 @@ class _Resolver:
         return replace(settings, **changed)
 
     def _required(self, name: str) -> LocatedValue | None:
-        """A required field, or None when it is invalid or missing. Adds the problem of a missing field."""
+        """A required field, or None if it is invalid, missing or empty. Adds the problem of a missing or empty field."""
         located = self._fields.get(name)
         if located is not None and located.value:
             return None if located.value is INVALID else located

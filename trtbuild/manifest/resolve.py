@@ -78,7 +78,7 @@ class _Resolver:
         plugins = self._plugins(source)
         if source is not None:
             check_graph(self._fields, self._name, source, self._problems)
-        model_outputs = resolve_outputs(self._declared, self._fields.get("outputs"), self._problems)
+        model_outputs = resolve_outputs(self._declared, self._fields.get("outputs"), targets or (), self._problems)
         outputs += model_outputs
         self._places.update({f"outputs.{output.kind}": output.origin for output in model_outputs})
         if (state := self._fields.get("state")) is not None and state.value is not INVALID and state.value:

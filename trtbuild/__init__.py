@@ -92,5 +92,5 @@ def _register_operator() -> None:
 
 if "torch" not in sys.modules:
     sys.meta_path.insert(0, _TorchImportHook)
-elif hasattr(sys.modules["torch"], "library"):
+elif hasattr(sys.modules["torch"], "library"):  # missing while torch is still being imported
     _register_operator()

@@ -2,8 +2,8 @@
 
     trtbuild_checks::declared(Tensor x, SymInt[] sizes, ScalarType dtype, str operator) -> Tensor
 
-It returns `x` itself, if `x` has these sizes and this dtype. A size of -1 is not checked, because it depends on data.
-Otherwise it raises OperatorMismatch, because `operator` does not return the sizes or the dtype that its fake implementation
+It returns `x` itself, if `x` has these sizes and this dtype. A size of -1 is not checked, because it depends on data. If
+another size or the dtype differs, it raises OperatorMismatch: the result of `operator` is not what its fake implementation
 declares. Engines and programs after the operator are made for the declared sizes. With other sizes, they could compute
 wrong values.
 
@@ -22,7 +22,7 @@ from trtbuild.errors import OperatorMismatch
 if TYPE_CHECKING:
     import torch
 
-#: The namespace of the operator, and the text that a serialized program contains if it calls it.
+#: The namespace of the operator, and the text in each serialized program that calls the operator.
 NAMESPACE, MARK = "trtbuild_checks", b"torch.ops.trtbuild_checks."
 
 #: A size that is not checked.

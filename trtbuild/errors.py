@@ -14,7 +14,8 @@
   * ConversionRefused, exit 1: a piece of a graph that the converter or the parser refuses
   * ToolchainError, exit 1: the compiler refused a network, or its process died
     * PluginError: the library of a model's plugins cannot be used, or it lacks a plugin
-  * OperatorMismatch, exit 1: an operator from outside PyTorch returns other sizes than its fake implementation declares
+  * OperatorMismatch, exit 1: an operator from outside PyTorch returns another type or other sizes than its fake
+    implementation declares
   * NotCompared, exit 1: engines can run on a GPU, but the reference of a comparison cannot run; a verification lists the
     target as not run
   * VerificationFailed, exit 1: the results of a build differ from those of PyTorch, or could not be compared with them
@@ -246,7 +247,7 @@ class OperatorMissing(PackageError):
 
 
 class NoFittingTarget(PackageError):
-    """A package has no target that runs on the selected device."""
+    """A package has no target that runs on the selected device, or the machine has no device for its target."""
 
 
 class CallRefused(PackageError, ValueError):
@@ -282,7 +283,7 @@ class BlobMissing(StoreError):
 
 
 class EntryCorrupt(StoreError):
-    """The content of an entry does not match its name. The entry was moved to the quarantine."""
+    """The content of an entry does not match its name. A local store moves such an entry to the quarantine."""
 
 
 class StoreUnavailable(StoreError):
@@ -302,7 +303,8 @@ class RemoteFault(StoreError):
 
 
 class RemoteRefused(RemoteFault):
-    """The remote refuses this user (401, 403, 405, a redirect to another host). A retry does not help."""
+    """The remote refuses this user or this kind of request (401, 403, 405, a redirect to another host, a store that is only
+    for reading). A retry does not help."""
 
 
 class RemoteDown(RemoteFault):

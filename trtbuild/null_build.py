@@ -16,16 +16,18 @@ Rules
    command line.
 3. These values are compared: the format, the interpreter (version, prefix, ``sys.path``), the environment variables that a
    trace has read, and the environment variables that trtbuild uses. Also compared are the settings of the output (such as
-   colours), and the current time with the day on which the first trusted key expires. These files and directories, in the
+   colours), and the current time with the day on which the next trusted key expires. These files and directories, in the
    project and elsewhere, are compared:
-   * by identity (size, mtime, ctime, inode): trtbuild's own sources, the user's configuration, manifests, weights, every
-     file that a trace has read, and every file of every output. Also every directory that was listed, the directories of
-     ``sys.path`` (installing a package changes them), and the directory that is searched for manifests;
+   * by identity (size, mtime, ctime, inode): trtbuild's own sources, the user's configuration and keys, manifests, the lock
+     file, weights, libraries of plugins, every file that a trace has read, and every file of every output. Also every
+     directory that was listed, the directories of ``sys.path`` (installing a package changes them), and the directory that
+     is searched for manifests;
    * by their targets: symbolic links;
-   * by their existence: paths that must not exist, and paths that must be directories. The directory of the cache must also
-     have the same inode.
-4. The identity of a file is recorded only if the content was read while the file had this identity. The file's times must
-   also be older than one tick of the file system's clock. So a file that is edited later gets another identity.
+   * by their existence: paths that must not exist, and paths that must be directories. The directories of the cache and of
+     its records must also have the same inodes.
+4. The identity of a file is recorded only if the content was read while the file had this identity. The last change of the
+   file must also be at least one tick of the file system's clock before this read. So a file that is edited later gets
+   another identity.
 5. A snapshot can be deleted at any time. It is replaced as a whole. A snapshot that cannot be read is ignored.
 6. For a build, entries of the cache and remotes are not checked. As with make, an output stays up to date if the cache
    entries that it was made from are deleted. For a plan, the times of the cache's directories are compared (with the

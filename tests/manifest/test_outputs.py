@@ -99,6 +99,32 @@ def test_rejects_outputs_that_would_replace_input_files(files: Files) -> None:
     )
 
 
+def test_rejects_outputs_that_would_replace_calibration_data_or_plugins(files: Files) -> None:
+    files.write("data/c.safetensors").write("lib/roi.so")
+    text = two_models(
+        "quantize: {format: int8, calibration: {safetensors: data/c.safetensors}}\n    outputs: {«package: data}",
+        'plugins: {library: lib/roi.so, operators: {"mylib::roi": Roi}}\n    outputs: {«package: lib}',
+    )
+    files.assert_refused(
+        text,
+        "would replace calibration data, 'data/c.safetensors'",
+        "would replace a library of plugins, 'lib/roi.so'",
+    )
+
+
+def test_the_pt2_file_of_each_target_is_compared(files: Files) -> None:
+    """A model with the targets ada and blackwell writes ``x.ada.pt2`` and ``x.blackwell.pt2`` for ``pt2: x.pt2``."""
+    text = two_models("outputs: {«pt2: x.pt2}", "outputs: {pt2: x.ada.pt2}")
+    text = text.replace("  ada: {sm: 89}", "  ada: {sm: 89}\n  blackwell: {sm: 120}")
+    text = text.replace("targets: [ada]", "targets: [ada, blackwell]", 1)
+    files.assert_refused(text, "the output 'x.ada.pt2' (pt2 of model 'net') is also the pt2 of model 'second'")
+
+
+def test_the_pt2_files_of_two_models_may_differ_in_the_target_only(files: Files) -> None:
+    text = two_models("outputs: {pt2: x.pt2}", "outputs: {pt2: x.blackwell.pt2}")  # both have the target ada only
+    assert len(files.manifest(text).load().models) == 2
+
+
 def test_models_of_several_manifests_are_compared(files: Files) -> None:
     files.write("manifests/a.yaml", BASE + "    outputs: {package: dist/x}\n")
     files.write("manifests/b.yaml", BASE.replace("  net:", "  other:") + "    outputs: {«package: dist/x}\n")

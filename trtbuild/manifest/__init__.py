@@ -19,7 +19,7 @@ __all__ = ["load", "reference", "schema"]
 
 
 def load(project: Path, files: Sequence[str] | None = None) -> Project:
-    """All models of the project's manifests.
+    """Read the project: all models of its manifests.
 
     `project` is the working directory (after ``-C``). `files` are the paths of the manifests, relative to `project`.
     Without `files`, ``trtbuild.yaml`` is read. If that file is missing, ``manifests/*.yaml`` are read.

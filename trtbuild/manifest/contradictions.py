@@ -48,7 +48,7 @@ _FLOAT32 = PrecisionFields.model_validate("float32")
 
 def check_graph(fields: Mapping[str, LocatedValue], model: str, source: Source, problems: Problems) -> None:
     """Add a problem for each field that has no effect on a graph of the source's kind. `model` is the name of the model."""
-    kind = f"model {model!r} comes from `{source.kind}`"
+    source_text = f"model {model!r} comes from `{source.kind}`"
     restrictions = () if source.graph.is_lowered else _ONLY_FOR_LOWERED_GRAPHS
     if source.graph.reference is None:
         restrictions += _ONLY_FOR_GRAPHS_WITH_A_REFERENCE
@@ -56,8 +56,9 @@ def check_graph(fields: Mapping[str, LocatedValue], model: str, source: Source, 
         located = fields.get(field)
         if located is not None and located.value is not INVALID and located.value not in (allowed, _FLOAT32):
             name = field.rpartition(".")[2]
-            write = "model" if name == "granularity" else json.dumps(allowed).strip('"')
-            problems.add(located.name_origin, f"{text}, and {kind}", f"{reason}: write `{name}: {write}` in it")
+            allowed_text = "model" if name == "granularity" else json.dumps(allowed).strip('"')
+            hint = f"{reason}: write `{name}: {allowed_text}` in it"
+            problems.add(located.name_origin, f"{text}, and {source_text}", hint)
 
 
 def check_state(model: str, outputs: Sequence[OutputPath], problems: Problems) -> None:

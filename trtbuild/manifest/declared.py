@@ -145,8 +145,8 @@ def _without(node: Node, name: str) -> Node:
 
 
 def _located_values(kind: Any, label: str, node: Node, key: Origin, problems: Problems) -> dict[str, LocatedValue]:
-    """The fields of a model or of the defaults that the file has, and its invalid fields as `INVALID`. Their problems are
-    added. `key` is the place of the entry's name."""
+    """The fields that a model or the defaults have in the file. An invalid field has the value `INVALID`, and its problem
+    is added. `key` is the place of the entry's name."""
     value, invalid = check_fields(kind, label, node, key, problems)
     # Without a value, it is not known which fields are valid. So every field of this entry counts as invalid.
     invalid_fields = (

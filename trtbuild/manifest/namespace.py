@@ -73,7 +73,8 @@ def _defaults(
     for included in file.includes:
         for name, located in _defaults(included, declared, problems, merged_by_file).items():
             first = merged.setdefault(name, located)
-            # A group is merged field by field, so two files may set the same group.
+            # The nodes are equal if both files include the file that sets the default. A group is merged field by field, so
+            # two files may set the same group.
             if (
                 first is not located
                 and first.node is not located.node

@@ -1,12 +1,13 @@
-"""The paths of a project's outputs. Each output has its own path inside the project."""
+"""The paths of a project's outputs. They are inside the project, and only a Triton repository may be shared."""
 
 from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from trtbuild.core.model.spec import Origin
+from trtbuild.core.model.spec import Origin, Target
+from trtbuild.core.packages.exported_file import exported_file_paths
 from trtbuild.manifest.declared import INVALID, DeclaredModel, LocatedValue
 from trtbuild.manifest.paths import is_outside
 from trtbuild.manifest.yaml_text.problems import Problems, place_text
@@ -19,16 +20,24 @@ OUTPUT_KINDS = ("package", "plans", "triton", "pt2")
 @dataclass(frozen=True)
 class OutputPath:
     """The path of one kind of output of a model. `origin` is the place of the output's field, or of the model if the path
-    is the default."""
+    is the default.
+
+    `target_files` are the paths of the ``.pt2`` files of a model with several targets, which are written instead of `path`.
+    """
 
     model: str
     kind: str
     path: str
     origin: Origin
+    target_files: tuple[str, ...] = ()
 
 
-def resolve_outputs(declared: DeclaredModel, located: LocatedValue | None, problems: Problems) -> list[OutputPath]:
-    """A model's outputs in the order of `OUTPUT_KINDS`; `{package: dist/<model>}` when the model has no `outputs`."""
+def resolve_outputs(
+    declared: DeclaredModel, located: LocatedValue | None, targets: Sequence[Target], problems: Problems
+) -> list[OutputPath]:
+    """A model's outputs in the order of `OUTPUT_KINDS`; `{package: dist/<model>}` when the model has no `outputs`.
+
+    A path that is not allowed is left out, and its problem is added."""
     if located is not None and located.value is INVALID:
         return []
     declared_paths = {
@@ -53,7 +62,10 @@ def resolve_outputs(declared: DeclaredModel, located: LocatedValue | None, probl
             text = f"the output {path_text!r} is a file, and its name does not end in .pt2"
             problems.add(origin, text, f"write {path}.pt2")
         else:
-            outputs.append(OutputPath(declared.name, kind, path, located.node.keys[kind]))
+            several_pt2_files = kind == "pt2" and len(targets) > 1
+            names = [target.name for target in targets] if several_pt2_files else []
+            target_files = tuple(exported_file_paths(path, names).values())
+            outputs.append(OutputPath(declared.name, kind, path, located.node.keys[kind], target_files))
     return outputs
 
 
@@ -74,7 +86,14 @@ def check_disjoint(outputs: Sequence[OutputPath], files_read: Mapping[str, str],
             _add_clash_problem(output, "is also", first, problems)
     for outputs_in_repository in repositories.values():
         _check_engine_names(outputs_in_repository, problems)
-    for output in output_by_path.values():
+    different_outputs = list(output_by_path.values())
+    for output in different_outputs:
+        for path in output.target_files:
+            file = replace(output, path=path)
+            first = output_by_path.setdefault(path, file)
+            if first is not file:
+                _add_clash_problem(file, "is also", first, problems)
+    for output in different_outputs:
         for parent in _parent_paths(output.path):
             if parent in output_by_path:
                 _add_clash_problem(output, f"is inside of {parent!r},", output_by_path[parent], problems)

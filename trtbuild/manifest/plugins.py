@@ -21,7 +21,7 @@ def resolve_plugins(
 ) -> Plugins | None:
     """The plugins that a model declares, or None when they are invalid; their problems are then added."""
     declared: PluginsFields = located.value
-    node, before = located.node, len(problems)
+    node, problems_before = located.node, len(problems)
     if source is not None and not source.graph.is_lowered:
         problems.add(
             located.name_origin,
@@ -64,11 +64,12 @@ def resolve_plugins(
         operators.append(
             Plugin(name, fields.plugin, fields.version, fields.namespace, fields.arguments, fields.attributes)
         )
-    return Plugins(tuple(operators), library) if len(problems) == before else None
+    return Plugins(tuple(operators), library) if len(problems) == problems_before else None
 
 
 def _is_constant(value: object) -> bool:
-    """Whether a value can be a field of a plugin: text, a finite number, or a list of values of one of these types."""
+    """Whether a value can be a field of a plugin: text, a boolean, a finite number, or a list of texts, of integers or of
+    finite floats."""
     if isinstance(value, list):
         kinds = {type(entry) for entry in value}
         return len(kinds) == 1 and kinds < {int, float, str} and all(map(_is_constant, value))

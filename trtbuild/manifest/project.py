@@ -45,6 +45,9 @@ def _files_read(manifests: Sequence[str], models: Sequence[Model]) -> dict[str, 
             read[model.weights] = "weights"
         if model.plugins is not None and model.plugins.library is not None:
             read[model.plugins.library] = "a library of plugins"
+        calibration = None if model.quantization is None else model.quantization.calibration
+        if calibration is not None and calibration.safetensors is not None:
+            read[calibration.safetensors] = "calibration data"
         if model.source.file is not None:
             read[model.source.file] = "a source"
     return read

@@ -20,7 +20,7 @@ def resolve_quantization(
 ) -> Quantization | None:
     """The quantization that a model declares, or None when it is invalid; its problems are then added."""
     declared: QuantizeFields = located.value
-    node, before = located.node, len(problems)
+    node, problems_before = located.node, len(problems)
     if source is not None and source.kind not in KINDS_WITH_LAYERS:
         names = " or ".join(f"`{name}:`" for name in KINDS_WITH_LAYERS)
         problems.add(
@@ -54,7 +54,7 @@ def resolve_quantization(
     else:
         calibration = _calibration(declared.calibration, node.items["calibration"], paths, problems)
         result = Quantization(declared.format, declared.method, calibration, result.exclude)
-    return result if len(problems) == before else None
+    return result if len(problems) == problems_before else None
 
 
 def check_targets(

@@ -48,8 +48,8 @@ The smallest manifest:
   out of the project. Its `..` parts are kept, so it stays valid if the project and the other directory are moved
   together.
 * Paths of outputs are relative to the project (the working directory, after `-C`) and lie inside it. Two outputs must
-  not have the same path, and no output may lie inside another. An output must not contain a manifest, a source file or
-  weights.
+  not have the same path, and no output may lie inside another. An output must not contain a manifest, or a file that
+  is a source, weights, calibration data or a library of plugins.
 * The module of a `python` source is searched in the folder of the manifest file that names it, then in its parent
   folders up to the project.
 * `~` and `$VARIABLES` are not expanded. The parts of a path are separated by `/`.
@@ -187,7 +187,8 @@ def _allowed(expected: ExpectedType) -> str:
     if getattr(kind, "__origin__", None) is dict:
         return "a mapping of names"
     words = allowed_text(expected)
-    return ", ".join(f"`{choice}`" for choice in words[7:].split(", ")) if words.startswith("one of ") else words
+    choices = words.removeprefix("one of ")
+    return words if choices == words else ", ".join(f"`{choice}`" for choice in choices.split(", "))
 
 
 def _default(kind: type[Fields], name: str, info: Any) -> str:

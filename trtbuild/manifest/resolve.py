@@ -49,7 +49,7 @@ def this_platform() -> str:
 def resolve_model(
     declared: DeclaredModel, namespace: Namespace, paths: ProjectPaths, outputs: list[OutputPath], problems: Problems
 ) -> Model | None:
-    """The model, or None when it is invalid; its problems are then added to `problems`.
+    """The model, or None if it cannot be created because of an invalid field. All problems are added to `problems`.
 
     The model's outputs are added to `outputs` in both cases, for the comparison with the outputs of other models.
     """
@@ -78,7 +78,7 @@ class _Resolver:
         plugins = self._plugins(source)
         if source is not None:
             check_graph(self._fields, self._name, source, self._problems)
-        model_outputs = resolve_outputs(self._declared, self._fields.get("outputs"), self._problems)
+        model_outputs = resolve_outputs(self._declared, self._fields.get("outputs"), targets or (), self._problems)
         outputs += model_outputs
         self._places.update({f"outputs.{output.kind}": output.origin for output in model_outputs})
         if (state := self._fields.get("state")) is not None and state.value is not INVALID and state.value:
@@ -126,7 +126,7 @@ class _Resolver:
         return replace(settings, **changed)
 
     def _required(self, name: str) -> LocatedValue | None:
-        """A required field, or None when it is invalid or missing. Adds the problem of a missing field."""
+        """A required field, or None if it is invalid, missing or empty. Adds the problem of a missing or empty field."""
         located = self._fields.get(name)
         if located is not None and located.value:
             return None if located.value is INVALID else located
@@ -243,15 +243,15 @@ class _Resolver:
 
     def _targets(self) -> tuple[Target, ...] | None:
         entries = self._named_entries("targets", self._namespace.targets)
-        toolchain = self._value("toolchain")
-        if entries is None or toolchain is INVALID:
+        model_toolchain = self._value("toolchain")
+        if entries is None or model_toolchain is INVALID:
             return None
         targets = []
         for entry, use_origin in entries:
             target: TargetFields | None = entry.fields
             if target is not None:
-                chosen = target.toolchain or toolchain
+                toolchain = target.toolchain or model_toolchain
                 runs_on = target.platform or this_platform()
-                targets.append(Target(entry.name, target.sm, chosen, target.version, target.compatibility, runs_on))
+                targets.append(Target(entry.name, target.sm, toolchain, target.version, target.compatibility, runs_on))
                 check_turing(self._fields, self._name, targets[-1], use_origin, self._problems)
         return tuple(targets)

@@ -20,7 +20,9 @@ def kinds_of_source(declared: SourceFields) -> list[SourceKind]:
 
 
 def resolve_source(located: LocatedValue, model: str, paths: ProjectPaths, problems: Problems) -> Source | None:
-    """The source that a model declares, or None when it is invalid; its problems are then added."""
+    """The source that a model declares. Its problems are added to `problems`.
+
+    Returns None if the source does not have exactly one kind, or if it has `kwargs` and its kind takes none."""
     declared: SourceFields = located.value
     node = located.node
     kinds = kinds_of_source(declared)

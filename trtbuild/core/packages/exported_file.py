@@ -1,8 +1,9 @@
-"""The text in a ``.pt2`` file that describes the file's package: the package from which the file was written."""
+"""The paths of a package's ``.pt2`` files, and the text in such a file that describes the package."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 from trtbuild.errors import PackageDamaged, PackageTooNew
@@ -10,8 +11,19 @@ from trtbuild.errors import PackageDamaged, PackageTooNew
 #: The name of the extra file that has the text, for torch.export.save and torch.export.load.
 INFO_FILE = "trtbuild.json"
 
+SUFFIX = ".pt2"
+
 _FORMAT = "trtbuild.pt2/"
 _SCHEMA = f"{_FORMAT}1"
+
+
+def exported_file_paths(path: str, targets: Iterable[str]) -> dict[str, str]:
+    """Map each target of a package to the path of its ``.pt2`` file. `path` is the path of the output.
+
+    The file of a single target has this path. The files of several targets are ``<name>.<target>.pt2``."""
+    names = list(targets)
+    stem = path.removesuffix(SUFFIX)
+    return {name: path if len(names) == 1 else f"{stem}.{name}{SUFFIX}" for name in names}
 
 
 @dataclass(frozen=True)

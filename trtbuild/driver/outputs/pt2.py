@@ -9,17 +9,16 @@ whose recipe `recipe` returns. `files` receives this record as `record`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from trtbuild.core.packages.exported_file import exported_file_paths
 from trtbuild.core.packages.package_files import PackageFiles
 from trtbuild.core.recipes import keys
 from trtbuild.core.recipes.lookup_recipes import exported_file_with_any_torch
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
 from trtbuild.driver.outputs.files import OutputFile
-
-SUFFIX = ".pt2"
 
 
 def recipe(package: Record, versions: Mapping[str, str] | None) -> Recipe:
@@ -36,16 +35,13 @@ def recipe(package: Record, versions: Mapping[str, str] | None) -> Recipe:
 
 def files(root: str, package: PackageFiles, record: Record) -> list[OutputFile]:
     """Return the file of each target. `record` is the record with the recipe of `recipe`."""
-    return [OutputFile(path, record.outputs[f"pt2:{target}"].sha256) for target, path in _paths(root, package.targets)]
+    paths = exported_file_paths(root, package.targets)
+    return [OutputFile(path, record.outputs[f"pt2:{target}"].sha256) for target, path in paths.items()]
 
 
 def previous_files(root: Path, files: Sequence[OutputFile], last_recipe: Recipe | None) -> list[Path]:
     """Return the files of the package with the recipe `last_recipe`."""
     targets = dict(last_recipe.parts).get("targets") if last_recipe is not None else None
-    return [Path(path) for _, path in _paths(str(root), list(targets))] if isinstance(targets, Mapping) else []
-
-
-def _paths(root: str, targets: Iterable[str]) -> list[tuple[str, str]]:
-    names = list(targets)
-    stem = root.removesuffix(SUFFIX)
-    return [(name, root if len(names) == 1 else f"{stem}.{name}{SUFFIX}") for name in names]
+    if not isinstance(targets, Mapping):
+        return []
+    return [Path(path) for path in exported_file_paths(str(root), targets).values()]

@@ -16,9 +16,8 @@ def builder_fields() -> dict[str, Any]:
     arguments: dict[str, Any] = {}
     for name, setting in SETTINGS.items():
         kind = _type(types[name], setting)
-        examples: list[Any] | None = (
-            [[]] if kind == kinds.TacticSources | None else None
-        )  # an empty list and null have different meanings
+        # For tactic sources, the example is an empty list, because its meaning differs from that of null.
+        examples: list[Any] | None = [[]] if kind == kinds.TacticSources | None else None
         arguments[name] = (kind, Field(defaults[name], description=setting.description, examples=examples))
     return arguments
 

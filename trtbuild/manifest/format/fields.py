@@ -56,7 +56,7 @@ class PrecisionFields(Fields):
 
     @model_validator(mode="before")
     @classmethod
-    def _expandshorthand(cls, value: Any) -> Any:
+    def _expand_shorthand(cls, value: Any) -> Any:
         return precision_forms.expand(value)
 
     @model_validator(mode="after")

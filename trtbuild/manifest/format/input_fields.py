@@ -67,5 +67,5 @@ class DimFields(Fields):
 
     @model_validator(mode="before")
     @classmethod
-    def _expandshorthand(cls, value: Any) -> Any:
+    def _expand_shorthand(cls, value: Any) -> Any:
         return {"at": value} if isinstance(value, str | list) else value

@@ -219,7 +219,7 @@ _CALLABLE_PATTERN = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*
 
 
 def _check_callable(value: str) -> str:
-    if re.fullmatch(_CALLABLE_PATTERN[1:-1], value):
+    if re.fullmatch(_CALLABLE_PATTERN[1:-1], value):  # without ^ and $, which only the JSON Schema needs
         return value
     module, _, name = value.partition(":")
     guess = module.removesuffix(".py").replace("/", ".").strip(".")

@@ -16,8 +16,8 @@ _EXAMPLE = '{default: float16, float32: ["*.norm"]}'
 
 
 def expand(value: Any) -> Any:
-    """Return `value` as a mapping: ``float16`` is short for ``{default: float16}``. Raises `invalid_value` for a value that
-    is neither a precision nor a mapping."""
+    """Return `value` as a mapping: ``float16`` is short for ``{default: float16}``. Raises the error of `invalid_value` for
+    an empty mapping, and for a value that is neither a precision nor a mapping."""
     if isinstance(value, dict) and value:
         return value
     if isinstance(value, str) and value in _NAMES:
@@ -31,7 +31,8 @@ def expand(value: Any) -> Any:
 
 
 def check_effect(default: str, patterns: Mapping[kinds.Precision, list[str]]) -> None:
-    """Raise `invalid_value` if modules are listed under the default precision only. Such a list has no effect."""
+    """Raise the error of `invalid_value` if modules are listed under the default precision only: such a list has no
+    effect."""
     if any(patterns.values()) and not any(listed for name, listed in patterns.items() if name != default):
         raise invalid_value(
             f"`precision` lists modules under `{default}` only, and {default} is its default anyway",

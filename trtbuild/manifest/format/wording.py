@@ -12,7 +12,7 @@ import typing
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Le
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from trtbuild.core.model.spec import Origin
@@ -95,7 +95,6 @@ def allowed_text(expected: ExpectedType) -> str:
         return "true or false"
     if kind is int:
         minimum = next((entry.ge for entry in metadata if isinstance(entry, Ge)), None)
-        minimum = next((f"> {entry.gt}" for entry in metadata if isinstance(entry, Gt)), minimum)
         maximum = next((entry.le for entry in metadata if isinstance(entry, Le)), None)
         if isinstance(maximum, int) and maximum < 2**31 - 1:  # the bound of int32 is not interesting for the reader
             return f"a whole number from {minimum} to {maximum}"

@@ -13,11 +13,12 @@ Rules
 
 from __future__ import annotations
 
+import contextlib
 import json
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ class EngineDescription:
     """An engine without its plan.
 
     `layers` is JSON: the network's layers before TensorRT fuses them, and its inputs and outputs, with names, types and
-    shapes (-1 is dynamic). `statistics` are seconds by phase, bytes and warnings.
+    shapes (-1 is dynamic). `statistics` has seconds by phase, sizes in bytes, warnings, the quantized parts and the GPU.
     """
 
     layers: bytes
@@ -80,8 +81,8 @@ def compile_to(
 ) -> EngineDescription:
     """Compile `job`, and call `write` with the pieces of the plan, in order. An error may come after some pieces.
 
-    `read` returns a blob's bytes by its SHA-256. `read` is not called for weights that the model does not
-    read. `timings` is the directory for timing caches. A toolchain without timing caches ignores it.
+    `read` returns a blob's bytes by its SHA-256. Weights that the model does not use are not read. `timings` is the
+    directory for timing caches. A toolchain without timing caches ignores it.
 
     Raises EnvironmentFault if something is missing: the library in the right version, the lean runtime that the plan must
     contain, or the GPU that the library needs. Raises ToolchainError if the library refuses the model. Raises
@@ -106,28 +107,20 @@ def compile_to(
         if device is not None:
             keep_kernels_loaded(trt, logger, device.ordinal)
         builder = trt.Builder(logger)
-        with (
-            ReplayedNetwork(create_network(trt, builder, properties), log)
-            if is_recorded
-            else ParsedNetwork(trt, builder, logger, log, properties)
-        ) as parsed:
-            if isinstance(parsed, ReplayedNetwork):
-                parsed.define(trt, model, weights, strongly_typed=properties.strongly_typed)
-            else:
-                _parse(parsed, model, weights, job, log)
-            _check_interface(parsed.network, job)
-            refuse_other_results(parsed.network, plugins)
+        with _defined_network(trt, builder, logger, log, model, weights, job) as defined:
+            _check_interface(defined.network, job)
+            refuse_other_results(defined.network, plugins)
             clock.end_phase("parse_s")
-            layers = _layer_document(parsed.network)
-            config = configure(trt, builder, parsed.network, job)
+            layers = _layer_document(defined.network)
+            config = configure(trt, builder, defined.network, job)
             if not properties.strongly_typed and not is_recorded:
-                constrain_layers(trt, parsed.network, config, read_outline(model))
+                constrain_layers(trt, defined.network, config, read_outline(model))
             cache = timing_cache.attach_cache(config, timing_path) if timing_path is not None else None
             parts = QuantizedParts(0, 0) if is_recorded else quantized_parts(read_outline(model))
             plan_copy = bytearray()
             if parts:
                 write = _writing_to_both(write, plan_copy)
-            plan_bytes = serialize_network(trt, builder, parsed.network, config, write)
+            plan_bytes = serialize_network(trt, builder, defined.network, config, write)
             clock.end_phase("build_s")
             if timing_path is not None and plan_bytes is not None:
                 timing_cache.save_cache(config, timing_path)
@@ -172,6 +165,23 @@ def _load_plugins(
         library = None if job.plugin_library is None else bytes(read(job.plugin_library))
         require_plugins(trt, logger, (node.identity for node in plugins), library, "the library of plugins")
     return plugins
+
+
+@contextlib.contextmanager
+def _defined_network(
+    trt: Any, builder: Any, logger: Any, log: Log, model: bytes, weights: Mapping[str, Bytes], job: EngineJob
+) -> Iterator[ParsedNetwork | ReplayedNetwork]:
+    """Yield the network of `model`, which is an ONNX model or the document of a recorded network. The network is freed when
+    the block ends."""
+    properties = release(job.target.toolchain, job.toolchain_version)
+    if is_document(model):
+        with ReplayedNetwork(create_network(trt, builder, properties), log) as replayed:
+            replayed.define(trt, model, weights, strongly_typed=properties.strongly_typed)
+            yield replayed
+    else:
+        with ParsedNetwork(trt, builder, logger, log, properties) as parsed:
+            _parse(parsed, model, weights, job, log)
+            yield parsed
 
 
 def _writing_to_both(write: WritePlan, plan_copy: bytearray) -> WritePlan:

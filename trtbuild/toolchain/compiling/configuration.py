@@ -45,13 +45,13 @@ def _apply_settings(trt: Any, config: Any, job: EngineJob) -> None:
             if has_default(job.settings, name):
                 continue
             raise ToolchainError(f"{_toolchain_text(job)} has no builder.{name}", hint=f"remove {name}")
-        wanted, actual = _apply_setting(trt, config, setting, value)
-        if actual != wanted and isinstance(setting.config_part, MemoryPool):
+        requested, actual = _apply_setting(trt, config, setting, value)
+        if actual != requested and isinstance(setting.config_part, MemoryPool):
             raise ToolchainError(
-                f"{job.target.toolchain} uses {actual} bytes of {name}, but {wanted} were requested",
+                f"{job.target.toolchain} uses {actual} bytes of {name}, but {requested} were requested",
                 hint=f"make builder.{name} smaller",
             )
-        if actual != wanted:
+        if actual != requested:
             raise ToolchainError(f"{_toolchain_text(job)} does not take builder.{name}: {value} (it has {actual})")
     calls = calls_of(job.target.toolchain, str(trt.__version__))
     if calls is not None and not calls.shared_profiles:
@@ -80,9 +80,9 @@ def _apply_setting(trt: Any, config: Any, setting: Setting, value: Any) -> tuple
             (config.set_flag if value else config.clear_flag)(flag)
             return value, config.get_flag(flag)
         case Attribute(name, enumeration):
-            wanted = value if enumeration is None else getattr(getattr(trt, enumeration), value.upper())
-            setattr(config, name, wanted)
-            return wanted, getattr(config, name)
+            trt_value = value if enumeration is None else getattr(getattr(trt, enumeration), value.upper())
+            setattr(config, name, trt_value)
+            return trt_value, getattr(config, name)
         case MemoryPool(name):
             pool = getattr(trt.MemoryPoolType, name)
             config.set_memory_pool_limit(pool, value)

@@ -30,11 +30,11 @@ def interface_differences(
         ("o", outputs, network.num_outputs, network.get_output),
     ):
         tensors = {each.name: each for each in map(get_tensor, range(count))}
-        wanted = {f"{kind}{number}": each for number, each in enumerate(declared)}
-        differences += [(name, "is in the network and not in the partition") for name in tensors.keys() - wanted.keys()]
-        differences += [(name, "is in the partition and not in the network") for name in wanted.keys() - tensors.keys()]
-        for name in wanted.keys() & tensors.keys():
-            differences += [(name, text) for text in _tensor_differences(tensors[name], wanted[name])]
+        types = {f"{kind}{number}": each for number, each in enumerate(declared)}
+        differences += [(name, "is in the network and not in the partition") for name in tensors.keys() - types.keys()]
+        differences += [(name, "is in the partition and not in the network") for name in types.keys() - tensors.keys()]
+        for name in types.keys() & tensors.keys():
+            differences += [(name, text) for text in _tensor_differences(tensors[name], types[name])]
     return sorted(differences)
 
 

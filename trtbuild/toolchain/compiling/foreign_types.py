@@ -6,9 +6,9 @@ clamped, and the parse succeeds. The parser treats int8 values as quantized valu
 than the model has other results. So nodes with foreign types are refused.
 
 Rules
-1. A value has a foreign type if the model declares this type for it (inputs, outputs, initializers, attributes with a
-   type). If an operand of an operator has a foreign type, its results have this type too, unless the operator determines
-   their type.
+1. A value has a foreign type if the model declares a foreign type for it (inputs, outputs, initializers, attributes with a
+   type). If an operand of an operator has a foreign type, the results of the operator have this type too, unless the
+   operator determines their type.
 2. A node that reads or produces a value of a foreign type is refused. A nested graph counts as a part of its node.
 3. Quantized types are allowed only between QuantizeLinear and DequantizeLinear.
 4. TensorRT before 9 computes int64 in 32 bits, without an error. With such a toolchain (`narrows`), int64 values that are
@@ -67,6 +67,7 @@ def foreign_nodes(
     reasons: dict[str, str] = {}
     size_reasons: dict[str, str] = {}
     for node in model.nodes:
+        # the foreign types of the node's parts
         operands = [name for name in node.inputs if not _is_slice_limit(node, name, bounds)]
         operand_types = {foreign[name] for name in operands if name in foreign}
         data_types = {foreign[name] for name in operands[: _DATA_OPERAND_COUNTS.get(node.operator)] if name in foreign}
@@ -74,15 +75,18 @@ def foreign_nodes(
         wrong_results = bounds.wrong_results(node) if bounds is not None else ()
         if bounds is not None and not wrong_results:
             attribute_types.discard(INT64)
+        # rule 3
         if node.operator in _QUANTIZE_OPERATORS and operand_types | attribute_types <= _QUANTIZED_TYPES:
             if node.operator == "QuantizeLinear":
                 foreign.update((name, element) for name in node.outputs for element in operand_types | attribute_types)
             continue
+        # the foreign types of the results (rules 1 and 5)
         result_types = attribute_types if node.operator in _OWN_TYPE_OPERATORS else data_types | attribute_types
         foreign.update((name, INT64) for name in wrong_results)
         for name in node.outputs:
             if result_types:
                 foreign.setdefault(name, min(result_types))
+        # rule 2
         node_types = operand_types | result_types | {foreign[name] for name in node.outputs if name in foreign}
         if node_types:
             kinds = ", ".join(TYPE_NAMES.get(element, f"ONNX type {element}") for element in sorted(node_types))

@@ -79,7 +79,7 @@ def _check_version(flavour: Flavour, job: EngineJob) -> None:
     planned = planned_versions(flavour, job.toolchain_version)
     for library in library_files(flavour.lean_library):
         version = library_version(library)
-        if version is not None and not any(versions_agree(version, wanted) for wanted in planned):
+        if version is not None and not any(versions_agree(version, expected) for expected in planned):
             version_text = ".".join(map(str, version))
             raise EnvironmentFault(
                 f"the engine must contain the lean runtime of {_toolchain(job)}, but {library} is {version_text}",

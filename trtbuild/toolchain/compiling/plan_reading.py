@@ -52,7 +52,7 @@ _TENSOR = re.compile(
 
 
 def read_plan(plan: Bytes) -> PlanContents | None:
-    """The types and kernels that a plan names; None if it names none."""
+    """The types and kernels that a plan names; None if it names no kernels."""
     weights: dict[str, int] = {}
     kernels: list[Kernel] = []
     texts = [*_texts(plan)]
@@ -64,6 +64,7 @@ def read_plan(plan: Bytes) -> PlanContents | None:
             type_ = _TYPE_NAMES.get(match["type"], match["type"])
             if match["size"] is not None:
                 weights[type_] = weights.get(type_, 0) + int(match["size"])
+            # scalars (rank0=1), sizes and conditions are not data of the model
             if match["rank0"] == "0" and not (match["dims"].strip() == "1" and type_ in _SIZE_TYPES):
                 types[match["name"]] = type_
         kernels += (

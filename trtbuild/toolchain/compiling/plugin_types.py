@@ -14,7 +14,7 @@ def refuse_other_results(network: Any, plugins: Sequence[PluginNode]) -> None:
     """Raise PluginError if a plugin has a result of another type, rank or size than its operator declares.
 
     The operators after the plugin are converted for the declared sizes. A size that is unknown in the network or in the
-    declaration is not compared. If no layer of the network has a result of the declared name, nothing is compared."""
+    declaration is not compared. A declared result is skipped if no layer of the network has a result of its name."""
     if not plugins:
         return
     tensors = {}
@@ -24,23 +24,24 @@ def refuse_other_results(network: Any, plugins: Sequence[PluginNode]) -> None:
             tensor = layer.get_output(number)
             tensors[tensor.name] = tensor
     for plugin in plugins:
-        for number, (name, element, declared) in enumerate(plugin.results):
+        for number, (name, element, declared_sizes) in enumerate(plugin.results):
             tensor = tensors.get(name)
             if tensor is None:
                 continue
-            kind = str(tensor.dtype).rpartition(".")[2]
+            actual_type = str(tensor.dtype).rpartition(".")[2]
             sizes = _sizes(tensor)
-            wanted = BY_ONNX[element].tensorrt if element in BY_ONNX else kind
-            agrees = sizes is None or (
-                len(sizes) == len(declared)
+            declared_type = BY_ONNX[element].tensorrt if element in BY_ONNX else actual_type
+            sizes_agree = sizes is None or (
+                len(sizes) == len(declared_sizes)
                 and all(
-                    size == -1 or other is None or size == other for size, other in zip(sizes, declared, strict=True)
+                    size == -1 or other is None or size == other
+                    for size, other in zip(sizes, declared_sizes, strict=True)
                 )
             )
-            if kind != wanted or not agrees:
+            if actual_type != declared_type or not sizes_agree:
                 raise PluginError(
-                    f"result {number} of the plugin {plugin.described} is {_text(kind, sizes)} in the network, but the "
-                    f"fake implementation of its operator declares {_text(str(wanted), declared)}",
+                    f"result {number} of the plugin {plugin.described} is {_text(actual_type, sizes)} in the network, but "
+                    f"the fake implementation of its operator declares {_text(str(declared_type), declared_sizes)}",
                     hint="correct the plugin, or the function that torch.library.register_fake registers",
                 )
 

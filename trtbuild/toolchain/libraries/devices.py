@@ -52,12 +52,13 @@ def device_sms() -> tuple[int, ...]:
 
 def use_gpu_with_sm(sm: int) -> Device | None:
     """Make the first GPU with this SM the current device of this thread, on which TensorRT builds and times. Returns
-    None if there is no such GPU."""
+    None if there is no such GPU, or if CUDA cannot use it."""
     return use_gpu(device_sms().index(sm)) if sm in device_sms() else None
 
 
 def use_gpu(ordinal: int) -> Device | None:
-    """Make the GPU with this ordinal the current device of this thread. Returns None if there is no such GPU."""
+    """Make the GPU with this ordinal the current device of this thread. Returns None if there is no such GPU, or if CUDA
+    cannot use it."""
     driver, found = _driver(), describe_gpu(ordinal)
     if driver is None or found is None:
         return None

@@ -2,8 +2,8 @@
 ``sys.path`` has changed.
 
 `importlib.metadata` gives the same answers. But its import takes as long as planning a dozen models, and repeated lookups
-take as long again. So it is used only in unusual cases: for a distribution that is not a wheel, or for two distributions of
-the same name.
+take as long again. So it is used only if this module does not find exactly one metadata folder with a version. This is the
+case for a distribution that is not a wheel, for two distributions of the same name, and for one that is not installed.
 """
 
 # Paths are strings here, because every command runs this.
@@ -31,10 +31,10 @@ def _mtime_ns(folder: str) -> int:
 
 @lru_cache(maxsize=256)
 def _version(name: str, path: tuple[tuple[str, int], ...]) -> str | None:
-    wanted = _normalized_name(name)
+    normalized_name = _normalized_name(name)
     for folder, mtime_ns in path:
         entries = _metadata_folders(folder or ".", mtime_ns)
-        matches = [entry for entry in entries if _normalized_name(entry.partition("-")[0]) == wanted]
+        matches = [entry for entry in entries if _normalized_name(entry.partition("-")[0]) == normalized_name]
         if matches:
             version = _version_header(f"{folder or '.'}/{matches[0]}/METADATA") if len(matches) == 1 else None
             return version or _version_from_importlib(name)

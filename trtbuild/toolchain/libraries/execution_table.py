@@ -91,8 +91,8 @@ def calls_of(toolchain: ToolchainName, version: str) -> ExecutionCalls | None:
 
 
 def calls_for_plans(trt: Any, toolchain: ToolchainName, version: str, plan_version: str) -> ExecutionCalls | None:
-    """Return the calls with which library `trt`, of `version`, runs plans of `plan_version` (rule 3). None if it is too
-    old."""
+    """Return the calls with which library `trt`, of `version`, runs plans of `plan_version` (rule 3). None if
+    `version` is too old."""
     calls, plan_calls = calls_of(toolchain, version), calls_of(toolchain, plan_version)
     if calls is None or plan_calls is None or calls == plan_calls:
         return calls

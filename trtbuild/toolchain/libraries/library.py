@@ -17,7 +17,8 @@ from trtbuild.errors import EnvironmentFault, ToolchainMissing
 from trtbuild.toolchain.libraries.mapped import check_mapped_versions
 from trtbuild.toolchain.libraries.table import FLAVOURS
 
-#: Parts of errors that TensorRT logs in every call on a machine without a GPU. They are never the reason for a failure.
+#: Parts of logged errors that are never the reason for a failure. TensorRT logs the first three in every call on a machine
+#: without a GPU, and the other two around the text of a refused node.
 _IGNORED_ERRORS = (
     "CUDA driver version is insufficient",
     "Thread context has not been set",
@@ -40,8 +41,7 @@ class Log:
         return len(self.lines)
 
     def errors(self, skipped_lines: int = 0) -> list[str]:
-        """Return the errors after the first `skipped_lines` lines. Errors that appear on every machine without a GPU are
-        left out."""
+        """Return the errors after the first `skipped_lines` lines, without those of `_IGNORED_ERRORS`."""
         return [
             text
             for severity, text in self.lines[skipped_lines:]

@@ -5,9 +5,9 @@ libraries that are loaded already decide which file is used.
 
 Rules
 1. The library returns its version (``getInferLibVersion``, NvInferRuntime.h). Its file name need not contain the version.
-2. An ONNX parser has no such function (``getNvOnnxParserVersion`` is another number: 0.2.0 in TensorRT-RTX 1.7.1). It is
-   accepted if its file name contains the version, or if it is in the library's folder, as in NVIDIA's archives and
-   packages.
+2. An ONNX parser has no such function (``getNvOnnxParserVersion`` is another number: 0.2.0 in TensorRT-RTX 1.7.1). If its
+   file name contains a version with at least two numbers, this version is checked. Otherwise the parser must be in the
+   library's folder, as in NVIDIA's archives and packages.
 3. If one version has more numbers than the other, only the numbers that both have are compared. If the file cannot be found
    (no ``/proc``, a library that is linked into the bindings), only the bindings' version is checked.
 """
@@ -34,7 +34,7 @@ def check_mapped_versions(flavour: Flavour, version: str) -> None:
     planned = planned_versions(flavour, version)
     for library in libraries:
         found = library_version(library)
-        if found is not None and not any(versions_agree(found, wanted) for wanted in planned):
+        if found is not None and not any(versions_agree(found, expected) for expected in planned):
             version_text = ".".join(map(str, found))
             raise EnvironmentFault(
                 f"{flavour.name} {version} was planned, but {library} is loaded, which is {version_text}",
@@ -43,7 +43,7 @@ def check_mapped_versions(flavour: Flavour, version: str) -> None:
             )
     for parser in library_files(flavour.parser_library):
         numbers = _version_in_name(parser)
-        if len(numbers) > 1 and any(versions_agree(numbers, wanted) for wanted in planned):
+        if len(numbers) > 1 and any(versions_agree(numbers, expected) for expected in planned):
             continue
         if len(numbers) > 1 or (libraries and parser.parent not in {library.parent for library in libraries}):
             problem = (

@@ -4,7 +4,8 @@ Rules
 1. A library registers its plugins when it is loaded (``REGISTER_TENSORRT_PLUGIN``). If it registers nothing and has the
    function ``getCreators`` or ``getPluginCreators``, TensorRT loads it (``IPluginRegistry::loadLibrary``, since 8.6).
 2. A library stays loaded until the process ends, because engines may use it. TensorRT keeps the first plugin of a name. So
-   a library is refused if another library has already registered one of the wanted plugins: the engine would run its code.
+   a library is refused if another library has already registered one of the required plugins: the engine would run the
+   code of the other library.
 3. The library is loaded from a private copy of verified bytes. So no other process can replace the file between the
    verification and the load.
 """
@@ -33,27 +34,27 @@ _LOADED: dict[str, frozenset[Identity]] = {}
 _LOCK = threading.Lock()
 
 
-def require_plugins(trt: Any, logger: Any, wanted: Iterable[Identity], library: bytes | None, name: str) -> None:
-    """Make the plugins `wanted` available in this process.
+def require_plugins(trt: Any, logger: Any, plugins: Iterable[Identity], library: bytes | None, name: str) -> None:
+    """Make `plugins` available in this process.
 
     `library` is the content of the library that has them, and `name` is its name for messages. If `library` is None, the
     plugins must be in TensorRT's own libraries. Raises PluginError."""
-    plugins = frozenset(wanted)
+    required = frozenset(plugins)
     with _LOCK:
         if library is None:
             trt.init_libnvinfer_plugins(logger, "")
             hint = "correct its name or version in the manifest, or write `library:`, the library that has it"
-            _refuse_missing(plugins, _registered(trt), "TensorRT has", hint)
+            _refuse_missing(required, _registered(trt), "TensorRT has", hint)
             return
         digest = hashlib.sha256(library).hexdigest()
         if digest not in _LOADED:
             before = _registered(trt)
-            _refuse_known(plugins & before, name)
+            _refuse_known(required & before, name)
             _load(trt, library, name, before)
             _LOADED[digest] = _registered(trt) - before
-        _refuse_known((plugins & _registered(trt)) - _LOADED[digest], name)
+        _refuse_known((required & _registered(trt)) - _LOADED[digest], name)
         _refuse_missing(
-            plugins,
+            required,
             _LOADED[digest],
             f"{name} registers",
             "correct the name, the version or the namespace of the plugin in the manifest",

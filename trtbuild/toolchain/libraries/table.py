@@ -134,7 +134,7 @@ def host_platform() -> str:
 
 
 def built_sms(target: Target) -> tuple[int, ...]:
-    """Return the SMs that a TensorRT-RTX plan for `target` contains, in ascending order."""
+    """Return the SMs that a plan for `target` is built for, in ascending order."""
     sms = FLAVOURS[target.toolchain].sms
     if sms is not None and target.compatibility == "ampere_plus":
         return tuple(sm for sm in sms if sm >= AMPERE_SM)
@@ -182,7 +182,7 @@ def check_release(
     target: Target, settings: BuilderSettings, version: str, precisions: Sequence[Precision] = ()
 ) -> None:
     """Check that `version` of a target's toolchain, which need not be installed, supports the target, the settings and
-    the precision. Raises TargetUnsupported."""
+    the precisions. Raises TargetUnsupported."""
     label, flavour = f"target {target.name!r}", FLAVOURS[target.toolchain]
     if version_numbers(version)[:2] < oldest_release(target.toolchain):
         first = ".".join(map(str, oldest_release(target.toolchain)))

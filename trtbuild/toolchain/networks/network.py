@@ -4,8 +4,8 @@ Rules
 1. Weights do not pass through protobuf (340 MB take 3 to 7 s): the parser gets pointers. Older parsers (TensorRT before
    10.13) read the weights from the files that the model names.
 2. TensorRT's objects have pointers to one another and to the weights, but Python does not know these pointers. So a
-   `ParsedNetwork` refers to all of them, and frees them in the order that TensorRT needs: parser, network, weights. The
-   caller frees builder and logger later.
+   `ParsedNetwork` refers to its parser, network and weights, and frees them in this order, which TensorRT needs. The caller
+   frees the builder and the logger after that.
 3. A network has a fixed name. The default name ("Unnamed Network 7") contains a counter of the process, and the plan would
    contain it.
 4. The flags of networks and parsers come from `trtbuild.toolchain.libraries.releases`.
@@ -100,10 +100,10 @@ class ParsedNetwork:
         tensors |= {tensor.name: tensor for tensor in map(self.network.get_output, range(self.network.num_outputs))}
         errors = []
         for name, element in (*model_outline.inputs, *model_outline.outputs):
-            wanted = _TENSORRT_TYPES.get(element, f"ONNX element type {element}")
+            declared = _TENSORRT_TYPES.get(element, f"ONNX element type {element}")
             actual = str(tensors[name].dtype).rpartition(".")[2] if name in tensors else "nothing"
-            if wanted != actual:
-                text = f"{name} is {wanted} in the model and {actual} in the network"
+            if declared != actual:
+                text = f"{name} is {declared} in the model and {actual} in the network"
                 nodes = [node.name for node in model_outline.nodes if name in node.inputs or name in node.outputs]
                 errors += [NodeError(text, node) for node in nodes or [""]]
         return errors
@@ -113,7 +113,7 @@ class ParsedNetwork:
         same address as one weight, and refuses them if their sizes differ (INetworkDefinition::setWeightsName). The array
         is not freed before the network is closed."""
         array = np.frombuffer(data, dtype=np.uint8)
-        if array.ctypes.data in self._addresses or not array.nbytes:
+        if array.ctypes.data in self._addresses or not array.nbytes:  # empty arrays may share an address
             array = np.concatenate([array, np.zeros(1, np.uint8)])[: array.nbytes]
         self._addresses.add(array.ctypes.data)
         self._weights.append(array)

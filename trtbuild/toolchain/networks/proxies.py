@@ -12,20 +12,20 @@ from typing import Any, Protocol
 
 from trtbuild.core.partition.network_document import NotRecorded
 
-#: The attributes of a tensor that can be recorded when they are set.
+#: The attributes of a tensor whose assignments are recorded.
 _TENSOR_ATTRIBUTES = ("dtype", "allowed_formats")
-#: The first letters of methods that add plugins. They cannot be recorded, unlike all other methods ``add_…``.
+#: The prefix of methods that add plugins. These are the only methods ``add_…`` that cannot be recorded.
 _PLUGIN_PREFIXES = ("add_plugin",)
-#: The methods that are recorded, beside ``add_…``.
-_RECORDED_CALLS = ("mark_output", "unmark_output", "set_input", "set_condition", "set_output_type")
-#: The first letters of methods that read. They are not recorded.
+#: The methods of layers and conditionals that are recorded, beside ``add_…``.
+_RECORDED_CALLS = ("set_input", "set_condition", "set_output_type")
+#: Prefixes of the methods that read, which are not recorded.
 _READ_PREFIXES = ("get_", "is_", "are_", "num_")
 #: Attributes that are set in the network, but are not recorded: they are labels (rule 4 of the recording).
 _LABEL_ATTRIBUTES = ("name", "metadata")
 
 
 class Recorder(Protocol):
-    """Records the changes of a network (implemented in `trtbuild.toolchain.networks.recording`). All methods raise
+    """Records the changes of a network (implemented in `trtbuild.toolchain.networks.recording`). All methods may raise
     `NotRecorded`."""
 
     def call(self, target: Proxy, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

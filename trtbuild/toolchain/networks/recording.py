@@ -90,11 +90,14 @@ class _Recorder:
         self._check = check
         self._calls: list[dict[str, Any]] = []
         self._weights: list[np.ndarray] = []
+        #: The proxies of layers and scopes, by their numbers in the document.
         self._objects: list[Any] = []
         #: id of a real tensor → its proxy. The proxy refers to the tensor, so that no other object gets the same id.
         self._tensors: dict[int, TensorProxy] = {}
+        #: Number of an input in the manifest → its proxy.
         self._inputs: dict[int, TensorProxy] = {}
         self.outputs: list[TensorProxy] = []
+        #: Index of a layer in the network → index of its proxy in `_objects`.
         self.layer_numbers: dict[int, int] = {}
         self.network = NetworkProxy(self, real, None)
 

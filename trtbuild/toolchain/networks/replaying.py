@@ -1,8 +1,8 @@
 """Define a recorded network (`trtbuild.core.partition.network_document`) again, with any toolchain.
 
 Rules
-1. Only the document is used; no user code runs here. Every name in it is looked up in TensorRT's module, and only
-   methods that a recording may contain are called.
+1. Only the document is used; no user code runs here. Only methods ``add_…`` and ``set_…`` are called, and
+   only members of TensorRT's enumerations are used.
 2. The names of inputs are ``i0…``, of outputs ``o0…``, and of layers ``n0…``, as in converted models.
 3. With a toolchain that is not strongly typed (TensorRT before 9), only networks of float32, int32 and bool are built. The
    toolchain keeps these types as long as no precision flag is set.
@@ -57,24 +57,24 @@ class ReplayedNetwork:
             shape = [size if isinstance(size, int) else -1 for size in sizes]
             tensor = self.network.add_input(f"i{number}", _enum_member(trt, "DataType", dtype), shape)
             for axis, size in enumerate(sizes):
-                if isinstance(size, str) and hasattr(tensor, "set_dimension_name"):  # since 8.5
+                if isinstance(size, str) and hasattr(tensor, "set_dimension_name"):  # since TensorRT 8.5
                     tensor.set_dimension_name(axis, size)
             inputs.append(tensor)
         objects: list[Any] = []
         values = _ValueReader(trt, inputs, objects, self._weights)
-        layers = 0
+        layer_count = 0
         for entry in document["calls"]:
             mark = self._log.mark()
             result = self._run_call(entry, values, objects)
             errors = self._log.errors(mark)
             if errors or (entry.get("makes") and result is None):
                 reason = errors[0] if errors else "TensorRT returned nothing"
-                raise ToolchainError(f"{_call_text(entry, layers)}: {reason}", log=self._log.texts())
+                raise ToolchainError(f"{_call_text(entry, layer_count)}: {reason}", log=self._log.texts())
             if entry.get("makes"):
                 objects.append(result)
             if entry.get("makes") == "layer":
-                result.name = f"n{layers}"
-                layers += 1
+                result.name = f"n{layer_count}"
+                layer_count += 1
         for number, document_value in enumerate(document["outputs"]):
             tensor = values.read(document_value)
             tensor.name = f"o{number}"
@@ -178,7 +178,7 @@ def _array(data: Bytes, dtype: str, count: int) -> np.ndarray:
     return array
 
 
-def _call_text(entry: Mapping[str, Any], layers: int) -> str:
+def _call_text(entry: Mapping[str, Any], layer_number: int) -> str:
     if "call" in entry:
-        return f"layer n{layers} ({entry['call']})" if entry.get("makes") == "layer" else str(entry["call"])
+        return f"layer n{layer_number} ({entry['call']})" if entry.get("makes") == "layer" else str(entry["call"])
     return f"the attribute {entry['set']!r}"

@@ -45,7 +45,7 @@ class PluginNode:
 
     @property
     def described(self) -> str:
-        """The plugin for people."""
+        """The plugin as text for messages."""
         return described(*self.identity)
 
 

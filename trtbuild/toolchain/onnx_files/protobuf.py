@@ -30,6 +30,8 @@ def field_spans(message: memoryview) -> Iterator[tuple[int, int | memoryview | N
     position = 0
     while position < len(message):
         start = position
+        # The three lowest bits of a tag are the wire type (0: varint, 1: fixed64, 2: length-delimited, 5: fixed32).
+        # The other bits are the number of the field.
         tag, position = _read_varint(message, position)
         wire_type = tag & 7
         if wire_type == 0:

@@ -30,6 +30,7 @@ class ProfileUse:
         #: TensorRT's contexts of the engine that are alive.
         self.contexts: weakref.WeakSet[Any] = weakref.WeakSet()
         self._count = count
+        #: Whether contexts share profiles. None until a context has shown it.
         self._shared: bool | None = True if calls.shared_profiles else None
 
     def can_use_profile(self, context: Any, profile: int, create: Callable[[], Any]) -> bool:

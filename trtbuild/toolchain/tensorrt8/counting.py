@@ -99,7 +99,7 @@ class Int64Bounds:
         self._int64 = {name for name, element in typed if element == INT64}
         self._int32 = {name for name, element in typed if element == _INT32}
         self._floats = {name for name, element in typed if element in _FLOATS}
-        self._shapes: set[str] = set()
+        self._shapes: set[str] = set()  # the results of Shape
         uses: dict[str, list[tuple[Node, int]]] = {}
         for node in model.nodes:
             for position, name in enumerate(node.inputs):
@@ -171,10 +171,10 @@ class Int64Bounds:
             names = node.inputs[:1]
         operands = [self._bounds.get(name) for name in names if name]
         if operator == "Cast" and node.types == (INT64,) and node.inputs[0] in self._int32 and operands == [None]:
-            return -(1 << 31), (1 << 31) - 1
+            return -(1 << 31), (1 << 31) - 1  # an int32 whose bounds are not known
         known = [bounds for bounds in operands if bounds is not None]
         if not known or len(known) < len(operands):
-            return None
+            return None  # an operand without bounds
         if operator in _MOVING_OPERATORS or operator in _CHOSEN_OPERANDS or operator == "TopK":
             return _hull(known)
         if operator in _BOOL_OPERATORS:
@@ -214,7 +214,7 @@ class Int64Bounds:
         if operator == "Range" and position == 1:
             start, delta = self._bounds.get(node.inputs[0]), self._bounds.get(node.inputs[2])
             return start is not None and start[1] <= 0 and delta == (1, 1)  # one element for each number
-        growing = operator in ("Add", "Mul", "Concat", "Max", "Sum", "ReduceProd")
+        growing = operator in ("Add", "Mul", "Max", "Sum", "ReduceProd")
         grows = growing and all(self._bounds.get(name, (-1, 0))[0] >= 0 for name in node.inputs if name)
         moves = position in _CARRIED_OPERANDS.get(operator, ()) or operator == "Concat"
         stays_int64 = operator == "Cast" and node.types == (INT64,)

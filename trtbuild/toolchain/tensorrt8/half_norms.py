@@ -12,7 +12,8 @@ Rules
    shift, in half, with mean 0, variance 1 and epsilon 0. The term is computed with the rounded factor, so that the mean of
    the input is mapped exactly.
 2. If the factor or the term does not fit half (it is not finite, or the factor is subnormal), the normalization is computed
-   in float32, between casts. It is also computed in float32 if the parameters are not external or not float32.
+   in float32, between casts. A factor that rounds to 0 fits. The normalization is also computed in float32 if the
+   parameters are not external or not float32.
 3. Nodes in nested graphs are not changed: the lower step leaves them in float32
    (`trtbuild.stages.lower.half_precision.precision`).
 """

@@ -11,9 +11,10 @@ Rules
    float32, and for fused attention 8.6 refuses such constraints ("Mismatched type for tensor", "Could not find any
    implementation for node {ForeignNode…}": measured).
 3. A layer that the parser adds, or a layer in a nested graph, does not correspond to a value of the outer graph. It
-   computes in the type of its inputs. If an input is the result of a cast, this is the type of the cast. If the type is not
-   known, the layer computes in float32.
-4. Constants and casts have a fixed type, and layers that compute integers and booleans have no precision.
+   computes in the type of its first float input. The result of a cast has the type of the cast. If no type is known, the
+   layer computes in float32.
+4. Constants, casts, quantizers and plugins have fixed types, and layers that compute integers or booleans have no
+   precision. So these layers get no constraint.
 5. `BuilderFlag.INT8` is set for a graph with quantizers: TensorRT 8.6 refuses them without it. The quantizers decide
    which layers compute in int8.
 
@@ -28,7 +29,7 @@ from typing import Any
 from trtbuild.toolchain.onnx_files.onnx_outline import FLOAT16, FLOAT32, Outline
 from trtbuild.toolchain.tensorrt8.float_types import float_types
 
-#: LayerType members of rule 4.
+#: LayerType members that get no constraint (rule 4).
 _LAYERS_WITHOUT_PRECISION = frozenset(("CONSTANT", "CAST", "SHAPE", "QUANTIZE", "DEQUANTIZE", "PLUGIN", "PLUGIN_V2"))
 #: LayerType members that only move values (rule 2).
 _MOVING_LAYERS = frozenset(("SHUFFLE", "SLICE", "CONCATENATION", "GATHER", "IDENTITY", "SELECT"))
@@ -48,25 +49,25 @@ def constrain_layers(trt: Any, network: Any, config: Any, model: Outline) -> Non
     types = float_types(model)
     config.set_flag(trt.BuilderFlag.FP16)
     config.set_flag(trt.BuilderFlag.OBEY_PRECISION_CONSTRAINTS)
-    members = {FLOAT32: trt.DataType.FLOAT, FLOAT16: trt.DataType.HALF}
-    elements = {member: element for element, member in members.items()}
-    floats = tuple(elements)
+    data_types = {FLOAT32: trt.DataType.FLOAT, FLOAT16: trt.DataType.HALF}
+    elements = {data_type: element for element, data_type in data_types.items()}
+    float_data_types = tuple(elements)
     known: dict[str, int] = dict(types)
     for index in range(network.num_layers):
         layer = network.get_layer(index)
         outputs = [layer.get_output(k) for k in range(layer.num_outputs)]
-        member = str(layer.type).rpartition(".")[2]
-        kind = elements.get(outputs[0].dtype) if member == "CAST" else _computed_type(layer, outputs, known)
-        if kind is not None:
-            known.update((tensor.name, kind) for tensor in outputs if tensor.name not in types)
-        if member in _LAYERS_WITHOUT_PRECISION or (member in _MOVING_LAYERS and kind == FLOAT16):
+        layer_type = str(layer.type).rpartition(".")[2]
+        element = elements.get(outputs[0].dtype) if layer_type == "CAST" else _computed_type(layer, outputs, known)
+        if element is not None:
+            known.update((tensor.name, element) for tensor in outputs if tensor.name not in types)
+        if layer_type in _LAYERS_WITHOUT_PRECISION or (layer_type in _MOVING_LAYERS and element == FLOAT16):
             continue
-        if all(tensor.dtype not in floats for tensor in outputs):
+        if all(tensor.dtype not in float_data_types for tensor in outputs):
             continue
-        layer.precision = members[kind or FLOAT32]
+        layer.precision = data_types[element or FLOAT32]
         for k, tensor in enumerate(outputs):
-            if tensor.dtype in floats and not tensor.is_shape_tensor:
-                layer.set_output_type(k, members[known.get(tensor.name, FLOAT32)])
+            if tensor.dtype in float_data_types and not tensor.is_shape_tensor:
+                layer.set_output_type(k, data_types[known.get(tensor.name, FLOAT32)])
 
 
 def _computed_type(layer: Any, outputs: list[Any], known: Mapping[str, int]) -> int | None:

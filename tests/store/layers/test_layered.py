@@ -321,13 +321,13 @@ def test_fetches_a_missing_blob_from_the_next_remote(tmp_path: Path, record_of: 
 
 
 def test_a_record_may_be_forgotten_while_its_remotes_are_listed(
-    mine: LayeredStore, theirs: LayeredStore, record_of: RecordOf
+    machine_a: LayeredStore, machine_b: LayeredStore, record_of: RecordOf
 ) -> None:
     """A thread looks for a blob, while another thread publishes a record that names this blob."""
-    record = mine.put_record(record_of(1, plan=mine.put_bytes(PLAN)))
-    mine.finish()
-    assert theirs.get_record(record.recipe.key) is not None
-    found_records = theirs._found_records
+    record = machine_a.put_record(record_of(1, plan=machine_a.put_bytes(PLAN)))
+    machine_a.finish()
+    assert machine_b.get_record(record.recipe.key) is not None
+    found_records = machine_b._found_records
     places = found_records.places_of_blob(record.outputs["plan"].sha256)
     remote, _ = next(places)
     assert remote.name == "team"
@@ -348,7 +348,7 @@ class SlowCounter(Counter[str]):
 def test_counts_every_record_that_several_threads_upload(
     tmp_path: Path, record_of: RecordOf, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
-    mine = layered(tmp_path / "mine", MemoryTransport())
+    machine_a = layered(tmp_path / "machine_a", MemoryTransport())
     threads = Barrier(4)
 
     def send_now(remote: RemoteStore, key: str) -> bool:
@@ -357,12 +357,12 @@ def test_counts_every_record_that_several_threads_upload(
             raise RemoteDown("for the test")
         return True
 
-    monkeypatch.setattr(mine.uploads, "send_now", send_now)
-    mine.uploads.sent, mine.uploads.not_sent = SlowCounter(), SlowCounter()
+    monkeypatch.setattr(machine_a.uploads, "send_now", send_now)
+    machine_a.uploads.sent, machine_a.uploads.not_sent = SlowCounter(), SlowCounter()
     for number in range(4):
-        mine.put_record(record_of(number, plan=mine.put_bytes(PLAN)))
-    mine.finish()
-    report = mine.reports()[0]
+        machine_a.put_record(record_of(number, plan=machine_a.put_bytes(PLAN)))
+    machine_a.finish()
+    report = machine_a.reports()[0]
     assert (report.records_sent, report.records_not_sent) == ((0, 4) if fails else (4, 0))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import CommandLine, ran, step
-from tests.driver.cache.test_locking import installed
+from tests.driver.cache.test_locking import install_versions
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def locked(quantized_examples: CommandLine, tmp_path: Path) -> CommandLine:
 
 
 def test_the_locked_calibration_is_used_with_other_versions(locked: CommandLine, tmp_path: Path) -> None:
-    newer = installed(tmp_path / "site", **{"torch": "99.0", "nvidia-modelopt": "99.0"})
+    newer = install_versions(tmp_path / "site", **{"torch": "99.0", "nvidia-modelopt": "99.0"})
     document = locked("build", "int8", "--frozen", environment=newer)
     assert ran(document) == {}
     assert "trtbuild.lock names it" in step(document, "int8/calibrate")["reason"]["text"]

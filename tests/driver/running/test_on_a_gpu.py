@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.runtime.rigs import Rig, rig
-from tests.runtime.test_on_a_gpu import Make, load
+from tests.runtime.test_on_a_gpu import Load, load
 from trtbuild.driver.inspection import inspect
 from trtbuild.driver.project.workspace import Request
 from trtbuild.driver.running.bench import bench
@@ -24,7 +24,7 @@ __all__ = ["load", "rig"]
 
 
 @pytest.fixture
-def project(load: Make, tmp_path: Path) -> Path:
+def project(load: Load, tmp_path: Path) -> Path:
     """A directory with the package ``rows``. Each of its two engines computes 2v + 1."""
     load().close()
     return tmp_path

@@ -330,7 +330,7 @@ def test_a_record_may_be_forgotten_while_its_remotes_are_listed(
     found_records = machine_b._found_records
     places = found_records.places_of_blob(record.outputs["plan"].sha256)
     remote, _ = next(places)
-    assert remote.name == "team"
+    assert remote.name == "team0"
     found_records.forget_record(record.recipe.key)
     assert list(places) == []
 

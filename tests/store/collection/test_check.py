@@ -120,9 +120,9 @@ def test_stats_of_a_store(local: LocalStore, record_of: Callable[..., Record], p
 
 
 def test_stats_ignore_quarantined_files_that_vanish(
-    local: LocalStore, filled: Record, monkeypatch: pytest.MonkeyPatch
+    local: LocalStore, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    local.entries.quarantine("ac", filled.recipe.key, "for the test")
+    local.entries.quarantine("ac", record.recipe.key, "for the test")
     removed: list[str] = []
 
     def list_and_remove(path: str) -> list[os.DirEntry[str]]:

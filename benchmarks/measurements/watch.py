@@ -62,15 +62,15 @@ def rows(session: Session) -> Iterator[Row]:
         )
         memory = builds.idle_bytes()
     projects.undo_edits(project)
-    yield from _compare(f"one layer's source of {sizes.layers}", edited, script, floor, 0.3)
-    yield from _compare("a comment", commented, script, floor, 0.2)
+    yield from _compare(f"one layer's source of {sizes.layers}", edited, script, floor, bound=0.3)
+    yield from _compare("a comment", commented, script, floor, bound=0.2)
     yield Limit("watch: memory between builds", Value("trtbuild", memory, "B"))
 
 
 def _compare(edit: str, builds: Median, script: Median, floor: Median, bound: float) -> Iterator[Row]:
     name = f"watch, {edit}"
     wall = Value("trtbuild", builds.wall_s)
-    yield Ratio(f"{name}: time", wall, Value("script", script.wall_s), bound)
+    yield Ratio(f"{name}: time", wall, Value("script", script.wall_s), bound=bound)
     yield Ratio(f"{name}: time", wall, Value("build and export the module", floor.wall_s))
     yield Ratio(f"{name}: CPU time", Value("trtbuild", builds.cpu_s), Value("script", script.cpu_s))
 

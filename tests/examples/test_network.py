@@ -31,13 +31,13 @@ class NetworkInPyTorch:
             for number in range(len(self._calls))
         ]
         self._known: dict[int, torch.Tensor] = {}
-        self.outputs = [self._value(written) for written in document["outputs"]]
+        self.outputs = [self._value(reference) for reference in document["outputs"]]
 
-    def _value(self, written: Any) -> torch.Tensor:
-        """The tensor that the document names: an input, or the output of a call."""
-        if "input" in written:
-            return self._inputs[written["input"]]
-        number = written["output"][0]
+    def _value(self, reference: Any) -> torch.Tensor:
+        """The tensor to which the document refers: an input, or the output of a call."""
+        if "input" in reference:
+            return self._inputs[reference["input"]]
+        number = reference["output"][0]
         if number not in self._known:
             self._known[number] = self._compute(self._calls[number], self._attributes[number])
         return self._known[number]
@@ -46,7 +46,7 @@ class NetworkInPyTorch:
         name, args = call["call"], call["args"]
         x = self._value(args[0])
         if name == "add_convolution_nd":
-            kernel, bias = (self._weights[written["weights"]] for written in args[3:])
+            kernel, bias = (self._weights[reference["weights"]] for reference in args[3:])
             return F.conv2d(x, kernel, bias, attributes.get("stride_nd", 1), attributes.get("padding_nd", 0))
         if name == "add_activation":
             assert args[1] == {"enum": ["ActivationType", "SIGMOID"]}

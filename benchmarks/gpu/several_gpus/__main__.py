@@ -1,10 +1,10 @@
 """Build the examples' engines on one GPU, on all GPUs of the host at once, and by workers of a Dask scheduler. Then
 verify the engines on the workers: ``python -m benchmarks.gpu.several_gpus DIR``.
 
-DIR is the folder of ``python -m benchmarks.gpu write``. ``trtbuild build --until convert`` was run in DIR/examples. Each
-build starts from a copy of this project and its cache. This Python has TensorRT and `distributed`. The host needs at least
-two GPUs. `verify_on_workers` has the part that verifies; it also needs torch for CUDA, onnx and onnxruntime. ``--parts``
-chooses parts, and ``--models`` chooses models, because all parts together take ten minutes.
+DIR is the folder of ``python -m benchmarks.gpu write``. First run ``trtbuild build --until convert`` in DIR/examples.
+Each build starts from a copy of this project and its cache. Use a Python with TensorRT and `distributed`, on a host with at
+least two GPUs. `verify_on_workers` has the part that verifies; it also needs torch for CUDA, onnx and onnxruntime.
+``--parts`` chooses parts, and ``--models`` chooses models, because all parts together take ten minutes.
 
 The exit code is 0 when all parts have run, even if a check is not met.
 """
@@ -36,7 +36,7 @@ def rows(machine: Machine, models: Sequence[str] = (), parts: Sequence[str] = PA
     yield Check("the host has several GPUs", count > 1, f"{count} GPUs")
     on_one_gpu = None
     with_torch = machine
-    if find_spec("torch") is not None:  # another version of torch has traced the models
+    if find_spec("torch") is not None:  # another version of torch would trace the models again
         machine = verify_on_workers.without_torch(machine)
     if "one" in parts:
         on_one_gpu = _build(machine, machine.copy_project("one"), *models, gpus="0")

@@ -28,7 +28,7 @@ from benchmarks.session import Session, delete_build
 #: A layer in the middle.
 _LAYER = 5
 
-#: Functions that no layer has at the start. Each edit uses the next one, so no engine of an edited layer is in the cache.
+#: Functions that no layer has at the start. Each edit uses another one, so no engine of an edited layer is in the cache.
 _ACTIVATIONS = ("ReLU", "ELU", "Tanh", "Sigmoid", "Softplus")
 
 #: Seconds after which the processes of a build have ended. CPU time and memory are read after that.

@@ -1,4 +1,4 @@
-"""Run version-compatible engines with the lean and the dispatch runtime of other versions:
+"""Run version-compatible engines with the lean and the dispatch runtimes of other versions:
 ``python -m benchmarks.gpu.lean DIR --wheels WHEELS``.
 
 DIR is the folder of ``python -m benchmarks.gpu write``. First run ``trtbuild build --until convert`` in DIR/lean. WHEELS is
@@ -9,7 +9,7 @@ The full TensorRT builds one network in three ways (`benchmarks.gpu.lean.project
 gets a process without the full TensorRT. It loads the packages with trtbuild, and the outputs are compared. Other processes
 ask the bindings of each runtime about each plan. A process that crashes is a row, too.
 
-Exit code 0 when everything was tried, 1 when the packages could not be built.
+The exit code is 1 if the packages could not be built. Otherwise it is 0, even if a check is not met.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from benchmarks.gpu.subjects.numerics import verify_rows
 
 #: The number of tokens in the prompt, and the number of tokens that are generated.
 _PROMPT, _NEW = 16, 64
-#: A speed is the median of this many generated texts.
+#: The number of texts that are generated for a speed, which is the median.
 _TEXTS = 5
 
 #: Returns the tokens that a decoder generates after the prompt.

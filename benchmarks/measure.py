@@ -1,4 +1,4 @@
-"""Timing commands: wall and CPU time of a process tree, its peak memory, and the libraries that it maps.
+"""Measure commands: wall and CPU time of a process tree, its peak memory, and the libraries that it maps.
 
 Rules
 1. The commands of a comparison run alternately (`run_alternately`), so that other load of the machine slows all of

@@ -1,10 +1,10 @@
 """Build ViT-B from sources to an engine in a new process with an empty cache, and compare with a direct script.
 
 A good engineer would write a script such as `straight_vit.py`, with the documented calls. The script and trtbuild
-import the same `models/vit.py`, build for the same SM and profile with the builder's default settings, and write the engine's plan. The
-time of imports counts on both sides. trtbuild also compares the traced program with the eager model, stores everything in
-its cache and writes a package. The time of this extra work is not subtracted. Time is wall time, a median. Memory is the
-peak of the process tree's PSS in one more run.
+import the same `models/vit.py`, build for the same SM and profile with the builder's default settings, and write the
+engine's plan. The time of imports counts on both sides. trtbuild also compares the traced program with the eager model,
+stores everything in its cache and writes a package. The time of this extra work is not subtracted. Time is wall time, a
+median. Memory is the peak of the process tree's PSS in one more run.
 """
 
 from __future__ import annotations

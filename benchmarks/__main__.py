@@ -76,7 +76,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(_machine(), flush=True)
     for name in options.names or BENCHMARKS:
         started = time.monotonic()
-        print(f"{name}: {(BENCHMARKS[name].__module__)}", flush=True)
+        print(f"{name}: {BENCHMARKS[name].__module__}", flush=True)
         try:
             for row in BENCHMARKS[name](session):
                 measured.append((name, row))
@@ -98,6 +98,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    # argparse also compares the value without arguments, an empty list, with `choices`
     parser.add_argument("names", nargs="*", choices=[*BENCHMARKS, []], metavar="NAME", help=", ".join(BENCHMARKS))
     parser.add_argument("--full", action="store_true", help="use a weights file of 10 GB instead of 2 GB")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all rows to this file")

@@ -45,9 +45,8 @@ def _clone(workspace: Workspace, original: ModelPlan, name: str) -> None:
     """Store a copy of each record of `original` for the model `name`, in the order of the steps."""
     plan = workspace.plan(name)
     _extend_chain(workspace, original, plan)
-    for (
-        _
-    ) in original.steps:  # each pass copies the steps whose inputs exist, so there are at most as many passes as steps
+    # Each pass copies the steps whose inputs exist. So there are at most as many passes as steps.
+    for _ in original.steps:
         plan = workspace.plan(name)
         missing = [step for step in plan.steps.values() if step.verdict == "run"]
         if not missing:

@@ -1,4 +1,4 @@
-"""Timing commands: wall and CPU time of a process tree, its peak memory, and the libraries that it maps.
+"""Measure commands: wall and CPU time of a process tree, its peak memory, and the libraries that it maps.
 
 Rules
 1. The commands of a comparison run alternately (`run_alternately`), so that other load of the machine slows all of
@@ -40,7 +40,7 @@ _PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
 
 
 class CommandFailed(Exception):
-    """A measured command ended with an unexpected status; its output is in the text."""
+    """A measured command did not end with status 0. Its output is in the text."""
 
 
 @dataclass(frozen=True)
@@ -91,10 +91,9 @@ def run(
     memory: bool = False,
     watched: Sequence[str] = (),
     sample_s: float = SAMPLE_S,
-    expect: int = 0,
     timeout_s: float = 3600,
 ) -> Run:
-    """Run a command to its end. After `timeout_s` it is killed. Raises CommandFailed if its exit status is not `expect`.
+    """Run a command to its end. After `timeout_s` it is killed. Raises CommandFailed if its exit status is not 0.
 
     With `watched`, the mapped files are sampled instead of the memory.
     """
@@ -126,7 +125,7 @@ def run(
         log.seek(0)
         log_bytes = log.read()
     log_file.unlink()
-    if process.returncode != expect:
+    if process.returncode != 0:
         text = (log_bytes[-4000:] + stdout[-2000:]).decode(errors="replace")
         raise CommandFailed(f"{' '.join(map(str, command))}: exit {process.returncode}\n{text}")
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

@@ -65,7 +65,8 @@ def build() -> torch.nn.Module:
     return Block({width}).eval()
 '''
 
-_VIT_MODEL = '''\
+#: The source file of the model of `write_vit`.
+VIT_MODEL = '''\
 """ViT of the transformers library, from a configuration: nothing is downloaded, weights are random and seeded."""
 
 import torch
@@ -211,7 +212,7 @@ def write_vit(
         )
     write(folder / "trtbuild.yaml", _VIT_MANIFEST.format(targets=_targets(sms), profiles=profiles, models=models))
     write(folder / "models" / "__init__.py", "")
-    write(folder / "models" / "vit.py", _VIT_MODEL)
+    write(folder / "models" / "vit.py", VIT_MODEL)
     if weights:
         _save_weights(folder, sizes)
     return folder
@@ -228,12 +229,12 @@ def write_wide(folder: Path, layers: int, width: int) -> Path:
 def edit_layer(folder: Path, layer: int, activation: str = "ReLU") -> None:
     """Replace the activation function of one layer in the source of a `write_vit` project, and undo earlier edits."""
     edit = f"    model.layers[{layer}].mlp.activation_fn = torch.nn.{activation}()\n"
-    write(folder / "models" / "vit.py", _VIT_MODEL.replace(_EDIT_MARK, edit))
+    write(folder / "models" / "vit.py", VIT_MODEL.replace(_EDIT_MARK, edit))
 
 
 def undo_edits(folder: Path) -> None:
     """Restore the source of a `write_vit` project."""
-    write(folder / "models" / "vit.py", _VIT_MODEL)
+    write(folder / "models" / "vit.py", VIT_MODEL)
 
 
 def replace_weights(path: Path, layer: int) -> None:
@@ -315,6 +316,7 @@ def main() -> None:
         write_many(folder, **options)
     else:
         target_count = options.pop("target_count")
+        # one target is the default of `write_vit`, so that the project equals that of the benchmarks
         write_vit(folder, sms=(89,) if target_count == 1 else _sms(target_count), **options)
     if build:
         environment = {name: value for name, value in os.environ.items() if name != "TRTBUILD_CACHE_DIR"}

@@ -37,11 +37,12 @@ def main(address: str, steps: int, slots: int) -> None:
         farm = Farm(client, KnownWorkers(client, tuple(shared), wait_s=60.0, report=print), store, shared)
 
         def step(number: int) -> None:
+            # other bytes in each step and each run, so that no result is in the store
             onnx = store.put_bytes(f"{time.time_ns()} {number}".encode()).sha256
             job = EngineJob(onnx, (), (), BuilderSettings(), Target("ada", 89), version)
             farm.compile(keys.engine(job, ENGINE_ENVIRONMENT), job, [onnx], replace=False)
 
-        step(-1)
+        step(-1)  # starts the processes
         started_s, cpu_s, peak_bytes = time.monotonic(), time.process_time(), _peak_bytes()
         with ThreadPoolExecutor(slots) as threads:
             for _ in threads.map(step, range(steps)):

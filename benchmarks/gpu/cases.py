@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import sys
 from collections.abc import Iterator
@@ -37,9 +38,9 @@ class Case:
         """The path to which the project's build wrote the package."""
         return self.project / "dist" / self.model.name
 
-    def points(self, count: int, seed: int = 0) -> tuple[Point, ...]:
+    def points(self, count: int) -> tuple[Point, ...]:
         """Min, opt, max and `count` random points of every profile."""
-        return points(self.model, self.shapes, count=count, seed=seed)
+        return points(self.model, self.shapes, count=count, seed=0)
 
     def inputs(self, point: Point, device: str = "cuda") -> tuple[list[Any], dict[str, Any]]:
         """Positional and keyword tensors at a point, on `device`."""
@@ -115,6 +116,16 @@ class Case:
     def _path(self, target: str) -> Path:
         beside_manifest = self.project / Path(self.model.origin.file).parent / target
         return beside_manifest if beside_manifest.exists() else self.project / target
+
+
+def import_file(path: Path) -> Any:
+    """Import one Python file. Packages that were imported before do not matter. Raises ImportError."""
+    specification = importlib.util.spec_from_file_location(path.stem, path)
+    if specification is None or specification.loader is None:
+        raise ImportError(f"{path} cannot be imported")
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
 
 
 def cases(project: Path) -> Iterator[Case]:

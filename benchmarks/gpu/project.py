@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.gpu import manifests
-from benchmarks.projects import _VIT_MODEL, write
+from benchmarks.projects import VIT_MODEL, write
 
 _EXAMPLES = Path(__file__).parents[2] / "manifests"
 #: The folder of the models' source files, which the functions below copy into the projects.
@@ -78,7 +78,7 @@ def write_vit(folder: Path, hardware: Hardware, *, layers: int = 12, hidden: int
     """Write ViT-B as one engine (`whole`, `whole_half`) and as one for each layer (`by_layer`, `by_layer_half`)."""
     write(folder / "manifests" / "targets.yaml", hardware.manifest())
     write(folder / "manifests" / "models" / "__init__.py", "")
-    write(folder / "manifests" / "models" / "vit_b.py", _VIT_MODEL)
+    write(folder / "manifests" / "models" / "vit_b.py", VIT_MODEL)
     for suffix in ("", "_half"):
         for name, partition in (("whole", ""), ("by_layer", manifests.BY_LAYER)):
             text = manifests.VIT.format(
@@ -139,12 +139,12 @@ def write_decoders(folder: Path, hardware: Hardware, *, layers: int = 8, hidden:
     for source in (_EXAMPLES / "state" / "decoders.py", _MODELS / "token_decoder.py"):
         write(folder / "models" / source.name, source.read_text())
     text = manifests.DECODERS.format(
-        # Eager PyTorch computes float32 without TF32, and the tokens of both are compared.
+        # Eager PyTorch computes float32 without TF32, and its tokens are compared with those of the engines.
         defaults=f"targets: [gpu], {hardware.builder('tf32: false')}",
         size=json.dumps(size),
         layers=layers,
-        heads=hidden // 128,
-        last=8 * hidden - 1,
+        heads=hidden // 128,  # of keys and values: half of the heads of queries, which have 64 channels each
+        last=8 * hidden - 1,  # the vocabulary has `8 * hidden` tokens
     )
     write(folder / "trtbuild.yaml", text)
     return folder

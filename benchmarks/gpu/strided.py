@@ -69,7 +69,7 @@ def main() -> None:
                 copies = len(list(rows_of(array.shape, array.strides or ())))
                 print(
                     f"{dtype:8} {name:24} {view.shape!s:20} {'right' if right else 'WRONG'}  {copies:5} copies  "
-                    f"{copy_s * 1e6:9.1f} µs  {copy_s / floor_s:8.2f} × in order"
+                    f"{copy_s * 1e6:9.1f} µs  {copy_s / floor_s:8.2f} × the contiguous copy"
                 )
     raise SystemExit(1 if wrong_count else 0)
 

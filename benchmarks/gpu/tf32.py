@@ -1,8 +1,8 @@
 """Compute on a CPU the error that TF32 alone causes in a model: ``python -m benchmarks.gpu.tf32 DIR [MODEL…]``.
 
 For products in TF32, a GPU keeps only the first 10 of the 23 fraction bits of each float32 factor (11 bits with the
-leading one). cuBLAS, which eager PyTorch calls, rounds a factor to these bits. Other kernels truncate it, and the error
-of a product is then up to twice as large. This program shortens the factors in both ways. It compares the results with
+implicit leading 1). cuBLAS, which eager PyTorch calls, rounds a factor to these bits. Other kernels truncate it, and then
+the error of a product is up to twice as large. This program shortens the factors in both ways. It compares the results with
 those of float32, as `shapes` compares engines. If the error of an engine lies between the two errors, the engine is
 as precise as TF32.
 """
@@ -48,12 +48,12 @@ class _TF32Factors(TorchDispatchMode):  # type: ignore[misc]
         return (bits & ~_DROPPED_BITS).view(torch.float32)
 
 
-def errors(case: Case, points: int) -> Iterator[tuple[str, float]]:
+def errors(case: Case, *, points: int) -> Iterator[tuple[str, float]]:
     """For each way to shorten factors, yield its name and the worst error over min, opt, max and `points` random points."""
     eager = case.eager("cpu")
     for name, rounds in (("rounded", True), ("cut off", False)):
         worst = 0.0
-        for point in case.points(points):
+        for point in case.points(count=points):
             args, kwargs = case.inputs(point, "cpu")
             with torch.no_grad():
                 expected = eager(*args, **kwargs)
@@ -74,7 +74,7 @@ def main() -> None:
         if options.models and case.name not in options.models:
             continue
         try:
-            text = ", ".join(f"{name} {error:.1e}" for name, error in errors(case, 6))
+            text = ", ".join(f"{name} {error:.1e}" for name, error in errors(case, points=6))
         except NoEagerModel:
             continue
         print(f"{case.name}: {text}", flush=True)

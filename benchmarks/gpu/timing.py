@@ -1,4 +1,4 @@
-"""Timing calls that leave work on a CUDA stream.
+"""Measure calls that leave work on a CUDA stream.
 
 Rules
 1. `latencies` measures one call and the wait for the GPU, by the host's clock, as a caller sees it. The results are

@@ -34,7 +34,7 @@ def rows(session: Session) -> Iterator[Row]:
         "chunks: plans and weights, relative to the cache",
         Value("six plans and the weights", plain, "B"),
         stored,
-        4.5,
+        bound=4.5,
         at_least=True,
     )
     yield Limit("chunks: the cache on disk", Value("", sum(file.st_blocks for file in files) * 512, "B"))

@@ -1,4 +1,4 @@
-"""Build ResNet-50, BERT and Whisper's encoder with an empty cache, and compare with a direct script, as `cold_build.py`."""
+"""Build ResNet-50, BERT and Whisper's encoder with an empty cache, and compare with a script, as in `cold_build.py`."""
 
 from __future__ import annotations
 
@@ -25,4 +25,4 @@ def _rows_of(session: Session, name: str) -> Iterator[Row]:
         script=lambda memory: session.run_script("straight_model.py", project, script_arguments(name), memory=memory),
         trtbuild=lambda memory: build_cold(session, project, memory=memory),
     )
-    yield from compare(name, medians["trtbuild"], medians["script"], 0.85)
+    yield from compare(name, medians["trtbuild"], medians["script"], bound=0.85)

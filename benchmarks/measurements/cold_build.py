@@ -1,10 +1,10 @@
 """Build ViT-B from sources to an engine in a new process with an empty cache, and compare with a direct script.
 
-The script (`straight_vit.py`) is what a good engineer would write with the documented calls. Both import the same
-`models/vit.py`, build for the same SM and profile with the builder's default settings, and write the engine's plan. The
-time of imports counts on both sides. trtbuild also compares the traced program with the eager model, stores everything in
-its cache and writes a package. The time of this extra work is not subtracted. Time is wall time, a median. Memory is the
-peak of the process tree's PSS in one more run.
+A good engineer would write a script such as `straight_vit.py`, with the documented calls. The script and trtbuild
+import the same `models/vit.py`, build for the same SM and profile with the builder's default settings, and write the
+engine's plan. The time of imports counts on both sides. trtbuild also compares the traced program with the eager model,
+stores everything in its cache and writes a package. The time of this extra work is not subtracted. Time is wall time, a
+median. Memory is the peak of the process tree's PSS in one more run.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def rows(session: Session) -> Iterator[Row]:
     )
     session.note_script(medians["script"])
     script = medians["script"]
-    yield from compare("one engine", medians["whole"], script, 0.85)
-    yield from compare("an engine for each layer", medians["layered"], script, 0.65)
+    yield from compare("one engine", medians["whole"], script, bound=0.85)
+    yield from compare("an engine for each layer", medians["layered"], script, bound=0.65)
     for project, engines in ((whole, 1), (layered, sizes.layers)):
         steps = session.document(project, "build")[1]["totals"]["engine"]
         count = steps["hit"] + steps["run"]
@@ -43,10 +43,10 @@ def rows(session: Session) -> Iterator[Row]:
 def compare(name: str, ours: Median, script: Median, bound: float) -> Iterator[Row]:
     """The rows of one cold build. `bound` is the limit of the ratio of times."""
     name = f"cold build, {name}"
-    yield Ratio(f"{name}: time", Value("trtbuild", ours.wall_s), Value("script", script.wall_s), bound)
-    yield Ratio(f"{name}: CPU time", Value("trtbuild", ours.cpu_s), Value("script", script.cpu_s), 1.2)
+    yield Ratio(f"{name}: time", Value("trtbuild", ours.wall_s), Value("script", script.wall_s), bound=bound)
+    yield Ratio(f"{name}: CPU time", Value("trtbuild", ours.cpu_s), Value("script", script.cpu_s), bound=1.2)
     memory = Value("trtbuild", ours.peak_bytes, "B"), Value("script", script.peak_bytes, "B")
-    yield Ratio(f"{name}: peak memory", *memory, 1.2)
+    yield Ratio(f"{name}: peak memory", *memory, bound=1.2)
 
 
 def build_cold(session: Session, project: Path, *, memory: bool) -> Run:

@@ -1,4 +1,4 @@
-"""24 processes use one store: they put and get the same engines, and some of them remove old entries at the same time.
+"""Many processes (``--crowd``) put and get the same engines in one store, and some remove old entries at the same time.
 
 Each process needs every engine, in an order that differs from process to process, and builds the missing engines.
 The engines are large enough for several chunks and share half of their bytes. After each engine, one process in six

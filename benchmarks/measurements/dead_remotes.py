@@ -71,7 +71,7 @@ def rows(session: Session) -> Iterator[Row]:
             duration_s, document = _build(session, project, environment)
             lookups = session.work / "names"
             encounters = remote.encounters + (lookups.read_text().split() if lookups.exists() else [])
-        yield Limit(f"dead remote, {name}", Value("additional time", max(duration_s - alone_s, 0.0)), 5.0)
+        yield Limit(f"dead remote, {name}", Value("additional time", max(duration_s - alone_s, 0.0)), bound=5.0)
         built = run_counts(document).get("engine") == 1 and document["ok"]
         warnings = [text for text in document["warnings"] if "team" in str(text)]
         found = f"built: {built}, met {len(encounters)} times, {len(warnings)} warnings"

@@ -44,7 +44,7 @@ def rows(session: Session) -> Iterator[Row]:
         ("new", "new", "sha256", 1.3),
     ):
         (wall_s, cpu_s), (floor_wall_s, floor_cpu_s) = medians[case], medians[floor]
-        yield Ratio(f"{name}, {state}", Value("trtbuild", wall_s), Value(floor, floor_wall_s), bound)
+        yield Ratio(f"{name}, {state}", Value("trtbuild", wall_s), Value(floor, floor_wall_s), bound=bound)
         yield Ratio(f"{name}, {state}: CPU time", Value("trtbuild", cpu_s), Value(floor, floor_cpu_s))
 
 

@@ -38,10 +38,11 @@ def rows(session: Session) -> Iterator[Row]:
     yield from _real_engines(session)
     folder = session.empty_folder("farm")
     with _workers(folder / "quick", slots=16, processes=1, sleep_s=0.0) as address:
-        cost = _drive(folder / "quick", address, steps=400, slots=16)
-        step_s = Value("a step", cost["elapsed_s"] / 400)
-        yield Limit("a step that compiles nothing, 16 at the same time", step_s, _LONGEST_OVERHEAD_S)
-        yield Limit("CPU time of the driver for a step", Value("CPU", cost["cpu_s"] / 400))
+        steps = 400
+        cost = _drive(folder / "quick", address, steps=steps, slots=16)
+        step_s = Value("a step", cost["elapsed_s"] / steps)
+        yield Limit("a step that compiles nothing, 16 at the same time", step_s, bound=_LONGEST_OVERHEAD_S)
+        yield Limit("CPU time of the driver for a step", Value("CPU", cost["cpu_s"] / steps))
         many = session.sizes.farm_steps
         cost = _drive(folder / "quick", address, steps=many, slots=16)
         yield Limit(f"memory that the driver adds in {many} steps", Value("memory", cost["grown_bytes"], "B"))
@@ -53,7 +54,7 @@ def rows(session: Session) -> Iterator[Row]:
             cost = _drive(crowd, address, steps=rounds * slots, slots=slots)
         bound = _LEAST_EFFICIENCY if slots == _EFFICIENT_SLOTS else None
         ideal, real = Value("ideal", rounds * _SLEEP_S), Value("measured", cost["elapsed_s"])
-        yield Ratio(f"{name}: efficiency", ideal, real, bound, at_least=True)
+        yield Ratio(f"{name}: efficiency", ideal, real, bound=bound, at_least=True)
         yield Limit(f"{name}: CPU time of the driver for a step", Value("CPU", cost["cpu_s"] / (rounds * slots)))
 
 

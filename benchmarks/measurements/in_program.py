@@ -37,5 +37,5 @@ def rows(session: Session) -> Iterator[Row]:
     compiled = Value("trtbuild.compile", statistics.median(compile_times_s))
     exported = Value("torch.export", statistics.median(export_times_s))
     yield Limit("compile: the first small module of a program", Value("trtbuild.compile", first_s))
-    yield Limit("compile: a small module after the first", compiled, _LONGEST_S)
+    yield Limit("compile: a small module after the first", compiled, bound=_LONGEST_S)
     yield Ratio("compile: a small module after the first", compiled, exported)

@@ -74,12 +74,12 @@ def _measure(session: Session, project: Path, layers: int) -> Iterator[Row]:
     peaks, plan = _peaks(project), _plan(document)
     yield Check("large: the plan has the weights", plan["size"] >= weights.number, f"{plan['size'] / 1e9:.2f} GB")
     for stage in ("trace", "lower", "partition"):
-        yield Ratio(f"large: peak of the {stage} step", Value("process", peaks[stage], "B"), weights, 1.5)
+        yield Ratio(f"large: peak of the {stage} step", Value("process", peaks[stage], "B"), weights, bound=1.5)
     yield Limit("large: the build", Value("wall", build.wall_s), note=f"cache {_size(project / 'cache') / 1e9:.2f} GB")
     exported = _script(session, project, layers, "export")
     compiled = _script(session, project, layers, "compile")
     shutil.rmtree(project / "straight")
-    yield Ratio("large: peak of the engine step", Value("process", peaks["engine"], "B"), compiled, 1.1)
+    yield Ratio("large: peak of the engine step", Value("process", peaks["engine"], "B"), compiled, bound=1.1)
     yield Ratio("large: peak of the engine step, to the weights", Value("process", peaks["engine"], "B"), weights)
     straight = Value("larger part of the script", max(exported.number, compiled.number), "B")
     yield Ratio("large: all processes of the build at once", Value("PSS", build.peak_bytes, "B"), straight)
@@ -108,10 +108,10 @@ def _push_and_pull(session: Session, project: Path, weights: Value, plan: dict[s
     digest = _sha256(project / "dist" / "wide" / "engines" / "sm89" / "model.plan")
     yield Check("large: the pulled plan is the built one", digest == plan["sha256"], f"sha256 {digest[:16]}…")
     # chunks have at most 1 MiB; the largest request is the entry that lists all chunks of the trace or the package
-    yield Limit("large: largest request of the push", Value("", largest, "B"), 16e6)
+    yield Limit("large: largest request of the push", Value("", largest, "B"), bound=16e6)
     for name, command in (("push", pushed), ("pull and write the package", pulled)):
         memory = Value("PSS", command.peak_bytes, "B")
-        yield Ratio(f"large: {name}", memory, weights, 0.5, note=f"{command.wall_s:.1f} s")
+        yield Ratio(f"large: {name}", memory, weights, bound=0.5, note=f"{command.wall_s:.1f} s")
 
 
 def _load_and_call(session: Session, project: Path, layers: int, weights: Value) -> Iterator[Row]:
@@ -121,7 +121,7 @@ def _load_and_call(session: Session, project: Path, layers: int, weights: Value)
     command = [sys.executable, "-c", _LOAD, "dist/wide", str(_WIDTH), "results.pt"]
     program = run(command, project, environment=environment)
     peak = Value("process", float(program.stdout.split()[-1]), "B")
-    yield Ratio("large: peak of load and a call, on a CPU", peak, weights, 1.5, note=f"{program.wall_s:.1f} s")
+    yield Ratio("large: peak of load and a call, on a CPU", peak, weights, bound=1.5, note=f"{program.wall_s:.1f} s")
     command = [sys.executable, "-c", _EAGER, str(layers), str(_WIDTH), "results.pt"]
     error = float(run(command, project, environment=environment).stdout.split()[-1])
     yield Check(

@@ -51,7 +51,7 @@ def rows(session: Session) -> Iterator[Row]:
         command = [sys.executable, "-c", code, str(root), device, str(max(5, session.sizes.cold_repeats))]
         medians = json.loads(run(command, folder, environment=environment).stdout)
         name = f"load a package of {size / 1e6:g} MB ({contents})"
-        yield Ratio(name, Value("trtbuild", medians["load"]), Value("read and hash", medians["whole"]), 1.5)
+        yield Ratio(name, Value("trtbuild", medians["load"]), Value("read and hash", medians["whole"]), bound=1.5)
         yield Ratio(name, Value("trtbuild", medians["load"]), Value("hash and keep nothing", medians["buffer"]))
 
 

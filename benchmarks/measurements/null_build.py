@@ -46,12 +46,12 @@ def rows(session: Session) -> Iterator[Row]:
     medians = run_alternately(sizes.repeats, **candidates)
     wall = Value("trtbuild", medians["trtbuild"].wall_s)
     name = f"null build, {engines:,} engines"
-    yield Ratio(f"{name}, against make", wall, Value("make", medians["make"].wall_s), 0.25)
+    yield Ratio(f"{name}, against make", wall, Value("make", medians["make"].wall_s), bound=0.25)
     cpu = Value("trtbuild", medians["trtbuild"].cpu_s)
     yield Ratio(f"{name}, against make, CPU time", cpu, Value("make", medians["make"].cpu_s))
     yield Ratio(f"{name}, against the interpreter", wall, Value("import json, os", medians["floor"].wall_s))
     floor = Value("import json, os", medians["floor"].cpu_s)
-    yield Ratio(f"{name}, against the interpreter, CPU time", cpu, floor, 1.5)
+    yield Ratio(f"{name}, against the interpreter, CPU time", cpu, floor, bound=1.5)
     shared = Value("make", medians["make_shared"].wall_s)
     yield Ratio(f"{name}, against make where five targets share a source", wall, shared)
     yield Ratio(f"{name}, against make -rR", wall, Value("make -rR", medians["make_rR"].wall_s))
@@ -66,7 +66,7 @@ def rows(session: Session) -> Iterator[Row]:
     )
     name = f"null build, {sizes.few_models} models × {sizes.targets} targets"
     wall, floor = Value("trtbuild", medians["trtbuild"].wall_s), Value("import json, os", medians["floor"].wall_s)
-    yield Ratio(f"{name}, against the interpreter", wall, floor, 1.5)
+    yield Ratio(f"{name}, against the interpreter", wall, floor, bound=1.5)
     cpu = Value("trtbuild", medians["trtbuild"].cpu_s)
     yield Ratio(f"{name}, CPU time", cpu, Value("import json, os", medians["floor"].cpu_s))
     session.call(few, "build", "--json")  # another command line has another snapshot: this call writes it

@@ -44,7 +44,7 @@ def rows(session: Session) -> Iterator[Row]:
     ]
     ours = Median.of([run for run, _ in builds])
     name = f"one layer's weights of {sizes.layers}"
-    yield Ratio(f"{name}: time", Value("trtbuild", ours.wall_s), Value("script", script.wall_s), 0.05)
+    yield Ratio(f"{name}: time", Value("trtbuild", ours.wall_s), Value("script", script.wall_s), bound=0.05)
     yield Ratio(f"{name}: CPU time", Value("trtbuild", ours.cpu_s), Value("script", script.cpu_s))
     yield Ratio(
         f"{name}: peak memory", Value("trtbuild", ours.peak_bytes, "B"), Value("script", script.peak_bytes, "B")
@@ -64,7 +64,7 @@ def rows(session: Session) -> Iterator[Row]:
     projects.undo_edits(project)
     ours = Median.of([run for run, _ in edited])
     name = f"one layer's source of {sizes.layers}"
-    yield Ratio(f"{name}: time", Value("trtbuild", ours.wall_s), Value("script", script.wall_s), 0.5)
+    yield Ratio(f"{name}: time", Value("trtbuild", ours.wall_s), Value("script", script.wall_s), bound=0.5)
     yield Ratio(f"{name}: CPU time", Value("trtbuild", ours.cpu_s), Value("script", script.cpu_s))
     yield _steps(f"{name}: one trace, one engine step", edited[0][1], {"trace": 1, "engine": 1})
 

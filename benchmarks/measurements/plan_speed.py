@@ -42,7 +42,7 @@ def rows(session: Session) -> Iterator[Row]:
     }
     session.call(project, "plan")  # writes the snapshot
     unchanged = run_alternately(sizes.cold_repeats, **candidates)
-    yield from _report(f"plan, {engines:,} engines, nothing changed", unchanged, engines, sizes.dvc_stages, 0.4)
+    yield from _report(f"plan, {engines:,} engines, nothing changed", unchanged, engines, sizes.dvc_stages, bound_s=0.4)
     compared = run_alternately(
         sizes.repeats,
         trtbuild=candidates["trtbuild"],
@@ -69,7 +69,9 @@ def rows(session: Session) -> Iterator[Row]:
     finally:
         for path, text in original_texts.items():
             path.write_text(text)
-    yield from _report(f"plan, {engines:,} engines, one source edited", edited_medians, engines, sizes.dvc_stages, 1.0)
+    yield from _report(
+        f"plan, {engines:,} engines, one source edited", edited_medians, engines, sizes.dvc_stages, bound_s=1.0
+    )
     traces = document["totals"]["trace"]["run"]
     yield Check("plan after one edit: one trace would run", traces == 1, f"{traces}")
     yield Limit("plan, a source edited that all models share", Value("trtbuild", shared_run.wall_s))
@@ -93,17 +95,17 @@ def _large(session: Session) -> Iterator[Row]:
     for project in (small, large):  # write the sources again, without the edits
         projects.write_many(project, sizes.models if project is small else sizes.cloned_models, sizes.targets)
     name = f"plan, {sizes.cloned_models * sizes.targets:,} engines, one source edited"
-    yield Limit(name, Value("trtbuild", runs["large"].wall_s), 5.0, note=f"CPU {runs['large'].cpu_s:.2f} s")
-    yield Limit(f"{name}, memory", Value("trtbuild", runs["large"].peak_bytes, "B"), 200e6)
+    yield Limit(name, Value("trtbuild", runs["large"].wall_s), bound=5.0, note=f"CPU {runs['large'].cpu_s:.2f} s")
+    yield Limit(f"{name}, memory", Value("trtbuild", runs["large"].peak_bytes, "B"), bound=200e6)
     fewer = Value(f"{sizes.models * sizes.targets:,} engines", runs["small"].cpu_s)
     growth = sizes.cloned_models / sizes.models
-    yield Ratio(f"{name}, growth of the CPU time", Value("trtbuild", runs["large"].cpu_s), fewer, growth)
+    yield Ratio(f"{name}, growth of the CPU time", Value("trtbuild", runs["large"].cpu_s), fewer, bound=growth)
 
 
 def _report(name: str, medians: dict[str, Median], engines: int, stages: int, bound_s: float) -> Iterator[Row]:
     """Yield a row each for trtbuild, doit and dvc. Only trtbuild has a bound."""
     note = f"CPU {medians['trtbuild'].cpu_s:.2f} s"
-    yield Limit(name, Value("trtbuild", medians["trtbuild"].wall_s), bound_s, note=note)
+    yield Limit(name, Value("trtbuild", medians["trtbuild"].wall_s), bound=bound_s, note=note)
     yield Limit(f"{name}: doit", Value(f"list --status of {engines:,} tasks", medians["doit"].wall_s))
     yield Limit(f"{name}: dvc", Value(f"status of {stages} stages", medians["dvc"].wall_s))
 

@@ -75,8 +75,10 @@ def _pulls(session: Session, folder: Path, server: Nginx) -> Iterator[Row]:
     )
     pull = Value("trtbuild", medians["trtbuild"])
     note = f"{size / 1e6:.0f} MB in {len(parts)} chunks; trtbuild's are verified, and durable"
-    yield Ratio("pull from nginx, to curl of the chunks", pull, Value("curl -K", medians["chunks"]), 2.0, note=note)
-    yield Ratio("pull from nginx, to curl of one file", pull, Value("curl -o", medians["file"]), 2.0)
+    yield Ratio(
+        "pull from nginx, to curl of the chunks", pull, Value("curl -K", medians["chunks"]), bound=2.0, note=note
+    )
+    yield Ratio("pull from nginx, to curl of one file", pull, Value("curl -o", medians["file"]), bound=2.0)
     yield Ratio("pull from nginx, to curl of one file and sync", pull, Value("curl, sync", medians["durable"]))
     yield Ratio("pull from nginx, to curl of the chunks in parallel", pull, Value("curl -Z", medians["parallel"]))
     yield _same_bytes(folder, server, whole, parts)
@@ -118,7 +120,7 @@ def _resume(folder: Path, server: Nginx, whole: Output, parts: Sequence[Output])
     sent = sum(line.sent for line in server.requests()[earlier_count:] if line.method == "GET")
     removed_bytes = sum(part.size for part in removed)
     return Ratio(
-        "pull of a half: bytes on the line", Value("sent", sent, "B"), Value("lacking", removed_bytes, "B"), 1.01
+        "pull of a half: bytes on the line", Value("sent", sent, "B"), Value("lacking", removed_bytes, "B"), bound=1.01
     )
 
 
@@ -157,8 +159,10 @@ def _hits(session: Session, folder: Path) -> Iterator[Row]:
         )
 
     medians = _run_alternately(session, folder, size, get=get, copy=copy, peer=peer)
-    yield Limit(f"local hit of {size / 1e6:.0f} MB: bytes, verified", Value("get_bytes", medians["get"]), 0.5)
-    yield Limit(f"local hit of {size / 1e6:.0f} MB: a file, verified, durable", Value("copy_to", medians["copy"]), 0.5)
+    yield Limit(f"local hit of {size / 1e6:.0f} MB: bytes, verified", Value("get_bytes", medians["get"]), bound=0.5)
+    yield Limit(
+        f"local hit of {size / 1e6:.0f} MB: a file, verified, durable", Value("copy_to", medians["copy"]), bound=0.5
+    )
     yield Ratio("local hit: a file", Value("copy_to", medians["copy"]), Value("cp + sha256sum", medians["peer"]))
     digest = hashlib.sha256(contents[0]).hexdigest()
     yield Check("local hit: the same bytes", digest == expected, f"sha256 {digest[:16]}…")

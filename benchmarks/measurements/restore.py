@@ -42,7 +42,7 @@ def _measure_restore(session: Session, project: Path, name: str) -> Iterator[Row
     )
     size = sum(size for _, size, _ in files)
     wall, peer_wall = Value("trtbuild", medians["trtbuild"].wall_s), Value("cp + sha256sum", medians["peer"].wall_s)
-    yield Ratio(name, wall, peer_wall, 3.0, note=f"{size / 1e6:.0f} MB in {len(files)} files")
+    yield Ratio(name, wall, peer_wall, bound=3.0, note=f"{size / 1e6:.0f} MB in {len(files)} files")
     cpu, peer_cpu = Value("trtbuild", medians["trtbuild"].cpu_s), Value("cp + sha256sum", medians["peer"].cpu_s)
     yield Ratio(f"{name}: CPU time", cpu, peer_cpu)
     yield Check(f"{name}: the same files", _contents(project / "dist") == files, f"{len(files)} files")

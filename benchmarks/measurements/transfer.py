@@ -62,7 +62,7 @@ def _fine_tune(session: Session, *, granularity: bool) -> Iterator[Row]:
         )
     changed = Value("changed weights", _layer_bytes(weights, layer), "B")
     name_of_row = f"one layer's weights of {session.sizes.layers}, {name}"
-    yield Ratio(f"{name_of_row}: bytes to a colleague", Value("moved", moved, "B"), changed, 1.2)
+    yield Ratio(f"{name_of_row}: bytes to a colleague", Value("moved", moved, "B"), changed, bound=1.2)
     yield Ratio(f"{name_of_row}: bytes of the upload", Value("sent, with headers", sent, "B"), changed)
     yield Check(
         f"{name_of_row}: the colleague runs nothing", not run_counts(second), f"ran: {run_counts(second) or 'nothing'}"
@@ -83,7 +83,7 @@ def _six_engines(session: Session) -> Iterator[Row]:
         _call(session, project, server, "cache", "push")
         files = [path.stat() for kind in ("ac", "cas") for path in (server.root / kind).rglob("*") if path.is_file()]
         stored = Value("all that the remote holds", sum(file.st_size for file in files), "B")
-        yield Ratio("six engines on a remote", stored, Value("their sum", sum(plans.values()), "B"), 0.25)
+        yield Ratio("six engines on a remote", stored, Value("their sum", sum(plans.values()), "B"), bound=0.25)
         yield Limit("six engines on a remote: on disk", Value("", sum(file.st_blocks for file in files) * 512, "B"))
         copy = _checkout(session, project)
         pulled = _build(session, copy, server)

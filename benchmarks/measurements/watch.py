@@ -28,7 +28,7 @@ from benchmarks.session import Session, delete_build
 #: A layer in the middle.
 _LAYER = 5
 
-#: Functions that no layer has at the start. Each edit uses the next one, so no engine of an edited layer is in the cache.
+#: Functions that no layer has at the start. Each edit uses another one, so no engine of an edited layer is in the cache.
 _ACTIVATIONS = ("ReLU", "ELU", "Tanh", "Sigmoid", "Softplus")
 
 #: Seconds after which the processes of a build have ended. CPU time and memory are read after that.
@@ -62,15 +62,15 @@ def rows(session: Session) -> Iterator[Row]:
         )
         memory = builds.idle_bytes()
     projects.undo_edits(project)
-    yield from _compare(f"one layer's source of {sizes.layers}", edited, script, floor, 0.3)
-    yield from _compare("a comment", commented, script, floor, 0.2)
+    yield from _compare(f"one layer's source of {sizes.layers}", edited, script, floor, bound=0.3)
+    yield from _compare("a comment", commented, script, floor, bound=0.2)
     yield Limit("watch: memory between builds", Value("trtbuild", memory, "B"))
 
 
 def _compare(edit: str, builds: Median, script: Median, floor: Median, bound: float) -> Iterator[Row]:
     name = f"watch, {edit}"
     wall = Value("trtbuild", builds.wall_s)
-    yield Ratio(f"{name}: time", wall, Value("script", script.wall_s), bound)
+    yield Ratio(f"{name}: time", wall, Value("script", script.wall_s), bound=bound)
     yield Ratio(f"{name}: time", wall, Value("build and export the module", floor.wall_s))
     yield Ratio(f"{name}: CPU time", Value("trtbuild", builds.cpu_s), Value("script", script.cpu_s))
 

@@ -1,4 +1,4 @@
-"""A kernel in Triton, which is imported on a GPU only."""
+"""A kernel in Triton, which is imported only on a machine with a GPU."""
 
 import torch
 import triton

@@ -59,7 +59,7 @@ def test_engines_of_different_architectures_differ(built_examples: BuiltExamples
 def test_models_with_an_unsupported_operator_have_three_partitions(name: str, find_example: Find) -> None:
     parts = find_example(name).partitions.partitions
     assert [part.kind for part in parts] == ["tensorrt", "torch", "tensorrt"]
-    (operator,) = {"three_parts": ["aten.sort.stable"], "chosen": ["aten.cumsum.default"]}[name]
+    operator = {"three_parts": "aten.sort.stable", "chosen": "aten.cumsum.default"}[name]
     assert list(parts[1].reasons) == [operator]
 
 
@@ -80,8 +80,8 @@ def test_equal_layers_share_one_conversion(find_example: Find, built_examples: B
 
 
 @pytest.mark.parametrize("name", example_names())
-def test_the_range_of_a_partition_input_contains_every_possible_size(name: str, find_example: Find) -> None:
-    """For all symbols within a profile, each size expression is inside its range."""
+def test_the_range_of_a_partition_input_contains_the_sizes_at_random_points(name: str, find_example: Find) -> None:
+    """At 50 random points of each profile, each size is inside its range."""
     example = find_example(name)
     rng = random.Random(name)
     for profile in example.model.profiles:

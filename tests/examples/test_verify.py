@@ -36,4 +36,4 @@ def test_a_package_with_provenance_is_up_to_date(built_examples: BuiltExamples) 
     provenance = built_examples.project / "dist" / "mlp" / "provenance.json"
     assert provenance.is_file()
     assert {model["model"]: model["up_to_date"] for model in trtbuild("status")["models"]}["mlp"]
-    provenance.unlink()
+    provenance.unlink()  # as above

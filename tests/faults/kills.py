@@ -283,7 +283,8 @@ def digests(folder: Path) -> dict[str, str]:
 def run(folder: Path, kills: int, seed: int, *, variants: int = 6, every: int = 25) -> Tally:
     """Kill `kills` times. Continue until each kind of victim was killed and a write was interrupted.
 
-    It ends after about `5 * kills` kills in any case. Progress is written to standard error.
+    It ends after about `5 * kills` kills in any case. After every `every` kills, the numbers are written to
+    standard error.
     """
     test = KillTest(folder, seed, variants)
     try:

@@ -25,6 +25,7 @@ from tests.faults.machine import (
     publish_build,
 )
 from trtbuild.core.recipes.record import Output, Record
+from trtbuild.store.remote.records import MAX_ENTRY_SIZE
 from trtbuild.store.trust.action_result import list_entry, record_entry
 from trtbuild.store.trust.keyring import Keyring
 from trtbuild.store.trust.signing import Signer
@@ -111,7 +112,7 @@ FORGERIES: dict[str, Callable[[dict[tuple[str, str], bytes]], None]] = {
     "chunks of a petabyte": forged(lambda entry: _all_sizes(entry, "blob/", PETABYTE)),
     "chunks of no bytes": forged(lambda entry: _all_sizes(entry, "blob/", 0)),
     "ten thousand chunks that are not there": lambda entries: _bomb(entries, 10_000, 1 << 20, 10_000 << 20),
-    "more chunks than an entry may have": lambda entries: _replaced_by(b" " * (65 << 20))(entries),
+    "more bytes than an entry may have": lambda entries: _replaced_by(b" " * (MAX_ENTRY_SIZE + 1))(entries),
     "petabytes, in right sums": lambda entries: _bomb(entries, 2, PETABYTE, 2 * PETABYTE),
     "chunks in another order": forged(lambda entry: entry["outputFiles"].reverse()),
     "two chunks swapped": forged(_swap_two_chunks),

@@ -121,7 +121,7 @@ def remove_all(published: Published, cache: HostileCache) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """The fault of a remote, the secrets of the machine, and the number of engines that the build then runs."""
+    """The fault of a remote, the secrets of the machine, and the number of engine steps that run."""
 
     fault: Fault | None = None
     method: str = ""

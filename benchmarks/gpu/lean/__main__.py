@@ -1,15 +1,15 @@
-"""Run version-compatible engines with the lean and the dispatch runtime of other versions:
+"""Run version-compatible engines with the lean and the dispatch runtimes of other versions:
 ``python -m benchmarks.gpu.lean DIR --wheels WHEELS``.
 
-DIR is the folder of ``python -m benchmarks.gpu write``. ``trtbuild build --until convert`` was run in DIR/lean. WHEELS is
-a folder with wheels of ``tensorrt_lean`` and ``tensorrt_dispatch``. This Python has the full TensorRT of the project. It
+DIR is the folder of ``python -m benchmarks.gpu write``. First run ``trtbuild build --until convert`` in DIR/lean. WHEELS is
+a folder with wheels of ``tensorrt_lean`` and ``tensorrt_dispatch``. Use a Python with the full TensorRT of the project. It
 needs no torch.
 
 The full TensorRT builds one network in three ways (`benchmarks.gpu.lean.project`), and runs all packages. Then each runtime
 gets a process without the full TensorRT. It loads the packages with trtbuild, and the outputs are compared. Other processes
 ask the bindings of each runtime about each plan. A process that crashes is a row, too.
 
-Exit code 0 when everything was tried, 1 when the packages could not be built.
+The exit code is 1 if the packages could not be built. Otherwise it is 0, even if a check is not met.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Measure, and write all rows and all answers to a file."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.lean", description=__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR")
-    parser.add_argument("--wheels", type=Path, required=True, metavar="DIR", help="wheels of the runtimes")
+    parser.add_argument("--wheels", type=Path, required=True, metavar="WHEELS", help="wheels of the runtimes")
     parser.add_argument("--work", type=Path, default=Path("lean-work"), metavar="DIR", help="default %(default)s")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all rows and answers to this file")
     options = parser.parse_args(arguments)

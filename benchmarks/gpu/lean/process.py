@@ -23,7 +23,7 @@ _TIMED_POINT, _TIMED_CALLS = (8, 128, 128), 200
 #: Calls before the timed calls.
 _WARM_UP_CALLS = 20
 
-#: Objects that must not be freed: TensorRT needs them, or ends the process with them.
+#: Objects that must not be freed: TensorRT still uses them, or crashes when they are freed.
 _KEPT: list[Any] = []
 
 
@@ -42,6 +42,7 @@ def run(packages: Path, results: Path, *, writes: bool = False, any_version: boo
     if any_version:
         from trtbuild.core.packages import engine_libraries
 
+        # versions from 11 on otherwise refuse plans of 8.6
         engine_libraries._oldest_plan = lambda version: (8, 6)
     for name in MODELS:
         try:
@@ -190,7 +191,7 @@ def main(arguments: list[str]) -> None:
         values = run(packages, results, writes=command == "write", any_version=command == "run_any_version")
     for value in values:
         print(json.dumps(value), flush=True)
-    os._exit(0)  # the order in which the libraries end is not a subject of this measurement
+    os._exit(0)  # skips the cleanup of the libraries, which is not measured
 
 
 if __name__ == "__main__":

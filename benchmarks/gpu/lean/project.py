@@ -1,5 +1,7 @@
-"""Write the project of this measurement: one network with three builder settings. One engine is only for the version that
-builds it, one is version-compatible, and one is version-compatible without the lean runtime in the plan.
+"""Write the project of `benchmarks.gpu.lean`: one network with three sets of builder settings.
+
+One engine is only for the version that builds it, one is version-compatible, and one is version-compatible without the lean
+runtime in the plan.
 """
 
 from __future__ import annotations

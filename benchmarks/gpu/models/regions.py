@@ -48,7 +48,7 @@ def _(
 
 
 class Regions(nn.Module):  # type: ignore[misc]
-    """Features of regions. `corners` are x, y, width and height of each region."""
+    """Features of regions. `corners` has x, y, width - 1 and height - 1 of each region, so that no region is empty."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -34,7 +34,7 @@ def images(count: int, batch: int, seed: int = 0, size: int = 224) -> Iterator[t
 
 
 def texts(count: int, batch: int, seed: int = 0) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield `count` samples: token ids and a mask, int32 of shape (batch, 128).
+    """Yield `count` samples: token ids and a mask, int32 of shape (batch, 128). The mask is 0 after the end of a text.
 
     The frequency of a token falls with its id (Zipf's law), and texts have different lengths."""
     random = torch.Generator().manual_seed(seed)

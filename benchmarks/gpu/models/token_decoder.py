@@ -44,7 +44,8 @@ class Layer(nn.Module):  # type: ignore[misc]
         is_here: torch.Tensor,
         is_future: torch.Tensor,
     ) -> torch.Tensor:
-        """`rotation` has the cosines and sines of this position. `is_here` and `is_future` are masks of the cache."""
+        """`rotation` has the cosines and sines of this position. `is_here` selects this position in the
+        cache, and `is_future` the later ones."""
         normal = self.norm1(x)
         query, key, value = (
             layer(normal).reshape(1, 1, self.heads, 64).transpose(1, 2) for layer in (self.query, self.key, self.value)
@@ -98,6 +99,7 @@ def build(layers: int, hidden: int) -> nn.Module:
     torch.manual_seed(0)
     model = TokenDecoder(layers, hidden, 128)
     for module in model.modules():
+        # With the usual deviation of 0.02, the model would repeat a few tokens.
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, 0, 2.4 / hidden**0.5)
     return model.eval()

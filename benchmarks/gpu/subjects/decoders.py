@@ -7,7 +7,6 @@ TensorRT 8.6, too. A machine without a GPU has converted all models. Their engin
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import statistics
 import time
@@ -15,12 +14,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from benchmarks.figure import Check, Limit, Ratio, Row, Value
+from benchmarks.gpu.cases import import_file
 from benchmarks.gpu.host import Host
 from benchmarks.gpu.subjects.numerics import verify_rows
 
 #: The number of tokens in the prompt, and the number of tokens that are generated.
 _PROMPT, _NEW = 16, 64
-#: A speed is the median of this many generated texts.
+#: The number of texts that are generated for a speed, which is the median.
 _TEXTS = 5
 
 #: Returns the tokens that a decoder generates after the prompt.
@@ -91,12 +91,7 @@ def _tokens_per_s(generate: Generate, host: Host) -> float:
 
 def _models(host: Host, name: str) -> Any:
     """Import the file of this name in the project's models."""
-    specification = importlib.util.spec_from_file_location(name, host.decoders / "models" / f"{name}.py")
-    if specification is None or specification.loader is None:
-        raise RuntimeError(f"{name}.py cannot be imported")
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
+    return import_file(host.decoders / "models" / f"{name}.py")
 
 
 def _size(host: Host) -> dict[str, int]:

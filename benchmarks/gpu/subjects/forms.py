@@ -70,7 +70,7 @@ def _graphs(case: Case, host: Host) -> Iterator[Row]:
                 got = graphed(*args, **kwargs)
                 host.synchronize()
                 worst = max(worst, error_of(got, eager(*args, **kwargs)))
-        args, kwargs = case.inputs(case.points(0)[0], host.device)
+        args, kwargs = case.inputs(case.points(count=0)[0], host.device)
         calls = {"plain": partial(plain, *args, **kwargs), "graph": partial(graphed, *args, **kwargs)}
         times = latencies(calls, host.synchronize, host.repeats)
     yield Check(f"{case.name}: CUDA graphs, equal to eager", worst <= tolerance(case.model.precision), f"{worst:.1e}")

@@ -42,7 +42,7 @@ def rows(host: Host) -> Iterator[Row]:
             trtbuild.load(parts.package, device=host.device).module(),
         )
         eager = whole.eager(host.device)
-        for point in whole.points(0):
+        for point in whole.points(count=0):
             args, kwargs = whole.inputs(point, host.device)
             with torch.inference_mode():
                 expected = eager(*args, **kwargs)

@@ -20,7 +20,6 @@ import torch, tensorrt
 torch.zeros(1, device="cuda")
 import trtbuild
 trtbuild.load  # the first use of the name imports its module
-from trtbuild.driver.packages import loading
 from trtbuild.driver.packages.machine import library_for
 from trtbuild.runtime.packages.package import open_package
 from trtbuild.toolchain.running.execution import load_library
@@ -51,7 +50,7 @@ def rows(host: Host) -> Iterator[Row]:
     medians = {name: statistics.median(seconds) for name, seconds in times.items()}
     yield Limit("ViT-B's plan", Value("size", size, "B"))
     floor = Value("read and hash", medians["read and hash"])
-    yield Ratio("trtbuild.load of ViT-B", Value("load", medians["load"]), floor, 1.5)
+    yield Ratio("trtbuild.load of ViT-B", Value("load", medians["load"]), floor, bound=1.5)
     yield Limit("its module, with deserialized engines", Value("module()", medians["module"]))
 
 

@@ -31,7 +31,7 @@ _PROJECT_MODEL = "attention"
 
 
 def rows(host: Host) -> Iterator[Row]:
-    """Yield a row for each package, then a row for the project's model, then a row for the wrong engine."""
+    """Yield a row for each package, then rows for the project's model, then a row for the wrong engine."""
     packages = [str(index.parent) for index in sorted((host.examples / "dist").glob("*/index.json"))]
     yield from verify_rows(host, host.examples, "its engines", packages)
     locked = host.trtbuild(host.examples, "lock", _PROJECT_MODEL, bare=True)

@@ -16,6 +16,9 @@ from benchmarks.gpu.project import Hardware
 from benchmarks.gpu.subjects.shapes import error_of
 from benchmarks.projects import write
 
+#: Every third size is compared, and the sizes of the profile.
+_SIZE_STEP = 3
+
 _MANIFEST = """\
 version: 1
 include: [targets.yaml]
@@ -95,7 +98,7 @@ def _compare(name: str, package: Path, host: Host) -> Row:
     errors: dict[int, tuple[float, int]] = {}  # number of an output → its worst error, and the size where it occurs
     eager_error, output_count = 0.0, 0
     with torch.no_grad():
-        for size in sorted({*calls.sizes, *range(low, high, max(1, host.points // 2))}):
+        for size in sorted({*calls.sizes, *range(low, high, _SIZE_STEP)}):
             inputs = calls.inputs(size, torch.Generator().manual_seed(size))
             expected = eager(*inputs)
             on_device = tuple(value.to(host.device) for value in inputs)

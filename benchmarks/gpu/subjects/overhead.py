@@ -38,7 +38,7 @@ def _measure(case: Case, host: Host) -> Iterator[Row]:
 
     loaded = trtbuild.load(case.package)
     module = loaded.module()
-    min_point, opt_point = case.points(0)[:2]
+    min_point, opt_point = case.points(count=0)[:2]
     args, kwargs = case.inputs(min_point)
     opt_args, opt_kwargs = case.inputs(opt_point)
     stream = torch.cuda.Stream()  # not the legacy default stream, on which TensorRT waits for the device
@@ -61,7 +61,12 @@ def _measure(case: Case, host: Host) -> Iterator[Row]:
         overhead = times[name] - times[bare_name]
         note = f"{times[name]:.1f} µs a call, bare {times[bare_name]:.1f} µs"
         bound = BOUND_US if name == "package" else None
-        yield Limit(f"{case.name}: {name}, over a bare loop", Value("host time", round(overhead, 1), "µs"), bound, note)
+        yield Limit(
+            f"{case.name}: {name}, over a bare loop",
+            Value("host time", round(overhead, 1), "µs"),
+            bound=bound,
+            note=note,
+        )
     yield _allocations(case, module, args, kwargs)
 
 

@@ -5,15 +5,15 @@ A machine without a GPU has converted the model. Its engine is built here.
 
 from __future__ import annotations
 
-import importlib
 import json
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from benchmarks.figure import Check, Limit, Ratio, Row, Value
+from benchmarks.gpu.cases import import_file
 from benchmarks.gpu.host import Host
 
 #: Numbers of regions: those of the profile, and one between its min and opt.
@@ -51,8 +51,7 @@ def _compare(host: Host) -> Iterator[Row]:
     import trtbuild
 
     loaded = trtbuild.load(host.plugins / "dist" / "regions", device=host.device)  # the operator is not registered yet
-    sys.path.insert(0, str(host.plugins))
-    eager = importlib.import_module("models.regions").build().to(host.device)
+    eager = eager_model(host.plugins).to(host.device)
     module = loaded.module()
     for count in _REGIONS:
         inputs = _inputs(count, host.device)
@@ -67,6 +66,11 @@ def _compare(host: Host) -> Iterator[Row]:
         Value("trtbuild", round(times["trtbuild"], 3), "ms"),
         Value("eager", round(times["eager"], 3), "ms"),
     )
+
+
+def eager_model(project: Path) -> Any:
+    """The model of the project. Importing its file registers the operator."""
+    return import_file(project / "models" / "regions.py").build()
 
 
 def _inputs(count: int, device: str) -> tuple[Any, ...]:

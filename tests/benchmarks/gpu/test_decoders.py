@@ -26,6 +26,16 @@ def test_the_growing_decoder_is_not_compared_without_prefill(tmp_path: Path) -> 
     package.mkdir(parents=True)
     index = {"targets": {"gpu": {"partitions": {"partitions": [{"kind": "tensorrt"}]}}}}
     (package / "index.json").write_text(json.dumps(index))
-    host = FakeHost(tmp_path, tmp_path, tmp_path, project, None, points=0, repeats=1, work=tmp_path, device="cpu")
-    _, partitions = rows(host)
+    host = FakeHost(
+        examples=tmp_path,
+        vit=tmp_path,
+        quantized=tmp_path,
+        decoders=project,
+        bare_python=None,
+        points=0,
+        repeats=1,
+        work=tmp_path,
+        device="cpu",
+    )
+    _steps_that_ran, partitions = rows(host)
     assert partitions == Limit("growing_decoder: partitions", Value("tensorrt", 1, ""))

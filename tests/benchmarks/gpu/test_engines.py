@@ -11,6 +11,15 @@ from benchmarks.gpu.subjects.engines import rows
 
 
 def test_a_python_with_torch_is_a_check_that_is_not_met(tmp_path: Path) -> None:
-    host = Host(tmp_path, tmp_path, tmp_path, tmp_path, Path(sys.executable), points=0, repeats=1, work=tmp_path)
+    host = Host(
+        examples=tmp_path,
+        vit=tmp_path,
+        quantized=tmp_path,
+        decoders=tmp_path,
+        bare_python=Path(sys.executable),
+        points=0,
+        repeats=1,
+        work=tmp_path,
+    )
     what = "the Python that builds has no torch"
     assert next(rows(host)) == Check(what, False, "torch is imported")

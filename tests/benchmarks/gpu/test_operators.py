@@ -23,7 +23,7 @@ def test_every_model_has_inputs_within_its_profile(tmp_path: Path) -> None:
     assert set(cases_by_name) == set(CALLS)
     for name, calls in CALLS.items():
         case = cases_by_name[name]
-        for point, size in zip(case.points(0), calls.sizes, strict=True):
+        for point, size in zip(case.points(count=0), calls.sizes, strict=True):
             drawn = calls.inputs(size, torch.Generator().manual_seed(size))
             declared, _ = case.inputs(point, "cpu")
             assert [(value.shape, value.dtype) for value in drawn] == [
@@ -50,6 +50,6 @@ def test_every_model_has_inputs_within_its_profile(tmp_path: Path) -> None:
 def test_inputs_show_a_wrong_translation(name: str, translation: Callable[..., Tensors]) -> None:
     calls = CALLS[name]
     inputs = calls.inputs(calls.sizes[1] + 1, torch.Generator().manual_seed(0))
-    # A translation may have the first outputs of its model only.
+    # A translation may lack the last outputs of its model.
     for wrong, right in zip(translation(*inputs), build(name)(*inputs), strict=False):
         assert error_of(wrong, right) > 1e-2

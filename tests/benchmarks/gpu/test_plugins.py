@@ -1,8 +1,12 @@
-"""The operator of the measured model computes what ONNX's RoiAlign computes, which TensorRT's plugin implements."""
+"""The measurement of plugins: its operator computes what ONNX's RoiAlign computes, which TensorRT's plugin implements, and
+its model is that of its project."""
 
 from __future__ import annotations
 
 import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -11,6 +15,8 @@ import onnx.helper
 import onnxruntime
 import pytest
 import torch
+
+from benchmarks.gpu.subjects.plugins import eager_model
 
 
 @pytest.fixture(scope="module")
@@ -46,3 +52,12 @@ def test_the_operator_computes_onnx_roi_align(regions: Any) -> None:
     (expected,) = session.run(None, {"maps": maps.numpy(), "boxes": boxes.numpy(), "images": images.long().numpy()})
     actual = regions.align(maps, boxes, images, 3, 2, 0.5, 2).numpy()
     np.testing.assert_allclose(actual, expected, atol=1e-5)
+
+
+def test_imports_the_model_of_its_project_after_the_models_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "models", ModuleType("models"))  # as after the measurement of the examples
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "regions.py").write_text("def build():\n    return 'the model of the project'\n")
+    assert eager_model(tmp_path) == "the model of the project"

@@ -12,7 +12,10 @@ def test_percentiles_of_a_hundred_calls() -> None:
 def test_latency_runs_candidates_alternately_and_waits_for_the_gpu() -> None:
     calls: list[str] = []
     percentiles = latencies(
-        {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, lambda: calls.append("wait"), 2 * BURST, 1
+        {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")},
+        lambda: calls.append("wait"),
+        2 * BURST,
+        warm_up=1,
     )
     assert set(percentiles) == {"a", "b"}
     timed = "".join("." if call == "wait" else call for call in calls)

@@ -89,7 +89,7 @@ def test_exported_records_are_imported_unchanged(bundle: Path, records: list[Rec
 
 
 def test_shared_chunks_are_stored_once(bundle: Path) -> None:
-    assert 3 * MIB < bundle.stat().st_size < 4.5 * MIB
+    assert 3 * MIB < bundle.stat().st_size < 4.5 * MIB, "the two plans together have more than 6 MiB"
 
 
 def test_a_second_import_transfers_nothing(bundle: Path, records: list[Record], other: LocalStore) -> None:
@@ -218,6 +218,7 @@ def test_rejects_a_truncated_bundle(bundle: Path, other: LocalStore, tmp_path: P
     ]
     for length in offsets:
         assert_rejected(tmp_path / "cut", complete[:length], other, "cut off")
+    # Only bytes of the two empty blocks at the end are missing.
     for length in (len(complete) - 1024, len(complete) - 512, len(complete) - 1):
         assert_rejected(tmp_path / "cut", complete[:length], other, "cut off, or something was added")
 
@@ -333,6 +334,7 @@ def test_rejects_sizes_above_the_limit_before_it_reads(bundle: Path, other: Loca
     huge = tarfile.TarInfo(f"cas/aa/{'a' * 64}")
     huge.mode = 0o444
     largest_of_tar = 8**11 - 1  # the size field has eleven octal digits
+    # 64 MiB are allowed, but this file ends earlier.
     for size, match in ((largest_of_tar, "but at most"), (65 * MIB, "but at most"), (64 * MIB, "cut off")):
         huge.size = size
         bomb = member(*first) + huge.tobuf(tarfile.USTAR_FORMAT) + b"x" * BLOCK

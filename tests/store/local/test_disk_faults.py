@@ -1,4 +1,4 @@
-"""Full disks, size limits and failing syncs of a local store are errors with a hint, and leave no incomplete entries."""
+"""Faults of the disk while a local store writes, reads a source, or copies a blob. They leave no incomplete files."""
 
 from __future__ import annotations
 

@@ -351,7 +351,7 @@ def test_sixteen_threads_give_up_together_when_a_remote_dies() -> None:
         late.start()
         lost_s, faults = run_in_threads(lambda: get(team))
         late.join(60)
-        assert len(server.requests) == 18
+        assert len(server.requests) == 18, "the first, the late one, and one of each thread"
     assert len(faults) == 16
     assert lost_s < 4.5
     assert waited_s[0] < 2.7, "it did not wait its own full patience"

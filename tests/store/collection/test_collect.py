@@ -241,7 +241,8 @@ print(rounds)
 
 def test_builds_run_at_the_same_time_as_collections(tmp_path: Path, child: Callable[..., Any]) -> None:
     """Builders use the same few blobs many times, while collections remove every entry that is not in use."""
-    builders = [child(BUILDER_PROGRAM, tmp_path, seed, 2.0) for seed in range(2)]
+    duration_s = 2.0
+    builders = [child(BUILDER_PROGRAM, tmp_path, seed, duration_s) for seed in range(2)]
     store, removed = LocalStore(tmp_path), 0
     while any(builder.process.poll() is None for builder in builders):
         report = collect(store, max_size=0, slack_s=0)

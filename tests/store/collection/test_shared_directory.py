@@ -565,7 +565,8 @@ def test_readers_and_writers_run_at_the_same_time_as_collections(root: Path, chi
     """Writers use the same few blobs many times, while collections remove every file that is not in use. A removed file is
     a miss for its readers, and in the end no record lacks a file."""
     store_at(root).put_bytes(b"creates the directory")
-    writers = [child(WRITER_PROGRAM, root, seed, 2.0) for seed in range(2)]
+    duration_s = 2.0
+    writers = [child(WRITER_PROGRAM, root, seed, duration_s) for seed in range(2)]
     removed, condemned = 0, 0
     while any(writer.process.poll() is None for writer in writers):
         report = collect_directory(str(root), max_size=0, grace_s=0.2)

@@ -1,4 +1,4 @@
-"""Shared fixtures of the store's tests: values, aging of entries, and real child processes."""
+"""Fixtures of the store's tests: values, stores and their entries, child processes, an S3 server, and a public folder."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Child:
         self.process.stdin.flush()
 
     def kill(self) -> list[str]:
-        """Send SIGKILL; return the lines that the process had written."""
+        """Send SIGKILL; return the written lines that the test has not read."""
         self.process.kill()
         rest, _ = self.process.communicate()
         return rest.splitlines()
@@ -135,7 +135,7 @@ def object_server() -> Iterator[str]:
         stderr=subprocess.DEVNULL,
     )
     endpoint, end = f"http://127.0.0.1:{port}", time.monotonic() + 60
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy for loopback
     try:
         while True:
             try:

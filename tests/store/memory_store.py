@@ -60,7 +60,7 @@ class MemoryStore:
         output = Output(hashlib.sha256(stored).hexdigest(), len(stored))
         with self._lock:
             existing = self.blobs.get(output.sha256)
-            if existing is None or len(existing) != output.size:
+            if existing is None or len(existing) != output.size:  # a damaged blob of another size is replaced
                 self.blobs[output.sha256] = stored
         return output
 

@@ -89,7 +89,7 @@ def test_exported_records_are_imported_unchanged(bundle: Path, records: list[Rec
 
 
 def test_shared_chunks_are_stored_once(bundle: Path) -> None:
-    assert 3 * MIB < bundle.stat().st_size < 4.5 * MIB
+    assert 3 * MIB < bundle.stat().st_size < 4.5 * MIB, "the two plans together have more than 6 MiB"
 
 
 def test_a_second_import_transfers_nothing(bundle: Path, records: list[Record], other: LocalStore) -> None:
@@ -218,6 +218,7 @@ def test_rejects_a_truncated_bundle(bundle: Path, other: LocalStore, tmp_path: P
     ]
     for length in offsets:
         assert_rejected(tmp_path / "cut", complete[:length], other, "cut off")
+    # Only bytes of the two empty blocks at the end are missing.
     for length in (len(complete) - 1024, len(complete) - 512, len(complete) - 1):
         assert_rejected(tmp_path / "cut", complete[:length], other, "cut off, or something was added")
 
@@ -250,7 +251,10 @@ def test_rejects_a_bundle_with_a_flipped_bit(
 def test_rejects_files_that_are_not_bundles(other: LocalStore, tmp_path: Path) -> None:
     assert_rejected(tmp_path / "page", b"<html>" * 1000, other, "not the header of a bundle")
     assert_rejected(
-        tmp_path / "newer", with_index(member("format", b"trtbuild.bundle/2\n"), 0, 0), other, "this format"
+        tmp_path / "newer",
+        with_index(member("format", b"trtbuild.bundle/2\n"), records=0, files=0),
+        other,
+        "this format",
     )
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w", format=tarfile.PAX_FORMAT) as tar:
@@ -300,7 +304,7 @@ def test_rejects_members_that_are_not_plain_files(
     (first_name, text), *rest = members_of(bundle)
     odd = member(f"cas/aa/{'a' * 64}", b"", type=flag, linkname="/etc/passwd")
     body = member(first_name, text) + odd + b"".join(member(name, data) for name, data in rest)
-    assert_rejected(tmp_path / "odd", with_index(body, 3, len(rest) - 3), other, kind)
+    assert_rejected(tmp_path / "odd", with_index(body, records=3, files=len(rest) - 3), other, kind)
 
 
 @pytest.mark.parametrize("fields", [{"mode": 0o4755}, {"mtime": 1}, {"uid": 1}, {"uname": "root"}, {"linkname": "x"}])
@@ -309,7 +313,9 @@ def test_rejects_a_header_with_other_values(
 ) -> None:
     (first_name, text), (name, data), *rest = members_of(bundle)
     body = member(first_name, text) + member(name, data, **fields) + b"".join(member(*pair) for pair in rest)
-    assert_rejected(tmp_path / "odd", with_index(body, 3, len(rest) - 2), other, "not the header of a bundle")
+    assert_rejected(
+        tmp_path / "odd", with_index(body, records=3, files=len(rest) - 2), other, "not the header of a bundle"
+    )
 
 
 def test_rejects_duplicate_and_unordered_names(bundle: Path, other: LocalStore, tmp_path: Path) -> None:
@@ -333,6 +339,7 @@ def test_rejects_sizes_above_the_limit_before_it_reads(bundle: Path, other: Loca
     huge = tarfile.TarInfo(f"cas/aa/{'a' * 64}")
     huge.mode = 0o444
     largest_of_tar = 8**11 - 1  # the size field has eleven octal digits
+    # 64 MiB are allowed, but this file ends earlier.
     for size, match in ((largest_of_tar, "but at most"), (65 * MIB, "but at most"), (64 * MIB, "cut off")):
         huge.size = size
         bomb = member(*first) + huge.tobuf(tarfile.USTAR_FORMAT) + b"x" * BLOCK
@@ -365,7 +372,9 @@ def test_rejects_invalid_entries(bundle: Path, other: LocalStore, tmp_path: Path
 
 def test_rejects_the_index_of_another_bundle(bundle: Path, other: LocalStore, tmp_path: Path) -> None:
     body = b"".join(member(*pair) for pair in members_of(bundle))
-    assert_rejected(tmp_path / "index", with_index(body, 2, 9), other, "its index does not match its contents")
+    assert_rejected(
+        tmp_path / "index", with_index(body, records=2, files=9), other, "its index does not match its contents"
+    )
 
 
 def test_does_not_import_a_record_under_another_key(bundle: Path, other: LocalStore, tmp_path: Path) -> None:

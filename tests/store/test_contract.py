@@ -112,7 +112,8 @@ def test_has_records_returns_existing_keys(store: Store) -> None:
 
 def test_a_record_of_the_wanted_recipe_contains_this_recipe_object(store: Store) -> None:
     recipe = Recipe("engine", 1, (("a", {"b": [1, 0.5, None, "x"], "$c": b"bytes"}), ("d", "\ud83d\n")))
-    store.put_record(Record(recipe, {"plan": store.put_bytes(b"plan")}, {"recipe": {"stage": "other"}}))
+    provenance = {"recipe": {"stage": "other"}}  # a reader must not take this text for the recipe
+    store.put_record(Record(recipe, {"plan": store.put_bytes(b"plan")}, provenance))
     found = store.get_record(recipe.key, recipe)
     assert found is not None
     assert found.recipe is recipe

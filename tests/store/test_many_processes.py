@@ -163,7 +163,8 @@ from trtbuild.store.remote.store import RemoteStore
 root = sys.argv[1]
 store = RemoteStore(DirectoryTransport(RemoteSettings("team", "file://" + root)), "team")
 common = random.Random(0).randbytes(600_000)
-for number in range(int(sys.argv[2])):
+record_count = int(sys.argv[2])
+for number in range(record_count):
     store.put_bytes(common + b"%d" % number + common)
     store.put_bytes(b"%d" % number)
 store.put_bytes(b"unreferenced")
@@ -172,10 +173,10 @@ long_ago = time.time() - 86400
 for folder, _, files in os.walk(root):
     for name in files:
         os.utime(os.path.join(folder, name), (long_ago, long_ago))
-assert collect_directory(root).condemned > 4
+assert collect_directory(root).condemned > 2 * record_count, "each plan, each information, and one more file"
 with open(root + "/gc/condemned") as file:
     condemned = json.load(file)
-# The next collection hides these files, because they seem to be condemned for a day.
+# The next collection hides these files, because they seem to have been condemned a day ago.
 condemned["since"] = {str(int(long_ago * 1e9)): names for names in condemned["since"].values()}
 with open(root + "/gc/condemned", "w") as file:
     json.dump(condemned, file)

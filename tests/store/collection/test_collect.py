@@ -184,7 +184,7 @@ def test_keeps_entries_that_a_running_process_uses(
     assert user.read_line() == "ready"
     user.send()
     assert user.read_line() == "used"
-    time.sleep(0.05)
+    time.sleep(0.05)  # so that the uses are older than the collection
     report = collect(local, max_size=0, slack_s=0)  # without slack, only the session protects entries
     assert present(local, used_blob, used_record, unused) == [False, True, False]
     assert report.kept_because["in use"] > 0
@@ -194,7 +194,7 @@ def test_keeps_entries_that_a_running_process_uses(
     assert user.read_line() == "read"
     user.send()
     user.finish()
-    age(local, 10)
+    age(local, 10)  # more than the slack
     collect(local, max_size=0)
     assert entry_paths(local) == []
 
@@ -208,9 +208,9 @@ def test_a_parents_session_protects_entries_that_its_workers_use(
     )
     with local.session():
         child(code, local.root, record.outputs["plan"].sha256).finish()
-        time.sleep(0.05)
+        time.sleep(0.05)  # so that the use is older than the collection
         collect(LocalStore(local.root), max_size=0, slack_s=0)
-        assert present(local, record) == [False]
+        assert present(local, record) == [False], "the worker has used only the blob"
         assert len(local.get_bytes(record.outputs["plan"].sha256)) == 2 * MIB
 
 
@@ -241,7 +241,8 @@ print(rounds)
 
 def test_builds_run_at_the_same_time_as_collections(tmp_path: Path, child: Callable[..., Any]) -> None:
     """Builders use the same few blobs many times, while collections remove every entry that is not in use."""
-    builders = [child(BUILDER_PROGRAM, tmp_path, seed, 2.0) for seed in range(2)]
+    duration_s = 2.0
+    builders = [child(BUILDER_PROGRAM, tmp_path, seed, duration_s) for seed in range(2)]
     store, removed = LocalStore(tmp_path), 0
     while any(builder.process.poll() is None for builder in builders):
         report = collect(store, max_size=0, slack_s=0)

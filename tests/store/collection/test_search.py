@@ -24,8 +24,8 @@ def document(parts: str) -> bytes:
 @pytest.mark.parametrize(
     ("damaged", "error"),
     [
-        (document('[["a"'), ValueError),  # not JSON
-        (document("{}"), ValueError),  # not a recipe
+        (document('[["a"'), ValueError),
+        (document("{}"), ValueError),
         (document(f'[["a",{"[" * 600}{"]" * 600}]]'), RecursionError),
     ],
     ids=["not JSON", "not a recipe", "nested too deeply"],

@@ -193,7 +193,7 @@ def test_does_not_hide_a_file_that_a_writer_has_looked_up(root: Path) -> None:
 def test_removes_the_least_recently_used_records_first(root: Path, put: Callable[..., Record]) -> None:
     records = [put(number, ago_s=DAY * (9 - number)) for number in range(5)]
     store_at(root).get_record(records[0].recipe.key)  # now it is the most recently used
-    report = collect_directory(str(root), max_size=du(root) - 150_000)
+    report = collect_directory(str(root), max_size=du(root) - 150_000)  # less than two plans, more than one
     assert report.records_removed == (records[1].recipe.key, records[2].recipe.key)
     assert present(root, *records) == [True, False, False, True, True]
     assert report.condemned == 4 and invalid(root) == []
@@ -565,7 +565,8 @@ def test_readers_and_writers_run_at_the_same_time_as_collections(root: Path, chi
     """Writers use the same few blobs many times, while collections remove every file that is not in use. A removed file is
     a miss for its readers, and in the end no record lacks a file."""
     store_at(root).put_bytes(b"creates the directory")
-    writers = [child(WRITER_PROGRAM, root, seed, 2.0) for seed in range(2)]
+    duration_s = 2.0
+    writers = [child(WRITER_PROGRAM, root, seed, duration_s) for seed in range(2)]
     removed, condemned = 0, 0
     while any(writer.process.poll() is None for writer in writers):
         report = collect_directory(str(root), max_size=0, grace_s=0.2)

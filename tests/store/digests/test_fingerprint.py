@@ -207,16 +207,14 @@ def test_the_fingerprint_is_the_same_alone_and_with_sha256(
     assert (hash_counter.sha256_bytes, hash_counter.xxh3_bytes) == (0, size)
 
 
-def test_the_digest_depends_on_each_segment_and_their_order(
+def test_the_fingerprint_depends_on_each_segment_and_their_order(
     tmp_path: Path, digests: FileDigests, hash_counter: HashCounter
 ) -> None:
+    """A file whose fingerprint is known gets the stored digest. So equal fingerprints would give a wrong digest."""
     path, parts = tmp_path / "large", [bytes([number]) * SEGMENT for number in range(3)]
-    results = set()
     for order in ((0, 1, 2), (1, 0, 2), (0, 2, 1), (0, 0, 2), (0, 1, 1)):
         path.write_bytes(b"".join(parts[number] for number in order))
         assert digests.sha256(path) == sha256(path)
-        results.add(digests.sha256(path))
-    assert len(results) == 5
 
 
 def test_learns_the_digest_of_a_file_that_the_store_has_written(

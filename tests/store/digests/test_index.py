@@ -75,7 +75,7 @@ def test_returns_none_for_unknown_and_forgotten_names(index: Index) -> None:
 
 
 def test_returns_many_facts_at_once(index: Index) -> None:
-    facts = {f"name {number}": number for number in range(1200)}
+    facts = {f"name {number}": number for number in range(1200)}  # too many names for one query
     index.set_many(facts)
     assert index.get_many([*facts, "unknown"]) == facts
     assert index.get_many([]) == {}

@@ -385,7 +385,7 @@ def test_skips_a_remote_that_is_down(tmp_path: Path, record_of: RecordOf) -> Non
     other.put_record(record)
     other.finish()
     assert store.get_record(record.recipe.key) is not None
-    own = record_of(2, plan=store.put_bytes(b"machine_a"))
+    own = record_of(2, plan=store.put_bytes(b"own plan"))
     store.put_record(own)
     store.finish()
     assert down.calls
@@ -435,11 +435,11 @@ def test_a_read_only_store_writes_nothing(
     record = record_of(1, plan=machine_a.put_bytes(PLAN))
     machine_a.put_record(record)
     machine_a.finish()
-    reader = layered(tmp_path / "asking", team)
+    reader = layered(tmp_path / "reader", team)
     reader.begin_read_only()
     assert reader.get_record(record.recipe.key) is not None
     assert reader.get_bytes(record.outputs["plan"].sha256) == PLAN
-    assert not (tmp_path / "asking").exists()
+    assert not (tmp_path / "reader").exists()
 
 
 def test_looks_up_several_records_at_once(

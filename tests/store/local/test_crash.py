@@ -21,8 +21,9 @@ from trtbuild.core.recipes.record import Record
 from trtbuild.store.local.local import LocalStore
 store, seed = LocalStore(sys.argv[1]), int(sys.argv[2])
 shared = random.Random(0).randbytes(1_500_000)
+record_count = int(sys.argv[3])
 print("ready", flush=True)
-for number in range(int(sys.argv[3])):
+for number in range(record_count):
     with store.session():
         small = store.put_bytes(b"%d %d" % (seed, number))
         large = store.put_bytes(shared + b"%d" % number + shared)
@@ -40,7 +41,7 @@ def test_a_writer_may_be_killed_at_any_moment(tmp_path: Path, child: Callable[..
         if seed >= 12 and unfinished:
             break  # at least twelve processes, and more until one was killed during a write
         root = tmp_path / f"store{seed % 2}"
-        writer = child(WRITER_PROGRAM, root, seed, 1000)
+        writer = child(WRITER_PROGRAM, root, seed, 1000)  # more records than it can write before the kill
         assert writer.read_line() == "ready"
         keys = [writer.read_line() for _ in range(moments.randrange(3))]
         time.sleep(moments.uniform(0.0, 0.03))

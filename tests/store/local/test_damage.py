@@ -122,7 +122,7 @@ def test_quarantines_entries_that_are_not_files(
     NOT_FILES[replacement](path)
     before = Path("/etc/passwd").stat().st_mtime_ns
     contents = {"plan": payload(1, 2 * MIB), "info": b"information"}
-    verify(local, quarantine=False)
+    verify(local, quarantine=False)  # neither this nor a collection fails or follows a link
     collect(local)
     assert not is_complete(LocalStore(local.root), record, contents, tmp_path / "out")
     assert_repaired(LocalStore(local.root), record, contents, tmp_path / "out")

@@ -1,4 +1,4 @@
-"""Full disks, size limits and failing syncs of a local store are errors with a hint, and leave no incomplete entries."""
+"""Faults of the disk while a local store writes, reads a source, or copies a blob. They leave no incomplete files."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_copy_to_a_full_disk_raises_and_leaves_no_file(
     output = local.put_bytes(bytes(5 * MIB))
     (tmp_path / "out").mkdir()
     with monkeypatch.context() as patch:
-        fault = Fault(patch, "write", errno.ENOSPC, 1)
+        fault = Fault(patch, "write", errno.ENOSPC, passing_calls=1)
         with pytest.raises(OSError) as caught:
             local.copy_to(output.sha256, str(tmp_path / "out" / "plan"))
         assert fault.delivered and caught.value.errno == errno.ENOSPC

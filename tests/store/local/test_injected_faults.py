@@ -53,6 +53,7 @@ def test_the_next_read_detects_a_lost_write(tmp_path: Path, data: bytes) -> None
     def put(place: Path) -> object:
         return LocalStore(place / "store").put_bytes(data).sha256
 
+    # strace replaces the first call of `write` by a call without effect, and returns 4096.
     outcome = traced(put, tmp_path, "write:retval=4096:when=1")
     assert outcome.tampered and "result" in outcome.report
     store = LocalStore(tmp_path / "store")

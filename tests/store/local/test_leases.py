@@ -1,4 +1,4 @@
-"""Locks and sessions of several processes."""
+"""Locks and sessions of several processes and threads."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_waiter_for_a_removed_lock_file_waits_again(local: LocalStore) -> None
 
     waiting = threading.Thread(target=build)
     waiting.start()
-    time.sleep(0.1)
+    time.sleep(0.1)  # so that it waits for the old file
     Path(path).unlink()
     with local.building(KEY):
         leases._close(held)
@@ -134,7 +134,7 @@ def test_touches_an_entry_once_per_session(local: LocalStore, age: Callable[...,
         local.has(output.sha256)
         first = path.stat().st_mtime_ns
         assert first > time.time_ns() - 100 * 10**9
-        time.sleep(0.02)
+        time.sleep(0.02)  # so that another touch would change the time
         local.has(output.sha256)
         local.get_bytes(output.sha256)
         assert path.stat().st_mtime_ns == first

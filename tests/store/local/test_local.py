@@ -253,6 +253,7 @@ def test_rejects_names_that_are_not_digests(local: LocalStore) -> None:
 
 
 def test_permissions_follow_the_umask(tmp_path: Path) -> None:
+    # With the umask 002, the group may write to the directories. Then the files get the permissions of a shared store.
     for umask, mode in ((0o022, 0o444), (0o077, 0o400), (0o002, 0o664)):
         before = os.umask(umask)
         try:

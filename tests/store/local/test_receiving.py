@@ -242,4 +242,3 @@ def test_a_receiver_may_be_killed(tmp_path: Path, child: Callable[..., Any], rec
         found = receiver.present_files(output_of(generator.randbytes(5000)) for _ in range(400))
     # files that were written but not yet synced may be lost
     assert received_count - publication._MAX_OPEN_FILES <= len(found) <= received_count
-    collect(store, max_size=1 << 30)

@@ -1,4 +1,4 @@
-"""Tests of blobs whose bytes arrive in pieces."""
+"""Blobs whose bytes arrive in pieces, the memory that they need, and the count of the bytes that a store lacks."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_counts_the_bytes_that_are_missing(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     store.put_bytes(known)
     blobs = [memoryview(known), memoryview(fresh), memoryview(fresh), memoryview(bytes(4 * MIB)), memoryview(b"small")]
-    stored = sorted(path for path in tmp_path.glob("cas/*/*"))
+    stored = sorted(tmp_path.glob("cas/*/*"))
     # equal chunks count once, and the zeros have one chunk of the largest size
     assert store.missing_bytes(blobs) == 3 * MIB + chunking.MAX_SIZE + len(b"small")
-    assert sorted(path for path in tmp_path.glob("cas/*/*")) == stored, "counting must not write"
+    assert sorted(tmp_path.glob("cas/*/*")) == stored, "counting must not write"

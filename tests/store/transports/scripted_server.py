@@ -36,7 +36,8 @@ class Request:
         return data
 
     def reply(self, status: int, body: bytes = b"", *, length: int | None = None, **headers: str) -> bool:
-        """Send a response. In header names, ``_`` stands for ``-``. Returns True, so that the connection stays open."""
+        """Send a response. `length` is the announced length of the body, by default the real one. In header names, ``_``
+        stands for ``-``. Returns True, so that the connection stays open."""
         lines = [f"HTTP/1.1 {status} Whatever", f"Content-Length: {len(body) if length is None else length}"]
         lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
         self.sock.sendall("\r\n".join(lines).encode() + b"\r\n\r\n" + (b"" if self.method == "HEAD" else body))

@@ -174,7 +174,7 @@ def test_does_not_follow_a_link_to_a_directory_elsewhere(tmp_path: Path, level: 
         with pytest.raises(RemoteLied):
             share.get("ac", KEY, LIMIT)
     with pytest.raises(RemoteRefused):
-        share.put("ac", KEY[:2] + OTHER[2:], b"y", once=True)
+        share.put("ac", KEY[:2] + OTHER[2:], b"y", once=True)  # in the same subdirectory as KEY
     assert sorted(elsewhere.rglob("*")) == before
 
 

@@ -397,7 +397,7 @@ def test_follows_a_redirect_within_the_origin() -> None:
 def test_stops_at_circular_redirects(location: str) -> None:
     with Server(lambda request: request.reply(302, Location=location)) as server:
         assert "circles" in str(assert_fails(RemoteRefused, lambda: remote(server.url).get("cas", NAME, LIMIT)))
-        assert len(server.requests) == 4
+        assert len(server.requests) == 4, "the first request, and three redirects"
 
 
 def reset(sock: socket.socket) -> None:
@@ -555,7 +555,7 @@ def test_ignores_unrequested_bytes_after_a_response() -> None:
         team = remote(server.url)
         for _ in range(3):
             assert team.get("cas", NAME, LIMIT) == b"good"
-            time.sleep(0.05)
+            time.sleep(0.05)  # so that the unrequested bytes arrive before the next request
         assert len(server.requests) == 3
 
 

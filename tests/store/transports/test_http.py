@@ -30,6 +30,7 @@ from trtbuild.store.transports.settings import RemoteSettings
 DATA = b"some bytes of an engine" * 1000
 NAME = hashlib.sha256(DATA).hexdigest()
 LIMIT = 1 << 20
+#: An environment without credentials: its home folder has no netrc.
 NOWHERE = {"HOME": "/nonexistent"}
 
 

@@ -1,4 +1,4 @@
-"""Object stores: moto's S3 server, and servers that misbehave."""
+"""Object stores: moto's S3 server, servers that misbehave, and invalid URLs and credentials."""
 
 from __future__ import annotations
 
@@ -277,8 +277,8 @@ def test_a_closed_port_is_down(server: Callable[..., Server]) -> None:
     assert not caught.value.may_pass and time.monotonic() - begun < 4.0
 
 
-def test_an_unknown_host_is_down(server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
-    server(None)
+@pytest.mark.usefixtures("server")  # sets credentials
+def test_an_unknown_host_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://cache.invalid")
@@ -309,6 +309,7 @@ def test_without_credentials_the_hint_names_the_variables(
     service = server(answer("403 Forbidden"))
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(name)
+    # Without credentials, obstore asks the metadata service of the cloud. Here, this is `service`, too.
     monkeypatch.setenv("AWS_METADATA_ENDPOINT", service.endpoint)
     with pytest.raises(RemoteRefused, match="no credentials") as caught:
         remote("s3://cache").has("ac", KEY)

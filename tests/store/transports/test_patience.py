@@ -77,7 +77,8 @@ class Scripted(Transport):
 def patient(*steps: Step, takes_s: float = 0.0, jitter: float = 0.5) -> tuple[PatientTransport, Scripted]:
     """A transport with a patience of 4 s around a scripted one. Returns both."""
     script = Scripted(*steps, takes_s=takes_s)
-    return PatientTransport(script, 4.0, clock=script.clock, sleep=script.sleep, jitter=lambda: jitter), script
+    clock, sleep = script.clock, script.sleep
+    return PatientTransport(script, patience_s=4.0, clock=clock, sleep=sleep, jitter=lambda: jitter), script
 
 
 def get(team: PatientTransport) -> bytes | None:
@@ -321,7 +322,7 @@ def over_http(server_url: str, patience_s: float) -> PatientTransport:
 
 def test_sixteen_threads_wait_for_one_timeout_of_a_dead_remote() -> None:
     with Server(lambda request: request.stop.wait(60)) as server:
-        team = over_http(server.url, 1.0)
+        team = over_http(server.url, patience_s=1.0)
         lost_s, faults = run_in_threads(lambda: get(team))
         assert len(server.requests) == 1, "the other threads waited for the first"
     assert len(faults) == 16
@@ -336,7 +337,7 @@ def test_sixteen_threads_give_up_together_when_a_remote_dies() -> None:
         return not request.stop.wait(60)
 
     with Server(handler) as server:
-        team = over_http(server.url, 3.0)
+        team = over_http(server.url, patience_s=3.0)
         get(team)
         waited_s: list[float] = []
 
@@ -351,7 +352,7 @@ def test_sixteen_threads_give_up_together_when_a_remote_dies() -> None:
         late.start()
         lost_s, faults = run_in_threads(lambda: get(team))
         late.join(60)
-        assert len(server.requests) == 18
+        assert len(server.requests) == 18, "the first, the late one, and one of each thread"
     assert len(faults) == 16
     assert lost_s < 4.5
     assert waited_s[0] < 2.7, "it did not wait its own full patience"
@@ -371,10 +372,10 @@ def test_sixteen_threads_at_a_closed_port_share_the_retries() -> None:
 
 def test_waiting_retries_end_when_the_circuit_opens() -> None:
     with Server(lambda request: request.reply(404 if request.number == 1 else 503, Retry_After="2")) as server:
-        team = over_http(server.url, 4.0)
+        team = over_http(server.url, patience_s=4.0)
         get(team)
         threading.Timer(0.3, lambda: [team.count_fault(RemoteLied("x")) for _ in range(3)]).start()
-        lost_s, faults = run_in_threads(lambda: get(team), 4)
+        lost_s, faults = run_in_threads(lambda: get(team), thread_count=4)
         assert len(server.requests) >= 2
     assert len(faults) == 4
     assert lost_s < 1.8

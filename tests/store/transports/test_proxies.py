@@ -50,6 +50,7 @@ def test_uses_no_proxy_for_loopback(host: str) -> None:
 def test_repr_does_not_show_the_login() -> None:
     proxy = proxy_for("https", "cache.example", {"HTTPS_PROXY": "http://me:hunter2@proxy.example"})
     assert proxy is not None
+    # the base64 of "me:hunter2"
     assert (proxy.host, proxy.port, proxy.authorization) == ("proxy.example", 80, "Basic bWU6aHVudGVyMg==")
     assert "hunter2" not in repr(proxy)
     assert "bWU6" not in repr(proxy)

@@ -142,7 +142,7 @@ def test_gives_up_a_slow_file_of_a_shared_directory(tmp_path: Path) -> None:
 
 def test_gives_up_a_remote_after_many_slow_entries() -> None:
     script = Scripted(*[b"entry"] * 100, takes_s=2.0)
-    team = PatientTransport(script, 4.0, clock=script.clock, sleep=script.sleep)
+    team = PatientTransport(script, patience_s=4.0, clock=script.clock, sleep=script.sleep)
     while team.is_usable("read"):
         assert team.get("ac", NAME, LIMIT, timed=True) == b"entry"
     assert script.now == 14 * 2.0, "each call has a delay of 1.5 s, and 14 delays exceed the limit of 20 s"
@@ -159,7 +159,7 @@ def test_gives_up_a_remote_after_many_slow_entries() -> None:
 )
 def test_does_not_give_up_a_remote_without_slow_entries(size: int, takes_s: float, timed: bool) -> None:
     script = Scripted(*[b"x" * size] * 100, takes_s=takes_s)
-    team = PatientTransport(script, 4.0, clock=script.clock, sleep=script.sleep)
+    team = PatientTransport(script, patience_s=4.0, clock=script.clock, sleep=script.sleep)
     for _ in range(100):
         assert team.get("ac", NAME, LIMIT, timed=timed) is not None
     assert team.is_usable("read")

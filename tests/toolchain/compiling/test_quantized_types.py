@@ -1,4 +1,4 @@
-"""Refuse quantized types that the GPU does not have, before TensorRT compiles. Values that stand in for unknown weights."""
+"""Quantized types that the GPU lacks are refused before TensorRT compiles. Ones and zeros replace unknown weights."""
 
 from __future__ import annotations
 

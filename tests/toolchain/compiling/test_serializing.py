@@ -17,7 +17,7 @@ def test_the_pieces_are_the_bytes_of_a_plan_that_is_built_in_memory(
 ) -> None:
     pieces: list[bytes] = []
     with monkeypatch.context() as patch:
-        patch.delattr(tensorrt_rtx.Builder, "build_serialized_network")
+        patch.delattr(tensorrt_rtx.Builder, "build_serialized_network")  # so the plan comes as a stream
         compiled = compile_to(lambda piece: pieces.append(bytes(piece)), mlp_job.job, mlp_job.read)
     assert compiled.statistics["plan_bytes"] == sum(map(len, pieces))
     monkeypatch.delattr(tensorrt_rtx, "IStreamWriter")  # as in a library without streams

@@ -19,6 +19,7 @@ from trtbuild.toolchain.libraries import table
 def parser() -> Parser:
     stand_in = table.stand_in("tensorrt", "8.6.0")
     assert stand_in is not None
+    # Erf stands for a known limit.
     return Parser("tensorrt", "8.6.0", {**asdict(stand_in), "refuses": ["Erf"]})
 
 

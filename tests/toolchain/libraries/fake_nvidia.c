@@ -1,6 +1,6 @@
 /* The functions of libcuda.so.1 and libnvidia-ml.so.1 that trtbuild calls to list GPUs and to read their free memory.
    GPU n has SM 90, the PCI address 0000:0n:00.0 and n+1 GiB of free memory. There are three GPUs.
-   CUDA numbers the GPUs by CUDA_VISIBLE_DEVICES (numbers only). NVML does not. */
+   CUDA numbers the GPUs by CUDA_VISIBLE_DEVICES (numbers only). NVML does not. If NVML_FAILS is set, NVML cannot be used. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

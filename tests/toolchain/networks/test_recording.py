@@ -32,7 +32,8 @@ Define = Callable[[Any, Any], object]
 
 
 def record(define: Define, inputs: Sequence[NetworkInput] = (IMAGE,)) -> RecordedNetwork:
-    return record_network(define, inputs, lambda name, dtype, sizes: None)
+    """Record `define`. The type and sizes of an input are not compared with the manifest."""
+    return record_network(define, inputs, check=lambda name, dtype, sizes: None)
 
 
 def convolution(network: Any, trt: Any, *, kernel: Any = KERNEL) -> Any:

@@ -223,7 +223,8 @@ def test_configures_a_context_of_tensorrt_rtx() -> None:
     assert cache is not None and cache.load(b"good kernels") and not cache.load(b"bad")
     assert cache.save() == b"good kernels"
     engine.kernels = cache
-    context = engine.create_context(1, 77, ContextOptions("eager", library_graphs=True))
+    stream = 77
+    context = engine.create_context(1, stream, ContextOptions("eager", library_graphs=True))
     settings = fake.configs[-1].settings
     assert settings["strategy"] == tensorrt_rtx.ExecutionContextAllocationStrategy.USER_MANAGED
     assert settings["cache"] is cache.cache
@@ -232,11 +233,11 @@ def test_configures_a_context_of_tensorrt_rtx() -> None:
         == tensorrt_rtx.DynamicShapesKernelSpecializationStrategy.EAGER
     )
     assert settings["cuda_graph_strategy"] == tensorrt_rtx.CudaGraphStrategy.WHOLE_GRAPH_CAPTURE
-    assert fake.profiles == [(1, 77)]
+    assert fake.profiles == [(1, stream)]
     context.use_memory(4096, 1001)
     assert fake.memory == (4096, 1001) and engine.memory_bytes(1) == 1001
     with pytest.raises(EngineError, match="optimization profile 2 cannot be used"):
-        engine.create_context(2, 77, ContextOptions())
+        engine.create_context(2, stream, ContextOptions())
 
 
 def test_raises_if_tensorrt_rejects_the_memory(rig: Rig) -> None:

@@ -26,13 +26,16 @@ def rejected_operators(
     make_model: Any,
     nodes: Sequence[Any],
     constants: Mapping[str, np.ndarray],
-    output: str = "FLOAT",
     largest: Mapping[str, int] | None = None,
 ) -> list[str]:
     """The operators of a model that TensorRT 8.6 rejects. `nodes` may read `size`, the first size of a float input.
     `largest` maps inputs to their largest sizes."""
     model = make_model(
-        [*_SIZE, *nodes], [("FLOAT", ["d0", 4])], [output], [], {"first": np.array(0), "zero": np.array(0), **constants}
+        [*_SIZE, *nodes],
+        [("FLOAT", ["d0", 4])],
+        ["FLOAT"],
+        [],
+        {"first": np.array(0), "zero": np.array(0), **constants},
     )
     reasons = foreign_nodes(read_outline(model), TENSORRT_8_6.dtypes, narrows=True, largest=largest)
     return [reason.partition(":")[0] for reason in reasons.values()]
@@ -119,12 +122,12 @@ def test_rejects_fast_growing_operators(make_model: Any, operator: str) -> None:
 def test_rejects_sizes_that_are_quotients_of_floats(make_model: Any) -> None:
     nodes = [
         h.make_node("Cast", ["size"], ["v1"], to=TensorProto.FLOAT),
-        h.make_node("Div", ["v1", "half"], ["v2"]),
+        h.make_node("Div", ["v1", "divisor"], ["v2"]),
         h.make_node("Cast", ["v2"], ["v3"], to=TensorProto.INT64),
         h.make_node("Unsqueeze", ["v3", "first"], ["v4"]),
         h.make_node("ConstantOfShape", ["v4"], ["o0"]),
     ]
-    assert "Cast" in rejected_operators(make_model, nodes, {"half": np.array(1e-9, np.float32)})
+    assert "Cast" in rejected_operators(make_model, nodes, {"divisor": np.array(1e-9, np.float32)})
     nodes[1] = h.make_node("Floor", ["v1"], ["v2"])
     assert rejected_operators(make_model, nodes, {}) == []
 

@@ -19,7 +19,7 @@ FLOAT, HALF = trt.DataType.FLOAT, trt.DataType.HALF
 
 
 def mixed(make_model: Any) -> bytes:
-    """A model with float32 input and output, a product in float16, a softmax in float32, and a size."""
+    """A model with float32 input and output, a product in float16, a softmax and a comparison in float32, and a size."""
     nodes = [
         h.make_node("Cast", ["i0"], ["v0"], to=TensorProto.FLOAT16),
         h.make_node("Cast", ["w0"], ["v1"], to=TensorProto.FLOAT16),
@@ -41,7 +41,7 @@ def test_float_types_are_equal_to_those_of_onnx(make_model: Any) -> None:
     weight = next(tensor for tensor in proto.graph.initializer if tensor.name == "w0")
     weight.ClearField("data_location")
     weight.ClearField("external_data")
-    weight.raw_data = bytes(256)
+    weight.raw_data = bytes(8 * 8 * 4)
     inferred = onnx.shape_inference.infer_shapes(proto, strict_mode=True)
     types = float_types(read_outline(model))
     kinds = {

@@ -110,7 +110,7 @@ QUANTIZATION = Quantization("int8", "entropy", Calibration("data:batches", kwarg
 PLUGINS = Plugins((Plugin("mylib::roi", "RoiPlugin", arguments={"height": "h"}, attributes={"mode": 1}),), "libroi.so")
 
 #: Fixed points of a verification. In a build, `core.model.verification.points` chooses them.
-POINTS = (Point(0, "min", (1,), 7), Point(0, "random 2", (3,), 8, zeros=True))
+POINTS = (Point(0, "min", (1,), seed=7), Point(0, "random 2", (3,), seed=8, zeros=True))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from trtbuild.core.engines.plan_contents import Kernel, PlanContents
 
 
 def contents(stored: str, multiplied: str, kind: str = "fully_connected") -> PlanContents:
-    """Return a plan that stores weights of one type, and multiplies numbers of another type."""
+    """Return a plan that stores weights of the type `stored`, and multiplies numbers of the type `multiplied`."""
     return PlanContents(
         {stored: 64, "float32": 8}, (Kernel(kind, "n0", ("n0",), (multiplied, "float32"), ("float32",)),)
     )

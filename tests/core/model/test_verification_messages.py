@@ -11,7 +11,7 @@ from trtbuild.core.model.comparisons import Operator, Place
 from trtbuild.core.model.verification_messages import advice_lines, error_text, tf32_hint, worst_error
 
 
-def test_the_worst_error_uses_most_of_its_tolerance() -> None:
+def test_the_worst_error_uses_the_largest_share_of_its_tolerance() -> None:
     exact, coarse = a_part(error=8e-6, tolerance=1e-5), a_part(error=2e-3, tolerance=5e-3)
     not_compared, whole = a_part(error=None, tolerance=1e-5), a_whole(error=2e-3, tolerance=5e-3)
     assert worst_error(a_cut(tolerance=5e-3, partitions=[coarse, exact, not_compared], whole=whole)) == (8e-6, 1e-5)
@@ -42,12 +42,12 @@ def test_advice_names_the_first_wrong_operator_and_where_the_fault_begins() -> N
 
 def test_tf32_is_suggested_if_it_explains_the_error() -> None:
     entry = a_part(status="wrong", error=1.1e-3, tolerance=1e-3)
-    known, unknown = tf32_hint(entry, True), tf32_hint(entry, None)
+    known, unknown = tf32_hint(entry, tf32=True), tf32_hint(entry, tf32=None)
     assert known is not None and unknown is not None
     assert unknown.startswith("unless the engine was") and unknown.endswith(known)
     for words in ("TF32", "`builder: {tf32: false}`", "`--tolerance X`"):
         assert words in known
-    assert tf32_hint(entry, False) is None
+    assert tf32_hint(entry, tf32=False) is None
     assert tf32_hint(replace(entry, error=1e-2), True) is None
     assert tf32_hint(replace(entry, error=None), True) is None
     assert tf32_hint(replace(entry, status="right"), True) is None

@@ -215,7 +215,7 @@ RULES: dict[str, dict[str, list[str]]] = {
         "runtime/engines/test_engines.py": [
             "test_unaligned_or_non_contiguous_inputs_are_copied_and_kept",
         ],
-        "runtime/memory/test_arrays.py": ["test_arrays_of_others_are_read_where_they_lie"],
+        "runtime/memory/test_arrays.py": ["test_arrays_of_other_libraries_are_read_without_a_copy"],
     },
     "8 runtime: TensorRT-RTX's kernels are stored for each GPU, and a start never fails because of them": {
         "runtime/engines/test_runtime_cache.py": [

@@ -26,9 +26,9 @@ def weight(value: str, shape: tuple[int, ...] = (2,)) -> Weight:
 
 INTERFACE = Interface(
     slots=(
-        WeightSlot("embed.weight", "float32", (2,), True),
-        WeightSlot("body.weight", "float32", (2,), True),
-        WeightSlot("body.mask", "float32", (2,), False),
+        WeightSlot("embed.weight", "float32", (2,), persistent=True),
+        WeightSlot("body.weight", "float32", (2,), persistent=True),
+        WeightSlot("body.mask", "float32", (2,), persistent=False),
     ),
     aliases={"head.weight": "embed.weight"},
     inputs=(),
@@ -87,7 +87,7 @@ def test_an_interface_is_read_and_an_invalid_one_is_refused() -> None:
         "symbols": [],
     }
     interface = Interface.from_bytes(json.dumps(document).encode())
-    assert interface.slots == (WeightSlot("embed.weight", "float32", (2, 3), True),)
+    assert interface.slots == (WeightSlot("embed.weight", "float32", (2, 3), persistent=True),)
     assert (interface.aliases, interface.inputs, interface.outputs) == (
         {"head.weight": "embed.weight"},
         ({"name": "x"},),

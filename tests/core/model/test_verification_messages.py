@@ -34,9 +34,9 @@ def test_advice_names_the_first_wrong_operator_and_where_the_fault_begins() -> N
     first = Operator("layers.2", "aten.add.Tensor", [f"n{k}" for k in range(6)])
     since = Operator("", "aten.mul.Tensor")
     assert advice_lines(a_part(place=None)) == advice_lines(a_whole()) == []
-    (line,) = advice_lines(a_part(place=Place(first, first, 0.5, "")))
+    (line,) = advice_lines(a_part(place=Place(first, since=first, error=0.5, text="")))
     assert line == "first wrong: aten.add.Tensor in layers.2, 5.0e-01 away (ONNX nodes n0, n1, n2 and 3 more)"
-    lines = advice_lines(a_part(place=Place(first, since, None, "dtype")))
+    lines = advice_lines(a_part(place=Place(first, since, error=None, text="dtype")))
     assert "between aten.mul.Tensor in the model itself and there" in lines[1]
 
 

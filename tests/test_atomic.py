@@ -56,7 +56,7 @@ def test_a_link_is_replaced_and_not_followed(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["n" * 255, "é" * 127])
-def test_a_name_may_be_as_long_as_the_file_system_allows(path: Path, name: str) -> None:
+def test_a_name_can_be_as_long_as_the_file_system_allows(path: Path, name: str) -> None:
     replace_file(path.with_name(name), NEW)
     assert path.with_name(name).read_bytes() == NEW
 

@@ -1,4 +1,6 @@
-"""Importing trtbuild loads no other module. The operator of trtbuild exists in torch, whichever is imported first."""
+"""Importing trtbuild loads no other module. The operator of trtbuild exists in torch, whichever is imported first.
+All public names exist.
+"""
 
 from __future__ import annotations
 

@@ -38,7 +38,9 @@ def test_a_quantizer_computes_onnx_quantize_and_dequantize(element: str, kind: i
         "blocks": (torch.rand(3, 4) + 0.5, {"axis": 1, "block_size": 16}),
     }[form]
     smallest = -8  # of int4; it has no effect on float8
-    result = torch.ops.trtbuild.fake_quantize(x, scale, element, 0, options.get("block_size", 0), smallest)
+    result = torch.ops.trtbuild.fake_quantize(
+        x, scale, element, axis=0, block_size=options.get("block_size", 0), smallest=smallest
+    )
     value = h.make_tensor_value_info
     nodes = [
         h.make_node("QuantizeLinear", ["x", "s"], ["q"], output_dtype=kind, **options),
@@ -53,11 +55,11 @@ def test_a_quantizer_computes_onnx_quantize_and_dequantize(element: str, kind: i
 
 def test_float4_rounds_as_ml_dtypes() -> None:
     x = torch.cat([numbers().flatten(), -numbers().flatten()]).reshape(1, -1)
-    stored = quantize(x, torch.tensor(1.0), FLOAT4, -1, 0, 0)
+    stored = quantize(x, torch.tensor(1.0), FLOAT4, axis=-1, block_size=0, smallest=0)
     expected = x.numpy().astype(ml_dtypes.float4_e2m1fn)
     codes = expected.view(np.uint8)
     np.testing.assert_array_equal(stored.numpy(), codes[:, 0::2] | (codes[:, 1::2] << 4))
-    result = dequantize(stored, torch.tensor(1.0), FLOAT4, -1, 0)
+    result = dequantize(stored, torch.tensor(1.0), FLOAT4, axis=-1, block_size=0)
     np.testing.assert_array_equal(result.numpy(), expected.astype(np.float32))
 
 
@@ -76,9 +78,9 @@ def test_nvfp4_has_float8_scales_and_small_errors_and_blocks_of_zeros_stay_zero(
 
 
 @pytest.mark.parametrize("columns", [33, 48])
-def test_a_last_block_may_be_smaller(columns: int) -> None:
+def test_a_last_block_can_be_smaller(columns: int) -> None:
     x, scale = numbers(2, columns), torch.tensor([[0.5, 1.0, 2.0]] * 2)
-    result = torch.ops.trtbuild.fake_quantize(x, scale, INT4, -1, 16, -8)
+    result = torch.ops.trtbuild.fake_quantize(x, scale, INT4, axis=-1, block_size=16, smallest=-8)
     for block, step in enumerate([0.5, 1.0, 2.0]):
         part = slice(16 * block, min(16 * block + 16, columns))
         expected = (x[:, part] / step).round().clamp(-8, 7) * step
@@ -92,7 +94,7 @@ def test_a_type_of_4_bits_accepts_an_odd_last_axis(
 ) -> None:
     steps = {0: torch.tensor([0.5, 1.0, 2.0]), 3: torch.tensor([[0.5], [2.0]]), 1: torch.rand(2, 3) + 0.5}[block_size]
     x = torch.tensor([[0.9, -2.2, 50.0], [3.1, -60.0, 0.0]])
-    result = torch.ops.trtbuild.fake_quantize(x, steps, element, axis, block_size, -8)
+    result = torch.ops.trtbuild.fake_quantize(x, steps, element, axis, block_size, smallest=-8)
     scaled = x / steps
     if element == INT4:
         expected = scaled.round().clamp(*limits)
@@ -104,13 +106,13 @@ def test_a_type_of_4_bits_accepts_an_odd_last_axis(
 @pytest.mark.parametrize("columns", [1, 3])
 def test_an_odd_last_axis_of_4_bits_cannot_be_stored(columns: int) -> None:
     with pytest.raises(ValueError, match=f"{columns} numbers of 4 bits do not fill whole bytes"):
-        quantize(numbers(2, 32)[:, :columns], torch.tensor(1.0), INT4, -1, 0, -8)
+        quantize(numbers(2, 32)[:, :columns], torch.tensor(1.0), INT4, axis=-1, block_size=0, smallest=-8)
 
 
 def test_operators_pass_the_checks_of_torch_for_custom_operators() -> None:
     x, scale = numbers(), torch.rand(3, 4) + 0.5
     operators = torch.ops.trtbuild
-    stored = quantize(x, scale, INT4, -1, 16, -8)
+    stored = quantize(x, scale, INT4, axis=-1, block_size=16, smallest=-8)
     for operator, arguments in (
         (operators.fake_quantize.default, (x.t(), torch.tensor(0.5), FLOAT8, 0, 0, 0)),
         (operators.fake_quantize_two_levels.default, (x.t(), torch.tensor(0.5), 16)),

@@ -42,8 +42,8 @@ HOPPER = Target("hopper", 90, toolchain="tensorrt")
 ROWS = Profile("rows", (("x", ShapeRange((1, 4), (4, 4), (8, 4))),))
 
 VERSIONS = {"python": "3.11", "torch": "2.13.0", "onnx": "1.20.0", "onnxscript": "0.6.0"}
-RTX = ToolchainFacts("1.4.0.76", 22)
-TRT = ToolchainFacts("11.0.0", 23, workspace=1 << 30)
+RTX = ToolchainFacts("1.4.0.76", opset=22)
+TRT = ToolchainFacts("11.0.0", opset=23, workspace=1 << 30)
 
 #: A source that reads helper.py and has three equal layers. An operator before the last layer runs only in PyTorch.
 NET = "read helper.py\nlayer layers.0 linear\nlayer layers.1 linear\ntorch nms nms\nlayer layers.2 linear\n"

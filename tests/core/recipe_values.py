@@ -74,6 +74,7 @@ MODEL = Model(
 )
 WEIGHTS = (Weight("float32", (2, 3), B), Weight("int64", (), C))
 TOOLCHAIN_VERSION = "1.4.0.76"
+OPSET = 22
 
 _BATCH = TensorType("float16", (["mul", 2, ["sym", 0]], 3))
 PARTITIONS = Partitions(
@@ -86,7 +87,7 @@ PARTITIONS = Partitions(
     ("p1:0",),
 )
 INTERFACE = Interface(
-    slots=(WeightSlot("w", "float32", (2, 3), True), WeightSlot("n", "int64", (), False)),
+    slots=(WeightSlot("w", "float32", (2, 3), persistent=True), WeightSlot("n", "int64", (), persistent=False)),
     aliases={},
     inputs=(
         {"name": "image", "keyword": False, "dtype": "float32", "shape": [["sym", 0], 3]},
@@ -110,7 +111,7 @@ QUANTIZATION = Quantization("int8", "entropy", Calibration("data:batches", kwarg
 PLUGINS = Plugins((Plugin("mylib::roi", "RoiPlugin", arguments={"height": "h"}, attributes={"mode": 1}),), "libroi.so")
 
 #: Fixed points of a verification. In a build, `core.model.verification.points` chooses them.
-POINTS = (Point(0, "min", (1,), 7), Point(0, "random 2", (3,), 8, zeros=True))
+POINTS = (Point(0, "min", (1,), seed=7), Point(0, "random 2", (3,), seed=8, zeros=True))
 
 
 @dataclass(frozen=True)
@@ -186,22 +187,22 @@ class Build:
             "trace": self.trace(),
             "lower": keys.lower(A, B, model.precisions, VERSIONS, truncates_double=model.partition.truncate_double),
             "partition": keys.partition(
-                A, B, model.partition, toolchain, TOOLCHAIN_VERSION, 22, VERSIONS, plugins=plugins
+                A, B, model.partition, toolchain, TOOLCHAIN_VERSION, OPSET, VERSIONS, plugins=plugins
             ),
-            "convert": keys.convert(A, 22, VERSIONS, called),
+            "convert": keys.convert(A, OPSET, VERSIONS, called),
             "engine": keys.engine(self.engine_job(), ENVIRONMENT),
             "package": package_recipe(self.contents()),
             "weights": keys.weights_file(A, "safetensors"),
             "verify": keys.verification(
                 "onnxruntime",
-                A,
-                B,
-                {C: D},
-                WEIGHTS,
-                POINTS,
-                tolerances("onnxruntime"),
-                VERSIONS,
-                {"platform": PLATFORM},
+                program=A,
+                partitions=B,
+                made_of={C: D},
+                weights=WEIGHTS,
+                points=POINTS,
+                tolerances=tolerances("onnxruntime"),
+                versions=VERSIONS,
+                machine={"platform": PLATFORM},
             ),
             "pt2": keys.exported_file(A, "2.13.0"),
         }

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trtbuild.errors import UsageError
+from trtbuild.errors import ManifestErrors, UsageError
 from trtbuild.manifest import load
 
 from .conftest import BASE, Files
@@ -27,6 +27,7 @@ def model_names(files: Files, *manifests: str) -> list[str]:
 
 def test_trtbuild_yaml_hides_the_manifests_folder(files: Files) -> None:
     files.write("manifests/b.yaml", base_with_model("b")).write("manifests/a.yaml", base_with_model("a"))
+    # ":" is not YAML: reading one of these files would be an error
     files.write("manifests/.hidden.yaml", ":").write("manifests/notes.yml", ":").write("manifests/deep/c.yaml", ":")
     assert model_names(files) == ["a", "b"]
     files.manifest(BASE)
@@ -34,7 +35,8 @@ def test_trtbuild_yaml_hides_the_manifests_folder(files: Files) -> None:
 
 
 def test_files_are_named_relative_to_the_project_or_absolutely(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    files.manifest(":").write("x/b.yaml", base_with_model("b")).write("x/a.yaml", base_with_model("a"))
+    files.manifest(":")  # not YAML: reading this file would be an error
+    files.write("x/b.yaml", base_with_model("b")).write("x/a.yaml", base_with_model("a"))
     monkeypatch.chdir("/")
     assert model_names(files, "x/b.yaml", "./x/../x/a.yaml", "x/b.yaml") == ["b", "a"]
     project = files.load(str(files.root / "x" / "a.yaml"))
@@ -108,9 +110,10 @@ def test_rejects_includes_that_are_too_deep(files: Files) -> None:
     files.manifest("version: 1\ninclude: [i0.yaml]\n" + MODELS)
     for number in range(60):
         files.write(f"i{number}.yaml", f"include: [i{number + 1}.yaml]\n")
-    files.marks.add(("i30.yaml", 1, 11))
-    with pytest.raises(UsageError, match="more than 32 deep"):
+    with pytest.raises(ManifestErrors, match="more than 32 deep") as caught:
         files.load()
+    problem = caught.value.problems[0]
+    assert (problem.file, problem.line, problem.column) == ("i30.yaml", 1, 11)
 
 
 def test_rejects_includes_that_are_missing_repeated_or_not_a_list(files: Files) -> None:

@@ -54,7 +54,7 @@ def test_rejects_two_models_with_one_output(files: Files) -> None:
     files.assert_refused(text, words)
 
 
-def test_models_may_share_a_triton_repository(files: Files) -> None:
+def test_models_can_share_a_triton_repository(files: Files) -> None:
     models = files.manifest(two_models("outputs: {triton: dist/r}", "outputs: {triton: ./dist//r}")).load().models
     assert [model.outputs for model in models] == [(("triton", "dist/r"),)] * 2
 

@@ -242,7 +242,7 @@ def test_the_error_without_a_manifest_shows_an_example(files: Files) -> None:
     assert files.model(example).name == "net"
 
 
-def test_importing_the_package_imports_neither_pydantic_nor_yaml() -> None:
+def test_importing_the_package_does_not_import_pydantic_yaml_or_torch() -> None:
     code = "import sys, trtbuild.manifest; print([m for m in ('pydantic', 'yaml', 'torch') if m in sys.modules])"
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert process.stdout.strip() == "[]"

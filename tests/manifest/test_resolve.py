@@ -167,7 +167,7 @@ def test_rejects_float32_on_turing_with_tensorrt_rtx(files: Files) -> None:
     assert files.model(turing.replace("sm: 75", "sm: 75, toolchain: tensorrt")).targets[0].sm == 75
 
 
-def test_modules_may_have_other_precisions(files: Files) -> None:
+def test_modules_can_have_other_precisions(files: Files) -> None:
     text = (
         BASE
         + "    precision:\n      default: float16\n      bfloat16: head\n      float32:\n        - a\n        - '*.norm'\n"

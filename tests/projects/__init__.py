@@ -17,7 +17,8 @@
     ``net`` has two engines and a sort in PyTorch between them, nested outputs, relations between dims, and a reference.
     ``bare`` has the same source and no reference. ``torch_only`` has no engine.
 ``comparisons``
-    Models for comparisons with PyTorch. The tests write ``words.onnx``, the file of one model.
+    Models for comparisons with PyTorch. The functions of ``edge`` (integers) and ``zeros`` (floats) have a jump at 0. The
+    tests write ``words.onnx``, the file of ``words``.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class FakeGpu:
         self.devices = devices
         self.streams: dict[int, _Stream] = {LEGACY: _Stream(blocking=True)}
         self.blocks: dict[int, Any] = {}
-        self.allocations = 0
+        self.allocations = 0  # the number of new blocks, without reused blocks
         #: The alignment that kernels need.
         self.alignment = 256
         self.lock = threading.RLock()
@@ -205,7 +205,7 @@ class FakeGpu:
             self.push(waiting_stream, lambda: self.run_to(event.stream, event.position))
 
     def claim_workspace(self, address: int, size_bytes: int, stream: int, position: int) -> None:
-        """Note that work at `position` of `stream` uses this memory.
+        """Record that work at `position` of `stream` uses this memory.
 
         Raises Misuse if pending work of another stream uses a part of this memory.
         """

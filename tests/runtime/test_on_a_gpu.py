@@ -143,7 +143,7 @@ def test_rejects_invalid_inputs(load: Load, rig: Rig) -> None:
     np.testing.assert_array_equal(module(x=value)["middle"].numpy(), data * 2 + 1)
 
 
-def test_several_threads_may_call_one_module(load: Load, rig: Rig) -> None:
+def test_several_threads_can_call_one_module(load: Load, rig: Rig) -> None:
     module = load().module()
     wrong: list[int] = []
 
@@ -218,6 +218,6 @@ def test_a_closed_package_cannot_be_called(load: Load, rig: Rig) -> None:
 
 
 def test_rejects_an_invalid_plan(load: Load, rig: Rig) -> None:
-    loaded = load(first=rig.trt.plan("affine"), second=b"no plan" * 100)
+    loaded = load(first=rig.trt.plan("affine"), second=b"not a plan" * 100)
     with pytest.raises(EngineError):
         loaded.module()

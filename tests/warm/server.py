@@ -8,7 +8,8 @@ Rules
 2. The server loads torch at the first request. It runs no user code, and only its main thread runs Python. So a worker has
    no state of an earlier job. A server of torch workers first lowers and converts a small program. A server of commands
    loads all modules of commands and runs the module of the command line in the forked process, as ``python -m`` does.
-3. This file imports only modules that a worker loads before torch, because a trace records the modules loaded before it.
+3. This file imports only modules that a worker loads before torch, because a trace records the modules that are
+   loaded before torch.
 """
 
 from __future__ import annotations

@@ -179,7 +179,7 @@ def test_servers_and_forked_workers_end_when_their_owner_is_killed(tmp_path: Pat
 
 def test_does_not_fork_workers_with_other_early_variables(own_servers: Servers) -> None:
     assert own_servers.can_fork(dict(os.environ))
-    assert own_servers.can_fork({**os.environ, "NET_FLAVOUR": "1", "TORCHINDUCTOR_CACHE_DIR": "/somewhere"})
+    assert own_servers.can_fork({**os.environ, "OF_A_MODEL": "1", "TORCHINDUCTOR_CACHE_DIR": "/somewhere"})
     for name in ("PYTHONPATH", "PYTHONHASHSEED", "TORCH_LOGS", "LD_PRELOAD", "OMP_NUM_THREADS", "LANG_"):
         assert not own_servers.can_fork({**os.environ, name: os.environ.get(name, "") + "1"})
 

@@ -26,9 +26,9 @@ def weight(value: str, shape: tuple[int, ...] = (2,)) -> Weight:
 
 INTERFACE = Interface(
     slots=(
-        WeightSlot("embed.weight", "float32", (2,), True),
-        WeightSlot("body.weight", "float32", (2,), True),
-        WeightSlot("body.mask", "float32", (2,), False),
+        WeightSlot("embed.weight", "float32", (2,), persistent=True),
+        WeightSlot("body.weight", "float32", (2,), persistent=True),
+        WeightSlot("body.mask", "float32", (2,), persistent=False),
     ),
     aliases={"head.weight": "embed.weight"},
     inputs=(),
@@ -73,7 +73,7 @@ def test_rejects_tied_weights_with_different_values() -> None:
 
 
 def test_rejects_a_slot_that_has_no_value() -> None:
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError, match="2"):  # the slot of body.mask
         bind_weights(INTERFACE, {}, {"embed.weight": weight("a"), "body.weight": weight("b")})
 
 
@@ -87,7 +87,7 @@ def test_an_interface_is_read_and_an_invalid_one_is_refused() -> None:
         "symbols": [],
     }
     interface = Interface.from_bytes(json.dumps(document).encode())
-    assert interface.slots == (WeightSlot("embed.weight", "float32", (2, 3), True),)
+    assert interface.slots == (WeightSlot("embed.weight", "float32", (2, 3), persistent=True),)
     assert (interface.aliases, interface.inputs, interface.outputs) == (
         {"head.weight": "embed.weight"},
         ({"name": "x"},),
@@ -102,7 +102,7 @@ def test_an_interface_is_read_and_an_invalid_one_is_refused() -> None:
                 Interface.from_bytes(json.dumps({**document, name: wrong}).encode())
 
 
-def test_an_interface_describes_its_operators_and_older_ones_are_refused() -> None:
+def test_an_interface_describes_its_operators_and_an_older_interface_is_refused() -> None:
     document: dict[str, Any] = {"weights": [], "aliases": {}, "inputs": [], "outputs": [], "output_tree": None}
     entry = {"name": "mylib.twist.default", "schema": "mylib::twist(Tensor x) -> Tensor"}
     document |= {"operators": {"mylib.twist.default": "digest"}}

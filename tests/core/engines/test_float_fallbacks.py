@@ -9,7 +9,7 @@ from trtbuild.core.engines.plan_contents import Kernel, PlanContents
 
 
 def contents(stored: str, multiplied: str, kind: str = "fully_connected") -> PlanContents:
-    """Return a plan that stores weights of one type, and multiplies numbers of another type."""
+    """Return a plan that stores weights of the type `stored`, and multiplies numbers of the type `multiplied`."""
     return PlanContents(
         {stored: 64, "float32": 8}, (Kernel(kind, "n0", ("n0",), (multiplied, "float32"), ("float32",)),)
     )
@@ -18,16 +18,16 @@ def contents(stored: str, multiplied: str, kind: str = "fully_connected") -> Pla
 @pytest.mark.parametrize(
     ("parts", "plan", "expected"),
     [
-        (QuantizedParts(1, 1), contents("int8", "int8"), []),
-        (QuantizedParts(1, 1), contents("int8", "float16"), ["products"]),
-        (QuantizedParts(1, 1), contents("float16", "float16"), ["weights", "products"]),
-        (QuantizedParts(1, 0), contents("int4", "float16"), []),
-        (QuantizedParts(1, 0), contents("float8e4m3fn", "float16"), []),
-        (QuantizedParts(0, 0), contents("float16", "float16"), []),
+        (QuantizedParts(weights=1, products=1), contents("int8", "int8"), []),
+        (QuantizedParts(weights=1, products=1), contents("int8", "float16"), ["products"]),
+        (QuantizedParts(weights=1, products=1), contents("float16", "float16"), ["weights", "products"]),
+        (QuantizedParts(weights=1, products=0), contents("int4", "float16"), []),
+        (QuantizedParts(weights=1, products=0), contents("float8e4m3fn", "float16"), []),
+        (QuantizedParts(weights=0, products=0), contents("float16", "float16"), []),
         # an unknown kind of kernel may multiply quantized numbers
-        (QuantizedParts(0, 1), contents("float16", "float16", "fmha"), []),
-        (QuantizedParts(1, 1), None, []),
-        (QuantizedParts(1, 1), PlanContents({}, ()), []),
+        (QuantizedParts(weights=0, products=1), contents("float16", "float16", "fmha"), []),
+        (QuantizedParts(weights=1, products=1), None, []),
+        (QuantizedParts(weights=1, products=1), PlanContents({}, ()), []),
     ],
 )
 def test_only_certain_fallbacks_are_found(

@@ -161,7 +161,9 @@ def test_multiples_are_checked_in_min_opt_and_max_of_every_profile() -> None:
         ((32, 32, 640), 32, 64), ((32, 64, 640), 32, 64), ((32, 32, 64), 32, 64), ((64, 96, 128), 32, 96),
     ],
 )  # fmt: skip
-def test_examples_are_opt_or_the_smallest_legal_size_of_two_units(sizes: Sizes, unit: int, example: int) -> None:
+def test_an_example_is_opt_or_the_smallest_legal_size_of_at_least_two_units(
+    sizes: Sizes, unit: int, example: int
+) -> None:
     result = plan([profile("a", x=[sizes])], [NamedDim("n", (("x", 0),), unit)])
     assert result.symbols[0].example == example
     assert result.example_shapes == ((example,),)

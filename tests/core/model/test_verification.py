@@ -97,6 +97,7 @@ def test_the_golden_points() -> None:
 
 
 def test_tolerances_are_larger_for_engines_than_for_onnxruntime() -> None:
+    """Types of 4 bits have one tolerance for both. The comment at `TOLERANCES` has the reason."""
     for precision, tolerance in TOLERANCES["onnxruntime"].items():
         assert tolerance <= TOLERANCES["engine"][precision]
         assert tolerance < TOLERANCES["engine"][precision] or precision in ("float4e2m1", "int4")
@@ -104,7 +105,7 @@ def test_tolerances_are_larger_for_engines_than_for_onnxruntime() -> None:
 
 def rounded(values: np.ndarray, numbers: np.ndarray, block: int) -> np.ndarray:
     """Return `values`, rounded to the numbers of a type. The scale maps the largest of `numbers` to the largest value of a
-    block. Without blocks (0), it maps it to 4, which is four standard deviations of `values`."""
+    block. Without blocks (0), the scale maps it to 4, which is four standard deviations of `values`."""
     blocks = values.reshape(-1, block or values.size)
     largest = np.abs(blocks).max(1, keepdims=True) if block else 4
     steps = numbers / numbers.max()

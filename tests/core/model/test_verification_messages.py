@@ -11,7 +11,7 @@ from trtbuild.core.model.comparisons import Operator, Place
 from trtbuild.core.model.verification_messages import advice_lines, error_text, tf32_hint, worst_error
 
 
-def test_the_worst_error_uses_most_of_its_tolerance() -> None:
+def test_the_worst_error_uses_the_largest_share_of_its_tolerance() -> None:
     exact, coarse = a_part(error=8e-6, tolerance=1e-5), a_part(error=2e-3, tolerance=5e-3)
     not_compared, whole = a_part(error=None, tolerance=1e-5), a_whole(error=2e-3, tolerance=5e-3)
     assert worst_error(a_cut(tolerance=5e-3, partitions=[coarse, exact, not_compared], whole=whole)) == (8e-6, 1e-5)
@@ -34,20 +34,20 @@ def test_advice_names_the_first_wrong_operator_and_where_the_fault_begins() -> N
     first = Operator("layers.2", "aten.add.Tensor", [f"n{k}" for k in range(6)])
     since = Operator("", "aten.mul.Tensor")
     assert advice_lines(a_part(place=None)) == advice_lines(a_whole()) == []
-    (line,) = advice_lines(a_part(place=Place(first, first, 0.5, "")))
+    (line,) = advice_lines(a_part(place=Place(first, since=first, error=0.5, text="")))
     assert line == "first wrong: aten.add.Tensor in layers.2, 5.0e-01 away (ONNX nodes n0, n1, n2 and 3 more)"
-    lines = advice_lines(a_part(place=Place(first, since, None, "dtype")))
+    lines = advice_lines(a_part(place=Place(first, since, error=None, text="dtype")))
     assert "between aten.mul.Tensor in the model itself and there" in lines[1]
 
 
 def test_tf32_is_suggested_if_it_explains_the_error() -> None:
     entry = a_part(status="wrong", error=1.1e-3, tolerance=1e-3)
-    known, unknown = tf32_hint(entry, True), tf32_hint(entry, None)
+    known, unknown = tf32_hint(entry, tf32=True), tf32_hint(entry, tf32=None)
     assert known is not None and unknown is not None
     assert unknown.startswith("unless the engine was") and unknown.endswith(known)
     for words in ("TF32", "`builder: {tf32: false}`", "`--tolerance X`"):
         assert words in known
-    assert tf32_hint(entry, False) is None
+    assert tf32_hint(entry, tf32=False) is None
     assert tf32_hint(replace(entry, error=1e-2), True) is None
     assert tf32_hint(replace(entry, error=None), True) is None
     assert tf32_hint(replace(entry, status="right"), True) is None

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.core.recipe_values import INTERFACE, MODEL, PARTITIONS, WEIGHTS, A, B, Build, C, D
+from tests.core.recipe_values import INTERFACE, MODEL, PARTITIONS, WEIGHTS, A, B, Build, C, D, shapes_of
 from trtbuild.core.engines.binding import WeightSlot
 from trtbuild.core.engines.engine_job import Weight
 from trtbuild.core.packages.contents import PackageContents, PackageEngine, ToolchainPartitions
@@ -178,12 +178,18 @@ def test_the_recipe_holds_the_key_of_an_engine_not_its_bytes() -> None:
     assert package_recipe(contents(engines=keyed)).key != package_recipe(contents()).key
 
 
+RENAMED_DIM = shapes_of(replace(MODEL, dims=(replace(MODEL.dims[0], name="n"),)))
+
 CHANGES: dict[str, dict[str, Any]] = {
     "model": {"model": replace(MODEL, name="other")},
+    "inputs": {"interface": replace(INTERFACE, inputs=({**INTERFACE.inputs[0], "dtype": "int8"}, INTERFACE.inputs[1]))},
+    "dims": {"shapes": RENAMED_DIM},
+    "profiles": {"model": replace(MODEL, profiles=(replace(MODEL.profiles[0], name="one"), MODEL.profiles[1]))},
+    "targets": {"model": replace(MODEL, targets=(replace(MODEL.targets[0], platform="other"), MODEL.targets[1]))},
     "precision": {"model": replace(MODEL, precision="bfloat16")},
     "weights": {"weights": (replace(WEIGHTS[0], sha256=C), WEIGHTS[1])},
     "names of weights": {
-        "interface": replace(INTERFACE, slots=(WeightSlot("v", "float32", (2, 3), True), INTERFACE.slots[1]))
+        "interface": replace(INTERFACE, slots=(WeightSlot("v", "float32", (2, 3), persistent=True), INTERFACE.slots[1]))
     },
     "modules": {"modules": Output(D, 10)},
     "origins": {"origins": {A: D}},

@@ -23,3 +23,4 @@ def test_a_model_whose_forward_pass_would_take_too_long_is_not_compared() -> Non
     shapes, _ = derive(MODEL.inputs, MODEL.dims, MODEL.profiles)
     assert shapes is not None
     assert make_comparison(MODEL, shapes, [Weight("float32", ((1 << 29) + 1,), "a" * 64)]) is None
+    assert make_comparison(MODEL, shapes, [Weight("float32", (1 << 29,), "a" * 64)]) is not None

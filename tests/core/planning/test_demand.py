@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.core.conftest import FakeWorld, a_model, value_bytes
+from tests.core.conftest import FakeWorld, a_model, weight
 from trtbuild.core.model.builder_settings import BuilderSettings
 from trtbuild.core.recipes.record import Output
 
@@ -91,7 +91,7 @@ def test_a_package_that_is_not_in_place_needs_the_programs_and_weights_of_torch_
     built.evict(program)
     built.placed.clear()
     assert reasons_of_runs(built) == {"net/partition": "evicted"}
-    del built.blobs[built.put(value_bytes("initial 2")).sha256]
+    del built.blobs[weight("initial 2").sha256]  # of nms
     assert reasons_of_runs(built) == {"net/partition": "evicted", "net/trace": "evicted"}
     assert sorted(built.build(a_model())) == ["net/partition", "net/trace"]
 
@@ -136,9 +136,9 @@ def test_an_engine_that_runs_needs_its_own_weights_only(built: FakeWorld) -> Non
     engine = built.plan(a_model()).steps[ENGINES[2]]
     assert engine.key is not None
     del built.records[engine.key]
-    built.evict(built.put(value_bytes("initial 1")))
+    del built.blobs[weight("initial 1").sha256]  # of layers.1
     assert reasons_of_runs(built) == {ENGINES[2]: "evicted", "net/package": "new"}
-    built.evict(built.put(value_bytes("initial 3")))
+    del built.blobs[weight("initial 3").sha256]  # of layers.2
     assert reasons_of_runs(built)["net/trace"] == "evicted"
     assert set(built.build(a_model())) == {"net/trace", ENGINES[2]}
 
@@ -149,7 +149,7 @@ def test_a_missing_blob_of_a_weights_file_does_not_run_the_trace(world: FakeWorl
         "a.safetensors", {f"{name}.weight": name for name in ("layers.0", "layers.1", "nms", "layers.2")}
     )
     world.build(model)
-    world.evict(world.put(value_bytes("layers.2")))
+    del world.blobs[weight("layers.2").sha256]
     changed = a_model(weights="a.safetensors", builder=BuilderSettings(tf32=False))
     assert world.plan(changed).steps["net/trace"].verdict == "hit"
 

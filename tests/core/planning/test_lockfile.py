@@ -34,13 +34,13 @@ digests = st.text("0123456789abcdef", min_size=64, max_size=64)
 def test_any_names_are_read_back(models: dict[str, dict[str, str]]) -> None:
     lock = Lock(
         "linux-x86_64",
-        {},
-        {},
-        {
+        step_versions={},
+        manifests={},
+        models={
             model: LockedModel(
-                {},
-                {},
-                {
+                versions={},
+                targets={},
+                steps={
                     f"{model}/engine/{part}@x": LockedStep(digest, {"plan": Output(digest, 1)})
                     for part, digest in parts.items()
                 },

@@ -20,7 +20,8 @@ def a_lock(plan: str = PLAN, version: str = "1.7.1", torch: str = "2.13.0") -> L
         "net/engine/layers.1@ada": LockedStep(KEY, {"plan": Output(plan, 10)}),
     }
     model = LockedModel({"torch": torch}, {"ada": LockedTarget("tensorrt-rtx", version)}, steps)
-    return Lock("linux-x86_64", {"engine": 1}, {"trtbuild.yaml": "e" * 64}, {"net": model})
+    manifests = {"trtbuild.yaml": "e" * 64}
+    return Lock("linux-x86_64", step_versions={"engine": 1}, manifests=manifests, models={"net": model})
 
 
 def record(**outputs: Output) -> Record:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -13,12 +14,13 @@ from trtbuild.core.planning.graph import Step
 from trtbuild.core.planning.lookups import Facts, LockedTrace, ToolchainFacts
 from trtbuild.core.recipes.lookup_recipes import partition_with_any_parser, stand_in_of
 from trtbuild.core.recipes.recipe import Recipe
+from trtbuild.core.recipes.record import Record
 
 RTX = StandIn("tensorrt-rtx", "1.7.1", ("float32", "float16"), narrows_int64=True, refuses=())
 #: Three machines: one has no GPU, one has a GPU, and one has neither a GPU nor TensorRT-RTX.
-NO_GPU = ToolchainFacts("8.6.0", 17, stand_in=RTX, parsers_differ=True)
-GPU = ToolchainFacts("8.6.0", 17, parsers_differ=True)
-NEITHER = ToolchainFacts("8.6.0", 17, parsers_differ=True, can_ask_parser=False)
+NO_GPU = ToolchainFacts("8.6.0", opset=17, stand_in=RTX, parsers_differ=True)
+GPU = ToolchainFacts("8.6.0", opset=17, parsers_differ=True)
+NEITHER = ToolchainFacts("8.6.0", opset=17, parsers_differ=True, can_ask_parser=False)
 NET = a_model(targets=(HOPPER,))
 
 
@@ -29,6 +31,11 @@ class Machines(FakeWorld):
     """
 
     locked: LockedTrace | None = None
+    looked_up: Sequence[str] = ()  # keys
+
+    def record(self, key: str) -> Record | None:
+        self.looked_up = [*self.looked_up, key]
+        return super().record(key)
 
     def facts(self, model: Model) -> Facts:
         return replace(super().facts(model), locked=self.locked)
@@ -152,6 +159,10 @@ def test_without_another_parser_no_pointer_is_followed() -> None:
     world.build(a_model())
     step = world.plan(a_model()).steps["net/partition"]
     assert step.recipe is not None
-    world.keep(partition_with_any_parser(step.recipe), {"record": world.put(b"nothing")})
+    pointer = partition_with_any_parser(step.recipe)
+    del world.records[step.recipe.key]
     world.versions = None
-    assert world.plan(a_model()).steps["net/partition"].verdict == "hit"
+    for parsers_differ in (False, True):
+        world.rtx, world.looked_up = replace(world.rtx, parsers_differ=parsers_differ), []
+        assert world.plan(a_model()).steps["net/partition"].verdict == "run"
+        assert (pointer.key in world.looked_up) == parsers_differ

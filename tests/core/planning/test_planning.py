@@ -339,8 +339,8 @@ def test_without_torch_a_trace_of_the_same_files_is_accepted_and_named(world: Fa
     assert {step.verdict for step in plan.steps.values()} == {"hit"}
     assert "torch 2.13.0" in plan.steps["net/trace"].reason.text
     assert "torch is not installed here" in plan.steps["net/trace"].reason.text
-    engines = world.build(replace(a_model(), builder=BuilderSettings(tf32=False)))
-    assert engines == [*ENGINES, "net/package"]
+    ran = world.build(replace(a_model(), builder=BuilderSettings(tf32=False)))
+    assert ran == [*ENGINES, "net/package"]
 
 
 def test_without_torch_an_edited_file_is_a_miss(world: FakeWorld) -> None:

@@ -20,7 +20,7 @@ def reason_of(world: FakeWorld, step: str) -> tuple[str, list[tuple[str, str, st
     return reason.code, [(change.part, change.was, change.now) for change in reason.changed]
 
 
-def test_forced_steps_run_once_with_that_reason(world: FakeWorld) -> None:
+def test_forced_steps_run_once_and_their_reason_is_forced(world: FakeWorld) -> None:
     world.build(a_model())
     world.forced, world.ran, world.ran_keys = True, [], set()
     assert world.plan(a_model()).steps["net/trace"].reason.code == "forced"

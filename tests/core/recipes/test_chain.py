@@ -180,7 +180,7 @@ def test_a_dependency_that_was_observed_twice_counts_once() -> None:
     world = FakeTraces({"a": "content of a", "b": "content of b"})
     observations = extend(DECLARED, observations_of("a", "b", "a"), world.read_link, world.write_link, world.observe)
     assert observations == tuple(observations_of("a", "b"))
-    assert len(keys.user_code(DECLARED, observations).key) == 64
+    assert keys.user_code(DECLARED, observations).key  # raises for a part that occurs twice
 
 
 def test_the_state_that_the_trace_observed_counts_not_a_later_state() -> None:

@@ -189,6 +189,11 @@ def test_the_key_of_a_conversion_has_its_graph_and_opset() -> None:
     assert keys.convert(A, 22, VERSIONS).key != keys.convert(B, 22, VERSIONS).key
 
 
+def test_only_conversions_to_older_opsets_have_the_version_of_the_downgrade() -> None:
+    assert "lowered" not in dict(keys.convert(A, 18, VERSIONS).parts)
+    assert dict(keys.convert(A, 17, VERSIONS).parts)["lowered"] == keys.OPSET_DOWNGRADE_VERSION
+
+
 # -- engine
 
 
@@ -371,8 +376,3 @@ def test_settings_of_different_types_that_compare_equal_are_encoded_differently(
         == encode(key_fields.fields_of(boolean))
         != encode(key_fields.settings_of(number))
     )
-
-
-def test_only_conversions_to_older_opsets_have_the_version_of_the_downgrade() -> None:
-    assert "lowered" not in dict(keys.convert(A, 18, VERSIONS).parts)
-    assert dict(keys.convert(A, 17, VERSIONS).parts)["lowered"] == keys.OPSET_DOWNGRADE_VERSION

@@ -95,11 +95,11 @@ DAMAGE: dict[str, Callable[[dict[str, Any]], object]] = {
     "a digest that is too short": lambda d: d["outputs"]["plan"].update(sha256="a" * 63),
     "a digest with a line end": lambda d: d["outputs"]["plan"].update(sha256="a" * 64 + "\n"),
     "a digest as a number": lambda d: d["outputs"]["plan"].update(sha256=1),
-    "a path for a digest": lambda d: d["outputs"]["plan"].update(sha256="../" * 21 + "a"),
+    "a path in place of a digest": lambda d: d["outputs"]["plan"].update(sha256="../" * 21 + "a"),
     "no size": lambda d: d["outputs"]["plan"].pop("size"),
     "a negative size": lambda d: d["outputs"]["plan"].update(size=-1),
     "a size that is true": lambda d: d["outputs"]["plan"].update(size=True),
-    "a broken size": lambda d: d["outputs"]["plan"].update(size=1.0),
+    "a size that is a float": lambda d: d["outputs"]["plan"].update(size=1.0),
     "provenance as a list": lambda d: d.update(provenance=[]),
     "no provenance": lambda d: d.pop("provenance"),
 }

@@ -96,14 +96,14 @@ REFUSED: dict[str, tuple[BadCall, str]] = {
     "an extra keyword": (lambda m, x, s: m(x, scale=s, sclae=s), "no input 'sclae'"),
     "an extra tensor": (lambda m, x, s: m(x, s), "2 positional tensors were passed, but the model takes 1"),
     "given twice": (lambda m, x, s: m(x, image=x, scale=s), "'image' was passed by position and by name"),
-    "no tensor": (lambda m, x, s: m(x, scale=2.0), "input 'scale' is a float, but must be a tensor"),
+    "not a tensor": (lambda m, x, s: m(x, scale=2.0), "input 'scale' is a float, but must be a tensor"),
     "None": (lambda m, x, s: m(None, scale=s), "input 'image' is None"),
     "a dtype": (lambda m, x, s: m(x.half(), scale=s), "input 'image' has dtype float16, but must have float32"),
     "a rank": (lambda m, x, s: m(x[0], scale=s), "has the shape (3, 8, 9), but must have 4 axes"),
     "a static size": (lambda m, x, s: m(x[:, :2], scale=s), "input 'image', axis 1 is 2, and must be 3"),
     "a device": (lambda m, x, s: m(x.to("meta"), scale=s), "input 'image' is on meta, but the model runs on cpu"),
     "two sizes of one dim": (lambda m, x, s: m(x, scale=s[:1]), "dim 'batch' is 2 in image.0 and 1 in scale.0"),
-    "no multiple": (
+    "not a multiple": (
         lambda m, x, s: m(torch.zeros(2, 3, 10, 8), scale=s),
         "input 'image', dim 'height' (axis 2) is 10, and must be a multiple of 4",
     ),
@@ -130,7 +130,7 @@ def test_rejects_a_wrong_call(case: str, module: Any, inputs: Inputs) -> None:
     assert isinstance(raised.value, ValueError)
 
 
-def test_several_threads_may_call_one_module(built: Built, module: Any, inputs: Inputs) -> None:
+def test_several_threads_can_call_one_module(built: Built, module: Any, inputs: Inputs) -> None:
     eager = built.eager()
     calls = [inputs(batch, 8, 8 + batch) for batch in range(1, 9)]
     expected = [eager(image, scale=scale)["list"][0] for image, scale in calls]

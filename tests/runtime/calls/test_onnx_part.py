@@ -13,7 +13,7 @@ from trtbuild.errors import PackageDamaged
 from trtbuild.runtime.calls.call import Call
 from trtbuild.runtime.calls.onnx_part import OnnxPart, is_onnx
 
-CALL = Call(0, (3,), 0, "cpu")
+CALL = Call(profile=0, sizes=(3,), stream=0, device="cpu")
 WEIGHT = np.arange(20, dtype=np.float32).reshape(4, 5)
 
 
@@ -45,4 +45,4 @@ def test_a_pytorch_program_is_distinguished_from_an_onnx_model() -> None:
 
 def test_rejects_a_model_that_onnxruntime_cannot_read() -> None:
     with pytest.raises(PackageDamaged, match="refuses the model of net"):
-        OnnxPart(b"no model at all", [], "net")
+        OnnxPart(b"not a model", [], "net")

@@ -135,4 +135,6 @@ def test_opens_an_engine_once_per_device_and_verifies_its_bytes() -> None:
     with pytest.raises(PackageDamaged, match="the plan of engine 'p0' does not have the digest that is in the file"):
         engines.get(text, as_bytes(b"another"), torch.device("cuda:1"))
     assert opened == [plan]
+    engines.get(text, as_bytes(plan), torch.device("cuda:1"))
+    assert opened == [plan, plan]
     assert [profile.shapes for profile in first.profiles] == [(ShapeRange((1, 8), (4, 8), (16, 8)),)]

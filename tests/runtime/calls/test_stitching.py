@@ -12,7 +12,7 @@ from trtbuild.runtime.calls.call import Call
 from trtbuild.runtime.calls.stitching import StitchedParts, value_weight_slots
 
 ROWS = TensorType("float32", (["sym", 0], 4))
-CALL = Call(0, (3,), 0, "cpu")
+CALL = Call(profile=0, sizes=(3,), stream=0, device="cpu")
 
 
 class Value:
@@ -41,17 +41,19 @@ class FakePart:
         return outputs
 
 
-def partition(name: str, inputs: Sequence[str], outputs: int) -> Partition:
-    return Partition(name, "torch", "0" * 64, (), tuple((source, ROWS) for source in inputs), (ROWS,) * outputs, ())
+def partition(name: str, inputs: Sequence[str], output_count: int) -> Partition:
+    return Partition(
+        name, "torch", "0" * 64, (), tuple((source, ROWS) for source in inputs), (ROWS,) * output_count, ()
+    )
 
 
 def run(
-    partitions: Partitions, inputs: int, weights: dict[int, Any] | None = None
+    partitions: Partitions, input_count: int, weights: dict[int, Any] | None = None
 ) -> tuple[list[str], dict[str, FakePart]]:
     alive: weakref.WeakSet[Value] = weakref.WeakSet()
     parts = {part.name: FakePart(part.name, len(part.outputs), alive) for part in partitions.partitions}
-    stitched = StitchedParts(partitions, parts, weights or {}, inputs)
-    values = [Value(f"input:{number}") for number in range(inputs)]
+    stitched = StitchedParts(partitions, parts, weights or {}, input_count)
+    values = [Value(f"input:{number}") for number in range(input_count)]
     stitched(values, CALL)  # the first call must not affect the second
     results = stitched(values, CALL)
     return [value.name for value in results], parts
@@ -93,7 +95,7 @@ def test_an_unused_output_is_freed_at_once() -> None:
     assert parts["b"].alive_during_call == ["a:1"]
 
 
-def test_weights_may_be_inputs_of_parts_and_outputs() -> None:
+def test_weights_can_be_inputs_of_parts_and_outputs() -> None:
     partitions = Partitions((partition("a", ["weight:7", "input:0"], 1),), ("a:0", "weight:2"))
     assert value_weight_slots(partitions) == {2, 7}
     results, parts = run(partitions, 1, {7: Value("w7"), 2: Value("w2")})

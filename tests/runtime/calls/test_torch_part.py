@@ -15,7 +15,7 @@ from trtbuild.runtime.calls.call import Call
 from trtbuild.runtime.calls.torch_part import ProgramGraph, TorchPart, weight_tensors
 from trtbuild.stages.program.functional import functional
 
-CALL = Call(0, (3,), 0, "cpu")
+CALL = Call(profile=0, sizes=(3,), stream=0, device="cpu")
 
 
 class Net(torch.nn.Module):

@@ -166,7 +166,7 @@ def test_close_destroys_all_contexts(rig: Rig) -> None:
     assert rig.trt.contexts_alive == 0
 
 
-def test_inputs_may_be_deleted_before_the_gpu_has_read_them(rig: Rig) -> None:
+def test_inputs_can_be_deleted_before_the_gpu_has_read_them(rig: Rig) -> None:
     part, stream = rig.part("affine"), rig.stream()
     results = []
     for turn in range(3):

@@ -1,4 +1,4 @@
-"""The calls that set up a context, their order, and the inputs that are rejected before any call to TensorRT.
+"""The calls that set up a context, the inputs that are rejected before any call to TensorRT, and runs that fail.
 
 TensorRT 8.6 and CUDA are fakes.
 """

@@ -32,7 +32,7 @@ def test_grows_only_if_it_is_too_small(rig: Rig) -> None:
     rig.gpu.check(workspace.address, 4096, "the workspace")
 
 
-def test_aligned_returns_memory_with_the_requested_alignment(rig: Rig) -> None:
+def test_allocate_aligned_returns_memory_with_the_requested_alignment(rig: Rig) -> None:
     with rig.memory.on_device():
         for alignment in (1, 256, 512, 4096):
             array, address = allocate_aligned(rig.memory, 100, alignment, rig.stream())

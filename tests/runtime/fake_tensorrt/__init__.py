@@ -1,6 +1,6 @@
 """A module that answers as TensorRT 8.6 does to the calls that trtbuild's runtime makes, and computes with NumPy.
 
-`FakeTensorRT(gpu)` is the module. It answers the questions of probes.py as a real TensorRT 8.6 did: recording.json
+`FakeTensorRT(gpu)` is the module. It answers the probes of probes.py as a real TensorRT 8.6 did: recording.json
 contains those answers, written by benchmarks/gpu_record.py. Where the real library ends the process, the fake raises
 `ProcessEnded`. Behaviour that TensorRT leaves undefined raises Misuse. Examples are a context on two streams or in two
 threads at once, a context with too little memory, and addresses that are not aligned to 256 bytes.

@@ -1,4 +1,4 @@
-"""Questions to a TensorRT library: a probe is a function that gets a `Bench`, and its answer is plain JSON.
+"""Probes of a TensorRT library: a probe is a function that gets a `Bench`, and its answer is plain JSON.
 
 An answer contains the results or exceptions of calls, and the errors and warnings that the library logged. A call that
 ends the process is an answer, too: `Bench.note` is called before each call, so that the recorder has the call's name.
@@ -117,18 +117,18 @@ class Bench:
 
 
 PROBES: dict[str, Callable[[Bench], Any]] = {}
-#: Questions that need a separate process each, because the library's state after them is unknown.
+#: Names of probes that each need a separate process, because the library's state after them is unknown.
 ALONE: set[str] = set()
 
 
 def probe(function: Callable[[Bench], Any]) -> Callable[[Bench], Any]:
-    """Make `function` one of the questions."""
+    """Add `function` to the probes."""
     PROBES[function.__name__] = function
     return function
 
 
 def probe_alone(function: Callable[[Bench], Any]) -> Callable[[Bench], Any]:
-    """Make `function` a question that needs its own process."""
+    """Add `function` to the probes that need their own process."""
     ALONE.add(function.__name__)
     return probe(function)
 

@@ -255,7 +255,7 @@ class _Context:
                 if name in allocators:
                     address = allocators[name].reallocate_output(name, address, _rounded(data.nbytes), MEMORY_ALIGNMENT)
                     if address % MEMORY_ALIGNMENT:
-                        raise Misuse("an output's memory is not aligned as it was asked for")
+                        raise Misuse("an output's memory does not have the requested alignment")
                     allocators[name].notify_shape(name, Dims(data.shape))
                     last_output_shapes[name] = data.shape
                 gpu.check(address, data.nbytes, name)

@@ -1,6 +1,6 @@
-"""Questions to a TensorRT library, and its answers as JSON: the recorder asks the real library, the tests ask the fake.
+"""Probes of a TensorRT library, with answers as JSON: the recorder asks the real library, the tests ask the fake.
 
-`PROBES` contains all questions: those of this file, those about shapes (probes_of_shapes.py), and at the end those that
+`PROBES` contains all probes: those of this file, those about shapes (probes_of_shapes.py), and at the end those that
 may end the process (probes_that_end.py).
 """
 

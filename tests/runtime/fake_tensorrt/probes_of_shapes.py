@@ -1,4 +1,4 @@
-"""Questions about shapes: which input shapes a context accepts, which output shapes it reports, and whether it runs."""
+"""Probes about shapes: which input shapes a context accepts, which output shapes it reports, and whether it runs."""
 
 from __future__ import annotations
 

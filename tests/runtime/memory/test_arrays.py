@@ -44,7 +44,7 @@ class Interface:
 class Capsules:
     """An array of another library that supports DLPack. With `is_old`, `__dlpack__` has no argument `max_version`."""
 
-    def __init__(self, array: DeviceArray, device: tuple[int, int] = (2, 0), is_old: bool = False) -> None:
+    def __init__(self, array: DeviceArray, device: tuple[int, int] = (dlpack.CUDA, 0), is_old: bool = False) -> None:
         self.array, self.device, self.is_old = array, device, is_old
         self.requested_streams: list[int | None] = []
 
@@ -76,7 +76,7 @@ def test_uploads_and_downloads_values(memory: CudaMemory, dtype: str, data: Any)
 
 
 @pytest.mark.parametrize("kind", ["capsules", "old capsules", "interface"])
-def test_arrays_of_others_are_read_where_they_lie(memory: CudaMemory, kind: str) -> None:
+def test_arrays_of_other_libraries_are_read_without_a_copy(memory: CudaMemory, kind: str) -> None:
     stream = memory.stream()
     own = memory.upload(FLOATS, "float32", stream)
     foreign: Any = Interface(own) if kind == "interface" else Capsules(own, is_old=kind == "old capsules")
@@ -142,7 +142,7 @@ def test_rejects_arrays_on_the_host_and_other_objects(memory: CudaMemory, value:
 def test_rejects_arrays_on_another_gpu(gpu: FakeGpu, memory: CudaMemory) -> None:
     own = memory.upload(FLOATS, "float32", memory.stream())
     with pytest.raises(CallRefused, match="x is on cuda:1; the engine runs on cuda:0"):
-        memory.adopt(Capsules(own, device=(2, 1)), "x", memory.stream())
+        memory.adopt(Capsules(own, device=(dlpack.CUDA, 1)), "x", memory.stream())
     other = CudaMemory(FakeDriver(gpu), 1)
     with other.on_device(), pytest.raises(CallRefused, match="x is on cuda:0; the engine runs on cuda:1"):
         other.adopt(own, "x", other.stream())
@@ -229,7 +229,7 @@ def test_dlpack_refuses_copies_and_other_devices(memory: CudaMemory) -> None:
     with pytest.raises(BufferError, match="does not copy"):
         array.__dlpack__(copy=True)
     with pytest.raises(BufferError, match="cuda:0"):
-        array.__dlpack__(dl_device=(1, 0))
+        array.__dlpack__(dl_device=(dlpack.CPU, 0))
 
 
 def test_bfloat16_has_no_array_interface(memory: CudaMemory) -> None:

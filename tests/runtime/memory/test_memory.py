@@ -25,6 +25,9 @@ from trtbuild.runtime.memory.torch_memory import TorchMemory
 from trtbuild.toolchain.libraries.execution_table import calls_of
 from trtbuild.toolchain.running.execution import TensorRT
 
+#: The number of a stream. Host memory does not use it.
+STREAM = 4096
+
 
 class HostMemory(TorchMemory):
     """Torch's memory with tensors in host memory, to test the parts that do not need CUDA."""
@@ -62,26 +65,26 @@ def test_an_engine_computes_on_torch_tensors() -> None:
 
 @pytest.mark.parametrize("dtype", ["bool", "float16", "bfloat16", "int64", "float32"])
 def test_uploads_and_downloads_values(dtype: str) -> None:
-    memory = HostMemory(4096)
+    memory = HostMemory(STREAM)
     data = np.arange(4).astype({"bfloat16": "uint16"}.get(dtype, dtype))  # NumPy has no bfloat16
-    tensor = memory.upload(data, dtype, 4096)
+    tensor = memory.upload(data, dtype, STREAM)
     assert tensor.dtype == memory.dtype(dtype) == getattr(torch, dtype)
     np.testing.assert_array_equal(memory.download(tensor), data)
 
 
 def test_a_lazily_negated_tensor_is_downloaded_with_its_sign() -> None:
-    np.testing.assert_array_equal(HostMemory(4096).download(torch._neg_view(torch.ones(2))), [-1, -1])
+    np.testing.assert_array_equal(HostMemory(STREAM).download(torch._neg_view(torch.ones(2))), [-1, -1])
 
 
 @pytest.mark.parametrize("private_function", [True, False])
 @pytest.mark.parametrize("shape", [(), (0, 4), (1,), (2, 1, 5), (2, 0, 3)])
 @pytest.mark.parametrize("dtype", [torch.bool, torch.float16, torch.int64])
 def test_new_tensors_are_contiguous(shape: tuple[int, ...], dtype: torch.dtype, private_function: bool) -> None:
-    memory = HostMemory(4096)
+    memory = HostMemory(STREAM)
     assert memory._empty_strided is not None
     if not private_function:
         memory._empty_strided = None
-    make = memory.array_maker(shape, dtype, 4096)
+    make = memory.array_maker(shape, dtype, STREAM)
     tensors = [make(), make()]
     for tensor in tensors:
         assert tensor.shape == shape and tensor.stride() == torch.empty(shape).stride()
@@ -92,13 +95,13 @@ def test_new_tensors_are_contiguous(shape: tuple[int, ...], dtype: torch.dtype, 
 @pytest.mark.parametrize("replacement", [None, lambda *_: torch.ones(7), lambda shape: None])
 def test_creates_tensors_without_torchs_private_function(replacement: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch._C._dynamo.guards, "_empty_strided_cpu", replacement)
-    memory = HostMemory(4096)
-    assert memory._empty_strided is None and memory.array_maker((2, 3), torch.float32, 4096)().shape == (2, 3)
+    memory = HostMemory(STREAM)
+    assert memory._empty_strided is None and memory.array_maker((2, 3), torch.float32, STREAM)().shape == (2, 3)
 
 
 def test_a_view_of_bytes_shares_their_memory() -> None:
-    memory = HostMemory(4096)
-    raw = memory.zeros((256,), torch.uint8, 4096)
+    memory = HostMemory(STREAM)
+    raw = memory.zeros((256,), torch.uint8, STREAM)
     view = memory.view(raw, (2, 3), torch.int64)
     assert view.shape == (2, 3) and view.data_ptr() == raw.data_ptr()
     assert memory.view(raw, (0, 3), torch.float32).shape == (0, 3)
@@ -108,14 +111,14 @@ def test_a_view_of_bytes_shares_their_memory() -> None:
 
 
 def test_rejects_arrays_in_host_memory_on_a_gpu() -> None:
-    memory = HostMemory(4096)
+    memory = HostMemory(STREAM)
     memory.device = torch.device("cuda", 0)
     with pytest.raises(CallRefused, match=r"x is a torch.Tensor in host memory; the engine runs on cuda:0"):
-        memory.adopt(torch.zeros(2), "x", 4096)
+        memory.adopt(torch.zeros(2), "x", STREAM)
     with pytest.raises(CallRefused, match=r"x is a numpy.ndarray in host memory"):
-        memory.adopt(np.zeros(2), "x", 4096)
+        memory.adopt(np.zeros(2), "x", STREAM)
     with pytest.raises(CallRefused, match=r"x is a int, not a tensor"):
-        memory.adopt(3, "x", 4096)
+        memory.adopt(3, "x", STREAM)
 
 
 def test_uses_the_driver_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,8 +55,12 @@ def test_copies_a_view_with_few_copies(array: np.ndarray, copies: int) -> None:
 def test_copies_each_row_separately_if_the_pitch_is_too_large() -> None:
     """The first columns of an int64 matrix with rows of 2 GiB. cuMemcpy2D needs a smaller pitch."""
     too_large, allowed = 2**28, 2**28 - 1
-    assert list(rows_of((3, 5), (too_large, 1))) == [Rows(5 * row, too_large * row, 5) for row in range(3)]
-    assert list(rows_of((3, 5), (allowed, 1))) == [Rows(0, 0, 5, 3, 5, allowed)]
+    assert list(rows_of((3, 5), (too_large, 1))) == [
+        Rows(target=5 * row, source=too_large * row, length=5) for row in range(3)
+    ]
+    assert list(rows_of((3, 5), (allowed, 1))) == [
+        Rows(target=0, source=0, length=5, count=3, target_pitch=5, source_pitch=allowed)
+    ]
     assert [entry.count for entry in rows_of((9, 4, 5), (too_large, 10, 1))] == [4] * 9
 
 

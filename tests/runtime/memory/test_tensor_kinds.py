@@ -30,12 +30,11 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Two engines that each compute 2x + 1 on torch tensors in host memory. TensorRT is a fake."""
     gpu = FakeGpu(deferred=False)
     gpu.check = lambda *_: None  # type: ignore[method-assign] - the fake GPU does not have torch's memory
-    gpu.alignment = 64
+    gpu.alignment = 64  # torch's alignment on the CPU
     trt = FakeTensorRT(gpu)
     calls = calls_of("tensorrt", trt.__version__)
     assert calls is not None
     library, memory = TensorRT("tensorrt", trt, calls), HostMemory(gpu.new_stream(blocking=False))
-    monkeypatch.setattr(HostMemory, "on_device", lambda self: torch.no_grad())
     monkeypatch.setattr(devices, "device_sms", lambda: (90,))
     monkeypatch.setattr(table, "installed_version", lambda name: "8.6.1" if name == "tensorrt" else None)
     monkeypatch.setattr(engines_of_packages, "load_library", lambda _: library)

@@ -36,7 +36,17 @@ def target(name: str, sm: int, **more: Any) -> PackedTarget:
 
 def package(*targets: PackedTarget, reference: bool = False) -> PackageIndex:
     return PackageIndex(
-        "vit", (), (), {}, (), (), "float32", {entry.name: entry for entry in targets}, reference, {}, {}
+        model="vit",
+        inputs=(),
+        outputs=(),
+        output_tree={},
+        dims=(),
+        profiles=(),
+        precision="float32",
+        targets={entry.name: entry for entry in targets},
+        reference=reference,
+        weights={},
+        files={},
     )
 
 

@@ -83,7 +83,7 @@ def test_follows_links_within_the_package(package: Path) -> None:
     trtbuild.load(package, device="cpu")
 
 
-def test_the_path_of_the_package_may_contain_links(package: Path, tmp_path: Path) -> None:
+def test_the_path_of_the_package_can_contain_links(package: Path, tmp_path: Path) -> None:
     (tmp_path / "current").symlink_to(package)
     (tmp_path / "releases").symlink_to(package.parent)
     for path in (tmp_path / "current", tmp_path / "releases" / package.name):
@@ -136,5 +136,5 @@ def test_commands_reject_a_link_out_of_the_package(package: Path, tmp_path: Path
     more = {"run": ["--device", "cpu"], "diff": [str(package)]}.get(command, [])
     (tmp_path / "empty").mkdir()
     process = CommandLine(tmp_path / "empty", tmp_path / "cache").run(command, str(package), *more)
-    assert process.returncode == (2 if command == "diff" else 1)
+    assert process.returncode == (2 if command == "diff" else 1)  # 1 of diff means that the packages differ
     assert "index.json is a symbolic link that leads out of the package, to " in process.stderr + process.stdout

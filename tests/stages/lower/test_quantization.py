@@ -1,4 +1,4 @@
-"""Quantizers keep their limits, through lowering and conversion. Each model is one line, and runs at several sizes."""
+"""Quantizers keep their limits, through lowering and conversion. Each model is an expression, and runs at several sizes."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_chunks_of_concatenated_inputs_have_a_dynamic_size(names):
 
     class Chunks(nn.Module):
         def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-            count = max(len(inputs), 2)
+            count = max(len(inputs), 2)  # a single input is concatenated with itself
             first, *_, last = torch.chunk(torch.cat((inputs * 2)[:count]), count)
             return first - 2 * last
 

@@ -1,4 +1,4 @@
-"""Tied weights are part of the graph, and a weights file must fit the model exactly."""
+"""Tied weights are part of the graph, a weights file must fit the model exactly, and a forked process stores weights."""
 
 from __future__ import annotations
 

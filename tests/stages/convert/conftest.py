@@ -42,7 +42,7 @@ class Module(nn.Module):
 
 @dataclass(frozen=True)
 class Case:
-    """A model. `inputs` are (shape, kind). ``b`` and ``s`` are dynamic sizes. A kind is a dtype or ``below10``."""
+    """A model. `inputs` are (shape, kind). ``b`` and ``s`` are dynamic. A kind is a dtype, or ``below10`` for integers."""
 
     build: Callable[[], nn.Module]
     inputs: tuple[tuple[tuple[int | str, ...], str], ...]

@@ -1,4 +1,4 @@
-"""Converted partitions equal the model at every size, and contain its structure only: no names and no weights."""
+"""A conversion computes what the model computes, and contains its structure only: no names and no weights."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def _run(model: onnx.ModelProto) -> list[np.ndarray]:
         _model(h.make_node("Pad", ["x", "pads"], ["y0"]), pads=np.array([0, 1, 1, 0])),
         _model(h.make_node("Resize", ["x", "", "scales"], ["y0"], antialias=0), scales=np.array([1, 2], np.float32)),
         *(
-            _model(h.make_node("Shape", ["x"], ["s"], **part), h.make_node("Cast", ["s"], ["y0"], to=1))
+            _model(h.make_node("Shape", ["x"], ["s"], **part), h.make_node("Cast", ["s"], ["y0"], to=TensorProto.FLOAT))
             for part in (
                 {"start": 0, "end": 1},
                 {"start": 1},
@@ -99,7 +99,9 @@ def test_a_model_whose_opset_is_old_enough_is_not_changed() -> None:
 
 def test_a_part_of_a_shape_becomes_a_slice_with_the_same_origin() -> None:
     # the parser of TensorRT 8.6.0 ignores `start` and `end` without an error
-    model = _model(h.make_node("Shape", ["x"], ["s"], start=0, end=1), h.make_node("Cast", ["s"], ["y0"], to=1))
+    model = _model(
+        h.make_node("Shape", ["x"], ["s"], start=0, end=1), h.make_node("Cast", ["s"], ["y0"], to=TensorProto.FLOAT)
+    )
     lowered = lower_opset(model, 17)
     assert [node.op_type for node in lowered.graph.node] == ["Shape", "Slice", "Cast"]
     assert not lowered.graph.node[0].attribute

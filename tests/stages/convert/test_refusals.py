@@ -1,4 +1,4 @@
-"""If the parser refuses a node, the origins of the conversion name the call of this node in the program."""
+"""The parser accepts the conversions of all cases. The origins of a conversion name the call of a refused node."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_float64_inside_a_model_is_refused_with_all_calls_that_use_it(lowered: A
     nodes = [node for node in program.graph.nodes if node.op == "call_function"]
     refused = {origins[name] for name in refusal.nodes}
     for index, node in enumerate(nodes):
-        if "assert" not in str(node.target):
+        if "assert" not in str(node.target):  # a conversion has no nodes for assertions
             dtypes = {value.meta["val"].dtype for value in (node, *node.all_input_nodes)}
             assert (index in refused) == (torch.float64 in dtypes)
 

@@ -30,7 +30,7 @@ def test_an_array_that_is_not_contiguous_is_inserted_in_row_major_order(lowered_
     )
 
 
-def test_unused_weights_may_be_missing(lowered_case: Any, converted: Any) -> None:
+def test_accepts_missing_unused_weights(lowered_case: Any, converted: Any) -> None:
     weights = lowered_case("unused").weights()
     used = {t.name for t in onnx.ModelProto.FromString(converted("unused").model).graph.initializer}
     assert len(used) < len(weights)
@@ -65,7 +65,7 @@ def test_a_data_file_has_the_weights_at_the_offsets_in_the_model(
         with_data_file(model, {**weights, "w0": b"abcd"}, "linear.onnx.data")
 
 
-def test_a_data_file_may_have_more_than_2_gib(lowered_case: Any, converted: Any) -> None:
+def test_a_data_file_can_have_more_than_2_gib(lowered_case: Any, converted: Any) -> None:
     """Both weights are one anonymous memory mapping of zeros, which takes no memory because nothing reads it."""
     proto = onnx.ModelProto.FromString(converted("linear").model)
     for tensor in proto.graph.initializer:

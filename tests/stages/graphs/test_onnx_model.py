@@ -16,7 +16,7 @@ from trtbuild.stages.graphs import onnx_model
 from trtbuild.stages.graphs.handlers import HANDLERS, ModelPartition
 
 WEIGHT = np.arange(20, dtype=np.float32).reshape(4, 5)
-INPUT, OUTPUT = TensorType("float32", (["sym", 0], 4)), (["sym", 0], 5)
+INPUT, OUTPUT_SHAPE = TensorType("float32", (["sym", 0], 4)), (["sym", 0], 5)
 
 
 def blob(nodes: list[onnx.NodeProto], opset: int, *, size: str = "n") -> bytes:
@@ -28,7 +28,7 @@ def blob(nodes: list[onnx.NodeProto], opset: int, *, size: str = "n") -> bytes:
     axes = onnx.numpy_helper.from_array(np.array([0], np.int64), "axes")
     graph = h.make_graph(nodes, "g", inputs, outputs, initializer=[axes])
     model = h.make_model(graph, opset_imports=[h.make_opsetid("", opset)])
-    return onnx_model.blob(model, 1, [INPUT], [OUTPUT], [(3, 4)])
+    return onnx_model.blob(model, 1, [INPUT], [OUTPUT_SHAPE], example=[(3, 4)])
 
 
 def product(name: str = "product") -> list[onnx.NodeProto]:
@@ -88,7 +88,7 @@ def test_a_part_of_a_shape_is_a_slice_in_every_opset(opset: int) -> None:
     converted, calls = onnx_model.convert_to_opset(blob(nodes, opset), 17)
     proto = onnx.ModelProto.FromString(converted)
     assert [node.op_type for node in proto.graph.node] == ["Shape", "Slice", "Cast", "Mul", "MatMul"]
-    assert not proto.graph.node[0].attribute and calls == (0, -1, 1, 2, 3)
+    assert not proto.graph.node[0].attribute and calls == (0, -1, 1, 2, 3)  # the slice has no origin
     x = np.ones((3, 4), np.float32)
     assert np.array_equal(run(converted, x), (x * 3) @ WEIGHT)
     newer, _ = onnx_model.convert_to_opset(blob(nodes, opset), 20)
@@ -142,7 +142,7 @@ def test_the_whole_model_is_one_partition() -> None:
     (part,) = partitioned.document.partitions
     assert (part.name, part.kind, part.weights, part.calls) == ("model", "tensorrt", (0,), (0, 1))
     assert part.inputs == (("input:0", INPUT),)
-    assert [type_.shape for type_ in part.outputs] == [OUTPUT]
+    assert [type_.shape for type_ in part.outputs] == [OUTPUT_SHAPE]
     assert partitioned.document.outputs == ("model:0",)
     assert HANDLERS["onnx"].origins(partitioned.model) == [("n0", 0), ("n1", 1)]
 

@@ -86,7 +86,7 @@ class Sdpa(nn.Module):
 
 
 class RmsNorm(nn.Module):
-    """RMS normalization in single operators. The squares of its input are larger than float16 allows."""
+    """RMS normalization, written as separate operators. The squares of its input are larger than float16 allows."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -226,7 +226,7 @@ def traced() -> Callable[[str], ExportedModel]:
 
 @pytest.fixture(scope="session")
 def lowered(traced: Callable[[str], ExportedModel], table: Any) -> Callable[[str, Any], Program]:
-    """A function that lowers a model of MODELS, by name and precision. Tests do not change the result.
+    """A function that lowers a model of MODELS, by name and precision. Tests must not change the result.
 
     The first pass may retrace the program, which takes nearly all the time. So it runs once for each model.
     """

@@ -1,4 +1,4 @@
-"""Operators whose ONNX translation overflows for some values, although PyTorch does not. A pass prevents the overflow."""
+"""Operators that the exporter translates to sums that overflow, although PyTorch does not. Lowering replaces them."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_infinities_beside_a_diagonal_do_not_change_the_diagonal(lower_module: A
     values = torch.full((4, 4, 3), _INF)
     for place in range(4):
         values[place, max(0, min(3, place + offset))] = place + 1.0
-    shapes = None if offset else (_SQUARE,)
+    shapes = None if offset else (_SQUARE,)  # with an offset, the diagonal of the smallest size may be empty
     calls = (f"torch.diagonal(x0, {offset}, {axes})" for axes in ("0, 1", "-2, -3", "2, 1"))
     for result, expected in _results(lower_module, ", ".join(calls), (values,), shapes):
         assert torch.equal(result, expected)
@@ -216,11 +216,10 @@ def test_positions_of_elements_are_computed_in_float32_in_a_model_of_float16(low
 
 
 def test_interpolation_that_a_cpu_and_a_gpu_round_differently_stays_in_pytorch(lower_module: Any) -> None:
-    shapes = ({2: Dim("width", min=2, max=8)},)
-    for sizes in (None, shapes):
+    for shapes in (None, ({2: Dim("width", min=2, max=8)},)):
         text = "F.interpolate(x0, size=82, mode='nearest-exact')"
         with pytest.raises(ConversionRefused, match="upsample_nearest_exact1d"):
-            _results(lower_module, text, (torch.zeros(1, 1, 4),), sizes)
+            _results(lower_module, text, (torch.zeros(1, 1, 4),), shapes)
 
 
 def test_only_interpolation_by_a_whole_number_stays_one_call(lower_module: Any, calls: Any) -> None:

@@ -19,7 +19,7 @@ from trtbuild.stages.program.text import program_text
 
 
 class Unused(nn.Module):
-    """A model with an unused buffer, input and computation. Its outputs are in another order than its inputs."""
+    """A model with an unused buffer, an unused input and an unused computation. One of its outputs is an input."""
 
     def __init__(self) -> None:
         super().__init__()

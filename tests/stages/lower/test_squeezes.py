@@ -122,4 +122,5 @@ def test_size_1_is_allowed_if_only_an_unused_value_divides_by_zero() -> None:
 def test_rrelu_in_eval_mode_is_deterministic() -> None:
     case = Case(module_from_text([], "F.rrelu(x0)", 1), [("float32", [(1, 3, 8), 8])])
     assert [part.kind for part in build(case).partitions.partitions] == ["tensorrt"]
+    # the slope of negative numbers is the average of the default limits
     assert torch.equal(case.module(torch.tensor([[-1.0]])), torch.tensor([[-(1 / 8 + 1 / 3) / 2]]))

@@ -118,7 +118,7 @@ class PartitionedModel:
         return self
 
     def assert_valid_document(self, *, stored: bool = True) -> PartitionedModel:
-        """Fail unless the document follows all rules. With `stored`, also check the programs after storing and loading."""
+        """Fail unless the document follows all rules. With `stored`, also store and load the programs, which is slow."""
         for entry in self.partitions:
             program = self.result.programs[entry.graph]
             text = program_text(program)

@@ -1,4 +1,4 @@
-"""`torch_executed_ops`: the error about an unknown operator suggests the most similar operator of PyTorch."""
+"""`torch_executed_ops` has names with or without an overload. The error about an unknown name suggests a similar one."""
 
 from __future__ import annotations
 

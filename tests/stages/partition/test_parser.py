@@ -60,7 +60,7 @@ def test_partitions_recompute_the_sizes_that_they_need(
         assert_onnx_equals_programs(partitioned)
 
 
-def test_an_engine_may_read_only_the_size_of_a_tensor(validator: Validator, lowered: Any) -> None:
+def test_an_engine_can_read_just_the_size_of_a_tensor(validator: Validator, lowered: Any) -> None:
     partitioned = lowered(sizes.WithToken(), *sizes.rows(3, 6), dims=sizes.DIMS).partition(
         validator, granularity=("token",)
     )

@@ -41,6 +41,7 @@ class GraphMaker:
         self.inputs = [self._placeholder(f"x{k}", value) for k, value in enumerate(values)]
         #: Tensors of (batch, length, 4).
         self.pool = list(self.inputs)
+        #: Nodes of the sizes batch (axis 0) and length (axis 1).
         self.numbers = {axis: [self.call(aten.sym_size.int, self.inputs[0], axis)] for axis in (0, 1)}
 
     def _placeholder(self, name: str, value: Any) -> torch.fx.Node:

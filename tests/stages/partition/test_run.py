@@ -94,7 +94,7 @@ def test_operators_that_are_refused_one_by_one_all_go_to_torch(chained: Any, fak
     assert list(partitioned["model"].reasons.values()) == list(names)
 
 
-def test_a_failing_validator_stops_the_build(chained: Any, fake_validator: Any) -> None:
+def test_an_error_of_the_validator_is_raised(chained: Any, fake_validator: Any) -> None:
     class Broken(fake_validator):  # type: ignore[misc]
         def refusal(self, program: Any, text: str) -> Any:
             raise ToolchainError("the parser died")

@@ -1,4 +1,4 @@
-"""Programs with operators from outside PyTorch: operators whose code is not loaded, and opened calls."""
+"""Programs with operators from outside PyTorch: operators whose code is not loaded, and calls that are taken out."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_the_checked_copy_of_a_program_without_custom_calls_is_the_program_itsel
 def test_a_wrong_result_is_an_error_when_the_program_runs() -> None:
     program = checked_copy(program_of(Net()))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(part._backend_fns, None, lambda x, rows: x.clone())
+        patch.setitem(part._backend_fns, None, lambda x, rows: x.clone())  # None: the kernel of all devices
         with pytest.raises(OperatorMismatch, match=r"program_test::part returns float32\[12, 3\], but .*\[6, 3\]"):
             results(program, torch.randn(12, 3))
 

@@ -1,4 +1,4 @@
-"""The largest allowed sizes of the inputs of a program."""
+"""For each input of a program, the largest size that one of its axes may have."""
 
 from __future__ import annotations
 

@@ -194,9 +194,8 @@ def test_rejects_an_argument_that_depends_on_data(traced: Any, job_of: Any) -> N
 
 def test_an_operator_without_a_cpu_kernel_is_proved_by_its_calls(traced: Any, job_of: Any) -> None:
     assert "on_gpu.default" in traced(lambda x: on_gpu(x * 2, 0.5).relu(), job_of(ROWS)).graph
-    assert not torch._C._dispatch_has_kernel_for_dispatch_key(
-        "traced_operators::on_gpu", "CPU"
-    )  # the trace has removed its kernel
+    # the trace has removed the kernel that it had registered for the CPU
+    assert not torch._C._dispatch_has_kernel_for_dispatch_key("traced_operators::on_gpu", "CPU")
 
     def branch(x: torch.Tensor) -> torch.Tensor:
         return on_gpu(x * 2 if x.shape[0] > 1 else x * 3, 0.5)

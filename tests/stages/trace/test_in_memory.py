@@ -21,7 +21,7 @@ class Net(torch.nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.linear = torch.nn.Linear(4, 3)
-        self.extra = torch.ones(3)
+        self.extra = torch.ones(3)  # a constant, not a weight
 
     def forward(self, x: torch.Tensor, *, scale: torch.Tensor | None = None) -> torch.Tensor:
         y = self.linear(x) + self.extra

@@ -1,4 +1,4 @@
-"""A trace job is unchanged after encoding to JSON and decoding."""
+"""Trace jobs: their JSON, and the lines of the manifest that they name. A plan uses them without torch."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ JOB = TraceJob(
         cacheable=False,
         roots=("models", "."),
     ),
-    inputs=(Input("image", "float16", range=(0.1, 1.0)), Input("mask", "bool", True)),
+    inputs=(Input("image", "float16", range=(0.1, 1.0)), Input("mask", "bool", keyword=True)),
     shapes=ShapePlan(
-        (Symbol("batch", 1, 32, 8), Symbol("height", 64, 640, 320, 32)), ((SymbolAxis(0), 3, SymbolAxis(1)), ())
+        (Symbol("batch", 1, 32, example=8), Symbol("height", 64, 640, example=320, multiple_of=32)),
+        ((SymbolAxis(0), 3, SymbolAxis(1)), ()),
     ),
     points=((1, 64), (32, 640)),
     weights=(("head.weight", "float32", (2, 3)), ("scale", "float32", ())),
@@ -51,7 +52,7 @@ def test_a_place_is_the_first_known_origin() -> None:
     assert JOB.place("dims.height") == {}
 
 
-def test_planning_a_trace_imports_no_torch() -> None:
+def test_the_modules_that_plan_a_trace_import_no_torch() -> None:
     code = (
         "import sys, trtbuild.stages.trace, trtbuild.stages.trace.user_code.observe; sys.exit('torch' in sys.modules)"
     )

@@ -1,4 +1,4 @@
-"""Errors about unusual models have a type, a place and a hint. They are never reported as bugs of trtbuild."""
+"""Traces of unusual models. The errors are about the model: they are not reported as bugs of trtbuild."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_an_output_with_a_key_without_letters_gets_a_name(traced, job_of) -> Non
 
 
 def test_a_trace_works_without_standard_output(traced, job_of, monkeypatch) -> None:
-    """At large sizes, the proof compares flows in a forked process. Before the fork, it flushes standard output."""
+    """If comparing values would take long, a forked process compares flows. Before the fork, standard output is flushed."""
     monkeypatch.setattr(proving, "FLOWS_WORTHWHILE_S", 0.0)
     monkeypatch.setattr(sys, "stdout", None)
     traced(lambda x: x + 1, job_of(BATCH))

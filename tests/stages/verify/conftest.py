@@ -106,7 +106,7 @@ def subject_of(module: nn.Module, inputs: Inputs, precision: Any = "float32", op
     partitions = Partitions((part,), tuple(f"model:{k}" for k in range(len(part.outputs))))
     is_dynamic = any("b" in shape for shape, _ in inputs)
     sizes = [(size,) for size in SIZES] if is_dynamic else [()]
-    points = tuple(Point(0, f"random {k}", size, 100 + k, zeros=k == 2) for k, size in enumerate(sizes))
+    points = tuple(Point(0, f"random {k}", size, seed=100 + k, zeros=k == 2) for k, size in enumerate(sizes))
     blobs = Blobs()
     job = VerifyJob(
         program=blobs.keep(program.to_bytes()),

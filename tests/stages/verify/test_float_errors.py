@@ -24,7 +24,7 @@ from trtbuild.stages.verify.onnx_models.onnx_precisions import onnx_precisions
 from trtbuild.stages.verify.run import verify
 from trtbuild.stages.verify.running import TorchReference
 
-KERNELS = define_fake_kernels()
+KERNELS = define_fake_kernels()  # they exist as long as this object
 register_operators()
 
 #: The scale of inputs: their largest value is about 4.
@@ -35,6 +35,9 @@ Function = Callable[[torch.Tensor], torch.Tensor]
 
 def int8(x: torch.Tensor, *, low: int = -128) -> torch.Tensor:
     return torch.fake_quantize_per_tensor_affine(x, STEP, 0, low, 127)
+
+
+# the arguments of fake_quantize: tensor, scale, type, axis, block size, smallest number
 
 
 def float8(x: torch.Tensor) -> torch.Tensor:
@@ -168,7 +171,7 @@ def test_the_trace_of_the_float_model_gives_the_error_of_stored_weights() -> Non
     linear = nn.Linear(32, 8, bias=False).requires_grad_(requires_grad=False)
     source = subject_of(FunctionModule(lambda m, x: m.linear(x), linear=linear), [(("b", 32), "float32")])
     subject.blobs.update(source.blobs)
-    float_program = FloatProgram(source.job.program, "", source.job.weights)
+    float_program = FloatProgram(source.job.program, graph="", weights=source.job.weights)
     error = error_of(replace_job(subject, float_program=float_program))
     assert error.unknown == ""
 
@@ -224,7 +227,7 @@ def test_the_error_of_inputs_is_known_beside_stored_weights() -> None:
     assert error.outputs[0].largest > 0 and error.unknown.startswith("unknown for weights")
 
 
-def test_without_a_traced_program_the_programs_of_the_partitions_count() -> None:
+def test_without_a_traced_program_the_programs_of_the_partitions_are_used() -> None:
     subject = model(int8, int8_channels)
     whole, parts = error_of(subject), error_of(replace_job(subject, program=""))
     assert parts.unknown == "" and parts.largest == pytest.approx(whole.largest, rel=1e-3)

@@ -45,19 +45,19 @@ def output_precisions(model: Subject) -> list[Precision]:
         (lambda m, x, y: x.half().argmax(-1, keepdim=True) + y, ("float32", "int64"), ["float16"]),
     ],
 )
-def test_the_coarsest_type_on_the_path_to_an_output_counts(
+def test_the_coarsest_type_on_the_path_to_an_output_decides(
     function: Any, dtypes: tuple[str, ...], expected: list[str]
 ) -> None:
     assert output_precisions(model_of(function, *dtypes)) == expected
 
 
-def test_the_types_of_weights_count() -> None:
+def test_the_types_of_weights_are_included() -> None:
     assert output_precisions(model_of(lambda m, x: x @ m.table.weight.float(), table=nn.Embedding(4, 3).half())) == [
         "float16"
     ]
 
 
-def test_an_input_that_is_used_for_its_size_does_not_count() -> None:
+def test_an_input_that_is_only_used_for_its_size_is_ignored() -> None:
     model = subject_of(
         FunctionModule(lambda m, x, y: (x + 1, y.new_ones(x.shape[0], dtype=torch.float32) * x.shape[0])),
         [(("b", 4), "float16"), ((2, 4), "float32")],
@@ -65,7 +65,7 @@ def test_an_input_that_is_used_for_its_size_does_not_count() -> None:
     assert precisions.output_precisions(model.lowered) == ["float16", "float32"]
 
 
-def test_operators_inside_branches_count() -> None:
+def test_operators_inside_branches_are_included() -> None:
     class Branch(nn.Module):
         def forward(self, x: torch.Tensor) -> Any:
             halved = torch.cond(x.sum() > 0, lambda v: (v.half() * 2).float(), lambda v: v + 1, (x,))

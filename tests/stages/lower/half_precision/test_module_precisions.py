@@ -28,7 +28,7 @@ def mixed(default: Precision, **patterns: list[str]) -> Precisions:
 
 
 class Norm(nn.Module):
-    """A norm of operators that may compute in half precision."""
+    """A norm whose operators may all compute in half precision."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -133,7 +133,7 @@ def test_a_module_in_float32_or_bfloat16_computes_numbers_beyond_float16(lower_m
 
 
 class Sides(nn.Module):
-    """Two modules with the same weights read the input of the model and a mask."""
+    """Two modules share one weight, and both read `x`."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from trtbuild.stages.lower.half_precision import operators
-from trtbuild.stages.lower.half_precision.operators import OPERATORS, OVERLOAD_ROWS, Result, Role, row_of
+from trtbuild.stages.lower.half_precision.operators import OPERATORS, OVERLOAD_ROWS, Role, row_of
 
 
 def _names() -> list[str]:
@@ -38,7 +38,7 @@ def test_sensitive_operators_stay_in_float32() -> None:
 def test_unlisted_operators_stay_in_float32() -> None:
     assert row_of(torch.ops.aten.searchsorted.Tensor).role is Role.KEEP
     assert row_of(torch.ops.prims.convert_element_type.default).role is Role.KEEP
-    assert row_of(len).result is Result.FOLLOWS
+    assert row_of(len).role is Role.KEEP
 
 
 def test_rounding_division_stays_in_float32_and_division_does_not() -> None:

@@ -89,7 +89,7 @@ def test_integers_booleans_float64_and_casts_of_the_model_are_kept(lower_module:
     traced, program = lower_module(Dtypes(), inputs, precision)
     results, expected_results = traced.run(program), traced.eager()
     assert [value.dtype for value in results] == [value.dtype for value in expected_results]
-    gathered, expected = results.pop(2), expected_results.pop(2)  # this result only is computed in half precision
+    gathered, expected = results.pop(2), expected_results.pop(2)  # only this result is computed in half precision
     assert_close([gathered], [expected], precision)
     assert all(map(torch.equal, results, expected_results)) and len(results) == len(expected_results) == 5
 

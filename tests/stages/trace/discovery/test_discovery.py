@@ -23,7 +23,7 @@ from trtbuild.core.model.spec import Source
 from trtbuild.core.recipes.dependency import Dependency
 from trtbuild.stages.trace.user_code.observe import file_digest, observe
 
-#: Files that the model reads, each in a different way.
+#: Files that the model reads or the manifest declares, each in a different way.
 READ = {
     "models/__init__.py": "import of a package",
     "models/net.py": "import of the source's module",
@@ -114,9 +114,8 @@ def build(**kwargs):
     os.path.exists(str(d / "exists.txt")); (d / "isfile.txt").is_file(); os.path.getsize(d / "size.txt")
     (d / "link.txt").read_bytes()
     runpy.run_path(str(d / "run.py")); exec(open(d / "exec.py").read())
-    for name in ("missing.txt",):
-        try: open(d / name)
-        except FileNotFoundError: pass
+    try: open(d / "missing.txt")
+    except FileNotFoundError: pass
     os.path.exists(d / "nothere.txt"); (d / "nofile.txt").exists()
     os.listdir(d / "listed"); list(os.scandir(d / "scanned")); list((d / "globbed").glob("*.txt"))
     for _ in os.walk(d / "walked"): pass

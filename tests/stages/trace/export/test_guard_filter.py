@@ -54,7 +54,7 @@ def test_chunks_of_concatenated_inputs_have_a_dynamic_size(names):
 
     class Chunks(nn.Module):
         def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-            count = max(len(inputs), 2)
+            count = max(len(inputs), 2)  # a single input is concatenated with itself
             first, *_, last = torch.chunk(torch.cat((inputs * 2)[:count]), count)
             return first - 2 * last
 
@@ -65,7 +65,7 @@ def test_chunks_of_concatenated_inputs_have_a_dynamic_size(names):
 
 
 @pytest.mark.parametrize("opt", [2, 3, 8])
-def test_a_derived_size_may_be_one(opt):
+def test_accepts_a_derived_size_of_one(opt):
     traced = trace_in_process(WithoutFirst().eval(), make_job({"x": ((2, 3), (opt, 3), (8, 3))}))
     assert output_shape(traced) == [["add", -1, ["sym", 0]], 3]
 

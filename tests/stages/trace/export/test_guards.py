@@ -14,7 +14,8 @@ DIMS = [NamedDim("batch", (("x", 0),)), NamedDim("width", (("x", 1),), 4)]
 
 def failures_for(job_of: Callable[..., Any], *guards: str, points: Any = ()) -> Any:
     job = job_of(SHAPES, dims=DIMS)
-    return guard_failures(guards, {"x": 0, "args": (0,)}, job.shapes, job.inputs, points)
+    arguments = {"x": 0, "args": (0,)}  # 0 is the number of the input
+    return guard_failures(guards, arguments, job.shapes, job.inputs, points)
 
 
 def test_a_guard_that_always_holds_has_no_failure(job_of: Callable[..., Any]) -> None:

@@ -43,7 +43,7 @@ def test_dicts_keep_their_keys_and_constants(traced: Callable[..., Any], job_of:
     tree = recorded["output_tree"]
     assert tree["kind"] == "dict" and tree["keys"] == ["logits", "n", "rate", "deep"]
     assert tree["items"][1] == {"kind": "constant", "value": 3}
-    assert tree["items"][2] == {"kind": "constant", "value": {"$f64": "3fe0000000000000"}}
+    assert tree["items"][2] == {"kind": "constant", "value": {"$f64": "3fe0000000000000"}}  # 0.5
 
 
 def test_named_tuples_keep_their_fields(traced: Callable[..., Any], job_of: Callable[..., Any]) -> None:

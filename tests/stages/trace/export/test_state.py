@@ -44,7 +44,7 @@ def run(result: Any, *inputs: torch.Tensor) -> list[torch.Tensor]:
     """The outputs of the traced program, with the state of the trace."""
     program = Program.from_bytes(result.program)
     values = dict(result.weights)
-    slots = [values[slot] for slot in range(len(values))]
+    slots = [values[slot] for slot in range(len(values))]  # the weights, then the states
     return list(program.exported.graph_module(*slots[: program.weights], *inputs, *slots[program.weights :]))
 
 

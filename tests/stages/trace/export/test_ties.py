@@ -62,7 +62,7 @@ def test_dims_with_names_are_tied_and_the_first_name_stays():
     assert [entry["name"] for entry in traced.interface["symbols"]] == ["batch"]
 
 
-def test_symbols_whose_opts_differ_in_a_later_profile_may_not_be_tied():
+def test_symbols_whose_opts_differ_in_a_later_profile_must_not_be_tied():
     profiles = [
         Profile(name, (("x", ShapeRange((1,), (x_opt,), (8,))), ("y", ShapeRange((1,), (y_opt,), (8,)))))
         for name, x_opt, y_opt in (("first", 4, 4), ("later", 2, 3))

@@ -1,4 +1,4 @@
-"""Tied weights are part of the graph, and a weights file must fit the model exactly."""
+"""Tied weights are part of the graph, a weights file must fit the model exactly, and a forked process stores weights."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_with_a_weights_file_only_non_persistent_values_are_stored(
     assert not result.interface["weights"][4]["persistent"]
 
 
-def test_a_file_may_have_only_one_name_of_a_tied_weight(traced: Callable[..., Any], job_of: Callable[..., Any]) -> None:
+def test_accepts_a_file_with_one_name_of_a_tied_weight(traced: Callable[..., Any], job_of: Callable[..., Any]) -> None:
     module = Tied()
     by_first = traced(module, job_of(SHAPES, weights=weight_table(module, "b.weight"))).interface
     assert by_first["weights"][0]["name"] == "a.weight" and by_first["aliases"] == {"b.weight": "a.weight"}

@@ -103,7 +103,7 @@ def test_the_error_of_a_model_that_fails_at_min_names_the_shapes_and_the_users_l
     assert error.line == fails_at_one_row.__code__.co_firstlineno + 2
 
 
-def test_integers_and_bools_are_compared_exactly(traced, job_of) -> None:
+def test_accepts_equal_integers_and_bools(traced, job_of) -> None:
     traced(lambda x: (x > 0, x.long().argmax(-1)), job_of(BATCH))
 
 

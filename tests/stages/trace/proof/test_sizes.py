@@ -40,7 +40,7 @@ def test_two_axes_of_1_to_2_that_the_model_combines_must_be_one_dim(traced, job_
 
 def test_only_the_two_equal_axes_of_three_are_reported(traced, job_of) -> None:
     error = error_of(traced, job_of, lambda a, b, c: (a * c, b.relu()), THREE)
-    assert "axis c.0 must always be as long as axis a.0" in error.text
+    assert "axis c.0 must always be as long as axis a.0" in error.text and "b.0" not in error.text
     assert "must always be as long as" in error_of(traced, job_of, lambda a, b, c: a * b * c, THREE).text
 
 

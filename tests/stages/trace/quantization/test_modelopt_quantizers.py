@@ -18,6 +18,7 @@ JOB = make_job({"x": (4, 144)})
 PLACE: dict[str, Any] = {"file": "nets.py", "line": 3}
 
 #: Configuration → the layouts of the input and the weight quantizer (None for a quantizer that returns its input).
+#: The fields of a layout are type, axis, smallest number and block.
 LAYOUTS: dict[str, tuple[QuantizerLayout | None, QuantizerLayout | None]] = {
     "INT8_DEFAULT_CFG": (QuantizerLayout("int8", None, -128), QuantizerLayout("int8", 0, -128)),
     "INT8_SMOOTHQUANT_CFG": (QuantizerLayout("int8", None, -128), QuantizerLayout("int8", 0, -128)),

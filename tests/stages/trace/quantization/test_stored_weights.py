@@ -15,6 +15,7 @@ from trtbuild.stages.convert.conversion import convert
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.trace.quantization.quantizer import Quantizer, QuantizerLayout
 
+# the fields of a layout: type, axis, smallest number, block
 INT8 = QuantizerLayout("int8", 0, -128)
 INT4 = QuantizerLayout("int4", None, -8, 32)
 FLOAT8 = QuantizerLayout("float8e4m3fn", None, 0)

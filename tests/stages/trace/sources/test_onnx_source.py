@@ -30,7 +30,7 @@ SHAPES = {"x": ([1, 64], [3, 64], [8, 64])}
 
 
 def model(**changes: Any) -> onnx.ModelProto:
-    """``y = relu(x) @ w + b``: a weight, and a small bias that stays in the graph."""
+    """``y = relu(x) @ w + b``: a weight, and a small bias that stays in the graph. `changes` replace parts of the model."""
     nodes = changes.pop(
         "nodes",
         [

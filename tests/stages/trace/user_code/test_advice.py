@@ -15,6 +15,8 @@ from trtbuild.core.model.spec import Input
 from trtbuild.stages.trace.user_code.advice import advice, misspelt_module, shape_advice, value_advice
 
 INPUTS = (Input("x", "float16"),)
+#: The advice if the error names no dtype.
+DEFAULT = "look at the shapes"
 
 
 @pytest.mark.parametrize(
@@ -73,13 +75,13 @@ def test_dtype_errors_of_torch_have_hints_about_the_manifest() -> None:
         return caught.value
 
     float16_error = error_of(lambda: torch.nn.Linear(8, 8)(torch.zeros(2, 8, dtype=torch.float16)))
-    assert "declares x: float16: write the dtype" in (shape_advice(float16_error, INPUTS, "shapes") or "")
+    assert "declares x: float16: write the dtype" in (shape_advice(float16_error, INPUTS, DEFAULT) or "")
     index_error = error_of(lambda: torch.nn.Embedding(8, 8)(torch.zeros(2)))
-    assert "x: {dtype: int64}" in (shape_advice(index_error, INPUTS, "shapes") or "")
+    assert "x: {dtype: int64}" in (shape_advice(index_error, INPUTS, DEFAULT) or "")
     width_error = error_of(lambda: torch.nn.Linear(16, 8)(torch.zeros(2, 8)))
-    assert shape_advice(width_error, INPUTS, "shapes") == "shapes"
-    assert shape_advice(NotImplementedError(), INPUTS, "shapes") is None
-    assert shape_advice(AttributeError("head"), INPUTS, "shapes") is None
+    assert shape_advice(width_error, INPUTS, DEFAULT) == DEFAULT
+    assert shape_advice(NotImplementedError(), INPUTS, DEFAULT) is None
+    assert shape_advice(AttributeError("head"), INPUTS, DEFAULT) is None
 
 
 def test_the_hint_about_integers_that_the_model_does_not_accept_suggests_a_range() -> None:

@@ -39,6 +39,7 @@ def test_finds_the_imports_up_to_the_last_library(find: Find, tmp_path: Path) ->
         ("import os", "import torch", "from lib.part import A, B"),
         (
             Code(str(tmp_path / "m.py"), hashlib.sha256(text.encode()).hexdigest()),
+            # module, names, level of a relative import, position among the statements
             Import("os", (), 0, 0),
             Import("torch", (), 0, 1),
             Import("lib.part", ("A", "B"), 0, 2),

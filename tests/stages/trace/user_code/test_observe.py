@@ -1,4 +1,4 @@
-"""`observe` returns the state of a dependency. Patterns in a manifest declare dependencies."""
+"""`observe` returns the state of a dependency, patterns in a manifest declare dependencies, and `Places` sorts files."""
 
 from __future__ import annotations
 

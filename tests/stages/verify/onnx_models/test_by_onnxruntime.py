@@ -15,7 +15,7 @@ from trtbuild.stages.verify.onnx_models import by_onnxruntime
 from trtbuild.stages.verify.onnx_models.by_onnxruntime import OnnxRuntime
 from trtbuild.stages.verify.running import NotRunnable, PartFailed, Weights
 
-POINT = Point(0, "min", (2,), 0)
+POINT = Point(profile=0, which="min", sizes=(2,), seed=0)
 
 
 def runtime(subject: Subject) -> OnnxRuntime:

@@ -41,7 +41,7 @@ def test_weights_of_inference_mode_are_compared_by_object_and_address() -> None:
     assert kept.have_changed([values[0].clone()])
 
 
-def test_the_memory_of_a_replaced_weight_is_not_reused() -> None:
+def test_no_tensor_gets_the_earlier_memory_of_a_moved_weight() -> None:
     values = [torch.nn.Parameter(torch.randn(1 << 16))]
     kept = KeptWeights([(0, values[0])])
     address = values[0].data_ptr()

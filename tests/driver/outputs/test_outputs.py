@@ -1,4 +1,4 @@
-"""Outputs are written if their content differs. The index is written after all other files."""
+"""The files of an output: which a build writes and removes, and that the index is written last."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A project whose model imports a library, an installed distribution, and a watcher that keeps the library imported.
+"""A project whose model imports an installed library, and a watcher that keeps this library imported.
 
 The library does what libraries do while they are imported: it patches torch, reads and sets variables, looks for a module
 that does not exist, prints, and draws a random number.
@@ -87,7 +87,7 @@ class Libraries(Watch):
 
     def start(self, *models: str) -> None:
         """Start the watcher, by default for `b` only. So it does not itself trace `a` after each change."""
-        super().start(*models or "b")
+        super().start(*(models or ("b",)))
         self.wait_for(lambda: self.log.exists() and self.builds())
 
     @contextlib.contextmanager
@@ -101,7 +101,10 @@ class Libraries(Watch):
         assert status == 0
 
     def trace(self, name: str, *arguments: str, **variables: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Trace a model again. Returns what its code has seen, and the JSON document of the build."""
+        """Trace a model again. Return what its code has seen, and the JSON document of the build.
+
+        With ``ALONE`` among the variables, the build does not use the watcher, which lacks this variable.
+        """
         for file in self.seen.iterdir():
             file.unlink()
         process = self.build(name, "--force", "--until", "trace", "--json", *arguments, **variables)

@@ -1,4 +1,4 @@
-"""The reasons for which a watcher ends."""
+"""The reasons for which a watcher ends, and the builds, directories and changes that concern it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Engines that are timed on a GPU are built one at a time on each GPU, by workers that see only this GPU."""
+"""Engine steps that need a GPU run one at a time on each GPU, in workers that see only this GPU."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_the_gpu_with_the_most_free_memory_is_chosen() -> None:
     assert [limit.gpu_of(_engine(name)) for name in "ab"] == [1, 2]
 
 
-def test_a_gpu_without_free_memory_is_used_only_if_no_other_engine_is_built() -> None:
+def test_a_gpu_with_too_little_free_memory_is_used_only_if_no_other_engine_is_built() -> None:
     free = {0: 70 * GIB, 1: GPU_BASE_BYTES - 1}
     limit = _limit((90, 90), free)
     first, second = _engine("a"), _engine("b")

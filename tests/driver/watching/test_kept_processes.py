@@ -16,7 +16,7 @@ from trtbuild.driver.workers.forking.preloading import MAX_PROCESSES
 
 pytestmark = pytest.mark.skipif(not CAN_FORK_WORKERS, reason="this system cannot fork workers")
 
-#: The beginning of each library: notes that this process has begun the import, unseen by Python's audit hooks.
+#: The beginning of each library. It records the process that imports it, in a way that Python's audit hooks do not see.
 NOTE = """\
 import ctypes, os
 ctypes.CDLL(None).mkdir(f"FOLDER/{os.getpid()}".encode(), 0o700)

@@ -324,7 +324,7 @@ def test_other_users_of_the_host_cannot_reach_local_workers(project: Path, monke
             assert answer == b"", "the scheduler answers without a certificate"
 
 
-def test_a_worker_without_a_scheduler_ends_with_an_error(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_without_a_scheduler_ends_with_an_error(project: Path) -> None:
     code = (
         "import sys; from trtbuild.driver.farm import joining; joining.CONNECT_TIMEOUT_S = 1.0; "
         "from trtbuild.cli.main import main; main()"

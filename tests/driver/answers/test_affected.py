@@ -35,7 +35,7 @@ def commit(folder: Path) -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A repository with the project in ``project/``: two sources, a listed directory, and files beside the project."""
+    """A repository with the project in ``project/``, which has a link to a file beside it. The traces list ``data/``."""
     root = tmp_path / "repository"
     project = root / "project"
     for name in ("models/a.py", "models/b.py", "data/one.txt", "trtbuild.yaml", "../shared/s.py", "../other.txt"):
@@ -56,7 +56,7 @@ OBSERVED = {
 
 
 def answer(root: Path, revision: str = "HEAD", **observed: Any) -> Affected:
-    """The answer for the plans of `OBSERVED`, without a store."""
+    """The answer for the models of `OBSERVED` and `observed`, and for the model `new`, without a store."""
     plans = {}
     for name, entries in {**OBSERVED, "new": [], **observed}.items():
         verdict, reason_text = ("run", "it was not built") if name == "new" else ("hit", "recorded")

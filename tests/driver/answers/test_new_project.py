@@ -1,4 +1,4 @@
-"""`trtbuild init`: its files can be built, and it overwrites nothing."""
+"""`trtbuild init`: the files and targets that it writes, its warnings, and the errors before it writes anything."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from trtbuild.store.remote.store import RemoteStore
 from trtbuild.store.transports.directory import DirectoryTransport
 from trtbuild.store.transports.settings import RemoteSettings
 
-DAY = 86400.0
+DAY_S = 86400.0
 
 
 @pytest.fixture
@@ -38,9 +38,9 @@ def fill(store: LocalStore | RemoteStore, root: Path) -> list[Record]:
         plan = store.put_bytes(b"%d" % number * 9000)
         records.append(store.put_record(Record(Recipe("engine", 1, (("n", number),)), {"plan": plan})))
     for path in [*root.glob("ac/??/*"), *root.glob("cas/??/*")]:
-        os.utime(path, (time.time() - 9 * DAY,) * 2)
+        os.utime(path, (time.time() - 9 * DAY_S,) * 2)
     for number, record in enumerate(records):
-        last_used = time.time() - (8 - number) * DAY
+        last_used = time.time() - (8 - number) * DAY_S
         os.utime(root / "ac" / record.recipe.key[:2] / record.recipe.key, (last_used, last_used))
     return records
 

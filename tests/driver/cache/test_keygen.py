@@ -1,4 +1,4 @@
-"""Creating a key, and using the configured keys."""
+"""`cache keygen` creates a signing key, and the cache uses the configured keys."""
 
 from __future__ import annotations
 

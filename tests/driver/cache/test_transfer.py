@@ -271,7 +271,7 @@ def test_a_push_with_missing_results_fails_and_sends_the_others(
 
 
 def test_a_push_to_an_unreachable_remote_fails_with_the_reason(built: CommandLine) -> None:
-    dead = {"TRTBUILD_REMOTES": "team=rw:http://127.0.0.1:9/cache"}
+    dead = {"TRTBUILD_REMOTES": "team=rw:http://127.0.0.1:9/cache"}  # no program listens on this port
     document = built("cache", "push", environment=dead, expect=1)
     assert len(document["not_sent"]) == document["records"]
     assert document["warnings"]

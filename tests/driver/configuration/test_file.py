@@ -1,4 +1,4 @@
-"""The permissions and the type of the configuration file, and the lines of its entries."""
+"""The permissions, the type and the encoding of the configuration file, and the lines of its entries."""
 
 from __future__ import annotations
 

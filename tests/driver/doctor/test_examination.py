@@ -1,4 +1,4 @@
-"""`trtbuild doctor` on broken installations."""
+"""`trtbuild doctor` on a complete installation, and on installations and projects with one fault."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import pytest
 from tests.conftest import CommandLine
 from tests.projects import copy_project, edit
 
-#: Module → distribution. The tests import fake modules with the right versions, which is quick. A test breaks one of them.
+#: Module → distribution. With the fixture `trtbuild`, doctor imports fake modules with the right versions, which is quick.
+#: A test may break one of them.
 MODULES = {
     "torch": "torch",
     "onnx": "onnx",

@@ -85,6 +85,7 @@ class Cluster:
         for old, new in changes.items():
             labels = tuple(label.replace(old, new) for label in labels)
         options = dataclasses.replace(process, name=name, labels=labels).options("127.0.0.1", None)
+        # the arguments of a separate process; this worker runs in the process of the test
         del options["env"], options["silence_logs"], options["preload"]
 
         async def start() -> Worker:

@@ -99,7 +99,10 @@ class Process:
 
 
 def scheduler_process(port: int, folder: Path, certificates: Certificates | None = None) -> Process:
-    """Start ``dask scheduler`` on a port of 127.0.0.1. It gives up a silent worker after three seconds."""
+    """Start ``dask scheduler`` on a port of 127.0.0.1.
+
+    It gives up a worker after three silent seconds, and a job after three of its workers have died.
+    """
     command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--no-dashboard", "--dashboard-address", "127.0.0.1:0"]
     if certificates is not None:
@@ -123,7 +126,7 @@ def worker_process(
         variables["DASK_DISTRIBUTED__WORKER__PRELOAD"] = json.dumps(["tests.driver.farm.pretending"])
     command = [sys.executable, "-m", "trtbuild", "worker", address, *arguments]
     process = Process(command, folder / "worker.log", variables, folder)
-    process.wait_for("at the same time")
+    process.wait_for("at the same time")  # in the line that the command prints when its workers have started
     return process
 
 

@@ -119,6 +119,7 @@ def test_a_worker_that_is_stopped_loses_its_job(address: str, client: Client, pr
         (pid,) = worker_pids(still)
         os.kill(pid, signal.SIGSTOP)
         with killed_at_end(worker_process(address, tmp_path / "other", {}, "--slots", "1", pretends="compile")):
+            # without a state, it was killed already
             wait_until(lambda: (state(pid) or "T")[0] == "T", "the worker is not stopped")
             assert compiled.result(timeout=LIMIT_S).worker
 
@@ -323,7 +324,7 @@ def test_other_users_of_the_host_cannot_reach_local_workers(project: Path, monke
             assert answer == b"", "the scheduler answers without a certificate"
 
 
-def test_a_worker_without_a_scheduler_ends_with_an_error(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_without_a_scheduler_ends_with_an_error(project: Path) -> None:
     code = (
         "import sys; from trtbuild.driver.farm import joining; joining.CONNECT_TIMEOUT_S = 1.0; "
         "from trtbuild.cli.main import main; main()"

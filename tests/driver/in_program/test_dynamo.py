@@ -23,7 +23,7 @@ def reset_dynamo() -> Iterator[None]:
 
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The inputs of the graphs that are built, in order."""
+    """The inputs of each graph for which engines were built, in order."""
     inputs_of_builds: list[Any] = []
 
     def build(module: Any, inputs: Any, *rest: Any) -> Any:

@@ -52,7 +52,7 @@ def test_no_workspace_is_the_default() -> None:
 
 def test_operators_may_be_given_as_objects() -> None:
     ops = [torch.ops.aten.cumsum.default, torch.ops.aten.sort, "torch.ops.aten.add.Tensor", "aten::mul"]
-    result = partition_of(ops, 1, True, ["layers.*"])
+    result = partition_of(ops, min_block_size=1, require_full_compilation=True, granularity=["layers.*"])
     assert result == PartitionSettings(
         ("layers.*",), 1, ("aten.add.Tensor", "aten.cumsum.default", "aten.mul", "aten.sort"), True
     )
@@ -73,7 +73,10 @@ def test_operators_may_be_given_as_objects() -> None:
         (lambda: builder_of({"optimisation_level": 3}), "there is no setting 'optimisation_level'"),
         (lambda: builder_of({"use_python_runtime": True}), "'use_python_runtime' is a setting of Torch-TensorRT only"),
         (lambda: builder_of({"optimization_level": 9}), "optimization_level"),
-        (lambda: partition_of([], 0, False, None), "min_block_size"),
+        (
+            lambda: partition_of([], min_block_size=0, require_full_compilation=False, granularity=None),
+            "min_block_size",
+        ),
         (lambda: options_of(target=89, truncate_double=1), "truncate_double must be True or False"),
         (
             lambda: options_of(target=89, truncate_double=True, truncate_long_and_double=False),

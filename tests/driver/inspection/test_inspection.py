@@ -1,4 +1,4 @@
-"""``trtbuild inspect`` on a real package: facts that are not in its index."""
+"""``trtbuild inspect`` on a real package: facts that are not in its index, ONNX models, and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The source form of a package's model follows from the operators in its names."""
+"""The source form of a package's model follows from the operators in ``names.json``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outputs are written if their content differs. The index is written after all other files."""
+"""The files of an output: which a build writes and removes, and that the index is written last."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_only_files_whose_content_differs_are_written(tmp_path: Path) -> None:
     assert same.stat().st_mtime_ns == times[same]
 
 
-def test_the_index_is_the_last_of_the_files_to_write(tmp_path: Path) -> None:
+def test_the_index_is_the_last_of_the_files_to_write() -> None:
     store = MemoryStore()
     index, record = a_package(store, a=b"one")
     assert outputs.output_files("package", "dist/m", index, record)[-1].path == "dist/m/index.json"
@@ -88,7 +88,7 @@ def test_an_old_index_cannot_name_files_outside_its_package(tmp_path: Path) -> N
     assert outside.read_text() == "keep me"
 
 
-def test_raw_plans_have_a_folder_for_each_target(tmp_path: Path) -> None:
+def test_raw_plans_have_a_folder_for_each_target() -> None:
     store = MemoryStore()
     index, record = a_package(store, a=b"one")
     files = outputs.output_files("plans", "dist/plans", index, record)

@@ -112,7 +112,7 @@ def test_a_local_record_of_another_toolchain_is_used_unless_frozen() -> None:
     assert frozen.refusal("9" * 64, index, True) is not None
 
 
-def test_engines_that_differ_from_the_lock_are_reported(tmp_path: Path) -> None:
+def test_engines_that_differ_from_the_lock_are_reported() -> None:
     recorded = Reason("recorded", "")
 
     def plan(record: Record | None) -> ModelPlan:

@@ -1,4 +1,4 @@
-"""Lookups in a damaged store, and the repair of links."""
+"""Lookups of damaged and refused records, forced steps, and the links of chains."""
 
 from __future__ import annotations
 

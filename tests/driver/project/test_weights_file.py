@@ -104,11 +104,18 @@ def test_a_damaged_or_missing_table_is_made_again(tmp_path: Path) -> None:
     save_file({"a": np.ones(3, dtype=np.float32)}, path)
     sha256 = digest(path)
     first = file.table(sha256, store)
-    for kind in ("ac", "cas"):
-        for entry in [entry for entry in (store.root / kind).rglob("*") if entry.is_file()]:
-            entry.chmod(0o644)
-            entry.write_bytes(b"damage")
-        assert file.table(sha256, store) == first
+
+    def damage(entry: Path) -> None:
+        entry.chmod(0o644)
+        entry.write_bytes(b"damage")
+
+    for change in (damage, Path.unlink):
+        for kind in ("ac", "cas"):
+            entries = [entry for entry in (store.root / kind).rglob("*") if entry.is_file()]
+            assert entries
+            for entry in entries:
+                change(entry)
+            assert file.table(sha256, store) == first
     assert file.table(sha256, store) == first
 
 
@@ -167,7 +174,7 @@ def test_a_new_file_is_read_once_for_its_digest_and_its_table(tmp_path: Path, mo
     assert sha256 == digest(file.path)
     expected = other.table(sha256, MemoryStore())
     with monkeypatch.context() as patch:
-        patch.setattr(WeightsFile, "_read_table", None)
+        patch.setattr(WeightsFile, "_read_table", None)  # a call raises TypeError
         assert file.table(sha256, store) == expected
         with pytest.raises(TypeError):
             other.table(sha256, MemoryStore())

@@ -12,7 +12,7 @@ from tests.driver.conftest import Small
 from trtbuild.core.values.codec import encode
 from trtbuild.driver.project.workspace import Request
 from trtbuild.driver.running.bench import bench
-from trtbuild.driver.workers.stopwatch import Budget
+from trtbuild.driver.workers.stopwatch import MIN_CALLS, Budget
 from trtbuild.errors import CallRefused, UsageError
 
 SHORT = Budget(0.0, 0.0)
@@ -26,7 +26,7 @@ def test_every_profile_is_timed_at_min_opt_and_max_and_equal_shapes_once(small: 
         ("rows max", {"batch": 16}),
     ]
     assert [(run.runner, run.point) for run in document.runs] == [("trtbuild", number) for number in range(3)]
-    assert all(run.count >= 10 for run in document.runs)
+    assert all(run.count >= MIN_CALLS for run in document.runs)
     assert document.reference and "no engine is timed" in document.warnings[0]
     json.dumps(encode(document))
 
@@ -75,7 +75,7 @@ def test_the_original_is_timed_at_the_same_shapes_in_another_process(small: Smal
     eager = [run for run in document.runs if run.runner == "eager"]
     assert [run.point for run in eager] == [0, 1, 2]
     assert [run.runner for run in document.runs] == ["trtbuild"] * 3 + ["eager"] * 3
-    assert all(run.count == 10 and run.first_s > 0 for run in document.runs)
+    assert all(run.count == MIN_CALLS and run.first_s > 0 for run in document.runs)
     assert document.versions["torch"]
 
 

@@ -1,4 +1,4 @@
-"""Tensors from files, and random tensors."""
+"""Host tensors: files of them, random values, copies to the CPU of torch, and summaries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Percentiles are measured values, and the stopwatch waits for each call. No test here reads a clock."""
+"""The stopwatch times contenders in turns and waits for each call. Percentiles are measured values.
+
+No test compares durations.
+"""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def test_the_outputs_are_the_targets_unless_others_are_named(built: CommandLine)
     assert rule(built.project / "build/named.d")[0] == ["a b.stamp", "c"]
 
 
-def test_paths_are_relative_to_the_working_directory(built: CommandLine, tmp_path: Path) -> None:
+def test_paths_are_relative_to_the_working_directory(built: CommandLine) -> None:
     caller = CommandLine(built.project.parent, built.cache)
     assert caller.run("build", "-C", "project", "--depfile", "of-the-caller.d").returncode == 0
     targets, prerequisites = rule(built.project.parent / "of-the-caller.d")

@@ -95,6 +95,7 @@ def provenance_path_and_digest(trtbuild: CommandLine) -> tuple[Path, str]:
     return root / provenance.PROVENANCE_FILE, hashlib.sha256((root / "index.json").read_bytes()).hexdigest()
 
 
+#: `OnnxRuntime` takes a point, which does not change its results.
 ANY_POINT = Point(0, "any", (), 0)
 
 

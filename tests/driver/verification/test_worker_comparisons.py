@@ -72,5 +72,5 @@ def test_a_model_that_needs_files_of_the_project_is_not_sent(
     partitioning: Any = SimpleNamespace(targets=("ampere",), job=SimpleNamespace(operators=called))
     subject: Any = SimpleNamespace(workspace=SimpleNamespace(project=None), plan=None)
     farm: Any = None  # nothing is sent
-    (result,) = OnWorkers(farm, threads).comparisons(subject, partitioning, 0)
+    (result,) = OnWorkers(farm, threads).comparisons(subject, partitioning, number=0)
     assert result == NotRunHere("ampere", f"{reason}; verify it on a machine with the project")

@@ -38,7 +38,7 @@ def test_three_processes_stay_and_the_one_that_was_not_used_for_the_longest_time
     watch = Libraries(tmp_path)
 
     def process(mode: str) -> int:
-        """Trace `a` with this value of a variable. Return the pid of the process that has imported the library."""
+        """Trace `a` with another value of a variable. Return the pid of the process that has imported the library."""
         seen, _ = watch.trace("a", TRTBUILD_MODE=mode)
         assert is_preloaded(seen)
         return int(seen["imported by"])

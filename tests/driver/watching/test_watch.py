@@ -73,6 +73,7 @@ def test_a_second_watcher_of_the_project_is_refused(watch: Watch) -> None:
 
 
 def _answer_to(watch: Watch, request: bytes) -> bytes:
+    """Send a request to the watcher. Return its answer: a refusal is ``0`` and the reason."""
     (path,) = (watch.runtime / "trtbuild").glob("*.socket")
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(30)

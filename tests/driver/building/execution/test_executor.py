@@ -59,7 +59,7 @@ class FakeProject:
             self._running += 1
             self.most_running = max(self.most_running, self._running)
             self.order.append(step.id)
-        threading.Event().wait(0.01)
+        threading.Event().wait(0.01)  # long enough that steps run together
         with self._lock:
             self._running -= 1
         if step.id in self.failing_steps:

@@ -19,6 +19,7 @@ from trtbuild.errors import ToolchainError, UsageError
 
 
 def fail(message: str) -> None:
+    """Receive a message of the timeline that the test does not expect."""
     raise AssertionError(message)
 
 
@@ -135,7 +136,7 @@ def test_the_file_is_replaced_at_the_end_and_no_other_file_remains(tmp_path: Pat
     assert [entry.name for entry in tmp_path.iterdir()] == ["t.json"]
 
 
-def test_a_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+def test_a_device_is_written_to_and_not_replaced() -> None:
     with Timeline("/dev/null", fail):
         pass
     assert Path("/dev/null").is_char_device()

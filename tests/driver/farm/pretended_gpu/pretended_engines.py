@@ -34,7 +34,7 @@ class _HostMemory:
         yield
 
     def stream(self) -> int:
-        return 7
+        return 7  # any number: a host has no streams
 
     def synchronize(self, stream: int) -> None: ...
 
@@ -55,7 +55,7 @@ class OpenEngines:
         def weight(slot: int) -> Weight:
             packed = index.weights.get(slot)
             return (
-                Weight("float32", (), "")
+                Weight("float32", (), "")  # no weight of this package has this slot
                 if packed is None
                 else Weight(packed.dtype, packed.shape, index.files[packed.path].sha256)
             )

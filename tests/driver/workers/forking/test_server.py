@@ -97,7 +97,7 @@ def test_no_worker_that_uses_gpus_is_forked_after_the_gpu_driver_was_loaded(monk
         assert client.recv(1) == b""  # refused, so the client starts a new worker
 
 
-def test_a_worker_with_other_variables_of_libraries_is_not_forked(tmp_path: Path, servers: ForkServers) -> None:
+def test_a_worker_with_other_variables_of_libraries_is_not_forked(servers: ForkServers) -> None:
     environment = worker_environment("trace")
     assert servers.suit("trace", {**environment, "TRTBUILD_DOMAIN": "a", "PWD": "/b"})
     assert servers.suit("torch", {**environment, "CUDA_VISIBLE_DEVICES": "1"})

@@ -37,11 +37,11 @@ layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, activation
 rows = {"src": {0: torch.export.Dim("batch", min=2, max=8)}}
 with torch.no_grad():
     exported = torch.export.export(layer, (torch.zeros(4, 5, 16),), dynamic_shapes=rows)
-    written = functional(exported)[0].to_bytes()
-    lowered = lower(consistency.read_program(written), "float32", decomposition_table())
-    again = lowered.to_bytes()
-    converted = convert(consistency.read_program(again), 20)
-seen["digests"] = [hashlib.sha256(data).hexdigest() for data in (written, again, converted.model)]
+    traced_bytes = functional(exported)[0].to_bytes()
+    lowered = lower(consistency.read_program(traced_bytes), "float32", decomposition_table())
+    lowered_bytes = lowered.to_bytes()
+    converted = convert(consistency.read_program(lowered_bytes), 20)
+seen["digests"] = [hashlib.sha256(data).hexdigest() for data in (traced_bytes, lowered_bytes, converted.model)]
 seen["text"] = program_text(lowered)
 seen["asked later"] = bool(asked)
 print(json.dumps(seen))

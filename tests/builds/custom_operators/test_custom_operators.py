@@ -25,7 +25,7 @@ EXAMPLES = Path(__file__).parents[3] / "manifests" / "operators"
 #: An operator whose fake implementation is wrong for 3 images, a size that no profile has as its min, opt or max.
 LATE = """\
 import torch
-from nets import Around, made
+from nets import Around, build_seeded
 
 
 @torch.library.custom_op("boxes::late", mutates_args=())
@@ -37,7 +37,7 @@ late.register_fake(torch.empty_like)
 
 
 def build():
-    return made(lambda: Around(late))
+    return build_seeded(lambda: Around(late))
 """
 SHAPES = ((1, 3, 8, 12), (2, 3, 20, 12), (5, 3, 24, 12))
 

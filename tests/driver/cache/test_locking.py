@@ -21,9 +21,10 @@ from tests.conftest import CommandLine, ran, step
 from tests.projects import copy_project, edit
 from trtbuild.core.planning.lockfile import from_text, to_text
 from trtbuild.core.planning.locks import Lock
+from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Output, Record
 from trtbuild.driver.cache.locking import pinned_keys
-from trtbuild.errors import UsageError
+from trtbuild.errors import RemoteDown, UsageError
 from trtbuild.store.collection.collect import collect
 from trtbuild.store.local.local import LocalStore
 
@@ -135,6 +136,14 @@ def test_a_check_lists_the_differences_and_writes_nothing(locked: CommandLine) -
     (locked.project / "trtbuild.lock").unlink()
     assert not locked("lock", "--check", expect=1)["existed"]
     assert not (locked.project / "trtbuild.lock").exists()
+
+
+def test_a_remote_that_cannot_be_read_is_a_warning(trtbuild: CommandLine, tmp_path: Path) -> None:
+    remotes = {"TRTBUILD_REMOTES": f"team=r:file://{tmp_path}/not/mounted"}
+    empty_cache = replace(trtbuild, cache=tmp_path / "empty")
+    document = empty_cache("lock", expect=1, environment=remotes)
+    assert document["missing"]
+    assert any("team" in text for text in document["warnings"])
 
 
 def test_a_check_of_an_edited_model_lists_missing_steps_not_removed_steps(locked: CommandLine) -> None:
@@ -368,6 +377,26 @@ def test_a_lock_elsewhere_pins_too_and_a_missing_lock_is_an_error(aged: CommandL
     assert pinned_keys(aged.project, moved, store) == pinned
     with pytest.raises(UsageError, match="there is no lock file"):
         pinned_keys(aged.project, tmp_path / "nothing.lock", store)
+
+
+class _DownStore(LocalStore):
+    """A store whose record of one stage cannot be read now, like an entry of a shared directory that was lost."""
+
+    def __init__(self, root: Path, stage: str) -> None:
+        super().__init__(root)
+        self._stage = stage
+
+    def get_record(self, key: str, wanted: Recipe | None = None) -> Record | None:
+        record = super().get_record(key, wanted)
+        if record is not None and record.recipe.stage == self._stage:
+            raise RemoteDown("the share is gone")
+        return record
+
+
+@pytest.mark.parametrize("stage", ["trace", "trace-link"])
+def test_links_that_cannot_be_read_are_not_left_unpinned(aged: CommandLine, stage: str) -> None:
+    with pytest.raises(RemoteDown, match="the share is gone"):
+        pinned_keys(aged.project, store=_DownStore(aged.cache, stage))
 
 
 def test_keys_without_records_are_pinned_too(aged: CommandLine, tmp_path: Path) -> None:

@@ -46,6 +46,11 @@ def test_names_of_torch_tensorrt_are_accepted_for_builder_settings() -> None:
     assert result == BuilderSettings(workspace=1 << 30, avg_timing_iterations=2, tf32=False, optimization_level=2)
 
 
+def test_a_setting_may_be_given_twice_with_one_value() -> None:
+    assert builder_of({"tf32": False, "disable_tf32": True}) == BuilderSettings(tf32=False)
+    assert options_of(target=89, builder={"refit": True}, refit=True).builder == BuilderSettings(refit=True)
+
+
 def test_no_workspace_is_the_default() -> None:
     assert builder_of({"workspace_size": 0}) == BuilderSettings()
 
@@ -73,6 +78,18 @@ def test_operators_may_be_given_as_objects() -> None:
         (lambda: builder_of({"optimisation_level": 3}), "there is no setting 'optimisation_level'"),
         (lambda: builder_of({"use_python_runtime": True}), "'use_python_runtime' is a setting of Torch-TensorRT only"),
         (lambda: builder_of({"optimization_level": 9}), "optimization_level"),
+        (
+            lambda: builder_of({"tf32": True, "disable_tf32": True}),
+            "tf32 and disable_tf32 are two names of one setting, and have different values",
+        ),
+        (
+            lambda: builder_of({"make_refittable": True, "refit": False}),
+            "make_refittable and refit are two names of one setting, and have different values",
+        ),
+        (
+            lambda: options_of(target=89, builder={"refit": True}, refit=False),
+            "refit is given twice with different values: in builder, and as a separate argument",
+        ),
         (
             lambda: partition_of([], min_block_size=0, require_full_compilation=False, granularity=None),
             "min_block_size",

@@ -38,15 +38,16 @@ from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.driver.cache.documents import LockDifference, Locked, LockedSummary, MissingStep
 from trtbuild.driver.project import locked, wiring
 from trtbuild.driver.project.workspace import Request, Workspace
-from trtbuild.errors import LockFileError, StoreError, UsageError
+from trtbuild.errors import BlobMissing, EntryCorrupt, LockFileError, RecordUntrusted, UsageError
 from trtbuild.toolchain.libraries import table
 
 
 def lock(request: Request, *, check: bool) -> Locked:
     """Write the lock file. With `check`, only compare the existing lock file with the current plans.
 
-    `ok` of the result is false if a step is missing. With `check`, it is also false if the lock file is out of date. Raises
-    LockFileError if the lock file cannot be read, and UsageError if it cannot be written or if targets are requested.
+    `ok` of the result is false if a step is missing. With `check`, it is also false if the lock file is missing or out of
+    date. Raises LockFileError if the lock file cannot be read, and UsageError if it cannot be written or if targets are
+    requested.
     """
     if request.targets:
         raise UsageError("a lock is for all targets of a model", hint="leave --target out")
@@ -76,7 +77,7 @@ def lock(request: Request, *, check: bool) -> Locked:
         differences=[_lock_difference(entry) for entry in (stale if check else entries)],
         next=_next_commands(request, bool(missing), bool(stale)) if missing or check else [],
         errors=[],
-        warnings=[],
+        warnings=workspace.store.warnings(),
     )
 
 
@@ -176,7 +177,8 @@ def pinned_keys(project: Path, path: Path | None = None, store: Store | None = N
     """The keys of all records that the project's lock file, or the lock file at `path`, pins (rule 4).
 
     Empty if the project has no lock file. Links are read from `store`, or from the project's local store. Raises
-    LockFileError, StoreUnavailable, and UsageError if the file `path` does not exist.
+    LockFileError, UsageError if the file `path` does not exist, and StoreUnavailable or RemoteFault if the store cannot be
+    read: a collection without these keys would remove the links.
     """
     lock_file = locked.read(project, path)
     if lock_file is None:
@@ -194,7 +196,7 @@ def _link_keys(model: LockedModel, store: Store) -> Iterator[str]:
         key = model.key_of(stage)
         try:
             record = store.get_record(key) if key is not None else None
-        except StoreError:  # without its record, the step cannot be found anyway
+        except (EntryCorrupt, RecordUntrusted):  # without its record, the step cannot be found anyway
             continue
         if record is None:
             continue
@@ -212,7 +214,7 @@ def _link_keys_of_chain(declared: Declared, seen: Mapping[str, Any], store: Stor
         try:
             record = store.get_record(recipe.key)
             dependencies = None if record is None else chain.parse_link(store.get_bytes(record.outputs["next"].sha256))
-        except (StoreError, KeyError, ValueError):
+        except (BlobMissing, EntryCorrupt, RecordUntrusted, KeyError, ValueError):
             return None
         if dependencies is not None:
             link_keys.append(recipe.key)

@@ -171,7 +171,7 @@ def missing_records(selection: Selection, incomplete: dict[str, str]) -> list[Mi
 
 
 def _choose_remotes(remotes: Iterable[RemoteStore], name: str | None, ability: str) -> tuple[RemoteStore, ...]:
-    """The remote with this name, or all `remotes` if `name` is None. Raises UsageError if no remote has the name."""
+    """The remote with this name, or all `remotes` if `name` is None. Raises UsageError if there is no such remote."""
     remotes_by_name = {remote.name: remote for remote in remotes}
     if name is not None and name not in remotes_by_name:
         hint = (

@@ -1,6 +1,6 @@
 """Checks of the user's configuration: whether it can be read, whether each remote answers, and whether the keys are valid.
 
-The check of a remote requests an entry with a random name, and writes nothing. Uploads are not checked, because the
+The check of a remote requests two entries with random names, and writes nothing. Uploads are not checked, because the
 uploaded entry would stay in the remote.
 """
 

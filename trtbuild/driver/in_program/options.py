@@ -81,6 +81,12 @@ def options_of(
         if value is not None:
             checked.text(argument, value)
     builder_settings = {} if builder is None else checked.mapping("builder", builder, '{"optimization_level": 3}')
+    for name in builder_settings.keys() & settings.keys():
+        if builder_settings[name] != settings[name]:
+            raise UsageError(
+                f"{name} is given twice with different values: in builder, and as a separate argument",
+                hint="leave one of the two out",
+            )
     if hardware_compatible and compatibility not in (None, "ampere_plus"):
         raise UsageError(
             f'hardware_compatible=True means compatibility="ampere_plus", but compatibility is {compatibility!r}',

@@ -136,22 +136,22 @@ def partition_of(
 def builder_of(arguments: Mapping[str, Any], other_names: Iterable[str] = ()) -> BuilderSettings:
     """Return TensorRT's builder settings. `arguments` has the names of a manifest or of Torch-TensorRT.
 
-    The hint for an unknown name may also suggest one of `other_names`. Raises UsageError.
+    The hint for an unknown name may also suggest one of `other_names`. Raises UsageError, also if both names of a setting
+    are given with different values.
     """
     from trtbuild.manifest.format.fields import BuilderFields
 
     settings: dict[str, Any] = {}
     program_names: dict[str, str] = {}
-    for name, value in arguments.items():
-        if name in ALIASES:
-            manifest_name, translate = ALIASES[name]
-            if name == "disable_tf32":
-                checked.flag(name, value)  # its translation, `not`, would accept any value
+    for argument, value in arguments.items():
+        name = argument
+        if argument in ALIASES:
+            name, translate = ALIASES[argument]
+            if argument == "disable_tf32":
+                checked.flag(argument, value)  # its translation, `not`, would accept any value
             value = translate(value)
-            program_names[manifest_name] = name
-            if manifest_name == "workspace" and value is None:
+            if name == "workspace" and value is None:
                 continue
-            name = manifest_name
         if name in SUPERFLUOUS_SETTINGS:
             raise UsageError(
                 f"{name!r} is a setting of Torch-TensorRT only", hint=f"leave it out: {SUPERFLUOUS_SETTINGS[name]}"
@@ -161,7 +161,12 @@ def builder_of(arguments: Mapping[str, Any], other_names: Iterable[str] = ()) ->
             raise UsageError(f"there is no setting {name!r}", hint=hint)
         if name == "optimization_level" and value is None:
             continue
-        settings[name] = value
+        if name in settings and settings[name] != value:
+            raise UsageError(
+                f"{program_names[name]} and {argument} are two names of one setting, and have different values",
+                hint="leave one of the two out",
+            )
+        settings[name], program_names[name] = value, argument
     return _checked_settings(BuilderSettings(), BuilderFields, settings, program_names)  # type: ignore[no-any-return]
 
 
@@ -170,7 +175,7 @@ def _checked_settings(
 ) -> Any:
     """Return `defaults` with the values of `arguments`. The pydantic class `fields_type` checks them as in a manifest.
 
-    `program_names` maps a manifest's name to the name that the program used, if the two differ.
+    `program_names` maps a manifest's name to the name that the program used. Without it, they are the same.
     """
     from pydantic import ValidationError
 

@@ -32,7 +32,8 @@ def load(
     """Open the package in directory `path`, and verify the files that will run.
 
     The result is a `Loaded`. `path` may also be a ``.pt2`` or ``.ep`` file that `trtbuild.save` wrote. The result then has
-    `module()`, and `exported`, the program of torch.export. Load such a file only if you trust its source.
+    `module()`, and `exported`, the program of torch.export. Load such a file only if you trust its source. Only `device`
+    and `target` apply to it.
 
     * `device`: a GPU (``"cuda"``, ``"cuda:1"``, a number, a ``torch.device``) or ``"cpu"``. None is the current GPU. On the
       CPU, PyTorch runs the package's reference program, and no engine runs. A package without engines runs on the CPU even

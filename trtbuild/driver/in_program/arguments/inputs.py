@@ -224,6 +224,7 @@ def _checked_range(dtype: str, limits: Any, name: str) -> ValueRange:
 
 
 def is_tensor(value: object) -> bool:
+    """Whether `value` has a shape and a dtype, and is not an `Input`."""
     return hasattr(value, "shape") and hasattr(value, "dtype") and not isinstance(value, Input)
 
 

@@ -26,7 +26,7 @@ FREE_PREFIX = "TRTBUILD_"
 
 
 def worker_environment(kind: WorkerKind, gpu: int | None = None) -> dict[str, str]:
-    """Return the environment of a worker. `gpu` is the only GPU that the worker sees, as this process numbers them."""
+    """Return the environment of a worker. `gpu` is the only GPU that an engine worker sees: its number in this process."""
     if kind == "engine":
         environment = {**ENGINE_ENVIRONMENT, **{name: os.environ[name] for name in INHERITED if name in os.environ}}
         if gpu is not None:

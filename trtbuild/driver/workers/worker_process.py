@@ -76,7 +76,7 @@ class WorkerDied(ToolchainError):
 
 
 class Worker:
-    """One child process. Not thread-safe: one job at a time. `gpu` is the only GPU that it sees; None: no such limit."""
+    """One child process. Not thread-safe: one job at a time. `gpu` is the only GPU that an engine worker sees, or None."""
 
     def __init__(
         self,

@@ -42,7 +42,7 @@ def lent() -> ForkServers | None:
 
 
 class ForkServers:
-    """A server for each kind of `FORKED_KINDS`. They start with these variables, in a new session. Thread-safe."""
+    """A server for each kind of `FORKED_KINDS`, with the variables `environment`, in a new session. Thread-safe."""
 
     def __init__(self, environment: Mapping[str, str], folder: Path) -> None:
         self._owner = os.getpid()

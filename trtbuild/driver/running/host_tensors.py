@@ -159,7 +159,7 @@ def write(path: Path, tensors: Mapping[str, HostTensor]) -> None:
 
 
 def _write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write arrays as `numpy.savez` does. That function takes names as keywords, so it accepts no array called ``file``."""
+    """Write arrays as `numpy.savez` does. They may have any names, but `numpy.savez` accepts no array called ``file``."""
     numpy_format = require_numpy().lib.format
     with zipfile.ZipFile(path, "w") as archive:
         for name, array in arrays.items():

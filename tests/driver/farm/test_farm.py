@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import shutil
@@ -12,16 +13,19 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from distributed import Worker
+from distributed import Future, Worker
 
 from tests.driver.farm.cluster import VERSION, Behaviour, Cluster, Driver, engine_job
 from tests.faults.disks import mounted
 from trtbuild.core.model.spec import Target
 from trtbuild.driver.configuration import Configuration, TrustSettings
 from trtbuild.driver.farm import answers, labels, opening, performing
+from trtbuild.driver.farm import farm as farm_module
 from trtbuild.driver.farm.exchange import blob_files
+from trtbuild.driver.farm.farm import CompiledOnWorker
 from trtbuild.driver.farm.messages import PROTOCOL, Answer, FarmJob
 from trtbuild.driver.project import wiring
 from trtbuild.errors import (
@@ -30,6 +34,7 @@ from trtbuild.errors import (
     RemoteDown,
     SchedulerLost,
     StoreError,
+    StoreUnavailable,
     ToolchainError,
     WorkersError,
 )
@@ -169,6 +174,10 @@ def nonsense(text: str, name: str) -> Answer:
     return Answer(PROTOCOL, FarmJob.from_text(text).key, name, "done", document="{}", entry="[]")
 
 
+def not_unicode(text: str, name: str) -> Answer:
+    return Answer(PROTOCOL, FarmJob.from_text(text).key, name, "done", document="\ud800", entry="{}")
+
+
 class Unreadable(Answer):
     """An answer whose text lacks all members except one."""
 
@@ -187,6 +196,7 @@ def unreadable(text: str, name: str) -> Answer:
         (wrong_bytes, "was damaged"),
         (another_engine, "it is the record of another engine"),
         (nonsense, "it is not a record"),
+        (not_unicode, "codec can't encode character"),
     ],
 )
 def test_a_lie_is_found_and_the_liar_is_not_used_again(
@@ -336,6 +346,60 @@ def test_two_builds_share_one_job(cluster: Cluster, project: Path) -> None:
         may_end.set()
         assert first.result(timeout=20).record == second.result(timeout=20).record
     assert len(slow.jobs) == 1
+
+
+def test_two_jobs_of_one_build_share_a_task_and_each_has_its_answer(
+    cluster: Cluster, driver: Driver, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first job releases its own future only. Otherwise the scheduler would drop the task of the second one."""
+    counting = CountingBehaviour(honest_answer)
+    cluster.add_worker("w1", counting, project=project, slots=2)
+    first_has_ended, both_wait = threading.Event(), threading.Barrier(2)
+    answer_of, submit, order = answers.answer_of, cluster.client.submit, []
+
+    def note_order(*arguments: Any, **options: Any) -> Future[str]:
+        future = submit(*arguments, **options)
+        order.append(id(future))
+        return future
+
+    def in_turns(future: Future[str], message: FarmJob) -> Answer:
+        both_wait.wait(20)
+        if id(future) != order[0]:
+            assert first_has_ended.wait(20)
+            time.sleep(0.5)  # the client has processed the release of the first future
+        return answer_of(future, message)
+
+    monkeypatch.setattr(cluster.client, "submit", note_order)
+    monkeypatch.setattr(farm_module, "answer_of", in_turns)
+
+    def compile_one() -> CompiledOnWorker:
+        compiled = driver.compile()
+        gc.collect()  # the future of an ended job does not keep the task
+        first_has_ended.set()
+        return compiled
+
+    with ThreadPoolExecutor(2) as threads:
+        compiled = [threads.submit(compile_one) for _ in range(2)]
+        records = [each.result(timeout=60).record for each in compiled]
+    assert records[0] == records[1]
+    assert len(counting.jobs) == 1
+    assert driver.farm._futures == []
+
+
+def test_a_full_disk_of_the_driver_is_not_the_fault_of_a_worker(
+    cluster: Cluster, driver: Driver, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counting = CountingBehaviour(honest_answer)
+    cluster.add_worker("w1", counting, project=project)
+
+    def full(*_: object, **__: object) -> None:
+        raise StoreUnavailable("no space left on the driver")
+
+    monkeypatch.setattr(farm_module, "verified_record", full)
+    with pytest.raises(StoreUnavailable, match="no space left on the driver"):
+        driver.compile()
+    assert len(counting.jobs) == 1
+    assert not any("left out" in message for message in driver.messages)
 
 
 def test_a_farm_has_room_for_a_job_in_each_slot_of_its_workers(cluster: Cluster, driver: Driver, project: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trtbuild.driver.farm.labels import remote_label
 from trtbuild.driver.farm.overview import FarmWorker, Overview
 
 LABEL, RELEASE, DIRECTORY, REMOTE = "trtbuild engine rtx", "trtbuild release 1", "trtbuild store a", "trtbuild store b"
@@ -44,3 +45,10 @@ def test_describes_many_workers_in_one_sentence() -> None:
         "no worker can be used; left out: w1: its disk is full; dask0: it was not started by trtbuild"
     )
     assert text.endswith("and 3 more")
+
+
+def test_a_remote_has_the_same_label_with_other_credentials_only() -> None:
+    plain = remote_label("https://cache.example/team")
+    assert remote_label("https://user:secret@cache.example/team") == plain
+    others = ["https://cache.example/a@team", "https://cache.example/b@team", "https://other.example/b@team"]
+    assert len({plain, *map(remote_label, others)}) == 4

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -88,3 +91,19 @@ def test_a_damaged_input_is_found_before_the_compiler_reads_it(job: FarmJob, pro
     path.chmod(0o600)
     path.write_bytes(b"xnno")
     assert "was damaged" in refusal(job)
+
+
+def test_the_first_jobs_of_several_threads_share_one_pool(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    created = []
+
+    def create(store_root: Path, folder: Path) -> object:
+        time.sleep(0.2)  # the other threads ask meanwhile
+        created.append(folder)
+        return object()
+
+    monkeypatch.setattr(performing, "WorkerPool", create)
+    monkeypatch.setattr(performing, "_only_pool", functools.cache(performing._only_pool.__wrapped__))
+    with ThreadPoolExecutor(4) as threads:
+        pools = [threads.submit(performing.pool) for _ in range(4)]
+    assert len({id(pool.result()) for pool in pools}) == 1
+    assert len(created) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -32,7 +33,10 @@ from tests.driver.farm.servers import (
 )
 from tests.faults.processes import alive, state
 from trtbuild.driver.configuration import Configuration, WorkersSettings
+from trtbuild.driver.farm import joining
+from trtbuild.driver.farm.addresses import SchedulerAddress
 from trtbuild.driver.farm.connecting import connected
+from trtbuild.driver.farm.processes import WorkerProcess
 from trtbuild.errors import EnvironmentFault, SchedulerLost, UsageError, WorkersError
 
 #: The seconds in which an event has to happen.
@@ -339,3 +343,24 @@ def test_a_worker_without_a_scheduler_ends_with_an_error(project: Path) -> None:
     )
     assert process.returncode == 1
     assert "cannot be joined" in process.stderr
+
+
+def test_a_scheduler_that_does_not_answer_is_named_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Silent:
+        """A nanny whose scheduler does not answer. The error of a time-out has no text."""
+
+        def __init__(self, *_: object, **__: object) -> None:
+            """Accept the arguments of a nanny."""
+
+        def __await__(self) -> Iterator[None]:
+            raise TimeoutError
+            yield
+
+        async def close(self, timeout: float) -> None:
+            """Close nothing, because it has started no process."""
+
+    monkeypatch.setattr("distributed.Nanny", Silent)
+    process = WorkerProcess("w1", 1, ())
+    serving = joining._serve(SchedulerAddress("tcp", "127.0.0.1", 1), [process], "127.0.0.1", None, print)
+    with pytest.raises(WorkersError, match=r"cannot be joined: TimeoutError\n"):
+        asyncio.run(serving)

@@ -1,19 +1,26 @@
-"""Lookups of damaged and refused records, forced steps, and the links of chains."""
+"""Lookups of damaged and refused records and from several threads, forced steps, and the links of chains."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
-from trtbuild.core.planning.graph import ModelPlan, Reason, Step
+from trtbuild.core.model.shapes import ShapePlan
+from trtbuild.core.model.spec import Input, Model, Origin, Source
+from trtbuild.core.planning.graph import ModelPlan, Reason, Step, UserCode
+from trtbuild.core.recipes import keys
 from trtbuild.core.recipes.chain import link_bytes
+from trtbuild.core.recipes.declared import Declared
 from trtbuild.core.recipes.dependency import Dependency
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
 from trtbuild.driver.project.history import History
-from trtbuild.driver.project.lookups import StoreLookups
+from trtbuild.driver.project.lookups import _MAX_KEPT_BLOBS, StoreLookups
 from trtbuild.store.digests.fingerprint import FileDigests
 from trtbuild.store.layers.layered import LayeredStore
 from trtbuild.store.local.local import LocalStore
@@ -99,3 +106,73 @@ def test_writing_a_link_replaces_its_damaged_blob(store: LocalStore, tmp_path: P
     blob.write_bytes(b"damage")
     lookups(store, tmp_path).write_link(LINK, [FIRST])
     assert lookups(store, tmp_path).read_link(LINK) == (FIRST,)
+
+
+class SlowlyChanging(dict[Any, Any]):
+    """A dictionary that lets other threads run between the parts of a change."""
+
+    def __delitem__(self, key: object) -> None:
+        time.sleep(0)
+        super().__delitem__(key)
+
+    def __contains__(self, key: object) -> bool:
+        found = super().__contains__(key)
+        time.sleep(0)
+        return found
+
+
+def in_threads(*works: Callable[[], None]) -> None:
+    """Call each function repeatedly in its own thread for a second. Raises their errors."""
+    end = time.monotonic() + 1
+
+    def repeat(work: Callable[[], None]) -> None:
+        while time.monotonic() < end:
+            work()
+
+    with ThreadPoolExecutor(len(works)) as threads:
+        for future in [threads.submit(repeat, work) for work in works]:
+            future.result()
+
+
+def test_several_threads_read_more_blobs_than_are_kept(store: LocalStore, tmp_path: Path) -> None:
+    store_lookups = lookups(store, tmp_path)
+    store_lookups._blobs = SlowlyChanging()
+    blobs = [store.put_bytes(f"{number}".encode()).sha256 for number in range(_MAX_KEPT_BLOBS + 20)]
+
+    def read_all() -> None:
+        for number, sha256 in enumerate(blobs):
+            assert store_lookups.blob(sha256) == f"{number}".encode()
+
+    in_threads(*[read_all] * 4)
+    assert len(store_lookups._blobs) <= _MAX_KEPT_BLOBS
+
+
+def test_two_traces_start_while_another_thread_plans(store: LocalStore, tmp_path: Path) -> None:
+    """Before a trace, the records that were not found are looked up again. Plans look up records at the same time."""
+    store_lookups = lookups(store, tmp_path)
+    store_lookups._records = SlowlyChanging()
+    model = Model("m", Source("python", "m:f"), (Input("x"),), (), (), Origin("m.yaml", 1))
+    plan, declared = ModelPlan(model, ShapePlan((), ())), Declared("trace", (("source", "m:f"),))
+    plan.user_code["trace"] = UserCode(declared, ())
+    step = Step("m/trace", "m", "trace", "run", Reason("new", "new"), recipe=keys.user_code(declared, ()))
+    missing = [f"{number:064x}" for number in range(50)]
+
+    def start_trace() -> None:
+        assert store_lookups.find_new_record(plan, step) is None
+
+    def plan_models() -> None:
+        assert [store_lookups.record(key) for key in missing] == [None] * len(missing)
+
+    in_threads(start_trace, start_trace, plan_models)
+
+
+def test_a_lookup_does_not_replace_a_result_that_was_noted_meanwhile(
+    store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store_lookups, result = lookups(store, tmp_path), Record(RECIPE, {})
+
+    def get_record(self: LayeredStore, key: str, recipe: Recipe | None) -> None:
+        store_lookups.note_run("m/engine", result)  # as another thread does
+
+    monkeypatch.setattr(LayeredStore, "get_record", get_record)
+    assert store_lookups.record(RECIPE.key) == result

@@ -196,3 +196,19 @@ def test_the_number_of_links_in_the_trail_is_limited(project: Project, monkeypat
 def test_a_trail_that_cannot_be_written_is_not_an_error(project: Project) -> None:
     project.state.write_text("a file where the directory should be")
     assert len(project.follow()) == len(FILES)
+
+
+def test_a_trail_is_saved_while_a_thread_of_an_interrupted_build_follows_links(tmp_path: Path) -> None:
+    trail = Trail(tmp_path)
+
+    class Following(Dependency):
+        """A dependency. While its name is read, another link is followed, as another thread may do."""
+
+        @property
+        def part(self) -> str:
+            trail.follow("late", [FILES[1]], read=True)
+            return "file late.py"
+
+    trail.follow("first", [Following("file", "late.py")], read=True)
+    trail.save()
+    assert list(json.loads((tmp_path / "trail.json").read_text())["links"]) == ["first"]

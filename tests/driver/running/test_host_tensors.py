@@ -155,3 +155,12 @@ def test_a_summary_is_computed_from_finite_values() -> None:
     largest = 2**63 - 1
     assert _summary("x", HostTensor("int64", np.array([largest, 0]))).max == largest
     assert _summary("x", HostTensor("float32", np.zeros((0, 2), np.float32))).min is None
+
+
+def test_an_npz_file_has_tensors_of_any_name(tmp_path: Path) -> None:
+    path = tmp_path / "x.npz"
+    tensors = {name: random_tensor("float32", (2, number), number) for number, name in enumerate(["file", "y"])}
+    write(path, tensors)
+    assert {name: tensor.shape for name, tensor in read(path).items()} == {"file": (2, 0), "y": (2, 1)}
+    with np.load(path) as arrays:
+        np.testing.assert_array_equal(arrays["y"], tensors["y"].data)

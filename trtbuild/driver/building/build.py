@@ -7,7 +7,7 @@ import gc
 import os
 import time
 import traceback
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from trtbuild.core.planning.graph import STAGES, ModelPlan, Step, stages_until
 from trtbuild.core.planning.priorities import weights_bytes
@@ -95,8 +95,10 @@ def build(workspace: Workspace, watcher: Watcher, servers: ServerSource | None =
         except KeyboardInterrupt as stop:
             raise Interrupted(workspace.store.unsent_count) from stop
         finally:  # the history is also saved after an interrupted build
-            _save_history(workspace, outcome)
-            workspace.store.close()
+            try:
+                _save_history(workspace, outcome)
+            finally:
+                workspace.store.close()
     if request.frozen:
         _refuse_unreadable_outputs(workspace, outcome)
     result = BuildResult(outcome, remotes=workspace.store.reports())
@@ -170,7 +172,7 @@ def _execute_steps(
     gpus = GpuLimit(MemoryLimit(estimates.estimate_bytes))
 
     def run(step: Step, plan: ModelPlan, announce: Callable[[], None]) -> StepRun:
-        with workspace.store.building(step.key or step.id):
+        with _typed_errors(step), workspace.store.building(step.key or step.id):
             record = workspace.lookups.find_new_record(plan, step)
             if record is not None:
                 ran = StepRun(record, 0.0, source=workspace.lookups.source_of(record.recipe.key))
@@ -246,7 +248,7 @@ def _run_and_keep_log(
 def _run_with_typed_errors(step: Step, start: Callable[[], StepRun], *, is_local: bool) -> StepRun:
     """Call `start`. Each error becomes a TrtbuildError. A step for which this machine has too little memory is refused."""
     size_bytes = weights_bytes(step) if is_local else 0
-    try:
+    with _typed_errors(step):
         refuse_small_memory(
             step.id,
             size_bytes,
@@ -254,6 +256,13 @@ def _run_with_typed_errors(step: Step, start: Callable[[], StepRun], *, is_local
             memory.free_with_swap_bytes() if size_bytes else None,
         )
         return start()
+
+
+@contextlib.contextmanager
+def _typed_errors(step: Step) -> Iterator[None]:
+    """Convert each error of the block to a TrtbuildError."""
+    try:
+        yield
     except TrtbuildError:
         raise
     except OSError as error:

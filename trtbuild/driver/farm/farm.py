@@ -36,7 +36,7 @@ from trtbuild.driver.farm.performing import perform
 from trtbuild.driver.farm.verifying import VerifiedReport, WrongAnswer, verified_record, verified_report
 from trtbuild.driver.gpu_comparisons.gpu_kinds import GpuKind
 from trtbuild.driver.gpu_comparisons.job import ComparisonJob
-from trtbuild.errors import SchedulerLost, StoreError, TrtbuildError, WorkersError
+from trtbuild.errors import SchedulerLost, StoreError, StoreUnavailable, TrtbuildError, WorkersError
 from trtbuild.store.layers.layered import LayeredStore
 
 if TYPE_CHECKING:
@@ -100,13 +100,13 @@ class Farm:
         self._start_lock = threading.Lock()
         #: Engine or GPU label → the number of jobs that the build has started and not ended.
         self._open_jobs: Counter[str] = Counter()
-        #: Task → its future.
-        self._futures: dict[str, Future[str]] = {}
+        #: The futures of the open tasks. Two jobs may have the same task, each with its own future.
+        self._futures: list[Future[str]] = []
 
     def has_room(self, label: str) -> bool:
         """Whether a job with this label may start now (rule 1)."""
         with self._lock:
-            open_jobs, own_tasks = self._open_jobs[label], set(self._futures)
+            open_jobs, own_tasks = self._open_jobs[label], {str(future.key) for future in self._futures}
         if open_jobs == 0:
             return True
         try:
@@ -128,7 +128,7 @@ class Farm:
         """Cancel all jobs: the build was interrupted. A compiler that runs on another machine still finishes its job."""
         self._workers.note_lost("the build was interrupted")
         with self._lock:
-            futures = list(self._futures.values())
+            futures = list(self._futures)
         with contextlib.suppress(Exception):  # the connection may be lost already
             self._client.cancel(futures)
 
@@ -212,6 +212,8 @@ class Farm:
             if answer.outcome == "done":
                 try:
                     return accept(answer, exchange)
+                except StoreUnavailable:
+                    raise  # the fault is in the cache of this machine, so no worker is left out
                 except (WrongAnswer, StoreError) as error:
                     reason = f"its answer was wrong: {error}"
             else:
@@ -235,6 +237,7 @@ class Farm:
         unfit = self._workers.unfit()
         addresses = {worker.address for worker in self._workers.overview().able(label, unfit)}
         done = threading.Event()
+        future: Future[str] | None = None
         try:
             future = self._client.submit(
                 perform,
@@ -244,7 +247,7 @@ class Farm:
                 workers=sorted(addresses) if unfit else None,
             )
             with self._lock:
-                self._futures[task] = future
+                self._futures.append(future)
             future.add_done_callback(lambda _: done.set())
             while not done.wait(POLL_S):
                 workers = self._workers.overview().able(label, unfit)
@@ -262,10 +265,10 @@ class Farm:
         except Exception as error:  # Dask raises many types when a connection is lost
             raise self._workers.note_lost(f"{type(error).__name__}: {error}") from error
         finally:
-            with self._lock:
-                future_or_none = self._futures.pop(task, None)
-            if future_or_none is not None:
-                future_or_none.release()  # cancels the task if no other build needs it
+            if future is not None:
+                with self._lock:
+                    self._futures = [open_future for open_future in self._futures if open_future is not future]
+                future.release()  # cancels the task if no other job needs it
 
     def _answer_or_fault(self, future: Future[str], message: FarmJob) -> Answer:
         """The answer of a finished task. Its outcome is ``unfit`` if it does not arrive or cannot be read."""

@@ -68,7 +68,7 @@ async def _serve(
             await asyncio.wait_for(asyncio.gather(*nannies), 2 * CONNECT_TIMEOUT_S)
         except Exception as error:  # Dask raises many types: RuntimeError, OSError, TimeoutError
             raise WorkersError(
-                f"the scheduler {address} cannot be joined: {error or type(error).__name__}",
+                f"the scheduler {address} cannot be joined: {str(error) or type(error).__name__}",
                 hint="check that it runs, and that it accepts this certificate",
             ) from error
         for process in processes:

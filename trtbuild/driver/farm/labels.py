@@ -91,7 +91,8 @@ def directory_label(root: Path) -> str:
 def remote_label(url: str) -> str:
     """The label of the machines that read and write the remote cache at `url`. Credentials are not part of it."""
     scheme, _, rest = url.partition("://")
-    return _STORE + _short_digest(f"{scheme}://{rest.rpartition('@')[2]}")
+    authority, slash, path = rest.partition("/")
+    return _STORE + _short_digest(f"{scheme}://{authority.rpartition('@')[2]}{slash}{path}")
 
 
 def _short_digest(text: str) -> str:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -72,9 +73,17 @@ def directory() -> Path:
     return Path(os.environ.get(DIRECTORY_VARIABLE) or ".").absolute()
 
 
-@functools.cache
 def pool() -> WorkerPool:
-    """The engine workers of this process."""
+    """The engine workers of this process. Several threads do jobs."""
+    with _pool_lock:
+        return _only_pool()
+
+
+_pool_lock = threading.Lock()
+
+
+@functools.cache
+def _only_pool() -> WorkerPool:
     return WorkerPool(wiring.store_root(directory()), directory())
 
 

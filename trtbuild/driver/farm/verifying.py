@@ -92,8 +92,8 @@ def _receive_record(
 ) -> tuple[Record, Sequence[Signature]]:
     """The record of an answer, and its signatures. Its blobs are in the local store then. Raises WrongAnswer,
     StoreError."""
-    document = answer.document.encode()
     try:
+        document = answer.document.encode()
         entry = ActionResult.from_bytes(answer.entry.encode())
         record = Record.from_bytes(document, recipe)
         files = {sha256: BlobFiles(sha256, parts) for sha256, parts in entry.blobs().items()}

@@ -7,6 +7,7 @@ are consistent. Only the methods for a build read the store and the files again.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -33,7 +34,8 @@ _MAX_KEPT_BLOBS = 128
 class StoreLookups:
     """Looks up records, links and files for planning (`core.planning.lookups.Lookups`).
 
-    The argument `observe` is the function that returns the current state of a dependency.
+    The argument `observe` is the function that returns the current state of a dependency. Thread-safe: the threads that run
+    steps use the lookups while the caller's thread plans.
     """
 
     def __init__(
@@ -54,6 +56,8 @@ class StoreLookups:
         self.files = ModelFiles(store, project, digests)
         self._force = force
         self._trail = trail
+        #: Held for each change of `_records` and `_blobs`.
+        self._lock = threading.Lock()
         #: Key of a link → the dependencies that the link names.
         self._links: dict[str, Sequence[Dependency]] = {}
         self._records: dict[str, Record | None] = {}
@@ -80,16 +84,20 @@ class StoreLookups:
         return self._record(recipe.key, recipe)
 
     def _record(self, key: str, recipe: Recipe | None) -> Record | None:
-        if key not in self._records:
-            try:
-                self._records[key] = self._store.get_record(key, recipe)
-            except EntryCorrupt:
-                self.corrupt_keys.add(key)
-                self._records[key] = None
-            except RecordUntrusted as error:
-                self.untrusted_reasons[key] = error.text
-                self._records[key] = None
-        return self._records[key]
+        with contextlib.suppress(KeyError):
+            return self._records[key]
+        record: Record | None = None
+        try:
+            record = self._store.get_record(key, recipe)
+        except EntryCorrupt:
+            self.corrupt_keys.add(key)
+        except RecordUntrusted as error:
+            self.untrusted_reasons[key] = error.text
+        with self._lock:
+            known = self._records.get(key)  # another thread may have noted a result of the step meanwhile
+            if known is None:
+                self._records[key] = known = record
+            return known
 
     def source_of(self, key: str) -> str:
         return self._store.source_of(key)
@@ -99,11 +107,14 @@ class StoreLookups:
             self._store.prefetch_records(recipe.key for recipe in recipes())
 
     def blob(self, sha256: str) -> bytes:
-        if sha256 not in self._blobs:
-            if len(self._blobs) >= _MAX_KEPT_BLOBS:
-                del self._blobs[next(iter(self._blobs))]
-            self._blobs[sha256] = self._store.get_bytes(sha256)
-        return self._blobs[sha256]
+        blob = self._blobs.get(sha256)
+        if blob is None:
+            blob = self._store.get_bytes(sha256)
+            with self._lock:
+                if len(self._blobs) >= _MAX_KEPT_BLOBS:
+                    del self._blobs[next(iter(self._blobs))]
+                self._blobs[sha256] = blob
+        return blob
 
     def has_blob(self, sha256: str) -> bool:
         return self._store.has(sha256)
@@ -139,8 +150,8 @@ class StoreLookups:
 
     def found_record_keys(self) -> frozenset[str]:
         """The keys of all records that this command has looked up and found so far, including the links of chains."""
-        found_keys = {key for key, record in self._records.items() if record is not None}
-        return frozenset(found_keys | self._links.keys())
+        found_keys = {key for key, record in list(self._records.items()) if record is not None}
+        return frozenset(found_keys.union(list(self._links)))
 
     def later_dependencies(self, link: Recipe) -> Sequence[Dependency]:
         record = self._records.get(link.key)
@@ -187,18 +198,19 @@ class StoreLookups:
         """Stop using a record, because its results are damaged. The next plan runs the step again."""
         self.corrupt_keys.add(key)
         self._damaged_keys.add(key)
-        self._records[key] = None
+        with self._lock:
+            self._records[key] = None
 
     def write_link(self, recipe: Recipe, dependencies: Sequence[Dependency], ahead: Sequence[Dependency] = ()) -> None:
         """Store a link of a chain. If another build has stored a readable link meanwhile, the store keeps that link."""
         hint = {"ahead": [dependency.part for dependency in ahead]} if ahead else {}
         output = self._store.put_bytes(link_bytes(dependencies))
-        self._records.pop(recipe.key, None)
+        self.forget(recipe.key)
         self._links.pop(recipe.key, None)
         if self._trail is not None:
             self._trail.forget(recipe.key)
         unusable = self.record(recipe.key) is not None and self.read_link(recipe) is None
-        self._records[recipe.key] = self._store.put_record(Record(recipe, {"next": output}, hint), replace=unusable)
+        self.use_record(self._store.put_record(Record(recipe, {"next": output}, hint), replace=unusable))
         if self.read_link(recipe) is None:
             self._store.put_bytes(link_bytes(dependencies))  # a damaged blob had this name, and is in quarantine now
 
@@ -225,12 +237,13 @@ class StoreLookups:
 
     def forget(self, key: str) -> None:
         """Make the next lookup of a key read the store again, because another build may have stored a record."""
-        self._records.pop(key, None)
+        with self._lock:
+            self._records.pop(key, None)
 
     def note_run(self, step: str, record: Record) -> None:
         """Note that a step ran in this build, with the result `record`. The store may lack this record."""
         self._run_steps_and_keys.update((step, record.recipe.key))
-        self._records[record.recipe.key] = record
+        self.use_record(record)
         self._announced_recipes.pop(step, None)
 
     def note_announced(self, step: str, record: Record) -> None:
@@ -240,13 +253,14 @@ class StoreLookups:
 
     def use_record(self, record: Record) -> None:
         """Use a record that the store does not have yet."""
-        self._records[record.recipe.key] = record
+        with self._lock:
+            self._records[record.recipe.key] = record
 
     def withdraw(self, step: str, key: str) -> None:
         """Undo `note_run` and `use_record`: the step did not run to its end, and the record under `key` does not count."""
         self._announced_recipes.pop(step, None)
-        self._run_steps_and_keys -= {step, key}
-        self._records.pop(key, None)
+        self._run_steps_and_keys.difference_update((step, key))
+        self.forget(key)
 
     def find_new_record(self, plan: ModelPlan, step: Step) -> Record | None:
         """Look up a step's record again, if the step was planned without a record.
@@ -259,13 +273,13 @@ class StoreLookups:
             return None
         recipe = step.recipe
         if step.stage in USER_CODE_STAGES:
-            missing = [key for key, record in self._records.items() if record is None]
-            for key in missing:
-                del self._records[key]
+            with self._lock:
+                for key in [key for key, record in self._records.items() if record is None]:
+                    del self._records[key]
             declared = plan.user_code[step.stage].declared
             observations = chain.follow(declared, self._read_link, self.observe, self.later_dependencies, self.expect)
             recipe = keys.user_code(declared, observations)
-        self._records.pop(recipe.key, None)
+        self.forget(recipe.key)
         record = self.record(recipe.key)
         if record is None or not record.recipe.same_as(recipe) or record == step.refused:
             return None

@@ -104,7 +104,7 @@ class Trail:
         numbers: dict[str, int] = {}
         links = {
             key: [numbers.setdefault(dependency.part, len(numbers)) for dependency in dependencies]
-            for key, dependencies in self._followed.items()
+            for key, dependencies in list(self._followed.items())  # a thread of an interrupted build may add links
         }
         older_links = self._load()
         if len(links) + len(older_links) <= MAX_LINKS:

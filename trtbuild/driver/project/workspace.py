@@ -135,7 +135,7 @@ class Workspace:
             stages = {step.stage for step in plan.steps.values() if step.verdict == "run"} & requested_stages
             if stages - {"package"}:
                 environment.check_releases(self.models[name], self.facts[name])
-            if stages & {"trace", "lower", "partition", "convert"}:
+            if stages - {"engine", "package"}:  # all others need torch
                 environment.check_torch_libraries(name, self.facts[name])
             if "partition" in requested_stages:
                 environment.check_parsers(name, self.facts[name], _toolchains_to_partition_for(plan))

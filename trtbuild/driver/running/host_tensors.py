@@ -10,6 +10,7 @@ Rules
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,13 +149,22 @@ def write(path: Path, tensors: Mapping[str, HostTensor]) -> None:
                 raise UsageError(f"{path} can hold one tensor, and there are {len(tensors)}", hint="write an .npz file")
             numpy.save(path, _numpy_array(next(iter(tensors.values())), path), allow_pickle=False)
         elif path.suffix == ".npz":
-            numpy.savez(path, **{name: _numpy_array(tensor, path) for name, tensor in tensors.items()})
+            _write_npz(path, {name: _numpy_array(tensor, path) for name, tensor in tensors.items()})
         elif path.suffix == ".safetensors":
             path.write_bytes(_safetensors_bytes(tensors, path))
         else:
             raise UsageError(f"{path} is not a file of tensors", hint=f"supported endings are {', '.join(ENDINGS)}")
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {(error.strerror or str(error)).lower()}") from None
+
+
+def _write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write arrays as `numpy.savez` does. They may have any names, but `numpy.savez` accepts no array called ``file``."""
+    numpy_format = require_numpy().lib.format
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                numpy_format.write_array(file, array, allow_pickle=False)
 
 
 def _numpy_array(tensor: HostTensor, path: Path) -> np.ndarray:

@@ -8,9 +8,9 @@ Rules
    ``manifests/`` is also a prerequisite, if all manifests in it are used. A file that a trace has looked for and not found
    cannot be a prerequisite. Only trtbuild itself notices when such a file appears.
 3. Targets are the index of each package, the last file of each Triton model, each raw plan and each ``.pt2`` file. The
-   index is the last file of a package that is written. With ``--depfile-target``, other files replace all of these, usually
-   one stamp file. An output with unchanged content keeps its old time, so only a stamp file shows when make last called
-   trtbuild (docs/make.md).
+   index is written after all other files of its package. With ``--depfile-target``, other files replace all of these,
+   usually one stamp file. An output with unchanged content keeps its old time, so only a stamp file shows
+   when make last called trtbuild (docs/make.md).
 4. Names have the form that make uses: relative to the directory where trtbuild was called, independent of ``-C``. If
    trtbuild knows a file by an absolute path, the name stays absolute, unless the file is below the current directory.
 5. The depfile is written atomically after a successful build, and only if it changes. A failed build has an incomplete

@@ -76,5 +76,18 @@ def _status(watcher: socket.socket) -> bytes:
     try:
         return watcher.recv(64)
     except KeyboardInterrupt:
+        status = _status_after_interrupt(watcher)
+        if not status:
+            raise  # an interrupted build must not begin again in this process
+        return status
+
+
+def _status_after_interrupt(watcher: socket.socket) -> bytes:
+    try:  # noqa: SIM105 (contextlib would have to be loaded first)
         watcher.send(b"i")
+    except OSError:
+        pass  # the copy has ended meanwhile, and its status may be there
+    try:
         return watcher.recv(64)
+    except OSError:
+        return b""

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-#: Milliseconds: changes that follow each other this quickly are reported together, but not later than `DEBOUNCE_MS`.
+#: Changes that follow each other within `STEP_MS` milliseconds are reported together, after at most `DEBOUNCE_MS`.
 STEP_MS = 30
 DEBOUNCE_MS = 300
 

@@ -121,8 +121,7 @@ class Watcher:
             self._accept()
         if not ready:
             self._refuse_to_continue()
-        if any(identity(path) != seen for path, seen in self._dependencies.outside.items()):
-            self._is_changed = True
+        self._note_outside_changes()
 
     def _refuse_to_continue(self) -> None:
         """Raise EnvironmentFault if the watcher has to end."""
@@ -154,7 +153,17 @@ class Watcher:
         _send_exit_code(copy, code)
         if copy is self._own_build:
             self._own_build = None
+            self._note_outside_changes()  # a change during the build, after which the copy has read the identities
             self._learn(report)
+
+    def _note_outside_changes(self) -> None:
+        """Notice changed files outside the project. Each change is noticed once, so it starts one build."""
+        outside = self._dependencies.outside
+        for path, seen in list(outside.items()):
+            now = identity(path)
+            if now != seen:
+                outside[path] = now
+                self._is_changed = True
 
     def _learn(self, report: Any) -> None:
         """Use the dependencies that a copy has reported. A copy that was killed has reported nothing."""

@@ -102,13 +102,14 @@ class WorkerPool:
             idle = [worker for workers in self._idle.values() for worker in workers]
             busy = list(self._busy)
             self._idle = {}
+            servers, self._servers = self._servers, None  # a second call must not give them back again
         for worker in busy if kill else []:
             worker.kill()
         for worker in idle:
             worker.kill()
             worker.end()
-        if self._servers is not None:
-            self._source.give_back(self._servers)
+        if servers is not None:
+            self._source.give_back(servers)
 
     def _take(self, kind: WorkerKind, gpu: int | None, imports: bytes, *, new: bool) -> Worker:
         with self._lock:
@@ -116,15 +117,18 @@ class WorkerPool:
                 raise WorkerDied("the build was interrupted")
             idle = self._idle.get((kind, gpu, imports))
             worker = idle.pop() if idle and not new else None
-            if worker is None or not worker.is_alive:
-                worker = self._start(kind, gpu, imports)
+            if worker is not None and not worker.is_alive:
+                worker.end()
+                worker = None
+            worker = worker or self._start(kind, gpu, imports)
             self._busy.add(worker)
             return worker
 
     def _start(self, kind: WorkerKind, gpu: int | None = None, imports: bytes = NO_IMPORTS) -> Worker:
         if kind in FORKED_KINDS and (self._servers is None or not self._servers.is_alive):
-            if self._servers is not None:
-                self._source.give_back(self._servers)
+            servers, self._servers = self._servers, None
+            if servers is not None:
+                self._source.give_back(servers)
             self._servers = self._source.borrow(self.project)
         servers = self._servers if kind in FORKED_KINDS else None
         return Worker(kind, self._store_root, self.project, gpu, servers, imports)

@@ -197,9 +197,9 @@ class Worker:
 
     def _death_error(self, start: int) -> WorkerDied:
         if hasattr(os, "waitid"):
-            with contextlib.suppress(ChildProcessError):
+            # ChildProcessError: another thread has ended the worker (`kill`), so the process id may belong to others now
+            with contextlib.suppress(ChildProcessError, ProcessLookupError, PermissionError):
                 os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
-            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)  # the processes that it started
         code = self._process.wait()
         cause = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"

@@ -7,6 +7,8 @@ import sys
 import threading
 from queue import SimpleQueue
 
+import pytest
+
 from trtbuild.driver.building.execution.thread_pool import FinishedTask, ThreadPool
 
 
@@ -50,3 +52,14 @@ print(pool.shut_down(0.1))
 """
     process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert process.stdout == "False\n"
+
+
+def test_a_thread_that_cannot_be_started_does_not_prevent_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_thread(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    pool: ThreadPool[int, str] = ThreadPool(1, SimpleQueue())
+    with pytest.raises(RuntimeError, match="can't start"):
+        pool.submit(1, lambda: "")
+    assert pool.shut_down(30)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.core.conftest import FakeWorld, a_model
 from trtbuild.driver.building.steps.refused_nodes import name_operators
-from trtbuild.errors import ToolchainError
+from trtbuild.errors import StoreUnavailable, ToolchainError
 
 
 def _refused(*nodes: str) -> ToolchainError:
@@ -38,3 +40,20 @@ def test_unknown_names_are_left_out() -> None:
     assert record is not None
     world.evict(record.outputs["modules"])
     assert _with_names(world, _refused("n0")).text == _refused().text
+
+
+@pytest.mark.parametrize("fault", [StoreUnavailable("the cache cannot be used"), OSError("no file descriptors")])
+def test_an_error_of_the_store_does_not_hide_that_of_the_compiler(
+    fault: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, faults = FakeWorld(), [fault]
+    world.build(a_model())
+    plan, error = world.plan(a_model()), _refused("n0")
+
+    def blob(sha256: str) -> bytes:
+        raise faults.pop()
+
+    monkeypatch.setattr(world, "blob", blob)
+    name_operators(error, plan, plan.steps["net/engine/layers.1@ada"], world)  # type: ignore[arg-type]
+    assert error.text == _refused().text
+    assert faults == [], "the store was asked"

@@ -38,7 +38,7 @@ class FakeLookups:
         self.records[record.recipe.key] = record
 
     def withdraw(self, step: str, key: str) -> None:
-        del self.records[key]
+        self.records.pop(key, None)
 
     def forget(self, key: str) -> None:
         del self.records[key]
@@ -112,6 +112,19 @@ def test_a_failed_check_drops_the_records_after_it_and_no_others() -> None:
     assert build.steps.unpublished_ids == {"m/lower/l", "m/engine/e"}
 
 
+def test_plans_do_not_use_an_announced_step_that_passes_after_an_earlier_check_has_failed() -> None:
+    build = Build()
+    with build.steps.running(LOWER, build.plan, lambda: None) as lower:
+        with pytest.raises(SourceError), build.steps.running(TRACE, build.plan, lambda: None) as trace:
+            trace.announce(OUTPUTS)
+            lower.announce(OUTPUTS)
+            assert key_of(LOWER) in build.lookups.records
+            raise SourceError("the traced program is not the model")
+        build.finish(LOWER, lower)
+    assert build.stored == []
+    assert build.lookups.records == {}
+
+
 def test_a_step_that_starts_again_publishes_its_record() -> None:
     build = Build()
     with pytest.raises(StoreError), build.steps.running(TRACE, build.plan, lambda: None) as trace:
@@ -139,6 +152,7 @@ def test_an_error_while_a_waiting_record_is_published_is_raised_after_the_others
         build.run(ENGINE)
         build.finish(TRACE, trace)
     assert build.stored == ["m/trace/t", "m/engine/e"]
+    assert build.steps.unpublished_ids == {"m/lower/l"}, "no later build finds its record"
 
 
 def test_a_step_must_return_the_outputs_that_it_has_announced() -> None:

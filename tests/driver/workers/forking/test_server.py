@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 from tests.faults.processes import alive, descendants, wait_until_gone
 from trtbuild.driver.workers.environments import worker_environment
-from trtbuild.driver.workers.forking.owner import CAN_FORK_WORKERS, ForkServers
+from trtbuild.driver.workers.forking.owner import CAN_FORK_WORKERS, FORKED_KINDS, ForkServers
 from trtbuild.driver.workers.forking.requests import receive_client
 from trtbuild.driver.workers.forking.server import ForkServer
 from trtbuild.driver.workers.worker_process import Worker, WorkerDied
@@ -116,3 +117,24 @@ def test_a_forked_worker_has_the_umask_and_the_directory_of_its_client(servers: 
     assert "Umask:\t0027" in Path(f"/proc/{pid}/status").read_text()
     assert Path(f"/proc/{pid}/cwd").resolve() == tmp_path
     started.end()
+
+
+@pytest.mark.cold_workers
+def test_servers_end_without_an_error_when_their_owner_closes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that reads the end of its socket before that of its standard input would fail."""
+    servers = ForkServers(worker_environment("trace"), tmp_path)
+    for kind in FORKED_KINDS:  # after that, both servers wait for requests
+        worker = Worker(kind, tmp_path / "store", tmp_path, servers=servers)
+        _send_unknown_task(worker)
+        worker.end()
+    close_controls = servers._close_controls
+
+    def close_controls_slowly() -> None:
+        close_controls()
+        time.sleep(0.5)
+
+    monkeypatch.setattr(servers, "_close_controls", close_controls_slowly)
+    servers.close()
+    assert servers._process.returncode == 0

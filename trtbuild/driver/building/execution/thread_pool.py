@@ -40,8 +40,8 @@ class ThreadPool(Generic[Task, Result]):
         self.open_task_count += 1
         if len(self._threads) < min(self.open_task_count, self._size):
             thread = threading.Thread(target=self._run_tasks, name=f"trtbuild-{len(self._threads)}", daemon=True)
+            thread.start()  # if that fails, `shut_down` must not wait for the thread
             self._threads.append(thread)
-            thread.start()
         self._tasks.put((task, work))
 
     def shut_down(self, timeout_s: float) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from trtbuild.core.packages.names import name_table
 from trtbuild.core.planning.graph import ModelPlan, Step
 from trtbuild.driver.project.lookups import StoreLookups
-from trtbuild.errors import BlobMissing, EntryCorrupt, ToolchainError
+from trtbuild.errors import ToolchainError, TrtbuildError
 
 #: The largest number of nodes that a message lists.
 _MAX_NODES = 5
@@ -25,8 +25,8 @@ def name_operators(error: ToolchainError, plan: ModelPlan, step: Step, lookups: 
     """
     try:
         operators_of_nodes = _operators_of_nodes(plan, step, lookups)
-    except (BlobMissing, EntryCorrupt, LookupError, TypeError, ValueError):
-        return
+    except (TrtbuildError, OSError, LookupError, TypeError, ValueError, AttributeError):
+        return  # the error of the compiler is more important
     known_nodes = [(node, *operators_of_nodes[node][:2]) for node in error.nodes if node in operators_of_nodes]
     if not known_nodes:
         return

@@ -46,12 +46,12 @@ class UncheckedSteps:
         self._unchecked_keys: set[str] = set()
         self._failed_keys: set[str] = set()
         self._waiting: list[_WaitingRecords] = []
-        #: The ids of the steps whose records were dropped.
+        #: The ids of the steps whose records were dropped, or could not be published.
         self._dropped_ids: set[str] = set()
 
     @property
     def unpublished_ids(self) -> set[str]:
-        """The ids of the steps that have run and whose records were dropped, or still wait."""
+        """The ids of the steps that have run and whose records were dropped, could not be published, or still wait."""
         with self._lock:
             return self._dropped_ids.union(waiting.step_id for waiting in self._waiting)
 
@@ -81,6 +81,8 @@ class UncheckedSteps:
         with self._lock:
             if not self._failed_keys.isdisjoint(keys):
                 self._dropped_ids.add(step.id)
+                for record in records:  # the step may have announced its results before the other check failed
+                    self._lookups.withdraw(step.id, record.recipe.key)
                 return True
             unchecked_keys = self._unchecked_keys.intersection(keys)
             if not unchecked_keys:
@@ -117,6 +119,8 @@ class UncheckedSteps:
                 self._lookups.note_run(waiting.step_id, waiting.put())
             except Exception as error:
                 errors.append(error)
+                with self._lock:
+                    self._dropped_ids.add(waiting.step_id)
         if errors:
             raise errors[0]
 

@@ -42,7 +42,7 @@ def lent() -> ForkServers | None:
 
 
 class ForkServers:
-    """A server for each kind of `FORKED_KINDS`. They start with these variables, in a new session. Thread-safe."""
+    """A server for each kind of `FORKED_KINDS`, with the variables `environment`, in a new session. Thread-safe."""
 
     def __init__(self, environment: Mapping[str, str], folder: Path) -> None:
         self._owner = os.getpid()
@@ -109,9 +109,9 @@ class ForkServers:
         """End the servers and all workers that were forked from them. Lent servers stay."""
         if not self.is_own:
             return
-        self._close_controls()
-        if self._process.stdin is not None:
+        if self._process.stdin is not None:  # first: a server waits for its end, and not for that of its socket
             self._process.stdin.close()
+        self._close_controls()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_EXIT_TIMEOUT_S)
         if self._process.returncode is None:

@@ -107,3 +107,16 @@ def test_folders_are_small_and_have_a_docstring() -> None:
 def test_folders_of_tests_are_small() -> None:
     folders = [path for path in (ROOT / "tests").rglob("*") if path.is_dir()]
     assert [folder for folder in folders if len(list(folder.glob("test_*.py"))) > 20] == []
+
+
+def test_no_module_imports_at_run_time_what_typing_has_only_since_python_3_11() -> None:
+    """The package runs on Python 3.10. mypy does not find this, because it checks for 3.11."""
+    later = {"LiteralString", "Never", "NotRequired", "Required", "Self", "TypeVarTuple", "Unpack", "assert_never"}
+    later |= {"assert_type", "dataclass_transform", "override", "reveal_type"}
+    found = []
+    for path in sorted((ROOT / "trtbuild").rglob("*.py")):
+        statements = ast.parse(path.read_text(encoding="utf-8")).body  # not those below ``if TYPE_CHECKING:``
+        for statement in statements:
+            if isinstance(statement, ast.ImportFrom) and statement.module == "typing":
+                found += [f"{path.name}: {alias.name}" for alias in statement.names if alias.name in later]
+    assert found == []

@@ -1,6 +1,7 @@
 """A fake of ``cuda.bindings.driver`` on a `FakeGpu`, with the functions that `trtbuild.runtime.memory.cuda_memory` calls.
 
-As in the real module, the first value of each result is the error.
+As in the real module, the first value of each result is the error. Without a current device, three functions fail: two of
+them only with the default stream. The driver of an H200 did the same.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ class CUresult(enum.IntEnum):
     CUDA_SUCCESS = 0
     CUDA_ERROR_INVALID_VALUE = 1
     CUDA_ERROR_OUT_OF_MEMORY = 2
+    CUDA_ERROR_INVALID_CONTEXT = 201
     CUDA_ERROR_NOT_READY = 600
 
 
@@ -110,7 +112,13 @@ class FakeDriver:
     def cuMemAllocFromPoolAsync(self, size: int, pool: Any, stream: int) -> Any:
         return OK, self.gpu.allocate(size, stream)
 
+    def _has_context(self, stream: int = 0) -> bool:
+        """Whether a call with `stream` finds a context: that of the stream, or that of the thread's current device."""
+        return stream not in (0, 1) or self.gpu.current() is not None
+
     def cuMemFreeAsync(self, address: int, stream: int) -> Any:
+        if not self._has_context(stream):
+            return (CUresult.CUDA_ERROR_INVALID_CONTEXT,)
         self.gpu.free_on(address, stream)
         return (OK,)
 
@@ -126,6 +134,8 @@ class FakeDriver:
         return (OK,)
 
     def cuEventCreate(self, flags: Any) -> Any:
+        if not self._has_context():
+            return CUresult.CUDA_ERROR_INVALID_CONTEXT, None
         return OK, type("Event", (), {"recorded": None, "destroyed": False})()
 
     def cuEventRecord(self, event: Any, stream: int) -> Any:
@@ -169,6 +179,8 @@ class FakeDriver:
         return self._push(stream, lambda: self.gpu.write(target, self.gpu.read(source, (size,), np.uint8)))
 
     def cuMemcpyDtoHAsync(self, target: int, source: int, size: int, stream: int) -> Any:
+        if not self._has_context(stream):
+            return (CUresult.CUDA_ERROR_INVALID_CONTEXT,)
         return self.cuMemcpyHtoDAsync(target, source, size, stream)
 
     def _push(self, stream: int, work: Callable[[], None]) -> Any:

@@ -6,6 +6,7 @@ import copy
 import pickle
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,13 @@ import torch
 
 import trtbuild
 from tests.runtime.conftest import Built, Inputs
+from tests.runtime.fake_cuda import FakeDriver
+from tests.runtime.fake_gpu import FakeGpu
+from trtbuild.core.model.state import StateTensor
 from trtbuild.errors import CallRefused, PackageError
+from trtbuild.runtime.calls.module import Runner
+from trtbuild.runtime.calls.state import State, StateLayout
+from trtbuild.runtime.memory.cuda_memory import CudaMemory
 
 
 @pytest.fixture
@@ -205,3 +212,22 @@ def test_a_closed_package_cannot_be_called(built: Built, inputs: Inputs) -> None
     for use in (lambda: module(image, scale=scale), loaded.module):
         with pytest.raises(PackageError, match="is closed"):
             use()
+
+
+def test_set_state_releases_arrays_of_other_libraries_after_they_are_copied() -> None:
+    gpu = FakeGpu()
+    memory = CudaMemory(FakeDriver(gpu), 0)
+    with memory.on_device():
+        stream = memory.stream()
+        first_value = memory.zeros((2,), "float32", stream)
+        value = memory.zeros((2,), "float32", stream)
+    adopted = type("Adopted", (), {"__cuda_array_interface__": value.__cuda_array_interface__})()
+    layout = StateLayout("net", (StateTensor("cache", 0, 0),), (first_value,), 0, frozenset(), (), has_views=False)
+    runner = object.__new__(Runner)  # without a package: only these two attributes are used
+    runner._memory, runner._state = memory, State(layout, memory, None)
+    alive = weakref.ref(adopted)
+    runner.set_state({"cache": adopted})
+    del adopted
+    memory.synchronize(stream)
+    memory._adopted_arrays.release_finished()
+    assert alive() is None

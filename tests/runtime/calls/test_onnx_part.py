@@ -38,6 +38,12 @@ def test_computes_in_half_precision() -> None:
     assert torch.equal(result, torch.ones(1, 4).half() @ weight)
 
 
+def test_a_bool_output_is_a_bool_tensor() -> None:
+    program = model([h.make_node("Greater", ["i0", "i1"], ["o0"])], [("FLOAT", ["n"]), ("FLOAT", ["n"])], ["BOOL"], [])
+    (result,) = OnnxPart(program, [], "net")([torch.tensor([1.0, 0.0, 2.0]), torch.zeros(3)], CALL)
+    assert result.dtype is torch.bool and result.tolist() == [True, False, True]
+
+
 def test_a_pytorch_program_is_distinguished_from_an_onnx_model() -> None:
     assert is_onnx(ONNX.program_path("0" * 64))
     assert not is_onnx(PROGRAM.program_path("0" * 64))

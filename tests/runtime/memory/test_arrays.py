@@ -288,3 +288,49 @@ def test_a_missing_gpu_raises_environment_fault(gpu: FakeGpu) -> None:
     driver.cuInit = missing  # type: ignore[method-assign]
     with pytest.raises(EnvironmentFault, match="Failed to dlopen libcuda"):
         CudaMemory(driver, 0)
+
+
+@pytest.mark.parametrize("stream", [0, 4096])
+def test_an_array_can_be_read_without_a_current_device(gpu: FakeGpu, stream: int) -> None:
+    memory = CudaMemory(FakeDriver(gpu), 0)
+    stream = stream and gpu.new_stream(blocking=False)
+    with memory.on_device():
+        array = memory.upload(FLOATS, "float32", stream)
+    assert gpu.current() is None
+    np.testing.assert_array_equal(array.numpy(), FLOATS)
+    capsule = array.__dlpack__(stream=gpu.new_stream(blocking=False))
+    assert dlpack.consume_capsule(capsule).address == array.address
+    assert gpu.current() is None
+
+
+def test_memory_of_the_default_stream_is_freed_without_a_current_device(gpu: FakeGpu) -> None:
+    memory = CudaMemory(FakeDriver(gpu), 0)
+    with memory.on_device():
+        first = memory.empty((2, 3), "float32", 0)
+    address, before = first.address, gpu.allocations
+    del first
+    with memory.on_device():
+        second = memory.empty((2, 3), "float32", 0)
+    assert second.address == address and gpu.allocations == before
+
+
+def test_a_thread_makes_a_stream_if_another_thread_takes_the_last_idle_one(gpu: FakeGpu, memory: CudaMemory) -> None:
+    class Taken(list[int]):
+        """Looks as if it had a stream, which another thread takes before `pop`."""
+
+        def __len__(self) -> int:
+            return 1
+
+    memory.idle_streams = Taken()
+    stream = memory.stream()
+    assert gpu.streams[stream].blocking
+
+
+def test_a_stream_that_cannot_be_made_leaves_no_idle_stream(gpu: FakeGpu, recwarn: pytest.WarningsRecorder) -> None:
+    driver = FakeDriver(gpu)
+    memory = CudaMemory(driver, 0)
+    driver.fails["cuStreamCreate"] = CUresult.CUDA_ERROR_OUT_OF_MEMORY
+    with pytest.raises(EngineError, match="CUDA_ERROR_OUT_OF_MEMORY"):
+        memory.stream()
+    gc.collect()
+    assert memory.idle_streams == [] and not recwarn.list

@@ -123,7 +123,7 @@ class Loaded:
 
     def warmup(self) -> None:
         """Run every profile at its opt, min and max shapes, with inputs of zeros. Then store the kernels that were compiled
-        for this GPU. On the CPU this does nothing."""
+        for this GPU. On the CPU nothing is run or stored."""
         runner = self.runner()
         if self._engines is None:
             return

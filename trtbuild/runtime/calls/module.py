@@ -61,8 +61,9 @@ class Runner:
         return self._memory
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Compute the outputs of the original module, as new tensors. On a GPU, the work may still be running on the
-        caller's stream when this returns. Raises CallRefused for arguments that do not fit."""
+        """Compute the outputs of the original module, as new tensors, except inputs that the module returns. On a GPU, the
+        work may still be running on the caller's stream when this returns. Raises CallRefused for arguments that do not
+        fit."""
         memory = self._memory
         if memory is None or memory.is_device_current():
             return self._restore(self._run(args, kwargs, memory))
@@ -127,7 +128,11 @@ class Runner:
         of `reset_state`, and CallRefused for values that do not fit."""
         state = self._own_state("set_state()")
         with self._on_device() as stream:
-            state.set(values, stream)
+            try:
+                state.set(values, stream)
+            finally:
+                if self._memory is not None:
+                    self._memory.record_call(stream)  # releases adopted arrays when they have been copied
 
     def _own_state(self, call: str) -> State:
         if self._state is None:

@@ -87,4 +87,6 @@ def _ort_value(value_class: Any, tensor: torch.Tensor) -> Any:
 def _torch_tensor(value: Any) -> torch.Tensor:
     import torch
 
-    return torch.utils.dlpack.from_dlpack(value._ortvalue.to_dlpack()).clone()
+    tensor = torch.utils.dlpack.from_dlpack(value._ortvalue.to_dlpack()).clone()
+    # onnxruntime passes bools as uint8 (1.31)
+    return tensor.view(torch.bool) if value.data_type() == "tensor(bool)" else tensor

@@ -148,7 +148,7 @@ def _out_of_range_error(
 
 
 def _verified_bytes(tensor: torch.Tensor, sha256: str, description: str) -> memoryview:
-    """The bytes of a uint8 tensor in host memory. Raises PackageDamaged if they do not have the digest."""
+    """Return the bytes of a uint8 tensor, in host memory. Raises PackageDamaged if they do not have the digest."""
     data = memoryview(tensor.detach().cpu().contiguous().numpy())
     if hashlib.sha256(data).hexdigest() != sha256:
         raise PackageDamaged(f"{description} does not have the digest that is in the file", hint="write the file again")

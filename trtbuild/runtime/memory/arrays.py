@@ -8,6 +8,7 @@ Rules
    streams wait for the work on `stream` (CUDA array interface 3, "Synchronization"; ``__dlpack__(stream=…)``).
 3. An array in host memory is refused, with a hint. Nothing is uploaded automatically.
 4. The legacy default stream has two handles, 0 and 1. DLPack and the CUDA array interface allow only the second one.
+5. The caller of a public method of an array need not make its device current (`numpy`, ``__dlpack__``): the method does.
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ class DeviceArray:
     def numpy(self) -> Any:
         """Copy the values to a NumPy array, after the array's stream has finished. bfloat16 becomes uint16 with the same
         bits."""
-        return self.memory.download(self)
+        with self.memory.on_device():
+            return self.memory.download(self)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return dlpack.CUDA, self.memory.ordinal
@@ -97,8 +99,9 @@ class DeviceArray:
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
             raise BufferError(f"the array is on {self.device}")
         if stream != -1 and self.stream is not None:
-            # In DLPack, None means the legacy default stream.
-            self.memory.wait(reader=LEGACY_STREAM if stream is None else stream, writer=self.stream)
+            with self.memory.on_device():
+                # In DLPack, None means the legacy default stream.
+                self.memory.wait(reader=LEGACY_STREAM if stream is None else stream, writer=self.stream)
         versioned = max_version is not None and max_version[0] >= 1
         return dlpack.create_capsule(
             self.address,

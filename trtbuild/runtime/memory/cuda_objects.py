@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import Any, Protocol
 
+from trtbuild.runtime.memory.device_memory import LEGACY_STREAM
+
 
 class DriverMemory(Protocol):
     """The members of a `CudaMemory` that these objects use: the CUDA driver, the memory pool, and idle streams."""
@@ -56,8 +58,12 @@ class Block:
 
     def __del__(self) -> None:
         if self.address:
+            memory = self._memory
             with contextlib.suppress(Exception):  # the interpreter may be shutting down
-                self._memory.driver.cuMemFreeAsync(self.address, self._stream)
+                # For a default stream, the driver frees memory only in a thread with a current context.
+                needs_context = self._stream in (0, LEGACY_STREAM) and not memory.is_device_current()
+                with memory.on_device() if needs_context else contextlib.nullcontext():
+                    memory.driver.cuMemFreeAsync(self.address, self._stream)
 
 
 class Event:
@@ -84,7 +90,7 @@ class Stream:
 
     def __init__(self, memory: DriverMemory) -> None:
         self._idle_streams = memory.idle_streams
-        if self._idle_streams:
+        with contextlib.suppress(IndexError):  # a check before `pop` would not hold if another thread takes the stream
             self.handle = self._idle_streams.pop()
             return
         driver = memory.driver
@@ -92,4 +98,5 @@ class Stream:
             self.handle = int(memory.call(driver.cuStreamCreate, driver.CUstream_flags.CU_STREAM_DEFAULT))
 
     def __del__(self) -> None:
-        self._idle_streams.append(self.handle)
+        with contextlib.suppress(AttributeError):  # a Stream whose construction failed
+            self._idle_streams.append(self.handle)

@@ -54,6 +54,7 @@ READ = {
     "data/size.txt": "os.path.getsize",
     "data/linked.txt": "a symlink's target",
     "data/link.txt": "a symlink",
+    "data/tested.txt": "Path.is_symlink",
     "data/declared/a.yaml": "deps of the manifest",
     "data/run.py": "runpy.run_path",
     "data/exec.py": "exec(open().read())",
@@ -119,7 +120,7 @@ def build(**kwargs):
     os.path.exists(d / "nothere.txt"); (d / "nofile.txt").exists()
     os.listdir(d / "listed"); list(os.scandir(d / "scanned")); list((d / "globbed").glob("*.txt"))
     for _ in os.walk(d / "walked"): pass
-    ((d / "current").resolve() / "resolved.txt").read_text()
+    ((d / "current").resolve() / "resolved.txt").read_text(); (d / "tested.txt").is_symlink()
     from . import registry
     for module in pkgutil.iter_modules(registry.__path__): importlib.import_module(registry.__name__ + "." + module.name)
     (d / "written.txt").write_text("mine"); (d / "written.txt").read_text()
@@ -154,7 +155,7 @@ def project(tmp_path_factory: Any) -> Path:
         path = root / name
         if name == "outside.py":
             path = root.parent / "elsewhere" / name
-        if name not in ("data/written.txt", "data/link.txt"):
+        if name not in ("data/written.txt", "data/link.txt", "data/tested.txt"):
             path.write_text("# text\n")
     # code, and files of other formats
     (root / "models/net.py").write_text(textwrap.dedent(MODEL))
@@ -179,6 +180,7 @@ def project(tmp_path_factory: Any) -> Path:
     with zipfile.ZipFile(data / "zipped.zip", "w") as archive:
         archive.writestr("a", "b")
     (data / "link.txt").symlink_to("linked.txt")
+    (data / "tested.txt").symlink_to("linked.txt")
     (data / "current").symlink_to("v1")
     (root / "models/registry/__init__.py").write_text("")
     return root
@@ -253,10 +255,15 @@ def test_no_other_directory_is_a_listing(child: Any) -> None:
     }
 
 
-def test_a_link_that_was_resolved_is_a_dependency(child: Any, project: Path) -> None:
-    dependency = Dependency("link", "data/current")
-    assert child.observations[dependency.part] == observe(dependency, project, file_digest) == "v1"
-    assert {part for part in child.observations if part.startswith("link:")} == {dependency.part}
+@pytest.mark.parametrize(("name", "target"), [("current", "v1"), ("tested.txt", "linked.txt")])
+def test_a_link_that_was_resolved_or_tested_is_a_dependency(child: Any, project: Path, name: str, target: str) -> None:
+    dependency = Dependency("link", f"data/{name}")
+    assert child.observations[dependency.part] == observe(dependency, project, file_digest) == target
+
+
+def test_no_other_link_is_a_dependency(child: Any) -> None:
+    links = {part for part in child.observations if part.startswith("link:")}
+    assert links == {"link:data/current", "link:data/tested.txt"}
 
 
 def test_a_new_module_in_a_package_that_pkgutil_lists_changes_the_listing(child: Any, project: Path) -> None:

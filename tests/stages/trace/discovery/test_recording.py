@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.discovery.recording import Recorder
+from trtbuild.stages.trace.user_code.observe import observe
 from trtbuild.stages.trace.user_code.places import Places
 
 
@@ -181,3 +183,16 @@ def test_a_variable_that_the_trace_sets_is_not_a_dependency(recorder: Recorder) 
     recorder.record_variable("OWN")
     recorder.record_variable("PYTHONHASHSEED")  # the parent of a trace sets it
     assert parts(recorder) == {"environment:BEFORE": "absent"}
+
+
+def test_a_thread_may_record_while_dependencies_are_observed(
+    recorder: Recorder, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder.record_file(project / "a.txt")
+
+    def observe_while_a_thread_records(*arguments: Any) -> str:
+        recorder.record_file(project / "late.txt")  # stands for the call of another thread
+        return observe(*arguments)
+
+    monkeypatch.setattr("trtbuild.stages.trace.discovery.recording.observe", observe_while_a_thread_records)
+    assert list(parts(recorder)) == ["file:a.txt"]

@@ -218,7 +218,7 @@ def _recording(discovery: Discovery, follower: Follower) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class ProcessCounts:
-    """The threads, open files, variables and modules of a process."""
+    """The threads, open files, mapped copies of OpenBLAS, variables and modules of a process."""
 
     native_threads: int
     open_files: frozenset[str]

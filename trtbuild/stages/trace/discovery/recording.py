@@ -119,7 +119,7 @@ class Recorder:
     @property
     def has_written(self) -> bool:
         """Whether this process wrote a file that is neither ignored nor Python's own."""
-        return any(self.places.of(path).owner not in ("ignored", "python") for path in self._written_paths)
+        return any(self.places.of(path).owner not in ("ignored", "python") for path in list(self._written_paths))
 
     def dependency_name(self, path: str) -> str:
         """The name of the absolute path `path` in a dependency (rule 3)."""
@@ -215,7 +215,7 @@ class Recorder:
         differs from its pin, and this process did not write it."""
         observations = []
         with self.ignore_own_reads():
-            for dependency, pin in self._pins.items():
+            for dependency, pin in list(self._pins.items()):  # threads of user code may still add records
                 state = self._observe_again(dependency, pin)
                 if state is not None:
                     observations.append(Observation(dependency, state))
@@ -261,7 +261,7 @@ class Recorder:
             observed = observe(dependency, Path(self._project), file_digest)
             if observed == pin:
                 return str(pin)
-            if any(os.path.dirname(written) == path for written in self._written_paths):
+            if any(os.path.dirname(written) == path for written in list(self._written_paths)):
                 self.refuse_storage(f"the model's code creates files in {dependency.name}, and also lists its entries")
                 return None
             raise _change_error(f"the entries of {'the project' if dependency.name == '.' else dependency.name}")

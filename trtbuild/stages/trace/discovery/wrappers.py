@@ -139,7 +139,8 @@ class ReaderWrappers:
                 with recorder.ignore_own_reads() as outermost:
                     if outermost and self._is_path_recorded(path):
                         recorder.record_file(path)
-                    if outermost and not follows_links and self._is_link_recorded(path):
+                    is_link_test = not follows_links or kwargs.get("follow_symlinks") is False  # Path.is_symlink
+                    if outermost and is_link_test and self._is_link_recorded(path):
                         recorder.record_link(path)
             return original(path, *args, **kwargs)
 

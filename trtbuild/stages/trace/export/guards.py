@@ -28,9 +28,9 @@ from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
 from trtbuild.core.model.shapes import ShapePlan, SymbolAxis, axes_of_symbol
 from trtbuild.core.model.spec import Input
 
-#: About this many sizes are tried for one guard at most.
+#: The approximate limit of the sizes that are tried for one guard.
 _MAX_TRIED_SIZES = 4_000
-#: About this many new points are added for the guards that torch.export does not report.
+#: The approximate limit of the new points for the guards that torch.export does not report.
 _MAX_FAILURES = 12
 
 

@@ -1,7 +1,7 @@
 """Attach the quantizers of a calibration to the layers of a model, before it is exported.
 
-A layer gets a subclass of its class: its `weight` is the rounded weight, and its call rounds the first argument. The names
-of parameters and modules do not change.
+A layer gets a subclass of its class. If it has a quantizer of its weight, its `weight` is the rounded weight. If it has a
+quantizer of its input, its call rounds the first argument. The names of parameters and modules do not change.
 """
 
 from __future__ import annotations

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from trtbuild.quantized_operators import FLOAT4, FLOAT8, INT4, INT8
 from trtbuild.stages.program.quantized import register_operators
+
+if TYPE_CHECKING:
+    from typing import Self  # since Python 3.11
 
 __all__ = ["FLOAT4", "FLOAT8", "INT4", "INT8", "LARGEST_NUMBERS", "Quantizer", "QuantizerLayout"]
 

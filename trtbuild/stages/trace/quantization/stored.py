@@ -9,13 +9,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from trtbuild.core.values.safetensors import metadata_of, read_tensors, to_bytes
 from trtbuild.stages.raw_tensors import raw_tensor, tensor_of
 from trtbuild.stages.trace.quantization.quantizer import Quantizer, QuantizerLayout
+
+if TYPE_CHECKING:
+    from typing import Self  # since Python 3.11
 
 SCHEMA = "trtbuild.quantizers/1"
 

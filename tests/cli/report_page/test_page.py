@@ -1,4 +1,4 @@
-"""The page of a report in Chromium: each view in three sizes and two themes, hostile names, unfinished builds, no scripts."""
+"""A report in Chromium: every view at three sizes, light and dark; hostile names; large and unfinished builds; no scripts."""
 
 from __future__ import annotations
 

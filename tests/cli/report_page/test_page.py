@@ -1,4 +1,4 @@
-"""A report in Chromium: every view at three sizes, light and dark; hostile names; large and unfinished builds; no scripts."""
+"""A report in Chromium: views at three sizes, light and dark; hostile names; large and unfinished builds; no scripts."""
 
 from __future__ import annotations
 

@@ -94,9 +94,9 @@ def test_a_model_computes_in_three_types(project: CommandLine) -> None:
 
     x = torch.randn(3, 8)
     with trtbuild.load(project.project / "dist" / "net", device="cpu") as package, torch.no_grad():
-        result, copied = package.module()(x)
+        result, magnitudes = package.module()(x)
         assert torch.equal(result, mixed_result(build_net(), x))
-    torch.testing.assert_close(copied, x.abs(), rtol=1e-3, atol=0)
+    torch.testing.assert_close(magnitudes, x.abs(), rtol=1e-3, atol=0)
 
     document = json.loads(project.run("verify", "net", "--points", "1", "--json").stdout)
     (cut,) = document["models"][0]["cuts"]

@@ -79,7 +79,7 @@ def test_a_model_of_the_new_kind_is_built(with_new_kind: CommandLine) -> None:
     document = with_new_kind("build")
     assert ran(document) == dict.fromkeys(("trace", "lower", "partition", "convert", "engine", "package"), 1)
     assert ran(with_new_kind("build")) == {}
-    seed_everything()
+    seed_everything()  # as the trace does before it reads a source
     net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4)).eval()
     x = torch.randn(5, 8)
     with trtbuild.load(with_new_kind.project / "dist/net", device="cpu") as loaded, torch.no_grad():
@@ -92,7 +92,7 @@ def test_the_source_file_is_a_dependency(with_new_kind: CommandLine) -> None:
     assert ran(with_new_kind("build"))["trace"] == 1
 
 
-def test_errors_of_the_new_class_name_the_manifests_line(with_new_kind: CommandLine) -> None:
+def test_an_error_of_the_new_reader_has_the_line_of_the_manifest(with_new_kind: CommandLine) -> None:
     (with_new_kind.project / "net.json").write_text(json.dumps([["Linea", 16, 8]]))
     error = with_new_kind("build", expect=1)["errors"][0]
     assert (error["file"], error["line"]) == ("trtbuild.yaml", 9)

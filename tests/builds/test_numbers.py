@@ -1,4 +1,4 @@
-"""Models that return sizes and other numbers beside tensors: built, loaded, run, verified and written as ``.pt2``."""
+"""Models that return sizes and other numbers beside tensors: packages, ``.pt2`` files, Triton, ``run`` and ``verify``."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def partitions(command: CommandLine, model: str) -> Any:
 
 def eager(model: str) -> torch.nn.Module:
     """A model of NETS, in eager PyTorch."""
-    namespace: dict[str, Any] = {"__name__": "nets_of_the_test"}
+    namespace: dict[str, Any] = {}
     exec(NETS, namespace)
     build: Callable[[], torch.nn.Module] = namespace[model]
     return build()
@@ -116,6 +116,7 @@ def test_a_package_returns_the_numbers_of_the_model(built: CommandLine, model: s
             result, expected = loaded.module()(x), original(x)
             torch.testing.assert_close(result.pop("y"), expected.pop("y"), rtol=1e-2, atol=1e-2)
             assert result == expected and [type(value) for value in result["deep"]] == [int, int, bool]
+        # deep[1] is the same number as "rows", so it is not another output
         assert repr(loaded.outputs).endswith("rows: int64[], deep_0: int64[], deep_2: bool[])")
 
 
@@ -178,6 +179,6 @@ def test_triton_serves_numbers_as_tensors(built: CommandLine) -> None:
 def test_run_and_verify_accept_models_with_numbers(built: CommandLine) -> None:
     document = built("run", "others", "--device", "cpu")
     quotient = document["outputs"][1]
-    assert (quotient["dtype"], quotient["shape"], quotient["min"]) == ("float64", [], 4 / 3)
+    assert (quotient["dtype"], quotient["shape"], quotient["min"]) == ("float64", [], 4 / 3)  # opt of `small`: 4 rows
     found = built("verify", "sizes", "layers", "others")
     assert found["ok"] and {model["status"] for model in found["models"]} == {"right"}

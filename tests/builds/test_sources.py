@@ -111,9 +111,8 @@ def test_packages_describe_the_models(built: CommandLine) -> None:
             ("x", "float32", [["sym", 0], 64])
         ]
         assert content["reference"] is (model != "network")
-    assert [path for path in index(built, "from_onnx")["files"] if path.startswith(("onnx/", "torch/"))] == [
-        path for path in index(built, "from_onnx")["files"] if path.endswith(".onnx")
-    ]
+    programs = [path for path in index(built, "from_onnx")["files"] if path.startswith(("onnx/", "torch/"))]
+    assert programs and all(path.endswith(".onnx") for path in programs), "the reference program is an ONNX model"
     assert index(built, "from_onnx")["outputs"] == [{"name": "y", "dtype": "float32", "shape": [["sym", 0], 8]}]
     assert index(built, "network")["outputs"][0]["name"] == "y"
     names = json.loads((built.project / "dist/from_onnx/names.json").read_bytes())
@@ -155,7 +154,7 @@ def test_moving_weights_to_external_data_builds_no_engine_and_changing_them_ther
     write_onnx(built.project, factor=2, name="renamed", external_data=True)
     assert stages_of_build(built, "from_onnx") == {"trace": 1}
     with open(built.project / "net.data", "r+b") as file:
-        file.write(b"\0\0\0\0")
+        file.write(b"\0\0\0\0")  # the first weight becomes 0
     assert stages_of_build(built, "from_onnx") == {"trace": 1, "engine": 1, "package": 1}
 
 

@@ -50,7 +50,7 @@ def command(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
     (base / "project").mkdir()
     (base / "project" / "trtbuild.yaml").write_text(MANIFEST)
     (base / "project" / "net.py").write_text(NET)
-    command_line = CommandLine(base / "project", base / "cache", {"TRTBUILD_REMOTES": ""})
+    command_line = CommandLine(base / "project", base / "cache")
     command_line("build")
     return command_line
 

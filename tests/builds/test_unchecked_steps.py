@@ -83,7 +83,7 @@ def test_a_proof_that_fails_leaves_no_record_and_no_output(command_line: Command
     assert at_s["step_started", "net/lower"] < at_s["step_failed", "net/trace"], "lower started before the proof ended"
     (error,) = document["errors"]
     assert "the traced program is not the model" in error["text"], error
-    assert {step["id"]: step["verdict"] for step in document["steps"] if step["verdict"] == "hit"} == {}
+    assert all(step["verdict"] != "hit" for step in document["steps"])
     assert stored_stages(command_line.cache) <= {"link"}
     assert not (command_line.project / "dist").exists()
-    assert next(step["verdict"] for step in command_line("plan")["steps"]) == "run"
+    assert command_line("plan")["steps"][0]["verdict"] == "run", "the trace has no record"

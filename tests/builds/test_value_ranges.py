@@ -57,7 +57,7 @@ def write_project(command: CommandLine, values: str | None) -> None:
 def command(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
     base = tmp_path_factory.mktemp("ranges")
     (base / "project").mkdir()
-    command_line = CommandLine(base / "project", base / "cache", {"TRTBUILD_REMOTES": ""})
+    command_line = CommandLine(base / "project", base / "cache")
     write_project(command_line, "[100, 119]")
     command_line("build")
     return command_line

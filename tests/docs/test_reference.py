@@ -23,10 +23,10 @@ def test_the_page_is_current(name: str) -> None:
 
 def test_every_command_and_flag_is_on_the_page() -> None:
     text = reference.command_line()
-    cache_commands = [f"cache {name}" for name in cli.commands["cache"].commands]  # type: ignore[attr-defined]
-    for name in (*cli.commands, *cache_commands):
+    cache_commands = cli.commands["cache"].commands  # type: ignore[attr-defined]
+    for name in (*cli.commands, *(f"cache {name}" for name in cache_commands)):
         assert f"### `trtbuild {name}`\n" in text
-    for command in (cli, *cli.commands.values()):
+    for command in (cli, *cli.commands.values(), *cache_commands.values()):
         for option in command.params:
             if option.param_type_name == "option" and not getattr(option, "hidden", False):
                 assert option.opts[-1] in text, (command.name, option.opts)

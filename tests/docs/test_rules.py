@@ -1,6 +1,6 @@
 """The tests of each rule of the design. A test checks that they exist.
 
-A rule begins with its number in the design. The names of some tests have the number, too (`test_rule_4_1_…`).
+A rule begins with its number in the design.
 """
 
 from __future__ import annotations

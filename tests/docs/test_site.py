@@ -14,11 +14,13 @@ from urllib.parse import unquote, urlsplit
 import pytest
 import yaml
 
+from tests.programs import REQUIRE_PROGRAMS
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
 needs_mkdocs = pytest.mark.skipif(
-    importlib.util.find_spec("material") is None and "REQUIRE_TEST_PROGRAMS" not in os.environ,
+    importlib.util.find_spec("material") is None and REQUIRE_PROGRAMS not in os.environ,
     reason="needs the extra `docs`",
 )
 

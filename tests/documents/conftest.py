@@ -60,11 +60,11 @@ def document_texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     record("status", "status")
     _record_package_commands(record, project)
     _record_cache_commands(record, base, remotes)
-    _change_model(project)
+    edit(project / "nets.py", "nn.Linear(16, 4)", "nn.Linear(16, 5)")
     record("why-after-a-change", "why", "ranker")
     record("diff", "diff", "dist/ranker", "ranker", expect=1)
     record("lock-out-of-date", "lock", "ranker", "--check", expect=1)
-    shutil.rmtree(base)
+    shutil.rmtree(base)  # the tests read only the outputs
     return outputs
 
 
@@ -100,7 +100,3 @@ def _record_cache_commands(record: Callable[..., None], base: Path, remotes: dic
     record("cache-pull-of-a-failure", "cache", "pull", environment=remotes, expect=1)
     record("cache-export", "cache", "export", str(base / "bundle"), "ranker")
     record("cache-import", "cache", "import", str(base / "bundle"))
-
-
-def _change_model(project: Path) -> None:
-    edit(project / "nets.py", "nn.Linear(16, 4)", "nn.Linear(16, 5)")

@@ -50,7 +50,7 @@ _CHOOSING = frozenset((
 #: A difference may be this many times as large as the change of PyTorch's own results (rule 4).
 _CHANGE_FACTOR = 16
 
-#: The number of runs with changed inputs that measure this change. Rounded results change seldom, but by much.
+#: The number of runs with changed inputs that measure this change. Rounded results change rarely, but then by a whole step.
 _PERTURBED_RUNS = 12
 
 #: The difference of the whole model may be this many times the tolerance, because the model has several partitions.
@@ -144,7 +144,7 @@ class _Comparer:
             built.shapes.input_shapes(point.sizes),
             point,
             self._ends,
-            {},
+            ranges={},
         )
         values = Values(built.partitions, self._weights, inputs)
         for number, part in enumerate(built.partitions.partitions):
@@ -181,10 +181,10 @@ class _Comparer:
         run = _Run(
             f"{part.name} at {where}",
             precision,
-            1,
-            lambda inputs: self._eager.run_part(part, inputs),
-            arguments,
-            self._chooses,
+            tolerance_factor=1,
+            compute=lambda inputs: self._eager.run_part(part, inputs),
+            inputs=arguments,
+            chooses=self._chooses,
         )
         self._compare(computed, expected, run)
 
@@ -201,10 +201,10 @@ class _Comparer:
         run = _Run(
             f"output at {where}",
             precision,
-            _WHOLE_MODEL_TOLERANCES,
-            lambda inputs: pytree.tree_leaves(module(*inputs)),
-            inputs,
-            self._chooses,
+            tolerance_factor=_WHOLE_MODEL_TOLERANCES,
+            compute=lambda inputs: pytree.tree_leaves(module(*inputs)),
+            inputs=inputs,
+            chooses=self._chooses,
         )
         self._compare(computed, expected, run)
 

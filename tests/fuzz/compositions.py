@@ -33,8 +33,8 @@ _DTYPES = {"float32": 12, "float16": 2, "bfloat16": 2, "float64": 1, "int64": 2,
 
 _WORD = re.compile(r"\w+")
 
-#: The largest number of elements in a value, and the number of attempts to find a statement.
-_MOST_ELEMENTS, _ATTEMPTS = 30_000, 120
+#: The largest numbers of elements and of axes in a value, and the number of attempts to find a statement.
+_MOST_ELEMENTS, _MOST_AXES, _ATTEMPTS = 30_000, 6, 120
 
 
 def composition_case(seed: int) -> Case:
@@ -115,7 +115,9 @@ class _Writer:
         entries = [(entry.name, entry.dtype) for entry in model.inputs]
         self._namespaces: list[dict[str, Any]] = []  # the values of all names, for each point
         for point in points(model, shapes):
-            arguments = random_inputs(entries, shapes.input_shapes(point.sizes), point, [2] * len(entries), {})
+            sizes = shapes.input_shapes(point.sizes)
+            # integers are 0 or 1
+            arguments = random_inputs(entries, sizes, point, ends=[2] * len(entries), ranges={})
             values = {f"x{k}": value for k, value in enumerate(arguments)}
             self._namespaces.append({**NAMES, "self": self._module, **values})
         self._opt_index = next((k for k, point in enumerate(points(model, shapes)) if point.which == "opt"), 0)
@@ -159,7 +161,7 @@ class _Writer:
             if (
                 not isinstance(value, torch.Tensor)
                 or value.numel() > _MOST_ELEMENTS
-                or value.dim() > 6
+                or value.dim() > _MOST_AXES
                 or value.is_complex()
             ):
                 raise NoSuitableValue

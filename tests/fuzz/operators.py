@@ -128,7 +128,7 @@ def _sample(op: Any, rng: random.Random, seed: int) -> _OperatorCall:
     rng.shuffle(samples)
     calls = [call for call in (_call_text(op, sample) for sample in samples) if call is not None]
     calls = [call for call in calls if sum(tensor.numel() for tensor in call.tensors) <= _MOST_ELEMENTS]
-    if rng.random() < 0.85:  # a third of the samples have empty tensors
+    if rng.random() < 0.85:  # usually prefer calls without empty tensors, which a third of the samples have
         calls.sort(key=lambda call: not all(tensor.numel() for tensor in call.tensors))
     if not calls:
         raise UnusableCase(f"samples: {op.name} has no small sample with dense tensors")

@@ -77,7 +77,7 @@ class Case:
             Origin("trtbuild.yaml", 1),
             dims=self.dims,
             precision=self.precision,
-            partition=PartitionSettings(self.granularity, 1, self.torch_executed_ops),
+            partition=PartitionSettings(self.granularity, min_block_size=1, torch_executed_ops=self.torch_executed_ops),
         )
 
     @property

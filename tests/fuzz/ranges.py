@@ -52,7 +52,8 @@ def check_usable(case: Case) -> None:
     model = case.model
     inputs = [(entry.name, entry.dtype) for entry in model.inputs]
     for point in points(model, shapes):
-        arguments = random_inputs(inputs, shapes.input_shapes(point.sizes), point, [2] * len(inputs), {})
+        sizes = shapes.input_shapes(point.sizes)
+        arguments = random_inputs(inputs, sizes, point, ends=[2] * len(inputs), ranges={})  # integers are 0 or 1
         copies = [value.clone() for value in arguments]
         try:
             with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Child processes that die or hang, and the text that the fuzzer prints."""
+"""Child processes that die or hang, verdicts, and the text and the exit status of the fuzzer."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
 
 @pytest.fixture(scope="module")
 def nets(built: CommandLine) -> Iterator[Any]:
-    """The project's module, imported in this process."""
+    """The project's module. This process imports it, and so registers the operators."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(built.project))
         for name in ("operators", "nets", "late"):

@@ -1,7 +1,7 @@
 """torchvision beside a build of PyTorch without CUDA.
 
 PyPI has torchvision for the CUDA build of PyTorch only. Its library needs libraries of that build, although its kernels for
-the CPU do not call them. Here empty libraries with the same names stand in for them.
+the CPU do not call them. Here stub libraries with the same names replace them.
 
 torchvision is installed in a separate folder (`TORCHVISION` in the Makefile), because it cannot be imported beside PyTorch
 without CUDA, and other libraries would try to import it.
@@ -25,7 +25,7 @@ _MISSING = ("libc10_cuda.so", "libtorch_cuda.so", "libcudart.so.13")
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """The variables of processes that can import torchvision. Writes the empty libraries to `folder`.
+    """The variables of processes that can import torchvision. Writes the stub libraries to `folder`.
 
     Skips the test if torchvision is not installed.
     """
@@ -39,14 +39,14 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def _write_libraries(folder: Path) -> None:
-    """Write libraries that define the CUDA symbols which torchvision's library needs and this PyTorch lacks."""
+    """Write stub libraries that define the CUDA symbols which torchvision's library needs and this PyTorch lacks."""
     libraries = [*(Path(torch.__file__).parent / "lib").glob("lib*.so")]
     known = set().union(*(_symbols("--defined-only", library) for library in libraries))
     missing = _symbols("--undefined-only", FOLDER / "torchvision" / "_C.so") - known
     names = sorted(name for name in missing if "cuda" in name)
     # the loader calls functions of CUDA's runtime, which have C names: they return 0; a C++ name needs an address only
     lines = (f"char {name}[64];" if name.startswith("_Z") else f"long {name}(void) {{ return 0; }}" for name in names)
-    source = folder / "empty.c"
+    source = folder / "stubs.c"
     source.write_text("\n".join(lines))
     versions = folder / "versions"
     for library in _MISSING:

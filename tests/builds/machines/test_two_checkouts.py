@@ -172,8 +172,7 @@ def test_another_checkout_runs_no_step(team: Team, another_python: str, remote: 
     assert len(files) > 2
     for file in files:
         assert (outputs / file).read_bytes() == (first_outputs / file).read_bytes()
-    second_build = colleague("build")
-    assert second_build["duration_s"] < 60 and ran(second_build) == {}
+    assert ran(colleague("build")) == {}
 
 
 def test_an_edit_builds_only_the_changed_steps_and_a_third_checkout_has_hits(team: Team, another_python: str) -> None:

@@ -112,7 +112,8 @@ REJECTED = {
     "type": (INT8, DATA.replace("torch.randn(2, 256)", "torch.randn(2, 256).half()"), "is float16"),
     "changing": (
         INT8,
-        DATA + "import os\nbatches = lambda: [{'x': torch.full((1, 256), os.urandom(1)[0] + 1.0)}]\n",
+        DATA
+        + "import os\nbatches = lambda: [{'x': torch.full((1, 256), 1.0 + int.from_bytes(os.urandom(3), 'big'))}]\n",
         "yields other values",
     ),
     "raises": (INT8, DATA.replace("yield", "raise ValueError('gone')\n        yield"), "gone"),

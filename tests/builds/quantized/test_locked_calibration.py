@@ -1,4 +1,4 @@
-"""A lock of a quantized model: another machine uses the locked calibration, with another Model Optimizer or none."""
+"""A lock of a quantized model: machines with another Model Optimizer, or without it, use the locked calibration."""
 
 from __future__ import annotations
 

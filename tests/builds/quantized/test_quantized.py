@@ -1,4 +1,4 @@
-"""Quantized models: what stays in PyTorch, what is refused, and what an edit runs."""
+"""Quantized models: what stays in PyTorch, what is refused, what an edit runs, and the error against the float model."""
 
 from __future__ import annotations
 

@@ -52,10 +52,10 @@ def test_frozen_reports_a_remote_that_does_not_answer(unsigned: CommandLine, tmp
         document = unsigned("build", "--frozen", environment=down, expect=3)
         assert f"team: {url}: connection refused: no server listens there" in document["warnings"]
         assert "trtbuild doctor" in document["errors"][0]["hint"]
-        for command in ("build --frozen", "plan", "why net", "status"):
-            completed = unsigned.run(*command.split(), environment=down)
+        for words in ("build --frozen", "plan", "why net", "status"):
+            completed = unsigned.run(*words.split(), environment=down)
             warning = f"warning: team: {url}: connection refused: no server listens there"
-            assert warning in completed.stdout + completed.stderr, command
+            assert warning in completed.stdout + completed.stderr, words
 
 
 def test_an_export_without_a_file_name_writes_no_file(unsigned: CommandLine) -> None:

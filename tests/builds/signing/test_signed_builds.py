@@ -49,7 +49,7 @@ def test_every_record_is_signed_including_the_conversions_of_a_partition_step(bu
             record_count += 1
             assert [(signature.signer, signature.domain) for signature in action.signatures] == [("ci", "ci")], key
             assert store.get_record(key) is not None, "the record is not under the key of its step"
-    assert record_count > 6
+    assert record_count > 6, "six steps, and at least one conversion of the partition step"
 
 
 def remote_entries(built: CommandLine) -> dict[str, bytes]:

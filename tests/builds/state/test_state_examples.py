@@ -100,6 +100,7 @@ def test_a_decoder_with_a_static_cache_generates_the_tokens_of_transformers(
     decoder = load_module(examples, "static_decoder")
     assert len(set(expected_tokens)) > NEW_TOKENS // 2  # a text of one token would prove nothing
     assert generate(decoder) == expected_tokens
+    # the decoder has not read the last token that it generated
     assert decoder.get_state()["length_0"].item() == PROMPT.shape[1] + NEW_TOKENS - 1
     decoder.reset_state()
     assert generate(decoder) == expected_tokens
@@ -182,7 +183,7 @@ def test_a_refused_call_does_not_change_the_state(examples: CommandLine) -> None
 def test_two_threads_in_one_session_are_refused(examples: CommandLine) -> None:
     recurrent = load_module(examples, "recurrent")
     state = recurrent.runner._state
-    with state.call(0):  # another call is in progress
+    with state.call(stream=0):  # another call is in progress
         failures: list[BaseException] = []
 
         def call() -> None:

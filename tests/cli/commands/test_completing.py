@@ -1,4 +1,4 @@
-"""Completion of commands, in a real bash."""
+"""Completion of commands in a real bash, and the scripts for all shells."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ models:
   bert: {source: {python: "net:build"}, inputs: {x: {}}}
 """
 
-#: A bash program that prints the completions of the last of its arguments, the words of a command line.
+#: A bash program. Its arguments are the words of a command line, and it prints the completions of the last word.
 COMPLETE = """\
 eval "$(trtbuild completion bash)" || exit 9
 complete -p trtbuild > /dev/null || exit 8

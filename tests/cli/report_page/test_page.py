@@ -1,4 +1,4 @@
-"""The page of a report in Chromium: every view at three sizes, light and dark; hostile names; large builds; no scripts."""
+"""A report in Chromium: views at three sizes, light and dark; hostile names; large and unfinished builds; no scripts."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def text(browser: Browser) -> str:
 
 
 def check(browser: Browser, page: Path) -> None:
-    """Fails if anything but the page was requested, if the page has reported a problem, or if a name ran as a script."""
+    """Fail if anything but the page was requested, if the page has reported a problem, or if a name ran as a script."""
     assert browser.requests == [page.as_uri()]
     assert browser.problems == []
     assert browser.run("window.hacked === undefined")
@@ -220,7 +220,7 @@ def test_the_checks_notice_a_script_and_a_request(browser: Browser, page: Path) 
         check(browser, page)
     assert browser.run("window.hacked === 1")
     assert len(browser.requests) > 1
-    browser.problems.clear()
+    browser.problems.clear()  # the next test uses this browser
 
 
 def test_without_jinja2_the_error_names_the_extra(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:

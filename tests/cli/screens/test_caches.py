@@ -1,4 +1,4 @@
-"""The results of the ``trtbuild cache`` commands as text."""
+"""The results of ``trtbuild cache stats``, ``verify`` and ``gc`` as text."""
 
 from __future__ import annotations
 

@@ -190,7 +190,7 @@ def test_an_unwritable_summary_is_skipped(tmp_path: Path, kind: str) -> None:
 
 
 def test_a_build_that_ends_before_any_step_has_a_summary_and_a_plan_has_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "summary.md"
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(path))
@@ -203,4 +203,3 @@ def test_a_build_that_ends_before_any_step_has_a_summary_and_a_plan_has_none(
     before = path.read_text()
     assert main.run(["-C", str(tmp_path), "plan"]) == 2
     assert path.read_text() == before
-    capsys.readouterr()

@@ -1,4 +1,4 @@
-"""The plot is one well-formed file for all names and numbers."""
+"""The plot of ``trtbuild bench``: its bars and ticks, and one well-formed file for all names and numbers."""
 
 from __future__ import annotations
 

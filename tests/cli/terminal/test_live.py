@@ -103,6 +103,18 @@ def test_work_outside_of_steps_is_shown_when_it_takes_long(live: LiveProgress, m
     assert len(rows(live, 80, 24)) == 1
 
 
+def test_work_without_steps_is_a_row_and_then_a_line(live: LiveProgress, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(live, "_scroll", lambda word, name: lines.append(f"{click.unstyle(word)} {name}"))
+    monkeypatch.setattr("trtbuild.cli.terminal.live.PHASE_DELAY_S", -1.0)
+    with live.work("verify net"):
+        assert re.search(r" verify net *$", rows(live, 80, 24)[0])
+    with live.work("verify angle") as work:
+        work.failed = True
+    assert len(rows(live, 80, 24)) == 1
+    assert lines == ["done verify net", "FAIL verify angle"]
+
+
 # Real builds
 
 
@@ -241,15 +253,3 @@ def test_an_interrupt_leaves_a_clean_terminal(command_line: CommandLine, sent_si
     assert screen.status == 130
     assert screen.text().strip() == "interrupted: the finished results are in the cache"
     assert screen.cursor_column == 0
-
-
-def test_work_without_steps_is_a_row_and_then_a_line(live: LiveProgress, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines: list[str] = []
-    monkeypatch.setattr(live, "_scroll", lambda word, name: lines.append(f"{click.unstyle(word)} {name}"))
-    monkeypatch.setattr("trtbuild.cli.terminal.live.PHASE_DELAY_S", -1.0)
-    with live.work("verify net"):
-        assert re.search(r" verify net *$", rows(live, 80, 24)[0])
-    with live.work("verify angle") as work:
-        work.failed = True
-    assert len(rows(live, 80, 24)) == 1
-    assert lines == ["done verify net", "FAIL verify angle"]

@@ -25,7 +25,7 @@ def eight_bytes(number: int) -> bytes:
 
 
 def frame(tag: str, value: str | bytes) -> bytes:
-    """Return a value after its type and its length."""
+    """Return the type of a value, then its length, then its bytes."""
     data = value.encode() if isinstance(value, str) else value
     return tag.encode() + eight_bytes(len(data)) + data
 

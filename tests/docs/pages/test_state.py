@@ -32,7 +32,6 @@ def test_the_example_runs_and_equals_the_original_module(command_line: CommandLi
         "import runpy, torch\n"
         "torch.manual_seed(5)\n"
         "scores = runpy.run_path('use.py')['scores']\n"
-        "torch.manual_seed(5)\n"
         "import nets\n"
         "original = nets.build()\n"
         "torch.manual_seed(5)\n"

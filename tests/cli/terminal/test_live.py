@@ -19,6 +19,7 @@ from tests.conftest import CommandLine
 from tests.projects import copy_project
 from trtbuild.cli.terminal.live import LiveProgress
 from trtbuild.core.planning.graph import Stage
+from trtbuild.errors import TrtbuildError
 
 STAGES: tuple[Stage, ...] = ("trace", "lower", "partition", "engine", "package")
 
@@ -253,3 +254,18 @@ def test_work_without_steps_is_a_row_and_then_a_line(live: LiveProgress, monkeyp
         work.failed = True
     assert len(rows(live, 80, 24)) == 1
     assert lines == ["done verify net", "FAIL verify angle"]
+
+
+def test_a_terminal_that_closes_before_the_first_step_does_not_fail_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    master, terminal_side = os.openpty()
+    with os.fdopen(terminal_side, "w", encoding="utf-8") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        live = LiveProgress()
+        os.close(master)
+        with pytest.raises(OSError):  # the terminal is closed
+            os.write(terminal_side, b"x")
+        step = a_step("vit", "engine")
+        live.step_started(step)
+        live.step_failed(step, TrtbuildError("no memory"))
+        live.close()
+        monkeypatch.undo()

@@ -1,5 +1,6 @@
-"""Packages as values: the contents of a package, its recipe, its index, the reader of an index from an untrusted file, the
-results of verifying it, its ``.pt2`` files, and the choice of the library that runs its engines.
+"""Packages as values: contents, recipe, index, results of verifications, ``.pt2`` files, and the libraries that run engines.
+
+The reader of an index accepts bytes from untrusted files.
 
 Imports `values`, `model`, `engines`, `partition` and `recipes`.
 """

@@ -1,5 +1,5 @@
-"""Basic values: the canonical encoding, dataclasses as JSON with schemas, size expressions, ranges of values, numbers among
-results, the table of element types, patterns of module paths, suggestions for names, safetensors files, and shared libraries.
+"""Basic values: the canonical encoding, dataclasses as JSON, size expressions, ranges of values, element types, module paths,
+suggestions for names, safetensors files, and the headers of shared libraries.
 
 Imports no other subpackage of core.
 """

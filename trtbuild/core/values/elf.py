@@ -34,7 +34,7 @@ def read_shared_library(read: Read) -> SharedLibrary | None:
     damaged."""
     try:
         return _read_library(read)
-    except OverflowError:  # an offset of 2**63 or more, which `seek` does not accept
+    except (OverflowError, ValueError):  # `seek` does not accept an offset of 2**63 or more
         return None
 
 

@@ -1,4 +1,4 @@
-"""Packages as values: contents, recipe, index, results of verifications, ``.pt2`` files, and the libraries that run engines.
+"""Packages as values: contents, recipe, index, verification results, ``.pt2`` files, and the libraries that run engines.
 
 The reader of an index accepts bytes from untrusted files.
 

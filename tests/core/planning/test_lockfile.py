@@ -122,7 +122,7 @@ def test_a_duplicate_entry_is_refused_with_the_second_line() -> None:
 
 
 def test_the_line_of_a_duplicate_entry_is_a_line_of_the_entry_that_is_named() -> None:
-    """The parser finds the duplicate in the entry of an engine first, but this duplicate has no line of its own."""
+    """The file also has a duplicate inside the line of an engine. The parser finds that duplicate first."""
     lines = to_text(a_lock()).splitlines()
     engine, platform = (line_with("\n".join(lines), words) for words in (ENGINE, '"platform"'))
     lines[engine - 1] = lines[engine - 1].replace('{"key":', '{"key": "", "key":', 1)

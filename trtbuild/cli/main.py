@@ -1,5 +1,5 @@
-"""The commands of trtbuild, and their exit statuses, errors and interrupts included. Most commands call the driver and pass
-the returned document to `show`.
+"""The commands of trtbuild, and their exit statuses, also after errors and interrupts. Most commands call the driver and
+pass the returned document to `show`.
 
 Results go to standard output (with ``--json`` exactly one document); progress and errors go to standard error.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -19,6 +20,7 @@ from tests.conftest import CommandLine
 from tests.projects import copy_project
 from trtbuild.cli.terminal.live import LiveProgress
 from trtbuild.core.planning.graph import Stage
+from trtbuild.errors import TrtbuildError
 
 STAGES: tuple[Stage, ...] = ("trace", "lower", "partition", "engine", "package")
 
@@ -253,3 +255,19 @@ def test_an_interrupt_leaves_a_clean_terminal(command_line: CommandLine, sent_si
     assert screen.status == 130
     assert screen.text().strip() == "interrupted: the finished results are in the cache"
     assert screen.cursor_column == 0
+
+
+def test_a_terminal_that_closes_before_the_first_step_does_not_fail_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    master, terminal_side = os.openpty()
+    stream = os.fdopen(terminal_side, "w", encoding="utf-8")
+    monkeypatch.setattr(sys, "stderr", stream)
+    live = LiveProgress()
+    os.close(master)
+    with pytest.raises(OSError, match="Input/output error"):
+        os.write(terminal_side, b"x")
+    step = a_step("vit", "engine")
+    live.step_started(step)
+    live.step_failed(step, TrtbuildError("no memory"))
+    live.close()
+    with contextlib.suppress(OSError):  # the stream still has the text that it could not write
+        stream.close()

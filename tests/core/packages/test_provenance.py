@@ -57,7 +57,7 @@ def test_the_summary_of_an_entry_has_its_largest_error() -> None:
     assert (result.error, result.tolerance, result.points) == (2.1e-7, 1e-5, 5)
 
 
-@pytest.mark.parametrize("value", [None, 3, "x", [3], {"x": 1}])
+@pytest.mark.parametrize("value", [None, 3, pytest.param(10**400, id="larger than floats"), "x", [3], {"x": 1}])
 def test_the_summary_of_an_entry_with_odd_values_does_not_fail(value: object) -> None:
     assert provenance.summary({}).by == "an unknown program"
     for name in encode(a_cut()):

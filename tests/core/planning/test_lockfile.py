@@ -121,6 +121,16 @@ def test_a_duplicate_entry_is_refused_with_the_second_line() -> None:
     assert (error.text, error.line) == (f"there are two entries {ENGINE!r}", number + 1)
 
 
+def test_the_line_of_a_duplicate_entry_is_a_line_of_the_entry_that_is_named() -> None:
+    """The file also has a duplicate inside the line of an engine. The parser finds that duplicate first."""
+    lines = to_text(a_lock()).splitlines()
+    engine, platform = (line_with("\n".join(lines), words) for words in (ENGINE, '"platform"'))
+    lines[engine - 1] = lines[engine - 1].replace('{"key":', '{"key": "", "key":', 1)
+    lines.insert(platform, lines[platform - 1])
+    error = error_of("\n".join(lines))
+    assert (error.text, error.line) == ("there are two entries 'platform'", platform + 1)
+
+
 def edited(change: Callable[[dict[str, Any]], object]) -> str:
     """Return the text of a lock file in which `change` edits an engine, a target or the platform. Other lines stay."""
     document = json.loads(to_text(a_lock()))

@@ -128,3 +128,12 @@ def test_rejects_any_bytes(data: bytes) -> None:
 def test_a_digest_is_64_lower_case_hex_digits() -> None:
     assert is_digest(A)
     assert not any(map(is_digest, [None, 1, b"a" * 64, "a" * 65, "g" * 64, "A" * 64, "", A + "\n"]))
+
+
+@pytest.mark.parametrize("depth", [700, 100_000])  # too deep for the recipe's key, and for the JSON parser
+def test_a_record_that_is_nested_too_deeply_is_rejected(depth: int) -> None:
+    value = "[" * depth + "]" * depth
+    recipe = f'{{"stage":"x","version":1,"parts":[["a",{value}]]}}'
+    document = f'{{"schema":"{SCHEMA}","key":"{A}","recipe":{recipe},"outputs":{{}},"provenance":{{}}}}'
+    with pytest.raises(ValueError, match="nested too deeply"):
+        Record.from_bytes(document.encode())

@@ -50,3 +50,17 @@ def test_other_files_are_not_libraries(library: bytes) -> None:
     assert read(b"#!/bin/sh\n" * 20) is None
     assert read(library[:4] + b"\x01" + library[5:]) is None  # 32 bits
     assert read(library[:16] + b"\x02" + library[17:]) is None  # a program
+
+
+def test_offsets_that_a_file_cannot_have_are_not_followed(library: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "damaged.so"
+    path.write_bytes(library[:32] + b"\xff" * 8 + library[40:])  # e_phoff
+    with path.open("rb") as file:
+
+        def read_file(offset: int, size: int) -> bytes:
+            file.seek(offset)
+            return file.read(size)
+
+        with pytest.raises(ValueError, match="offset"):
+            read_file(2**64 - 1, 1)
+        assert read_shared_library(read_file) is None

@@ -1,1 +1,1 @@
-"""Groups of commands, common flags, help sections, completion. Uses `screens` and `terminal`."""
+"""Groups of commands, common flags, help sections, completion, schemas. Uses `screens`, `report_page` and `terminal`."""

@@ -53,6 +53,8 @@ def verify(rebuild: str | None, seed: int | None, flags: Flags) -> int:
     from trtbuild.cli.screens import rebuilds
     from trtbuild.driver.cache import housekeeping, rebuilding
 
+    if seed is not None and rebuild is None:
+        raise UsageError("--seed needs --rebuild", hint="add --rebuild N%")
     share = None if rebuild is None else rebuilding.parse_share(rebuild)
     document = housekeeping.verify(request(flags))
     if share is not None:

@@ -1,4 +1,5 @@
-"""A package as text: inputs and outputs, ranges of shapes, and the engines of each target."""
+"""A package as text: inputs and outputs, ranges of shapes, and the engines of each target with their layers, memory and
+trtexec commands."""
 
 from __future__ import annotations
 

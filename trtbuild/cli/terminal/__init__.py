@@ -1,4 +1,4 @@
-"""Output on the terminal: colour, progress, a live area, and the format of numbers and reasons.
+"""Output on the terminal: colour, progress, a live area, a pager, and the format of numbers and reasons.
 
 Uses no other package of `trtbuild.cli`.
 """

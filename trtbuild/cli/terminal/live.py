@@ -134,7 +134,8 @@ class LiveProgress(Progress):
     def _show_area(self) -> None:
         if self._live is None:
             self._live = self._area()
-            self._live.start(refresh=True)
+            with contextlib.suppress(OSError):  # rule 2 of watchers
+                self._live.start(refresh=True)
 
     def _show_area_of_phase(self) -> None:
         with self._lock:

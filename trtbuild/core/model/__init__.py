@@ -1,4 +1,4 @@
-"""Models as manifests declare them, and the shapes, profiles and tolerances that follow.
+"""Models as manifests declare them, the shapes, points and tolerances that follow, and the results of verifications.
 
 Imports `values`.
 """

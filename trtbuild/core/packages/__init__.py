@@ -1,4 +1,6 @@
-"""Packages as values: the contents of a package, its index, and the reader of an index from an untrusted file.
+"""Packages as values: contents, recipe, index, verification results, ``.pt2`` files, and the libraries that run engines.
+
+The reader of an index accepts bytes from untrusted files.
 
 Imports `values`, `model`, `engines`, `partition` and `recipes`.
 """

@@ -46,7 +46,7 @@ class ExportedFileInfo:
             schema = data.pop("schema")
             if schema == _SCHEMA:
                 return cls(str(data["model"]), str(data["target"]), str(data["index"]))
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             schema = None
         if isinstance(schema, str) and schema.startswith(_FORMAT):
             raise PackageTooNew(

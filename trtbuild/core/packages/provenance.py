@@ -54,11 +54,18 @@ def summary(entry: Mapping[str, Any]) -> Summary:
         by=str(entry.get("by", "an unknown program")),
         status=str(entry.get("status", "unknown")),
         targets=tuple(str(target) for target in _list_or_empty(entry.get("targets"))),
-        error=max((float(error) for error in errors if isinstance(error, int | float)), default=None),
-        tolerance=float(tolerance) if isinstance(tolerance, int | float) else None,
+        error=max((number for error in errors if (number := _number_or_none(error)) is not None), default=None),
+        tolerance=_number_or_none(tolerance),
         points=len(_list_or_empty(entry.get("points"))),
         finished=str(finished) if finished else None,
     )
+
+
+def _number_or_none(value: object) -> float | None:
+    try:
+        return float(value) if isinstance(value, int | float) else None
+    except OverflowError:  # an integer that no float can hold
+        return None
 
 
 def _list_or_empty(value: object) -> list[Any]:

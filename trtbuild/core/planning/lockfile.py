@@ -147,12 +147,12 @@ class _Reader:
         self._check_schema(document.get("schema"))
         if self._duplicates:
             second_lines = (
-                numbers[1]
+                (path[-1], numbers[1])
                 for path, numbers in _lines_by_path(self._text).items()
                 if path[-1] in self._duplicates and len(numbers) > 1
             )
-            line = next(second_lines, 1)
-            raise LockFileError(f"there are two entries {self._duplicates[0]!r}", file=LOCK_FILE, line=line, hint=_HINT)
+            name, line = next(second_lines, (self._duplicates[0], 1))
+            raise LockFileError(f"there are two entries {name!r}", file=LOCK_FILE, line=line, hint=_HINT)
         self._fields((), document, ("schema", "platform", "step_versions", "manifests", "models"))
         step_versions = self._table(("step_versions",), document)
         for name, number in step_versions.items():

@@ -15,11 +15,11 @@ class ResourceLimit(Protocol):
         ...
 
     def acquire(self, step: Step) -> None:
-        """Note that the step starts."""
+        """Count the step as running. It starts after this call."""
         ...
 
     def release(self, step: Step) -> None:
-        """Note that the step has ended."""
+        """Count the step as ended."""
         ...
 
 

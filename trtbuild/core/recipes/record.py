@@ -61,8 +61,12 @@ class Record:
 
         If the text of the recipe is equal to the text of `wanted`, the recipe is not parsed, and the record has `wanted`.
         """
-        document, recipe = _parse(data, wanted)
-        if document.get("key") != recipe.key:
+        try:
+            document, recipe = _parse(data, wanted)
+            key = recipe.key
+        except RecursionError:
+            raise ValueError("the record is nested too deeply") from None
+        if document.get("key") != key:
             raise ValueError("the record's key is not the key of its recipe")
         outputs, provenance = document.get("outputs"), document.get("provenance")
         if not isinstance(outputs, dict) or not isinstance(provenance, dict):
@@ -74,18 +78,15 @@ class Record:
 
 
 def _parse(data: bytes, wanted: Recipe | None) -> tuple[Mapping[str, object], Recipe]:
-    """The members of a document, and its recipe. Raises ValueError.
+    """The members of a document, and its recipe. Raises ValueError, and RecursionError if `data` is nested too deeply.
 
     A document with the `wanted` recipe ends with its text and the schema. Then only the other members are parsed. The
     members before this end are valid JSON without the end, so the end is not a part of a string or of another object."""
-    try:
-        if wanted is not None and data.endswith(end := _document_end(wanted)):
-            members = json.loads(data[: -len(end)] + b"}")
-            if isinstance(members, dict) and members:
-                return members, wanted
-        document = json.loads(data)
-    except RecursionError:
-        raise ValueError("the record is nested too deeply") from None
+    if wanted is not None and data.endswith(end := _document_end(wanted)):
+        members = json.loads(data[: -len(end)] + b"}")
+        if isinstance(members, dict) and members:
+            return members, wanted
+    document = json.loads(data)
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise ValueError(f"not a {SCHEMA} document")
     return document, Recipe.from_json(document.get("recipe"))

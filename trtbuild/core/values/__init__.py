@@ -1,5 +1,5 @@
-"""Basic values: the canonical encoding, size expressions, ranges of values, suggestions for names, the table of element
-types, and the header of safetensors files.
+"""Basic values: the canonical encoding, dataclasses as JSON, size expressions, ranges of values, element types, module
+paths, suggestions for names, safetensors files, and the headers of shared libraries.
 
 Imports no other subpackage of core.
 """

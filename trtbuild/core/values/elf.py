@@ -30,7 +30,15 @@ class SharedLibrary:
 
 
 def read_shared_library(read: Read) -> SharedLibrary | None:
-    """The shared library that `read` reads; None if the file is not a little-endian shared library of 64 bits."""
+    """The shared library that `read` reads; None if the file is not a little-endian shared library of 64 bits, or if it is
+    damaged."""
+    try:
+        return _read_library(read)
+    except (OverflowError, ValueError):  # `seek` does not accept an offset of 2**63 or more
+        return None
+
+
+def _read_library(read: Read) -> SharedLibrary | None:
     header = read(0, 64)
     if len(header) < 64 or header[:4] != b"\x7fELF" or header[4:6] != b"\x02\x01":
         return None

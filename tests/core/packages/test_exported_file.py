@@ -1,0 +1,26 @@
+"""The text in a ``.pt2`` file that describes its package."""
+
+from __future__ import annotations
+
+import pytest
+
+from trtbuild.core.packages.exported_file import ExportedFileInfo
+from trtbuild.errors import PackageDamaged, PackageTooNew
+
+INFO = ExportedFileInfo("vit", "ada", "a" * 64)
+
+
+def test_the_text_is_read_back() -> None:
+    assert ExportedFileInfo.from_text(INFO.to_text().encode(), "vit.pt2") == INFO
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b"{}", b"\xff", b'{"schema": "trtbuild.pt2/1"}', b"[" * 100_000])
+def test_another_text_is_damaged(text: bytes) -> None:
+    with pytest.raises(PackageDamaged, match=r"vit\.pt2: its trtbuild\.json cannot be used"):
+        ExportedFileInfo.from_text(text, "vit.pt2")
+
+
+def test_a_newer_format_is_named() -> None:
+    text = INFO.to_text().replace("trtbuild.pt2/1", "trtbuild.pt2/2")
+    with pytest.raises(PackageTooNew, match=r"vit\.pt2 has the format trtbuild\.pt2/2"):
+        ExportedFileInfo.from_text(text.encode(), "vit.pt2")

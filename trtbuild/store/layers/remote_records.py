@@ -89,7 +89,8 @@ class FoundRecords:
                 if found is not None and (why := self.refusal_of(key, found.record, False)) is not None:
                     raise RecordUntrusted(why)
             except RecordUntrusted as error:
-                self._untrusted_records.add((remote.name, key))
+                with self._lock:
+                    self._untrusted_records.add((remote.name, key))
                 untrusted = untrusted or error
             except RemoteFault:  # rule 3
                 continue
@@ -199,5 +200,6 @@ class FoundRecords:
     def counts_of(self, remote: RemoteStore) -> dict[str, int]:
         """A remote's hits, misses, missing blobs, lost races and untrusted records."""
         events = ("hits", "misses", "blobs_gone", "lost_races")
-        counted = {event: self._counts[remote.name, event] for event in events}
-        return {**counted, "untrusted": sum(name == remote.name for name, _ in self._untrusted_records)}
+        with self._lock:
+            counted = {event: self._counts[remote.name, event] for event in events}
+            return {**counted, "untrusted": sum(name == remote.name for name, _ in self._untrusted_records)}

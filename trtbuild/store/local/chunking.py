@@ -27,7 +27,8 @@ MIN_SIZE = 64 << 10
 MEAN_SIZE = 256 << 10
 MAX_SIZE = 1 << 20
 
-#: The size of a window in bytes. The last window of a blob may be smaller. The others differ from it by at most `MAX_SIZE`.
+#: The size of a window in bytes. The last window of a blob may be smaller. The sizes of the others differ from this one by
+#: at most `MAX_SIZE`.
 WINDOW_SIZE = 16 << 20
 
 

@@ -110,7 +110,7 @@ class LayeredStore:
         return None
 
     def _note_blobs(self, key: str, record: Record) -> None:
-        """Note which blobs a local record names. A blob that is missing here can then be found in a remote."""
+        """Remember which blobs a local record names. A blob that is missing here can then be found in a remote."""
         if self.readers:
             self._found_records.note_record(key, record)
 
@@ -166,7 +166,8 @@ class LayeredStore:
         return record
 
     def _fetch_winner(self, remote: RemoteStore, found: Found) -> None:
-        """Fetch the record that another machine published first, if its remote may be read. The next command uses it."""
+        """Fetch the record that another machine published first, if its remote may be read. The next command uses
+        this record."""
         self._found_records.count_event(remote, "lost_races")
         if found.record.recipe.stage == "package":
             return  # the local package contains the local engines

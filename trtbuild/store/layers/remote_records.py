@@ -185,7 +185,7 @@ class FoundRecords:
                     yield remote, found.files_by_blob[sha256]
 
     def note_missing_blob(self, remote: RemoteStore, sha256: str) -> None:
-        """Note that a remote names a blob that it does not have."""
+        """Remember that a remote names a blob that it does not have."""
         with self._lock:
             self._missing_blobs.add((remote.name, sha256))
         self.count_event(remote, "blobs_gone")

@@ -89,7 +89,7 @@ class WindowCutter:
         return self._buffer[self._filled :]
 
     def advance(self, count: int) -> Window | None:
-        """Note that the caller has written `count` bytes to `room`. Returns a window if the buffer is full."""
+        """Take the `count` bytes that the caller has written to `room`. Returns a window if the buffer is full."""
         self._filled += count
         return self._cut(at_end=False) if self._filled == WINDOW_SIZE else None
 

@@ -112,7 +112,7 @@ def test_rejects_includes_that_are_too_deep(files: Files) -> None:
         files.write(f"i{number}.yaml", f"include: [i{number + 1}.yaml]\n")
     with pytest.raises(ManifestErrors, match="more than 32 deep") as caught:
         files.load()
-    problem = caught.value.problems[0]
+    (problem,) = caught.value.problems
     assert (problem.file, problem.line, problem.column) == ("i30.yaml", 1, 11)
 
 

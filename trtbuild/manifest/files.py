@@ -49,7 +49,7 @@ models:
 class ManifestFile:
     """One file: its name in the project, its tree (None when it could not be read), and the files that it includes.
 
-    `complete` is False when a part of its `include` list could not be read. `sha256` is the digest of the bytes that were
+    `complete` is False when a part of its `include` list was not read. `sha256` is the digest of the bytes that were
     read.
     """
 
@@ -121,6 +121,7 @@ class FileReader:
             file = self._files[identity] = ManifestFile(name, *self._tree(name, origin))
             self._open_files.append(file)
             if len(self._open_files) > MAX_INCLUDE_DEPTH:
+                file.complete = False
                 place = origin or Origin(name, 1, 1)
                 self._problems.add(
                     place, f"includes are more than {MAX_INCLUDE_DEPTH} deep", "include the files directly"

@@ -1,4 +1,4 @@
-"""A model's source: its kind, its place and its dependencies."""
+"""A model's source: its kind, its place, its arguments and its dependencies."""
 
 from __future__ import annotations
 

@@ -120,4 +120,6 @@ def test_rejects_alias_bombs() -> None:
 def test_rejects_files_that_are_too_deep_or_too_large() -> None:
     assert "nested more than" in problems_of("a: " + "[" * 50_000)[0][2]
     assert "nested more than" in problems_of("- " * 5000 + "a")[0][2]
+    deep_aliases = f"a: &a {'[' * 40}{']' * 40}\nb: {'[' * 40}*a{']' * 40}\n"
+    assert problems_of(deep_aliases) == [(2, 44, "nested more than 64 deep → is this a manifest?")]
     assert "larger than" in problems_of(b"#" * (tree.MAX_BYTES + 1))[0][2]

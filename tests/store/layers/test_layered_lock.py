@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -122,3 +123,27 @@ def test_the_winner_of_a_race_does_not_replace_the_locked_record(
     assert store.reports()[0].lost_races == 1, "the remote has kept its own record"
     kept = LocalStore(tmp_path / "mine").get_record(record_of(1).recipe.key)
     assert kept is not None and kept.outputs["plan"] == lock.locked
+
+
+def test_counts_untrusted_records_while_another_thread_finds_one(
+    tmp_path: Path, teams: tuple[MemoryTransport, MemoryTransport], record_of: RecordOf
+) -> None:
+    class SlowSet(set[tuple[str, str]]):
+        """A set during whose iteration another thread looks up a record."""
+
+        def __iter__(self) -> Iterator[tuple[str, str]]:
+            for item in super().__iter__():
+                finder.start()
+                finder.join(0.3)
+                yield item
+
+    store = layered(tmp_path / "reader", *teams)
+    Lock(store)
+    key = record_of(1, plan=store.put_bytes(RIGHT), layers=store.put_bytes(b"layers")).recipe.key
+    found_records = store._found_records
+    found_records._untrusted_records = SlowSet({("team0", "another key")})
+    finder = threading.Thread(target=lambda: found_records.find(key))
+    assert found_records.counts_of(store.readers[0])["untrusted"] == 1
+    finder.join()
+    found_records._untrusted_records = set(set.__iter__(found_records._untrusted_records))
+    assert found_records.counts_of(store.readers[0])["untrusted"] == 2

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from trtbuild.store.local import leases
 from trtbuild.store.local.local import LocalStore
 
@@ -124,6 +126,43 @@ def test_a_forked_worker_does_not_keep_the_lock(local: LocalStore) -> None:
     finally:
         may_end.set()
         worker.join()
+
+
+def test_a_process_that_is_forked_while_a_lock_is_opened_does_not_keep_it(
+    local: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local.put_bytes(b"x")  # creates the directories
+    context = multiprocessing.get_context("fork")
+    may_end = context.Event()
+    path = local.root / "locks" / KEY
+    opened, forked = threading.Event(), threading.Event()
+    workers: list[Any] = []
+    real_open = os.open
+
+    def slow_open(file: str, *arguments: Any, **options: Any) -> int:
+        descriptor = real_open(file, *arguments, **options)
+        if file == str(path) and not opened.is_set():
+            opened.set()
+            forked.wait(0.3)  # enough time for a fork that does not wait for the lock
+        return descriptor
+
+    def fork() -> None:
+        opened.wait(10)
+        workers.append(context.Process(target=_wait_for, args=(may_end,)))
+        workers[0].start()
+        forked.set()
+
+    monkeypatch.setattr(os, "open", slow_open)
+    forker = threading.Thread(target=fork)
+    forker.start()
+    try:
+        with local.building(KEY):
+            forker.join(10)
+            open_paths = [entry.readlink() for entry in Path(f"/proc/{workers[0].pid}/fd").iterdir()]
+            assert path not in open_paths
+    finally:
+        may_end.set()
+        workers[0].join()
 
 
 def test_touches_an_entry_once_per_session(local: LocalStore, age: Callable[..., None], entry_path: Any) -> None:

@@ -68,6 +68,8 @@ def test_an_invalid_netrc_is_an_error_without_its_contents(home: Path) -> None:
     (home / ".netrc").write_bytes(b"machine \xff")
     with pytest.raises(ConfigurationError):
         find_credentials("team", URL, {"HOME": str(home)})
+    with pytest.raises(ConfigurationError, match="netrc cannot be read: File name too long"):
+        find_credentials("team", URL, {"NETRC": str(home / ("n" * 300))})
 
 
 @pytest.mark.parametrize("token", ["a b", "a\r\nX: y", "tökén", "a\0b"])

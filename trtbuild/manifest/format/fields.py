@@ -2,9 +2,9 @@
 
 `input_fields`, `source_fields` and `builder_fields` have the fields of three groups.
 
-Other modules check rules that need more than one entry or the file system: `declared`, `resolve`, `contradictions`,
-`shapes`, `source`, `quantization`, `plugins` and `outputs`. Editors and docs/manifest.md show the docstrings and
-descriptions of the fields.
+Other modules check rules that need more than one entry or the file system: `files`, `declared`, `namespace`, `resolve`,
+`contradictions`, `shapes`, `source`, `quantization`, `plugins` and `outputs`. Editors and docs/manifest.md show the
+docstrings and descriptions of the fields.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The fields that describe a model's inputs: element types, dims, and shapes in profiles."""
+"""The fields that describe a model's inputs: element types, value ranges, dims, and shapes in profiles."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ Rules
 2. There is one document, whose root is a mapping. Keys are text, and a key occurs once in its mapping.
 3. Anchors and aliases work, except an alias inside its own anchor. Merge keys (``<<``) are rejected, because they are not
    in YAML 1.2. ``defaults`` and ``include`` replace them.
-4. A file has at most `MAX_BYTES` bytes, `MAX_DEPTH` levels, and `MAX_NODES` nodes after its aliases are expanded.
-   Otherwise a few lines with aliases of aliases could fill the memory.
+4. A file has at most `MAX_BYTES` bytes. After its aliases are expanded, it has at most `MAX_DEPTH` levels and `MAX_NODES`
+   nodes. Otherwise a few lines with aliases of aliases could fill the memory.
 
 The tree is built from parser events. `yaml.compose` would not count expanded aliases or limit the depth.
 """
@@ -46,7 +46,8 @@ _COLLECTION_TAGS = {"mapping": "tag:yaml.org,2002:map", "list": "tag:yaml.org,20
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """A value with its place. `data` is the plain value of the whole subtree, and `size` is the number of its nodes.
+    """A value with its place. `data` is the plain value of the whole subtree, `size` is the number of its nodes, and
+    `height` is the number of levels below this node.
 
     A mapping has `items` (key → node of the value) and `keys` (key → place of the key). A list has `elements`."""
 
@@ -58,6 +59,7 @@ class Node:
     keys: dict[str, Origin] = field(default_factory=dict)
     elements: list[Node] = field(default_factory=list)
     size: int = 1
+    height: int = 0
 
     @property
     def origin(self) -> Origin:
@@ -166,12 +168,10 @@ class _TreeBuilder:
 
     def _node(self, event: Any, depth: int) -> Node:
         if isinstance(event, AliasEvent):
-            return self._alias(event)
+            return self._alias(event, depth)
         mark = event.start_mark
         node = Node(self._file, mark.line + 1, mark.column + 1)
-        if depth > MAX_DEPTH:
-            self._problems.add(node.origin, f"nested more than {MAX_DEPTH} deep", "is this a manifest?")
-            raise _ParsingStopped
+        self._check_depth(depth, node.origin)
         if event.anchor is not None:
             self._anchors[event.anchor] = None  # None until the node ends, because an alias inside the node is a cycle
         if isinstance(event, ScalarEvent):
@@ -190,9 +190,15 @@ class _TreeBuilder:
             self._anchors[event.anchor] = node
         return node
 
-    def _alias(self, event: Any) -> Node:
+    def _check_depth(self, depth: int, origin: Origin) -> None:
+        if depth > MAX_DEPTH:
+            self._problems.add(origin, f"nested more than {MAX_DEPTH} deep", "is this a manifest?")
+            raise _ParsingStopped
+
+    def _alias(self, event: Any, depth: int) -> Node:
         node = self._anchors.get(event.anchor)
         if node is not None:
+            self._check_depth(depth + node.height, self._origin(event))
             return node
         if event.anchor in self._anchors:
             text, hint = f"*{event.anchor} is used inside its own anchor &{event.anchor}", None
@@ -212,6 +218,7 @@ class _TreeBuilder:
 
     def _add_size(self, node: Node, child: Node) -> None:
         node.size += child.size
+        node.height = max(node.height, child.height + 1)
         if node.size > MAX_NODES:
             self._problems.add(
                 node.origin,

@@ -1,4 +1,4 @@
-"""Reads a file once for several digests. Each digest has its own thread, because hashing runs without the GIL."""
+"""Reads a file once for several consumers, such as digests. Each has its own thread: hashing runs without the GIL."""
 
 from __future__ import annotations
 

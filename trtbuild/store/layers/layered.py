@@ -11,8 +11,8 @@ Rules
 4. New records and blobs are written to the local store, and are sent to the remotes that may be written (`uploads`).
 5. If another machine published an engine while this machine built it, the other machine's engine is used: one key has one
    engine. Packages are sent last, and only if the remote has the same engines as the package.
-6. In a command that only reads (`begin_read_only`), lookups and `get_bytes` change nothing in the local store. `get_bytes`
-   keeps the blobs that it fetches in memory.
+6. In a command that only reads (`begin_read_only`), lookups and `get_bytes` change nothing in the local store, except that
+   a damaged entry is moved to quarantine. `get_bytes` keeps the blobs that it fetches in memory.
 7. If the local store cannot be written, blobs are written directly to their destination.
 """
 
@@ -110,7 +110,7 @@ class LayeredStore:
         return None
 
     def _note_blobs(self, key: str, record: Record) -> None:
-        """Note which blobs a local record names. A blob that is missing here can then be found in a remote."""
+        """Remember which blobs a local record names. A blob that is missing here can then be found in a remote."""
         if self.readers:
             self._found_records.note_record(key, record)
 
@@ -166,7 +166,8 @@ class LayeredStore:
         return record
 
     def _fetch_winner(self, remote: RemoteStore, found: Found) -> None:
-        """Fetch the record that another machine published first, if its remote may be read. The next command uses it."""
+        """Fetch the record that another machine published first, if its remote may be read. The next command uses
+        this record."""
         self._found_records.count_event(remote, "lost_races")
         if found.record.recipe.stage == "package":
             return  # the local package contains the local engines

@@ -89,7 +89,8 @@ class FoundRecords:
                 if found is not None and (why := self.refusal_of(key, found.record, False)) is not None:
                     raise RecordUntrusted(why)
             except RecordUntrusted as error:
-                self._untrusted_records.add((remote.name, key))
+                with self._lock:
+                    self._untrusted_records.add((remote.name, key))
                 untrusted = untrusted or error
             except RemoteFault:  # rule 3
                 continue
@@ -184,7 +185,7 @@ class FoundRecords:
                     yield remote, found.files_by_blob[sha256]
 
     def note_missing_blob(self, remote: RemoteStore, sha256: str) -> None:
-        """Note that a remote names a blob that it does not have."""
+        """Remember that a remote names a blob that it does not have."""
         with self._lock:
             self._missing_blobs.add((remote.name, sha256))
         self.count_event(remote, "blobs_gone")
@@ -199,5 +200,6 @@ class FoundRecords:
     def counts_of(self, remote: RemoteStore) -> dict[str, int]:
         """A remote's hits, misses, missing blobs, lost races and untrusted records."""
         events = ("hits", "misses", "blobs_gone", "lost_races")
-        counted = {event: self._counts[remote.name, event] for event in events}
-        return {**counted, "untrusted": sum(name == remote.name for name, _ in self._untrusted_records)}
+        with self._lock:
+            counted = {event: self._counts[remote.name, event] for event in events}
+            return {**counted, "untrusted": sum(name == remote.name for name, _ in self._untrusted_records)}

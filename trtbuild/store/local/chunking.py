@@ -27,7 +27,8 @@ MIN_SIZE = 64 << 10
 MEAN_SIZE = 256 << 10
 MAX_SIZE = 1 << 20
 
-#: The size of a window in bytes. The last window of a blob may be smaller. The others differ from it by at most `MAX_SIZE`.
+#: The size of a window in bytes. The last window of a blob may be smaller. The sizes of the others differ from this one by
+#: at most `MAX_SIZE`.
 WINDOW_SIZE = 16 << 20
 
 
@@ -88,7 +89,7 @@ class WindowCutter:
         return self._buffer[self._filled :]
 
     def advance(self, count: int) -> Window | None:
-        """Note that the caller has written `count` bytes to `room`. Returns a window if the buffer is full."""
+        """Take the `count` bytes that the caller has written to `room`. Returns a window if the buffer is full."""
         self._filled += count
         return self._cut(at_end=False) if self._filled == WINDOW_SIZE else None
 

@@ -38,6 +38,14 @@ _open_descriptors: set[int] = set()
 _descriptors_lock = threading.Lock()
 
 
+def _before_fork() -> None:
+    _descriptors_lock.acquire()
+
+
+def _after_fork_in_parent() -> None:
+    _descriptors_lock.release()
+
+
 def _close_in_child() -> None:
     global _descriptors_lock
     _descriptors_lock = threading.Lock()
@@ -47,11 +55,11 @@ def _close_in_child() -> None:
     _open_descriptors.clear()
 
 
-os.register_at_fork(after_in_child=_close_in_child)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_close_in_child)
 
 
 def _open(path: str, flags: int) -> int:
-    # The lock covers the call of `open` and the registration. A fork between the two would leak the descriptor.
+    # A fork waits for this lock (`_before_fork`). A fork between `open` and the registration would leak the descriptor.
     with _descriptors_lock:
         descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
         _open_descriptors.add(descriptor)

@@ -214,7 +214,8 @@ class RemoteStore:
         return {key for key, has_entry in zip(all_keys, results, strict=True) if has_entry}
 
     def put_record(self, record: Record, *, replace: bool = False) -> Record:
-        """Publish a record of this machine, after its blobs (see core/recipes/ports.py). Raises BlobMissing."""
+        """Publish a record of this machine, after its blobs (see core/recipes/ports.py). Raises BlobMissing, or
+        EntryCorrupt for an invalid chunk list."""
         files_by_blob = {}
         for output in record.outputs.values():
             with _raise_lies_as_corrupt():

@@ -91,15 +91,14 @@ def _basic_credentials(user: str, password: str, source: str) -> Credentials:
 def _from_netrc(host: str, environment: Mapping[str, str]) -> Credentials | None:
     netrc_path = environment.get("NETRC")
     path = Path(netrc_path) if netrc_path else Path(environment.get("HOME") or Path("~").expanduser()) / ".netrc"
-    if not path.is_file():
-        return None
     from netrc import NetrcParseError, netrc
 
     problem: str | None = None
     line: int | None = None
     entry = None
     try:
-        entry = netrc(str(path)).hosts.get(host)
+        if path.is_file():
+            entry = netrc(str(path)).hosts.get(host)
     except NetrcParseError as error:
         problem, line = "it is not a netrc file", error.lineno
     except OSError as error:

@@ -1,5 +1,7 @@
-"""Makes the errors of an HTTP remote from its status, its Retry-After header or a failed connection. They are raised
-without their causes, because a cause may contain URLs and headers."""
+"""Makes the errors of an HTTP remote from its status, its Retry-After header or a failed connection.
+
+`overdue_fault` is for all remotes. No error has a cause, because a cause may contain URLs and headers.
+"""
 
 from __future__ import annotations
 

@@ -61,12 +61,12 @@ class Pace:
         self._deadline = float("inf") if total_s is None else self._clock() + total_s
 
     def begin_attempt(self) -> None:
-        """Note that an attempt begins."""
+        """Begin an attempt, and its first window."""
         self._attempt_start = self._last_byte_time = self._clock()
         self._begin_window(self._attempt_start, self._attempt_start + self.patience_s)
 
     def note_head(self) -> None:
-        """Note that the head of the answer is complete."""
+        """Begin the window for the body: the head of the answer is complete."""
         now = self._clock()
         self._begin_window(now, max(self._attempt_start + self.patience_s, now + self.patience_s / 5))
 

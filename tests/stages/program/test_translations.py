@@ -69,6 +69,16 @@ def test_the_same_operators_are_translated_in_every_opset() -> None:
     assert all(names[opset] == names[OPSETS[0]] for opset in OPSETS) and names[OPSETS[0]]
 
 
+def test_decomposing_and_translating_load_one_registry() -> None:
+    translations._registry.cache_clear()
+    decomposition_table.cache_clear()
+    exported = export(nn.ReLU(), (torch.zeros(2),)).run_decompositions(decomposition_table())
+    (call,) = (node for node in exported.graph.nodes if node.op == "call_function")
+    assert has_translation(call)
+    translate(exported, OPSETS[-1])
+    assert translations._registry.cache_info().misses == 1
+
+
 def test_operators_that_have_a_translation_are_not_decomposed() -> None:
     table = decomposition_table()
     aten = torch.ops.aten

@@ -1,8 +1,10 @@
-"""An unused builder keeps the kernels of a library loaded between the builds of a process."""
+"""A library in a process: its kernels stay loaded between builds, and all threads share one logger."""
 
 from __future__ import annotations
 
 import atexit
+import time
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,3 +30,22 @@ def test_keeps_one_builder_for_each_gpu_until_exit(monkeypatch: Any) -> None:
     for call in at_exit:
         call()
     assert not kept_builders
+
+
+def test_threads_share_one_logger() -> None:
+    class Logger:
+        INTERNAL_ERROR, ERROR, WARNING = range(3)
+
+        def __init__(self) -> None:
+            time.sleep(0.2)  # the other thread asks for the logger in the meantime
+
+    class Library:
+        ILogger = Logger
+
+    def logger_of_thread(_: int) -> object:
+        with library.capture_log(Library) as (logger, _log):
+            return logger
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(logger_of_thread, range(2))
+    assert first is second

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -154,3 +155,11 @@ def test_the_installed_library_has_the_planned_version() -> None:
     assert version.startswith(".".join(map(str, numbers)))
     assert any(path.name.startswith(flavour.parser_library) for path in mapped_files())
     check_mapped_versions(flavour, version)
+
+
+def test_finds_a_file_whose_path_contains_a_line_separator(tmp_path: Path) -> None:
+    file = tmp_path / "first\u2028second" / "library.so"
+    file.parent.mkdir()
+    file.write_bytes(b"content")
+    with open(file, "rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ):
+        assert file in mapped_files()

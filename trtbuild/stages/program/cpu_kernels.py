@@ -28,7 +28,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from trtbuild.stages.program.custom_operators import has_cpu_kernel
 
-#: A size that depends on data.
+#: The number for a size that depends on data (rule 1).
 _UNKNOWN_SIZE = 2
 
 

@@ -22,7 +22,7 @@ from trtbuild.quantized_operators import FLOAT4, FLOAT8, FOUR_BITS, INT4, INT8, 
 if TYPE_CHECKING:
     import onnx_ir
 
-#: The parsers of toolchains with this opset read the opsets of all types (rule 3).
+#: The parsers of toolchains with this opset or a later one read the opsets of all types (rule 3).
 OPSET_OF_NEW_PARSERS = 20
 
 _BLOCKS_OPSET = 21

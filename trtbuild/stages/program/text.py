@@ -1,9 +1,9 @@
 """Write the canonical text of a program. The text is hashed, and `why` and `diff` can show it.
 
 Rules
-1. It contains: every node's operator with its overload, args and kwargs (without the messages of assertions), edges by
-   the numbers of nodes, and nested graphs; constants by dtype, shape, stride and bytes; dtype, shape, stride and device
-   type of every value; the order of inputs and outputs; symbolic sizes with their ranges.
+1. It contains: every node's operator with its overload, args and kwargs (without the message of ``_assert_scalar``),
+   edges by the numbers of nodes, and nested graphs; constants by dtype, shape, stride and bytes; dtype, shape, stride and
+   device type of every value; the order of inputs and outputs; symbolic sizes with their ranges.
 2. It does not contain: names (of nodes, inputs, outputs, weights and symbols), module paths, stack traces, device
    ordinals. Nodes are numbered in graph order, symbols in the order of first appearance in the inputs.
 3. Floats are hex IEEE bits. Strings are JSON. A value of a type without a rule raises TypeError. ``repr`` is never used.
@@ -86,7 +86,7 @@ def target_name(target: Any) -> str:
 
 
 def _hashed_arguments(node: torch.fx.Node) -> tuple[Any, ...]:
-    """A call's positional arguments. The message of an assertion is left out, because it contains torch's names."""
+    """A call's positional arguments. The message of ``_assert_scalar`` is left out, because it contains torch's names."""
     arguments: tuple[Any, ...] = node.args
     return arguments[:1] if node.target is torch.ops.aten._assert_scalar.default else arguments
 

@@ -47,7 +47,7 @@ class TranslationFailed(Exception):
 
 
 @functools.lru_cache(maxsize=len(OPSETS))
-def _registry(opset: int = OPSETS[-1]) -> Any:
+def _registry(opset: int) -> Any:  # a default would be a second key of the cache: the registry would be loaded twice
     from torch.onnx._internal.exporter import _registration
 
     register_operators()  # the registry has translations for the operators that are defined when it is loaded
@@ -69,7 +69,7 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
     """
     from torch.onnx._internal.exporter import _decomp
 
-    translated = set(_decomp.get_onnx_implemented_overloads(_registry())) - _ALWAYS_DECOMPOSED
+    translated = set(_decomp.get_onnx_implemented_overloads(_registry(OPSETS[-1]))) - _ALWAYS_DECOMPOSED
     table = _decomp.create_onnx_friendly_decomposition_table(translated)
     return {operator: function for operator, function in table.items() if operator not in _NEVER_DECOMPOSED}
 
@@ -86,7 +86,7 @@ def has_translation(node: torch.fx.Node) -> bool:
         return True
     if isinstance(node.target, torch._ops.OpOverload) and node.target.namespace == "onnx":
         return True
-    return _dispatching.dispatch(node, _registry())[0] is not None
+    return _dispatching.dispatch(node, _registry(OPSETS[-1]))[0] is not None
 
 
 def promote_types(module: torch.fx.GraphModule) -> None:

@@ -107,7 +107,8 @@ def write_inputs(path: Path, inputs: Mapping[str, torch.Tensor], about: Mapping[
 
 def read_inputs(path: Path, inputs: Sequence[tuple[str, str]], shapes: Sequence[Sequence[int]]) -> list[torch.Tensor]:
     """Read the inputs of a file from `write_inputs`, in the model's order. `inputs` has the name and the dtype of each
-    input, and `shapes` its shape. Raises UsageError for a file without an input, or with another dtype or shape."""
+    input, and `shapes` its shape. Raises UsageError if the file cannot be read, or if an input is missing or has another
+    dtype or shape."""
     tensors_by_name: dict[str, torch.Tensor] = {}
     try:
         for entry, raw in safetensors.read_tensors(read_regular(path)):

@@ -130,8 +130,18 @@ def last_errors() -> list[str]:
     return [text for _, text in own_entries if not any(noise in text for noise in _IGNORED_ERRORS)]
 
 
-@functools.cache
+#: Held while a logger is created. Otherwise two threads could create two loggers: one of them would be freed, and it could
+#: be the one that TensorRT uses.
+_LOGGER_LOCK = threading.Lock()
+
+
 def _shared_logger(trt: Any) -> Any:
+    with _LOGGER_LOCK:
+        return _create_logger(trt)
+
+
+@functools.cache
+def _create_logger(trt: Any) -> Any:
     names = {
         trt.ILogger.INTERNAL_ERROR: "internal_error",
         trt.ILogger.ERROR: "error",

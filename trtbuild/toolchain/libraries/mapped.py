@@ -59,7 +59,8 @@ def check_mapped_versions(flavour: Flavour, version: str) -> None:
 def mapped_files() -> list[Path]:
     """Return the files that this process has mapped into its memory, each once. Empty if the system has no such list."""
     try:
-        lines = os.fsdecode(_MAPS_FILE.read_bytes()).splitlines()
+        # The file escapes only "\n" in paths: `splitlines` would also split a path at other separators.
+        lines = os.fsdecode(_MAPS_FILE.read_bytes()).split("\n")
     except OSError:
         return []
     names = (line.split(maxsplit=5)[5] for line in lines if line.count("/"))
@@ -68,7 +69,7 @@ def mapped_files() -> list[Path]:
 
 def library_version(library: Path) -> tuple[int, ...] | None:
     """Return the version that a loaded library reports: major, minor, patch, and the build number if the library reports
-    it. None if the library does not have a function for it."""
+    it. None if the library is not loaded, or does not have a function for it."""
     try:
         opened = ctypes.CDLL(str(library), mode=os.RTLD_NOW | os.RTLD_NOLOAD)  # only if it is loaded already
         number = int(opened.getInferLibVersion())

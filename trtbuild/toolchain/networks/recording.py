@@ -6,8 +6,8 @@ Rules
 2. Changes of the network are recorded: ``add_…``, ``mark_output``, ``set_input``, assignments to attributes. Their
    arguments are converted before the change is made. Reads are not recorded. All other calls (plugins, debug tensors, refit
    marks) cannot be recorded, and raise `NotRecorded` at the caller's line.
-3. If TensorRT refuses a call, it only logs an error and continues. Here, every call in which TensorRT logs an error raises
-   `NotRecorded`.
+3. If TensorRT refuses a call, it only logs an error and continues. Here, every recorded call and every read of an attribute
+   in which TensorRT logs an error raises `NotRecorded`.
 4. Names that the function sets are labels: they are in the network, but not in the document.
 5. TensorRT-RTX records the networks for all toolchains, because only TensorRT-RTX can define networks without a GPU.
 """

@@ -1,6 +1,7 @@
 """Packages on a machine that has only the lean or the dispatch runtime of TensorRT, from `load` to results.
 
-The runtime is a fake. It runs engines as TensorRT 8.6 does, but has the version and the module name of a later runtime.
+The runtime is a fake. It runs engines as TensorRT 8.6 does. It has the module name of a small runtime, and the version
+that the test chooses.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from trtbuild.toolchain.libraries import devices, runtimes, table
 
 __all__ = ["rig"]
 
-#: The attributes that plans of 8.6 need. trtbuild checks that the classes of the later runtime still have them.
+#: The attributes that plans of 8.6 need. trtbuild checks that the classes of a later runtime still have them.
 _NAMES_OF_ENGINES = SimpleNamespace(create_execution_context_without_device_memory=None, device_memory_size=0)
 _NAMES_OF_CONTEXTS = SimpleNamespace(device_memory=0)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-#: The inputs: batch, height and width. They are the ends of both profiles, and other shapes inside them.
+#: The inputs: batch, height and width. They are the min and max of `small`, the max of `large`, and shapes in between.
 POINTS = ((1, 16, 16), (2, 32, 32), (3, 48, 64), (4, 64, 64), (8, 128, 128), (11, 80, 240), (16, 256, 256))
 
 #: The point at which a call is timed, and the number of timed calls.
@@ -31,8 +31,8 @@ def run(packages: Path, results: Path, *, writes: bool = False, any_version: boo
     """Load each package, run it at all points, and compare the outputs with the files in `results`.
 
     With `writes`, the package `exact` writes these files. With `any_version`, trtbuild also tries runtimes whose versions
-    NVIDIA's documentation does not name for these plans. Each value has the library that ran the engines, the worst error
-    and the time of a call in seconds, or trtbuild's error.
+    NVIDIA's documentation does not name for these plans. The value of a package has the library that ran the engines, the
+    worst error and the time of a call in seconds, or trtbuild's error. The last value has the imported TensorRT modules.
     """
     import trtbuild
     from benchmarks.gpu.lean.project import MODELS

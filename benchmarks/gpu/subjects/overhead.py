@@ -1,9 +1,11 @@
 """Compare a package's call with a bare loop, and count the allocations of the call.
 
 The bare loop runs the same engine by calls of ``execute_async_v3`` only. All shapes are set and all buffers are bound
-before the loop starts. The measured time is the time for which a call keeps the host busy
-(`benchmarks.gpu.timing.host_times_us`). torch's allocator counts the allocations. After the first calls, a call must
-allocate only its outputs, and no memory from the system.
+before the loop starts. If two shapes take turns, each call of the loop sets the shapes and binds the buffers again.
+
+The measured time is the time for which a call keeps the host busy (`benchmarks.gpu.timing.host_times_us`). torch's
+allocator counts the allocations. After the first calls, a call must allocate only its outputs, and no memory from the
+system.
 """
 
 from __future__ import annotations

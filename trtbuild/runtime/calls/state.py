@@ -3,8 +3,8 @@
 Rules
 1. A call reads the arrays of its session, and its new states replace them. An output of one call is an input of the next
    call, without a copy. A new state is copied only if the same array is also an output, an input or another new state.
-2. No part writes to its inputs. So all sessions begin with the same arrays of first values, and an old state that the
-   model returns is copied for the caller.
+2. No part writes to its inputs, so all sessions begin with the same arrays of first values. A caller may write to the
+   results, so an old state that the model returns is copied for the caller.
 3. Calls of one session run one after the other. A call that begins while another thread is in a call of the same session
    raises an error, because no result would be right. If a call fails, the state is the one from before this call.
 4. PyTorch's results may be views of its inputs, or of one another. So if PyTorch computes a part, an output that shares
@@ -72,7 +72,7 @@ class StateLayout:
 
 
 class State:
-    """The state of one session. If `advances` is False, each call begins with the first values.
+    """The state of one session. If `advances` is False, calls do not change the state.
 
     ``wait(reader, writer)`` lets the stream `reader` wait for the work of the stream `writer`. It is None on the CPU.
     """

@@ -1,5 +1,5 @@
-"""Copy a strided array, which is not contiguous, with few copies: a copy handles a run of consecutive elements, or rows
-of such runs.
+"""Compute the few copies that make a strided array contiguous. Each copy handles a run of consecutive elements, or rows of
+such runs. `cuda_memory` executes the copies.
 
 Rules
 1. Axes of size 1 are ignored. Neighbouring axes that together have a constant step are joined to one axis.

@@ -3,7 +3,7 @@
 Rules
 1. A cache is for one toolchain version, GPU model and driver: its file name contains them. TensorRT also checks the
    device, and refuses the cache of another device.
-2. A file starts with its digest. A damaged file counts as missing, so it costs only time.
+2. A file contains the digest of its timings. A damaged file counts as missing, so it costs only time.
 3. Several builds may write at the same time. So a build takes a lock, reads the file again, and combines the timings.
 """
 

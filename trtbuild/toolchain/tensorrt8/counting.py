@@ -65,7 +65,7 @@ _TYPE_OPERANDS: Mapping[str, slice] = {
     **dict.fromkeys(("If", "Loop", "Scan"), slice(None)),
     **dict.fromkeys(("ConstantOfShape", "Cast", "HannWindow", "HammingWindow", "BlackmanWindow"), slice(0)),
 }
-#: Operator → its operands that are sizes or positions in the first operand (rule 4).
+#: Operator → its operands that are sizes of its results, numbers of copies, or positions in the first operand (rule 4).
 _SIZE_OPERANDS: Mapping[str, tuple[int, ...]] = {
     "Reshape": (1,),
     "Expand": (1,),

@@ -123,7 +123,7 @@ def find_quantizers(
         return StoredQuantizers(quantizers), tuple(uncalibrated)
     rounding = [quantizer for _, quantizer in quantizers_of(module) if quantizer.is_enabled]
     for quantizer in rounding:
-        quantizer.disable()  # the factor of its input stays
+        quantizer.disable()  # it still divides its input by the factors of SmoothQuant or AWQ
     changed = changed_weights.find(job)
     for quantizer in rounding:
         quantizer.enable()

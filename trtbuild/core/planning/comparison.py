@@ -29,7 +29,9 @@ _MAX_ELEMENTS_AT_TWO_POINTS = 1 << 24
 
 @dataclass(frozen=True)
 class ComparisonPoint:
-    """A point: its name for messages, the shape of each input, and the values of the symbols in the graph's units."""
+    """A point: its name for messages, the shape of each input, and the values of the graph's symbols.
+
+    A symbol of a dim with `multiple_of` counts multiples, not elements."""
 
     name: str
     shapes: tuple[tuple[int, ...], ...]

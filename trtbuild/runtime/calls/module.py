@@ -104,7 +104,7 @@ class Runner:
 
     def session(self, *, advances: bool = True) -> Runner:
         """Return a runner of the same engines with another state, which begins with the first values. If `advances` is
-        False, every call begins with the first values. Raises UsageError for a model without state."""
+        False, calls do not change this state. Raises UsageError for a model without state."""
         state, stitched = self._own_state("session()"), self._stitched
         if stitched is None:
             raise self._closed_error()

@@ -26,7 +26,7 @@ def document(parts: str) -> bytes:
     [
         (document('[["a"'), ValueError),
         (document("{}"), ValueError),
-        (document(f'[["a",{"[" * 600}{"]" * 600}]]'), RecursionError),
+        (document(f'[["a",{"[" * 600}{"]" * 600}]]'), ValueError),
     ],
     ids=["not JSON", "not a recipe", "nested too deeply"],
 )

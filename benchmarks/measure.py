@@ -8,8 +8,8 @@ Rules
 3. Each sample takes CPU time from the measured processes. On two cores a build with several processes took a tenth longer
    because of the samples, and a script with one process hardly longer. So `measure_alternately` measures memory in a
    separate run, and takes the times from the other runs.
-4. The CPU time contains that of processes that run a moment longer than the command. They become children of this process
-   (prctl(2), PR_SET_CHILD_SUBREAPER), which waits for them after it has read the clock.
+4. The CPU time contains that of processes that run a moment longer than the command. During a run they become children of
+   this process (prctl(2), PR_SET_CHILD_SUBREAPER), which waits for them after it has read the clock.
 5. A command that fails ends the benchmark, and the error contains the output. A failed run is never a measurement.
 """
 
@@ -23,7 +23,7 @@ import statistics
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,7 @@ SAMPLE_S = 0.1
 #: Seconds to wait for the processes that a command leaves.
 _ORPHANS_S = 10.0
 
-_PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
+_PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37  # <linux/prctl.h>
 
 
 class CommandFailed(Exception):
@@ -98,9 +98,8 @@ def run(
     With `watched`, the mapped files are sampled instead of the memory.
     """
     log_file = cwd / f".benchmark-{os.getpid()}.log"
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     others = _children()
-    with open(log_file, "w+b") as log:
+    with _adopted_orphans(), open(log_file, "w+b") as log:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         started = time.perf_counter()
         process = subprocess.Popen(
@@ -131,6 +130,22 @@ def run(
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     peak, mapped = (sampler.peak_bytes, frozenset(sampler.mapped)) if sampler is not None else (0, frozenset())
     return Run(wall_s, cpu_s, stdout, peak, mapped)
+
+
+@contextlib.contextmanager
+def _adopted_orphans() -> Iterator[None]:
+    """Processes whose parent ends become children of this process (rule 4), until the context ends.
+
+    Afterwards they go where they went before. This process would never wait for them, and they would stay as zombies.
+    """
+    libc = ctypes.CDLL(None)
+    before = ctypes.c_int()
+    libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before))
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        yield
+    finally:
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, before.value)
 
 
 def _children() -> set[int]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from benchmarks.measure import CommandFailed, Median, Run, measure_alternately, run, run_alternately
@@ -91,3 +94,15 @@ def test_the_cpu_time_contains_that_of_a_process_that_outlives_the_command(tmp_p
     burn = "import time\nwhile time.process_time() < 0.6: pass"
     done = run_python(f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {burn!r}])", tmp_path)
     assert done.cpu_s > 0.6
+
+
+def test_after_a_run_orphans_do_not_become_children_of_this_process(tmp_path: Path) -> None:
+    run_python("pass", tmp_path)
+    waits = "import sys; sys.stdin.read()"
+    starts_it = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {waits!r}], stdout=2).pid)"
+    command = [sys.executable, "-c", starts_it]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as middle:
+        assert middle.stdout is not None
+        orphan = psutil.Process(int(middle.stdout.read()))
+        middle.wait()
+        assert orphan.is_running() and orphan.ppid() != os.getpid()

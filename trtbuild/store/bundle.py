@@ -8,8 +8,8 @@ Rules
    and compares it with the header in the file. So a bundle cannot contain links, devices or paths outside a store.
 3. The index is the last member, and contains the SHA-256 of everything before it. `open_bundle` reads the whole file before
    it uses any part. It rejects a bundle that was truncated, extended or altered.
-4. Before a member is read, its size is compared with a limit and with the size of the rest of the file. Each name must be
-   a digest. The SHA-256 of each file in ``cas/`` is compared with its name.
+4. Before a member is read, its size is compared with a limit and with the size of the rest of the file. The name of
+   each file in ``cas/`` and ``ac/`` must be a digest. The SHA-256 of each file in ``cas/`` is compared with its name.
 5. An entry names only files that are in the bundle, with their right sizes. Each file in ``cas/`` is named by an entry.
 6. An open bundle is a `Transport`: its entries are verified like those from a server. The check in `open_bundle` is not
    enough, because the file may change after the check.

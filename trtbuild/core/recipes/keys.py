@@ -62,7 +62,7 @@ LAST_DOWNGRADED_OPSET = 17
 OPSET_DOWNGRADE_VERSION = 3
 
 #: The version of the rules that decide which int64 values are safe with a toolchain that computes them in 32 bits
-#: (`trtbuild.toolchain.tensorrt8.counting`). Only partitions for such a toolchain have it in their keys.
+#: (`trtbuild.toolchain.tensorrt8.int64_bounds`). Only partitions for such a toolchain have it in their keys.
 INT64_RULES_VERSION = 3
 
 #: Before this major version of TensorRT, networks are not strongly typed.

@@ -116,7 +116,7 @@ def _scan_entries(layout: Layout) -> Scan:
     scan = Scan()
     for key, stat in layout.entries("ac"):
         data = None
-        # An entry that cannot be read is removed like an old record.
+        # An entry that cannot be read counts as a record without files (`Scan.add`).
         with contextlib.suppress(OSError), open(layout.entry_path("ac", key), "rb") as file:
             data = file.read()
         scan.add(key, stat.st_mtime_ns, size_of(stat), data)

@@ -15,8 +15,8 @@ _END_BYTES = 120
 
 
 def records_with_output(store: LocalStore, sha256: str) -> Iterator[Record]:
-    """The trusted records with the blob `sha256` among their outputs, each once. Reads every entry, but marks only the
-    entries of the returned records as used.
+    """The trusted records with the blob `sha256` among their outputs, each once. Reads every entry, but marks only
+    records as used whose entries name `sha256`.
 
     Raises StoreUnavailable.
     """
@@ -36,8 +36,8 @@ def records_with_output(store: LocalStore, sha256: str) -> Iterator[Record]:
 
 
 def newest_records(store: LocalStore, stages: Collection[str], most_entries: int) -> Iterator[Record]:
-    """The trusted records of these stages, the newest first. Reads at most `most_entries` entries. An entry that cannot be
-    read is left out.
+    """The trusted records of these stages, the most recently used first. Reads at most `most_entries` entries.
+    An entry that cannot be read is left out.
 
     Raises StoreUnavailable.
     """

@@ -27,7 +27,8 @@ There are no locks, and nginx does not mark the files that it serves as used. Th
 7. Each change is one rename or one unlink, and a record is removed before its files. So a collection may be killed at any
    moment. Two collections may run at once. If one collection has moved a file, the other does not find it. This is not
    an error.
-8. All times come from the clock of the directory's file system. Files with an mtime in the future stay until that time.
+8. All times come from the clock of the directory's file system. Only a `dry_run`, which writes nothing, begins at the time
+   of this machine's clock. Files with an mtime in the future stay at least until that time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The local store with remotes behind it: the first hit wins, and blobs are fetched when they are needed.
 
 Rules
-1. A lookup reads the local store first, then each readable remote, in order. A record in a remote is a hit. Its blobs are
-   fetched when something reads them, and only then.
+1. A lookup reads the local store first, then each readable remote, in order. A record in a remote is a hit. Its blobs stay
+   in the remote until something reads one of them (rule 2).
 2. Blobs are fetched into the local store, and verified. After a blob of a record was fetched, the record's small blobs are
    fetched, too, up to the first large blob that is missing. When the local store has all blobs of a record, the record is
    written there. From then on no remote is needed for the record.

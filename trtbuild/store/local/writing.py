@@ -130,7 +130,7 @@ class _ChunkWriter:
 class BlobWriter:
     """Writes one blob whose bytes arrive in pieces: ``with store.open_writer() as writer: …; writer.finish()``.
 
-    A few windows of the blob are in memory, never the whole blob. The result is equal to that of `put_bytes`. If the `with`
+    At most a few windows of the blob are in memory. The result is equal to that of `put_bytes`. If the `with`
     block ends without `finish`, the store has no new blob. One thread at a time may use a writer.
     """
 

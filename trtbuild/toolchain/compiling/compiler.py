@@ -7,8 +7,8 @@ Rules
 3. The network must have the inputs and outputs of the partition (`declared`). Otherwise an error is raised, and nothing is
    compiled.
 4. If the model has quantizers, the statistics say what the engine does in floats nevertheless (`float_fallbacks`).
-5. The library's log is not lost: errors become the text of a ToolchainError, whose `log` has all lines. Warnings are in the
-   statistics.
+5. The library's log is not lost: if the parser or the builder refuses the network, a ToolchainError has the reason as its
+   text, and all lines in `log`. After a successful build, the warnings are in the statistics.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def compile_to(
     directory for timing caches. A toolchain without timing caches ignores it.
 
     Raises EnvironmentFault if something is missing: the library in the right version, the lean runtime that the plan must
-    contain, or the GPU that the library needs. Raises ToolchainError if the library refuses the model. Raises
-    InconsistentShapes if the network differs from the partition (rule 3).
+    contain, or the GPU that the library needs. Raises ToolchainError if the library refuses the model, its settings or its
+    plugins. Raises InconsistentShapes if the network differs from the partition (rule 3).
     """
     clock = _Clock()
     trt = load(job.target.toolchain, job.toolchain_version)

@@ -25,8 +25,8 @@ from trtbuild.toolchain.libraries.table import FLAVOURS, built_sms
 
 
 def configure(trt: Any, builder: Any, network: Any, job: EngineJob) -> Any:
-    """Create the IBuilderConfig of `job` for a parsed `network`. Raises ToolchainError for a setting that the library
-    refuses."""
+    """Create the IBuilderConfig of `job` for its `network`. Raises ToolchainError for a setting, a target or a profile that
+    the library refuses."""
     config = builder.create_builder_config()
     _apply_settings(trt, config, job)
     _apply_target(trt, config, job)
@@ -126,7 +126,7 @@ def _add_profiles(builder: Any, network: Any, config: Any, job: EngineJob) -> No
         for tensor, shape in zip(inputs, ranges, strict=True):
             _set_range(profile, tensor, shape, number)
             if tensor.is_shape_tensor:
-                # The *values* of this tensor decide shapes, and a profile has only shapes of tensors.
+                # The *values* of this tensor decide shapes, and the profiles of a job have only shapes of tensors.
                 raise ToolchainError(
                     f"the values of input {tensor.name} decide shapes inside the engine",
                     hint="keep the operator that reads a size from a tensor in PyTorch (torch_executed_ops)",

@@ -12,7 +12,7 @@ Rules
 2. A node that reads or produces a value of a foreign type is refused. A nested graph counts as a part of its node.
 3. Quantized types are allowed only between QuantizeLinear and DequantizeLinear.
 4. TensorRT before 9 computes int64 in 32 bits, without an error. With such a toolchain (`narrows`), int64 values that are
-   known to fit 32 bits are allowed (`trtbuild.toolchain.tensorrt8.counting`). All other int64 values are foreign: inputs,
+   computed correctly are allowed (`trtbuild.toolchain.tensorrt8.int64_bounds`). All other int64 values are foreign: inputs,
    outputs, weights, casts of data, values that may exceed 32 bits. The start and end of a Slice may be any constant. A
    constant that does not fit 32 bits is beyond the end of the axis, and stays beyond the end in 32 bits. A node that reads
    the size of a foreign value is refused only if no other node is refused. Without the other nodes, the size may come from
@@ -27,7 +27,7 @@ from collections.abc import Collection, Mapping
 
 from trtbuild.core.values.element_types import BY_ONNX
 from trtbuild.toolchain.onnx_files.onnx_outline import Node, Outline
-from trtbuild.toolchain.tensorrt8.counting import INT64, Int64Bounds
+from trtbuild.toolchain.tensorrt8.int64_bounds import INT64, Int64Bounds
 
 #: onnx.TensorProto.DataType → torch's name of the type.
 TYPE_NAMES = {number: element.name for number, element in BY_ONNX.items()}

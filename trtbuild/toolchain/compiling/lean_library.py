@@ -28,15 +28,15 @@ from trtbuild.toolchain.libraries.table import FLAVOURS, Flavour
 
 #: The folders with the library in the wheels of the lean runtime: from 8.6.1 on, and of 8.6.0.
 _WHEEL_FOLDERS = ("tensorrt_lean_libs", "tensorrt_lean")
-#: The versions whose builder opens the library by its full version (rule 3).
+#: The versions whose builder opens the library by a name with the full version (rule 3).
 _VERSIONS_WITH_FULL_NAMES = ("8.6.0",)
 
 
 def open_lean_library(job: EngineJob) -> None:
     """Open the lean runtime's library if the builder needs it for `job`.
 
-    Raises ToolchainMissing if there is no such library, and EnvironmentFault if it has another version than the
-    toolchain (rule 4).
+    Raises ToolchainMissing if the library cannot be found or opened, and EnvironmentFault if it has another version than
+    the toolchain (rule 4).
     """
     flavour = FLAVOURS[job.target.toolchain]
     if flavour.lean_library is None or not job.settings.version_compatible or job.settings.exclude_lean_runtime:

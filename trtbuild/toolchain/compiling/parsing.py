@@ -47,7 +47,7 @@ class Refusal:
 
     nodes: tuple[str, ...]
     messages: tuple[str, ...]
-    #: The name of a node → the message about it. Nodes without a message are left out.
+    #: The name of a node → the first message about it. Nodes without a message are left out. Empty for TensorRT-RTX.
     reasons: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -89,7 +89,8 @@ class Parser:
     ) -> Refusal | None:
         """Parse `model` (a result of `convert`). Returns None if the parser accepts it. `largest` maps inputs to the
         largest size of any of their axes, as far as it is known. The compiler later checks the inputs that `largest` lacks.
-        `declared` has the types of the model's inputs and outputs. A network with other types counts as a refusal."""
+        `declared` has the types and sizes of the model's inputs and outputs. If those of the network differ, the model
+        counts as refused."""
         if self._truncates_double:
             model, _ = narrow_doubles(model, unknown_weights(read_outline(model)))
         model_outline = read_outline(model)

@@ -3,7 +3,7 @@
 
 `importlib.metadata` gives the same answers. But its import takes as long as planning a dozen models, and repeated lookups
 take as long again. So it is used only if this module does not find exactly one metadata folder with a version. This is the
-case for a distribution that is not a wheel, for two distributions of the same name, and for one that is not installed.
+case for a distribution that is not a wheel, for two versions in one folder, and for a distribution that is not installed.
 """
 
 # Paths are strings here, because every command runs this.

@@ -204,7 +204,8 @@ class _Recorder:
     # -- the result
 
     def finish(self) -> RecordedNetwork:
-        """Return the recorded network. Raises NotRecorded if an input or all outputs are missing."""
+        """Return the recorded network. Raises NotRecorded if an input or all outputs are missing, or if
+        an output has an unknown shape or a type that no array has."""
         for name, (number, _) in self._declared.items():
             if number not in self._inputs:
                 raise NotRecorded(f"input {name!r} of the manifest is not added: network.add_input({name!r}, …)")
@@ -287,7 +288,7 @@ class _Recorder:
 
     @contextlib.contextmanager
     def raise_logged_errors(self, action: str) -> Iterator[None]:
-        """Raise NotRecorded if TensorRT logs an error inside the block (rule 3)."""
+        """Raise NotRecorded if TensorRT logs an error or raises a RuntimeError inside the block (rule 3)."""
         mark = self.log.mark()
         try:
             yield

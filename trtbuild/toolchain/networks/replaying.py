@@ -6,7 +6,7 @@ Rules
 2. The names of inputs are ``i0…``, of outputs ``o0…``, and of layers ``n0…``, as in converted models.
 3. With a toolchain that is not strongly typed (TensorRT before 9), only networks of float32, int32 and bool are built. The
    toolchain keeps these types as long as no precision flag is set.
-4. If the toolchain does not have a layer or refuses it, the error names the layer.
+4. If the toolchain does not have a recorded method or refuses a call of it, the error names the method.
 """
 
 from __future__ import annotations

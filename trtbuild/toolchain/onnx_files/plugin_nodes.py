@@ -64,7 +64,7 @@ def read_plugins(model: bytes) -> tuple[PluginNode, ...]:
 
 
 def _plugin_node(message: memoryview, declared: Mapping[str, DeclaredResult]) -> PluginNode | None:
-    """The plugin of a NodeProto, or None if the node is an operator of ONNX. `declared` are the declared values by name."""
+    """The plugin of a NodeProto, or None if the node is not a plugin. `declared` are the declared values by name."""
     texts: dict[int, list[str]] = {NODE_NAME: [], NODE_OPERATOR: [], NODE_OUTPUT: [], _NODE_DOMAIN: []}
     attributes = {VERSION_ATTRIBUTE: "1", NAMESPACE_ATTRIBUTE: ""}
     for field, part in messages(message):

@@ -46,7 +46,8 @@ _OBJECTS_WITHOUT_RUNTIME: list[Any] = []
 
 
 def load_library(library: EngineLibrary) -> TensorRT:
-    """Load a library that runs engines. In a process, requests with the same calls and `host_code` get the same object.
+    """Load a library that runs engines. Requests with the same module, calls and `host_code` get the same
+    object.
 
     Raises ToolchainMissing if the library is not installed, if its module has another version than its distribution, or if
     it is too old to run engines by tensor names. Raises EngineError if it cannot run engines here.

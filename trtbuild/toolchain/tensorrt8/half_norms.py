@@ -41,8 +41,8 @@ def rewrite_norms(
 ) -> tuple[bytes, dict[str, Bytes]]:
     """Apply rules 1 to 3 to `model` and the data of its external weights. Raises ValueError if `model` is not ONNX.
 
-    `half_norm_is_scale_layer` is the property of the release (`trtbuild.toolchain.libraries.releases`). If it is False, all
-    normalizations are computed in float32.
+    `half_norm_is_scale_layer` is the property of the release (`trtbuild.toolchain.libraries.releases`). If it is False,
+    rule 1 does not apply: these normalizations are computed in float32.
     """
     model_outline = read_outline(model)
     if not any(entry.operator == _OPERATOR for entry in model_outline.nodes):

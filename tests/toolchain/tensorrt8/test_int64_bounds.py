@@ -14,7 +14,7 @@ from onnx import helper as h
 from trtbuild.toolchain.compiling.foreign_types import foreign_nodes
 from trtbuild.toolchain.libraries.releases import release
 from trtbuild.toolchain.onnx_files.onnx_outline import read_outline
-from trtbuild.toolchain.tensorrt8.counting import LIKELY_SIZE
+from trtbuild.toolchain.tensorrt8.int64_bounds import LIKELY_SIZE
 
 TENSORRT_8_6 = release("tensorrt", "8.6.0")
 #: Nodes that compute `size`, the first size of the input.

@@ -116,7 +116,7 @@ class Int64Bounds:
                     self._size_results.add(name)
 
     def is_constant(self, name: str) -> bool:
-        """Whether `name` is an int64 constant of the model."""
+        """Whether `name` is an int64 initializer with inline data."""
         return name in self._constants
 
     def fits_32_bits(self, name: str) -> bool:

@@ -200,6 +200,32 @@ def test_reports_a_removed_blob_as_missing(
     assert machine_b.reports()[0].blobs_gone == 1
 
 
+def test_a_blob_of_a_remote_that_is_down_is_not_reported_as_removed(
+    tmp_path: Path, team: MemoryTransport, machine_a: LayeredStore, record_of: RecordOf
+) -> None:
+    record = record_of(1, plan=machine_a.put_bytes(PLAN))
+    machine_a.put_record(record)
+    machine_a.finish()
+    sha256, requests = record.outputs["plan"].sha256, []
+
+    class DownForBlob(MemoryTransport):
+        def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
+            if name == sha256:
+                requests.append(name)
+                raise RemoteDown("for the test")
+            return super().get(kind, name, limit, timed=timed)
+
+    remote = DownForBlob()
+    remote.entries = team.entries
+    machine = layered(tmp_path / "machine", remote)
+    assert machine.get_record(record.recipe.key) is not None
+    with pytest.raises(BlobMissing):
+        machine.get_bytes(sha256)
+    assert requests, "the remote was not asked for the blob"
+    assert not machine.has(sha256), "the next plan of this run must build the blob again"
+    assert machine.reports()[0].blobs_gone == 0
+
+
 class Damaging(MemoryTransport):
     """A transport that applies `damage` to everything that it returns."""
 

@@ -64,6 +64,13 @@ def test_a_library_is_loaded_once(libraries: list[bytes]) -> None:
     assert not Path(trt.loaded[0]).exists()  # the private copy was deleted
 
 
+def test_a_library_is_loaded_for_each_tensorrt_with_its_own_registry(libraries: list[bytes]) -> None:
+    both = FakeTensorRT(), FakeTensorRT()
+    for trt in (*both, *both):
+        require_plugins(trt, None, [ROI], libraries[0], "libroi.so")
+    assert [len(trt.loaded) for trt in both] == [1, 1]
+
+
 def test_a_second_library_with_the_same_plugin_is_refused(libraries: list[bytes]) -> None:
     trt = FakeTensorRT()
     require_plugins(trt, None, [ROI], libraries[0], "libroi.so")

@@ -257,6 +257,11 @@ def set_invalid_axis(network: Any, trt: Any) -> None:
         (lambda network, trt: [convolution(network, trt), convolution(network, trt)], "input 'image' is added twice"),
         (lambda network, trt: setattr(convolution(network, trt).get_output(0), "location", 1), "cannot be recorded"),
         (set_invalid_axis, "TensorRT says"),
+        (lambda network, trt: convolution(network, trt).get_output_type(5), "get_output_type: TensorRT says"),
+        (
+            lambda network, trt: convolution(network, trt).get_output(0).get_dimension_name(9),
+            "get_dimension_name: TensorRT says",
+        ),
         (set_other_format, "other formats cannot be recorded"),
         (lambda network, trt: network.builder, "builder returns a Builder, whose calls cannot be recorded"),
     ],

@@ -6,7 +6,15 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from trtbuild.core.recipes.record import Output
-from trtbuild.errors import BlobMissing, EntryCorrupt, RecordUntrusted, RemoteFault, StoreError, StoreUnavailable
+from trtbuild.errors import (
+    BlobMissing,
+    EntryCorrupt,
+    RecordUntrusted,
+    RemoteFault,
+    RemoteLied,
+    StoreError,
+    StoreUnavailable,
+)
 from trtbuild.store.layers.fetching import NameLocks
 from trtbuild.store.layers.remote_records import FoundRecords
 from trtbuild.store.local.local import LocalStore
@@ -44,12 +52,14 @@ class RemoteBlobs:
             self._complete_record(key)
 
     def fetch_with(self, sha256: str, fetch: Callable[[RemoteStore, tuple[Output, ...]], T]) -> T:
-        """The result of `fetch` for the first remote that has the blob. Raises BlobMissing."""
+        """The result of `fetch` for the first remote from which the blob can be fetched. Raises BlobMissing."""
         for remote, files in self._found_records.places_of_blob(sha256):
             try:
                 return fetch(remote, files)
-            except (BlobMissing, RemoteFault):
-                self._found_records.note_missing_blob(remote, sha256)
+            except (BlobMissing, RemoteFault) as error:
+                # A remote that is down may still have the blob.
+                is_gone = isinstance(error, BlobMissing | RemoteLied)
+                self._found_records.note_missing_blob(remote, sha256, is_gone=is_gone)
         raise BlobMissing(f"blob {sha256} is neither here nor in a remote")
 
     def _complete_record(self, key: str) -> None:

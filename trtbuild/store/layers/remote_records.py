@@ -48,7 +48,7 @@ class FoundRecords:
         self._absent_keys: set[str] = set()
         #: Blob → the keys of records that name it.
         self._keys_by_blob: dict[str, set[str]] = {}
-        #: The (remote, blob) pairs in which a record of the remote names the blob, but the remote does not have it.
+        #: The (remote, blob) pairs in which a record of the remote names the blob, but the blob could not be fetched.
         self._missing_blobs: set[tuple[str, str]] = set()
         #: The (remote, key) pairs of records that are not trusted.
         self._untrusted_records: set[tuple[str, str]] = set()
@@ -146,7 +146,7 @@ class FoundRecords:
             self._asked_count.pop(key, None)
 
     def lacks_blob(self, key: str) -> bool:
-        """Whether a blob of the record is missing in the first remote in which the record was found."""
+        """Whether a blob of the record could not be fetched from the first remote in which the record was found."""
         place = self.first_place(key)
         if place is None:
             return False
@@ -184,11 +184,13 @@ class FoundRecords:
                 if sha256 in found.files_by_blob and (remote.name, sha256) not in self._missing_blobs:
                     yield remote, found.files_by_blob[sha256]
 
-    def note_missing_blob(self, remote: RemoteStore, sha256: str) -> None:
-        """Remember that a remote names a blob that it does not have."""
+    def note_missing_blob(self, remote: RemoteStore, sha256: str, *, is_gone: bool) -> None:
+        """Remember that a blob could not be fetched from a remote whose record names it. `is_gone` means that the remote
+        answered, but does not have the blob, or has a damaged one. Only such a blob is counted."""
         with self._lock:
             self._missing_blobs.add((remote.name, sha256))
-        self.count_event(remote, "blobs_gone")
+        if is_gone:
+            self.count_event(remote, "blobs_gone")
 
     # -- counts
 

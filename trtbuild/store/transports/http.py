@@ -7,8 +7,8 @@ Rules
 1. Credentials are sent to the host of the URL only. A redirect is followed within the origin (scheme, host and port), at
    most `_MAX_REDIRECTS` times. Any other redirect raises RemoteRefused.
 2. Errors are raised without their causes, because a cause may contain URLs, headers or lines of netrc.
-3. The server may have closed an idle connection. If the request fails and no byte of its answer was received, it is sent
-   once more over a new connection. This is safe, because all requests can be repeated.
+3. The server may have closed an idle connection. If such a connection breaks before a byte of the answer was received, the
+   request is sent once more over a new connection. This is safe, because all requests can be repeated.
 4. Each thread has its own connection during a request. At most `connections` idle connections stay open.
 """
 

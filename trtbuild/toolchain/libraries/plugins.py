@@ -46,16 +46,16 @@ def require_plugins(trt: Any, logger: Any, plugins: Iterable[Identity], library:
             hint = "correct its name or version in the manifest, or write `library:`, the library that has it"
             _refuse_missing(required, _registered(trt), "TensorRT has", hint)
             return
-        digest = hashlib.sha256(library).hexdigest()
-        if digest not in _LOADED:
-            before = _registered(trt)
+        digest, before = hashlib.sha256(library).hexdigest(), _registered(trt)
+        known = _LOADED.get(digest)
+        if known is None or not known <= before:  # another TensorRT of this process may have its own registry
             _refuse_known(required & before, name)
             _load(trt, library, name, before)
-            _LOADED[digest] = _registered(trt) - before
+            _LOADED[digest] = (known or frozenset()) | (_registered(trt) - before)
         _refuse_known((required & _registered(trt)) - _LOADED[digest], name)
         _refuse_missing(
             required,
-            _LOADED[digest],
+            _LOADED[digest] & _registered(trt),
             f"{name} registers",
             "correct the name, the version or the namespace of the plugin in the manifest",
         )

@@ -6,7 +6,7 @@ A read returns TensorRT's own answer. A proxy passes changes of the network to t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -79,7 +79,7 @@ class Proxy:
         if not callable(attribute):
             return self._recorder.readable_value(attribute, name)
         if name.startswith(_READ_PREFIXES):
-            return lambda *args: self._recorder.readable_value(attribute(*args), name)
+            return _checked_read(self._recorder, attribute, name)
         if not (name.startswith("add_") or name in _RECORDED_CALLS):
             raise NotRecorded(f"{name} cannot be recorded")
         return lambda *args, **kwargs: self._recorder.call(self, name, args, kwargs)
@@ -158,4 +158,17 @@ class TensorProxy(Proxy):
             attribute = getattr(self.real, name)
         if callable(attribute) and not name.startswith(_READ_PREFIXES):
             raise NotRecorded(f"{name} of a tensor cannot be recorded")
-        return attribute if callable(attribute) else self._recorder.readable_value(attribute, name)
+        if callable(attribute):
+            return _checked_read(self._recorder, attribute, name)
+        return self._recorder.readable_value(attribute, name)
+
+
+def _checked_read(recorder: Recorder, method: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Return a function that calls `method`, which reads, and raises the errors that TensorRT logs in the call."""
+
+    def read(*args: Any, **kwargs: Any) -> Any:
+        with recorder.raise_logged_errors(name):
+            value = method(*args, **kwargs)
+        return recorder.readable_value(value, name)
+
+    return read

@@ -6,8 +6,8 @@ Rules
 2. Changes of the network are recorded: ``add_…``, ``mark_output``, ``set_input``, assignments to attributes. Their
    arguments are converted before the change is made. Reads are not recorded. All other calls (plugins, debug tensors, refit
    marks) cannot be recorded, and raise `NotRecorded` at the caller's line.
-3. If TensorRT refuses a call, it only logs an error and continues. Here, every recorded call and every read of an attribute
-   in which TensorRT logs an error raises `NotRecorded`.
+3. If TensorRT refuses a call, it only logs an error and continues. Here, a recorded call or a read in which TensorRT logs
+   an error raises `NotRecorded`. Only ``get_input`` and ``get_output`` return None instead, if there is no such tensor.
 4. Names that the function sets are labels: they are in the network, but not in the document.
 5. TensorRT-RTX records the networks for all toolchains, because only TensorRT-RTX can define networks without a GPU.
 """
@@ -198,7 +198,8 @@ class _Recorder:
     def unmark_output(self, tensor: Any) -> None:
         if tensor not in self.outputs:
             raise NotRecorded("only an output can be unmarked")
-        self.real.unmark_output(tensor.real)
+        with self.raise_logged_errors("unmark_output"):
+            self.real.unmark_output(tensor.real)
         self.outputs.remove(tensor)
 
     # -- the result

@@ -1,9 +1,9 @@
-# The two commands of the README: `make build` and `make test`. Each sets up what it needs in a fresh clone.
+# The README shows `make build`, `make check` and `make test`. Each sets up what it needs in a fresh clone.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-# In a separate folder: it cannot be imported beside the CPU build of torch, and other libraries would try.
+# torchvision is in a separate folder: it cannot be imported beside the CPU build of torch, and other libraries would try to.
 TORCHVISION := $(VENV)/torchvision
 
 .PHONY: build check test lint fuzz docs site screens bench zoo clean
@@ -26,8 +26,8 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Random modules, built and compared with eager PyTorch; a second or two each. `make fuzz N=200 SEED=7` tries others; a finding
-# says its seed, and `.venv/bin/python -m tests.fuzz --only SEED` tries it again.
+# Random modules, built and compared with eager PyTorch; a second or two each. `make fuzz N=200 SEED=7` tries others. Each
+# failure is printed with its seed, and `.venv/bin/python -m tests.fuzz --only SEED` tries the module again.
 N    := 1000
 SEED := 0
 fuzz: $(READY)
@@ -43,8 +43,9 @@ docs: $(READY)
 site: $(READY)
 	$(BIN)/python -m mkdocs build --strict
 
-# Every figure against a peer in the same run: most of an hour, and hours the first time. `make bench ONLY="null plan"` is a part of
-# it, `ONLY=--help` says more. The peers are in a virtual environment of their own: dvc alone brings 90 distributions.
+# Benchmarks of trtbuild and of other tools (the peers): most of an hour, and hours the first time. `make bench ONLY="null
+# plan"` runs some of them, and `ONLY=--help` says more. The peers are in a virtual environment of their own: dvc alone brings
+# 90 distributions.
 PEERS := benchmarks/.work/peers
 bench: $(READY) $(PEERS)/.ready
 	$(BIN)/python -m benchmarks $(ONLY)
@@ -55,7 +56,8 @@ $(PEERS)/.ready: benchmarks/peers.txt
 	touch $@
 
 # Public architectures with random weights, built and verified; the tables of docs/zoo.md: an hour, and 40 GB. `make zoo
-# ONLY=gpt2,yolo11n SIZE=small` is a part of it. The libraries of the models are in a virtual environment of their own: 8 GB.
+# ONLY=gpt2,yolo11n SIZE=small` builds some of them. The libraries of the models are in a virtual environment of their own:
+# 8 GB.
 ZOO  := benchmarks/zoo/.work/venv
 SIZE := published
 zoo: $(ZOO)/.ready

@@ -3,7 +3,7 @@
 Functions for programs: `trtbuild.load` opens a package. `trtbuild.compile` builds engines for a module that is in memory.
 `trtbuild.trace` returns the program that `compile` would build engines from. `trtbuild.save` writes the result of
 `compile` as files.
-`trtbuild.dynamo` has these functions under the names of ``torch_tensorrt.dynamo``. ``torch.compile(model,
+`trtbuild.dynamo` has `compile`, `trace` and `Input` under the names of ``torch_tensorrt.dynamo``. ``torch.compile(model,
 backend="trtbuild")`` and ``torch.export.load`` of a ``.pt2`` file also work (docs/in-a-program.md).
 
 Every command imports this package first, so it imports almost nothing. Public names are imported on first use. The operator

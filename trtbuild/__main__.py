@@ -1,7 +1,7 @@
 """The entry point of the console script and of ``python -m trtbuild``.
 
-Both first try the null build, and then a running `trtbuild watch` of the project. If neither answers, they import the
-whole program."""
+Both first try the null build. For `trtbuild build`, they then try a running `trtbuild watch` of the project. If neither
+answers, they import the whole program."""
 
 import sys
 

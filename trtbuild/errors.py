@@ -3,46 +3,46 @@
 * TrtbuildError, the base class
   * UsageError, exit 2: found before any work
     * ManifestErrors: one or more problems of manifests (`problems`)
-    * ConfigurationError: the configuration of the user or of CI is not valid
+    * ConfigurationError: the configuration of the user or of CI is not valid, or lacks an entry
       * ConfigurationErrors: one or more problems of a configuration (`problems`)
     * LockFileError: trtbuild.lock cannot be read, or contradicts the manifest
     * EnvironmentFault: something that must be installed or allowed on this machine
-      * ToolchainMissing: a toolchain or torch is not installed
-      * TargetUnsupported: no toolchain here builds for the target
+      * ToolchainMissing: a toolchain, torch or onnxruntime is not installed, or in another version than needed
+      * TargetUnsupported: the toolchain cannot build for the target, or with a setting of the model
   * FrozenError, exit 3: `--frozen` was given, and a result is missing
   * SourceError, exit 1: the user's model (import, call, export, freezing, weights)
   * ConversionRefused, exit 1: a piece of a graph that the converter or the parser refuses
-  * ToolchainError, exit 1: the compiler refused a network, or its process died
-    * PluginError: the library of a model's plugins cannot be used, or it lacks a plugin
+  * ToolchainError, exit 1: the compiler refused a network or a setting, or its process died
+    * PluginError: the library of a model's plugins cannot be used, lacks a plugin, or has one with unexpected results
   * OperatorMismatch, exit 1: an operator from outside PyTorch returns another type or other sizes than its fake
     implementation declares
   * NotCompared, exit 1: engines can run on a GPU, but the reference of a comparison cannot run; a verification lists the
     target as not run
   * VerificationFailed, exit 1: the results of a build differ from those of PyTorch, or could not be compared with them
-  * PackageError, exit 1: a package cannot be loaded, or a call does not fit it
-    * PackageMissing: there is no package
-    * PackageDamaged: the package is truncated or altered, or has no valid index
+  * PackageError, exit 1: a package cannot be loaded or used, or a call does not fit it
+    * PackageMissing: there is no package, or it cannot be read
+    * PackageDamaged: the package is truncated or altered, has no valid index, or has an engine that does not fit it
     * LinkRefused: a symbolic link leads out of the package, and following such links was not allowed
     * PackageTooNew: the package has a newer format than this version of trtbuild can read
     * PluginsNotLoaded: the package has a library of TensorRT plugins, and loading it was not allowed
     * OperatorMissing: the package calls an operator from outside PyTorch that is not registered
     * NoFittingTarget: the package is for other GPUs, TensorRT versions or platforms, or has no reference program
     * CallRefused: the arguments of a call do not fit a loaded package (also a ValueError)
-    * EngineError: TensorRT or CUDA refuses to load or run an engine; the text has the library's message
-  * InsufficientResources, exit 1: the disk or the memory is too small for the weights of a model
-  * WorkersError, exit 1: the workers of a scheduler could not do a step
+    * EngineError: TensorRT or CUDA refuses to load or run an engine, or the engine's results do not fit the package
+  * InsufficientResources, exit 1: the disk or the memory is too small for the weights or the outputs of a model
+  * WorkersError, exit 1: the workers of a scheduler could not do a step, or a worker cannot join the scheduler
     * NoWorker: no worker has the toolchain, the GPU and the store of the step or comparison
-    * SchedulerLost: the connection to the scheduler was lost during the build
+    * SchedulerLost: the connection to the scheduler was lost during a build or a verification
   * InternalError, exit 1: a bug of trtbuild
-    * InconsistentShapes: the output of a step has other sizes or types than the traced program; it is not kept
+    * InconsistentShapes: the output of a step has other sizes, types or values than the traced program; it is not kept
   * StoreError, exit 1; some of these errors are handled as a miss
-    * BlobMissing: a record names a blob that is not in the store
-    * EntryCorrupt: the content of an entry does not match its name
+    * BlobMissing: a blob or a record that is needed is not in the store
+    * EntryCorrupt: the content of an entry does not match its name, or cannot be parsed
     * RecordUntrusted: a record that no trusted key has signed, or that the lock file refuses
     * BundleRefused: a file for import is truncated, altered, or not a bundle
-    * StoreUnavailable: the store cannot be used (permissions, full disk, newer format)
+    * StoreUnavailable: the store cannot be used (permissions, full disk, newer format, not a cache)
     * RemoteFault: a request to a remote failed; such an error never ends a build
-      * RemoteRefused: wrong credentials or no permission; a retry does not help
+      * RemoteRefused: wrong credentials, no permission, or a wrong URL; a retry does not help
       * RemoteDown: unreachable, too slow, connection lost, or an error of the server
       * RemoteFull: the object is too large, or the remote has no space
       * RemoteLied: the content of the response is not what was requested
@@ -127,7 +127,7 @@ class ManifestErrors(UsageError):
 
 
 class ConfigurationError(UsageError):
-    """The configuration of the user or of CI (a file, or an environment variable) is not valid."""
+    """The configuration of the user or of CI (a file, or an environment variable) is not valid, or lacks an entry."""
 
 
 class ConfigurationErrors(ConfigurationError):
@@ -151,16 +151,17 @@ class EnvironmentFault(UsageError):
 
 
 class ToolchainMissing(EnvironmentFault):
-    """A toolchain, or torch, is not installed. The hint is the pip command that installs it."""
+    """A toolchain, torch or onnxruntime is not installed, or in another version than needed. If there is a hint, it begins
+    with a pip command."""
 
 
 class TargetUnsupported(EnvironmentFault):
-    """No toolchain on this machine can build for a requested target."""
+    """The toolchain cannot build for a requested target on this machine, or with a setting of the model."""
 
 
 class FrozenError(TrtbuildError):
-    """A step would have to run, but `--frozen` was given. `warnings` are possible reasons why the result was not found in a
-    cache."""
+    """A step would have to run, or an output cannot be read from a cache, but `--frozen` was given. `warnings` are possible
+    reasons why a result was not found in a cache."""
 
     exit_code = 3
 
@@ -203,7 +204,7 @@ class ConversionRefused(TrtbuildError):
 
 
 class ToolchainError(TrtbuildError):
-    """The compiler refused a network, or its process died.
+    """The compiler refused a network or a setting, or its process died.
 
     `log` are the lines of the library's log. `nodes` are the names of the refused ONNX nodes."""
 
@@ -214,19 +215,21 @@ class ToolchainError(TrtbuildError):
 
 
 class PluginError(ToolchainError):
-    """The library of a model's plugins cannot be used, or it lacks a plugin."""
+    """The library of a model's plugins cannot be used, or it lacks a plugin, or a plugin has other results than the fake
+    implementation of its operator declares."""
 
 
 class PackageError(TrtbuildError):
-    """A package cannot be loaded, or was called with wrong tensors."""
+    """A package cannot be loaded or used, or was called with wrong tensors."""
 
 
 class PackageMissing(PackageError):
-    """There is no package at a path."""
+    """There is no package or ``.pt2`` file at a path, or it cannot be read."""
 
 
 class PackageDamaged(PackageError):
-    """A package is truncated or altered, or has no valid index. No part of it was deserialized or run."""
+    """A package is truncated or altered, has no valid index, or has an engine whose inputs or outputs differ from its
+    index."""
 
 
 class LinkRefused(PackageError):
@@ -242,20 +245,22 @@ class PluginsNotLoaded(PackageError):
 
 
 class OperatorMissing(PackageError):
-    """A package calls an operator from outside PyTorch that this process has not registered, or has with another
-    schema."""
+    """A package calls an operator from outside PyTorch that is not registered in this process, has another schema there, or
+    has no kernel for the CPU."""
 
 
 class NoFittingTarget(PackageError):
-    """A package has no target that runs on the selected device, or the machine has no device for its target."""
+    """A package has no target with the requested name or for this machine's devices, or it lacks the reference program that
+    is needed."""
 
 
 class CallRefused(PackageError, ValueError):
-    """The tensors of a call do not fit: number, names, dtype, shape or device."""
+    """The tensors of a call, or those of a new state, do not fit: number, names, dtype, shape or device."""
 
 
 class EngineError(PackageError):
-    """TensorRT or CUDA refuses to load or run an engine. The text has the library's message."""
+    """TensorRT or CUDA refuses to load or run an engine, or the results of the engine do not fit the package. The text has
+    the library's message, if there is one."""
 
 
 class OperatorMismatch(TrtbuildError):
@@ -263,7 +268,7 @@ class OperatorMismatch(TrtbuildError):
 
 
 class InsufficientResources(TrtbuildError):
-    """The disk or the memory of this machine is too small for the weights of a model. The work was not started."""
+    """The disk or the memory of this machine is too small for the weights or the outputs of a model."""
 
 
 class NotCompared(TrtbuildError):
@@ -275,19 +280,20 @@ class VerificationFailed(TrtbuildError):
 
 
 class StoreError(TrtbuildError):
-    """An error of the store."""
+    """An error of the store, of a bundle, or of the disk to which outputs are written."""
 
 
 class BlobMissing(StoreError):
-    """A blob that a record names is not in the store."""
+    """A blob or a record that is needed is not in the store."""
 
 
 class EntryCorrupt(StoreError):
-    """The content of an entry does not match its name. A local store moves such an entry to the quarantine."""
+    """The content of an entry does not match its name, or cannot be parsed. A local store moves such an entry to the
+    quarantine."""
 
 
 class StoreUnavailable(StoreError):
-    """The store cannot be used: permissions, a full disk, or a newer format."""
+    """The store cannot be used: permissions, a full disk, a newer format, or a directory that is not a cache."""
 
 
 class RecordUntrusted(StoreError):
@@ -303,8 +309,8 @@ class RemoteFault(StoreError):
 
 
 class RemoteRefused(RemoteFault):
-    """The remote refuses this user or this kind of request (401, 403, 405, a redirect to another host, a store that is only
-    for reading). A retry does not help."""
+    """The remote refuses this user or this kind of request (401, 403, 405, missing credentials, a redirect to another host,
+    a store that is only for reading), or its URL is wrong. A retry does not help."""
 
 
 class RemoteDown(RemoteFault):
@@ -331,7 +337,7 @@ class RemoteLied(RemoteFault):
 
 
 class WorkersError(TrtbuildError):
-    """The workers of a scheduler could not do a step."""
+    """The workers of a scheduler could not do a step, or a worker cannot join the scheduler."""
 
 
 class NoWorker(WorkersError):
@@ -339,7 +345,7 @@ class NoWorker(WorkersError):
 
 
 class SchedulerLost(WorkersError):
-    """The connection to the scheduler was lost during the build."""
+    """The connection to the scheduler was lost during a build or a verification."""
 
 
 class InternalError(TrtbuildError):
@@ -352,10 +358,10 @@ class InternalError(TrtbuildError):
 
 
 class InconsistentShapes(InternalError):
-    """The output of a step has other sizes or types than the traced program. The output is not kept.
+    """The output of a step has other sizes, types or values than the traced program. The output is not kept.
 
-    docs/keys.md has the rule. `trtbuild.stages.program.consistency` and `trtbuild.toolchain.compiling.declared` check
-    outputs.
+    docs/keys.md has the rule. `trtbuild.stages.program.consistency`, `trtbuild.stages.verify.lowered` and
+    `trtbuild.toolchain.compiling.declared` check outputs.
     """
 
     def __init__(

@@ -4,8 +4,8 @@ The same holds for a ``trtbuild plan`` that finds nothing to run.
 
 A build or plan that finds everything up to date writes a *snapshot*: its output, and everything that the output depends on
 (`trtbuild.driver.up_to_date.snapshot` writes it). The next call with the same command line checks the snapshot with
-`os.stat` and `os.readlink`, without reading the files that it names, and prints the output again. If any check fails, the
-whole program runs, and its answer is always right.
+`os.stat`, `os.lstat` and `os.readlink`, without reading the files that it names, and prints the output again. If any check
+fails, the whole program runs, and its answer is always right.
 
 Rules
 1. This module imports only gc, os, sys and time, and hashlib if it has to compare an environment variable that may be a
@@ -221,7 +221,8 @@ def _read(path: str) -> "dict[str, Any]":
 
 
 def _is_for_this_call(snapshot: "dict[str, Any]", directory: str, arguments: list[str]) -> bool:
-    """Whether the command line, the interpreter, the variables and the output's settings are those of the snapshot."""
+    """Whether the command line, the interpreter, the variables and the output's settings are those of the snapshot, and the
+    snapshot has not expired."""
     return (
         snapshot["call"] == call_line(directory, arguments)
         and time.time() < snapshot["until_s"]
@@ -230,7 +231,7 @@ def _is_for_this_call(snapshot: "dict[str, Any]", directory: str, arguments: lis
 
 
 def _is_current(snapshot: "dict[str, Any]", project: str) -> bool:
-    """Whether all files, directories and links that the snapshot names are unchanged."""
+    """Whether all files, directories and links that the snapshot names are unchanged, and its absent paths still absent."""
     stat = os.stat
     folder = os.open(project, os.O_RDONLY | os.O_DIRECTORY)  # paths in the snapshot are relative to it, or absolute
     try:

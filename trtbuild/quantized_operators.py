@@ -14,8 +14,8 @@ Rules
 2. `scale` has one number, or one for each index of `axis`, or one for each block of `block_size` numbers along the last
    axis (`block_size` is then not 0). A last block may have fewer numbers.
 3. ``fake_quantize_two_levels`` is NVFP4. Each block along the last axis is rounded to float4e2m1. `scale` has one number.
-   The scale of a block is `scale` times a float8e4m3fn number. It is about one sixth of the largest absolute value in the
-   block, because the largest number of float4e2m1 is 6. A block of zeros has the scale `scale`.
+   The scale of a block is the product of `scale` and a float8e4m3fn number. This product is about one sixth of the largest
+   absolute value in the block, because the largest number of float4e2m1 is 6. A block of zeros has the scale `scale`.
 4. ``dequantize`` reads stored numbers. int8 is stored as int8, and float8e4m3fn as its bytes (uint8). The types with 4
    bits are stored as bytes with two numbers along the last axis, the first number in the low bits. This is ONNX's form.
 5. Inputs and results are float32, except stored numbers. No branch of the functions depends on the numbers of a tensor,

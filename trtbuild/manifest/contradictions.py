@@ -86,7 +86,8 @@ def check_plugins(model: str, outputs: Sequence[OutputPath], problems: Problems)
 def check_turing(
     fields: Mapping[str, LocatedValue], model: str, target: Target, use_origin: Origin, problems: Problems
 ) -> None:
-    """Add a problem for a float32 model on a Turing GPU. `use_origin` is the place where the model names the target."""
+    """Add a problem for a float32 model that TensorRT-RTX would compile for a Turing GPU. `use_origin` is the place where
+    the model names the target."""
     # TensorRT-RTX 1.7 also rejects float32 matrix products on Turing, but only after the trace and the conversion.
     source = fields.get("source")
     declared = [] if source is None or source.value is INVALID else kinds_of_source(source.value)

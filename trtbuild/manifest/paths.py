@@ -52,7 +52,9 @@ def folder_of(name: str) -> str:
 
 
 def import_roots(name: str) -> tuple[str, ...]:
-    """The folders from which the callables of a manifest are imported: its folder and the parents up to the project."""
+    """The folders from which the callables of a manifest are imported: its folder and the parents up to the project.
+
+    For a manifest outside the project, this is only its folder."""
     folder = folder_of(name)
     if folder.startswith(".."):
         return (folder,)

@@ -38,7 +38,8 @@ def load_project(project: Path, files: Sequence[str] | None = None) -> Project:
 
 
 def _files_read(manifests: Sequence[str], models: Sequence[Model]) -> dict[str, str]:
-    """The path of each file that the project is built from, with a noun for messages."""
+    """The paths of manifests, weights, libraries of plugins, calibration data and source files, each with a noun for
+    messages."""
     read = dict.fromkeys(manifests, "a manifest")
     for model in models:
         if model.weights:

@@ -63,8 +63,9 @@ Scalars follow YAML 1.2:
 * Integers with a leading zero are rejected, because YAML 1.1 and 1.2 read them differently.
 
 Anchors and aliases work. NaN, merge keys (`<<`) and a second document are rejected. The known tags are `!!str`, `!!int`,
-`!!float`, `!!bool` and `!!null`. A file is UTF-8 and has at most {MAX_BYTES >> 20} MiB, {MAX_DEPTH} levels and
-{MAX_NODES:,} values; a value that an alias repeats counts each time. A group without a value (`dims:`) is an empty group.
+`!!float`, `!!bool`, `!!null`, `!!map` and `!!seq`. A file is UTF-8 and has at most {MAX_BYTES >> 20} MiB, {MAX_DEPTH}
+levels below its root, and {MAX_NODES:,} keys and values; a value that an alias repeats counts each time. A group without a
+value (`dims:`) is an empty group.
 """
 
 _DEFAULTS = """\

@@ -1,7 +1,8 @@
 """One complete model: defaults applied, names looked up, shorthands expanded, paths relative to the project.
 
-Each field comes from the model or, if the model does not have it, from the defaults of its manifest. The place of every
-value is recorded. An invalid field (`INVALID`) has a problem already, and checks that need the field are skipped.
+Each field comes from the model or, if the model does not have it, from the defaults of its manifest. `Model.places`
+has the places of the fields. An invalid field (`INVALID`) has a problem already, and checks that need the field are
+skipped.
 """
 
 from __future__ import annotations
@@ -138,7 +139,8 @@ class _Resolver:
     def _named_entries(
         self, field: str, table: dict[str, NamedEntry[Any]]
     ) -> Sequence[tuple[NamedEntry[Any], Origin]] | None:
-        """The entries that a field names, each with the place of the name. Adds a problem for each unknown name."""
+        """The entries that a field names, each with the place of the name. Adds a problem for each unknown or
+        repeated name."""
         located = self._required(field)
         if located is None:
             return None
@@ -146,7 +148,7 @@ class _Resolver:
         entries: dict[str, tuple[NamedEntry[Any], Origin]] = {}
         for name, element in zip(located.value, located.node.elements, strict=True):
             if name not in table and field in self._namespace.incomplete_sections:
-                continue  # it may be declared in the part that could not be read, and that has a problem already
+                continue  # it may be declared in the part that could not be read; that part has a problem already
             if name not in table:
                 self._problems.add(element.origin, f"unknown {noun} {name!r}", suggestion(name, table, field))
             elif name in entries:

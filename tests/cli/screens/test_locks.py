@@ -72,3 +72,12 @@ def test_missing_steps_are_listed_with_reasons_up_to_twenty() -> None:
     lines = lines_of(**result, missing=[step] * 25, differences=[NEWER] * 21)
     assert "  and 5 more: trtbuild plan" in lines
     assert "  and 1 more: --json has them all" in lines
+
+
+def test_warnings_follow_the_result_and_equal_warnings_are_shown_once() -> None:
+    warnings = ["remote team is down", "remote team is down"]
+    assert lines_of(warnings=warnings) == [*lines_of(), "warning: remote team is down"]
+    missing = MissingStep(id="vit/trace", key=None, verdict="run", reason=Reason("new", "never built"))
+    assert lines_of(ok=False, missing=[missing], next=["trtbuild build"], warnings=warnings)[-1] == (
+        "warning: remote team is down"
+    )

@@ -41,7 +41,7 @@ _MANIFEST_COMMANDS = (
     "doctor",
     *_CACHE_COMMANDS,
 )
-#: Commands that plan.
+#: Commands that plan, without `lock`, `inspect` and those of `cache`.
 _PLANNING_COMMANDS = ("build", "watch", "plan", "why", "status", "graph", "affected", "diff", "verify")
 #: Commands that run steps. `watch` passes its flags to the builds.
 _BUILD_COMMANDS = ("build", "watch")

@@ -8,6 +8,7 @@ from trtbuild.cli.commands import completing, show
 from trtbuild.cli.commands.options import common, request
 from trtbuild.cli.commands.sections import Command, examples
 from trtbuild.cli.commands.show import Flags
+from trtbuild.errors import UsageError
 
 
 @click.command(
@@ -69,6 +70,10 @@ def inspect(
     from trtbuild.driver.inspection import whole_project
 
     if precision:
+        refused = {"--layers": layers, "--trtexec": trtexec, "--memory": memory, "--onnx": onnx is not None}
+        for flag, is_used in refused.items():
+            if is_used:
+                raise UsageError(f"--precision and {flag} exclude each other", hint="use one of them")
         from trtbuild.cli.screens import precisions
         from trtbuild.driver.inspection.precision import inspect_precision
 

@@ -29,7 +29,8 @@ MOST_MODELS = 200
 MOST_FAILURES = 50
 MOST_WARNINGS = 30
 
-#: The largest number of characters in a line of text, and of lines in a message. A longer message also keeps its last line.
+#: The largest number of characters in a line of text, and the number of first lines to which a long message is cut. Its
+#: last line is kept, too.
 LONGEST_TEXT = 400
 MOST_MESSAGE_LINES = 25
 

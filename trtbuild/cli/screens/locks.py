@@ -1,10 +1,11 @@
-"""The result of ``trtbuild lock`` as text: locked models, missing steps, and differences from the lock file."""
+"""The result of ``trtbuild lock`` as text: locked models, missing steps, differences from the lock file, and warnings."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
+from trtbuild.cli.screens.plans import warning_lines
 from trtbuild.cli.terminal import terminal
 from trtbuild.cli.terminal.quantities import align_rows, count, first_names, size
 from trtbuild.driver.cache.documents import LockDifference, Locked
@@ -16,7 +17,11 @@ _DIGEST = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{52}\b")
 
 
 def lock_lines(document: Locked) -> list[str]:
-    """The locked models or the missing steps, and the differences from the lock file."""
+    """The locked models or the missing steps, the differences from the lock file, and warnings."""
+    return [*_result_lines(document), *warning_lines(document.warnings)]
+
+
+def _result_lines(document: Locked) -> list[str]:
     path, missing = document.path, document.missing
     differences = document.differences if document.existed else []
     if missing:

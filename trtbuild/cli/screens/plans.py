@@ -26,7 +26,7 @@ from trtbuild.driver.answers.documents import (
     Why,
 )
 
-#: The largest number of rows of a model, and of models that `status` lists although they are up to date. If a plan has
+#: The largest number of rows of a model, and of models that `status` lists although they are up to date. If a model has
 #: exactly one more row, all are shown, because the line "1 more row" would not be shorter.
 MOST_ROWS = 40
 
@@ -161,7 +161,7 @@ def _nearest(nearest: NearestRecord) -> list[str]:
 
 
 def _reason_text(reason: Reason) -> str:
-    """The reason as text. If parts of the recipe have changed, this is only their number, because a list follows."""
+    """The reason as text. If parts of the recipe have changed, the text has only their number, because a list follows."""
     changed = len(reason.changed)
     return f"{count(changed, 'part')} changed" if changed else reason.text
 

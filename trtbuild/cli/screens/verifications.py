@@ -26,7 +26,7 @@ class _Result(NamedTuple):
 
 
 def verify_lines(document: Verification) -> list[str]:
-    """One line for each model and runner; below it the results that are wrong or were not compared."""
+    """One line for each model and runner, with notes below it (wrong results, for example), and the summary line."""
     results = [result for model in document.models for result in _results(model)]
     lines = []
     for line, result in zip(align_rows(result.cells for result in results), results, strict=True):

@@ -123,7 +123,8 @@ KNOWN_SMS = (75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121)
 
 
 def _check_sm(value: Any) -> Any:
-    """`value`, if it is a known SM or has another type. For other numbers and texts, raise an error with the nearest SM."""
+    """`value`, if it is a known SM, or neither a number nor text. Otherwise raise an error that names the SM that was
+    probably meant, or all SMs."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return value
     if isinstance(value, int) and value in KNOWN_SMS:

@@ -5,8 +5,8 @@ Rules
 2. There is one document, whose root is a mapping. Keys are text, and a key occurs once in its mapping.
 3. Anchors and aliases work, except an alias inside its own anchor. Merge keys (``<<``) are rejected, because they are not
    in YAML 1.2. ``defaults`` and ``include`` replace them.
-4. A file has at most `MAX_BYTES` bytes. After its aliases are expanded, it has at most `MAX_DEPTH` levels and `MAX_NODES`
-   nodes. Otherwise a few lines with aliases of aliases could fill the memory.
+4. A file has at most `MAX_BYTES` bytes. After its aliases are expanded, it has at most `MAX_DEPTH` levels below the
+   root, and `MAX_NODES` nodes. Otherwise a few lines with aliases of aliases could fill the memory.
 
 The tree is built from parser events. `yaml.compose` would not count expanded aliases or limit the depth.
 """
@@ -71,7 +71,8 @@ class Node:
 
 
 def parse_tree(content: bytes, file: str, problems: Problems) -> Node | None:
-    """The root mapping of a file, or None when the file is invalid; its problems are added to `problems`."""
+    """The root mapping of a file, or None if the file cannot be parsed or its root is not a mapping. All problems are added
+    to `problems`."""
     text = _decode(content, file, problems)
     if text is None:
         return None

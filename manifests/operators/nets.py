@@ -1,4 +1,4 @@
-"""Models that call the operators of operators.py between convolutions."""
+"""Models that call the operators of operators.py."""
 
 import operators
 import torch

@@ -12,8 +12,9 @@ Rules
 3. The trace checks that the source executes the steps of its `LeadingImports`, and no other, until the last of the
    statements (`Follower`). If not, it raises UnfitLibraries, and its caller starts it again in another process. The trace
    also checks this before it announces its program, because later steps then use the program.
-4. `why_not_kept` returns a reason not to keep the process, if the imports have left something that a fork does not copy, or
-   that a new trace would do again: threads, processes, open files, written files, code of the project.
+4. `why_not_kept` returns a reason not to keep the process, if a trace in a fork of it could differ from a trace in a new
+   process. This is so if the imports started threads or processes, left files open, wrote files, deleted variables,
+   executed code of the project, or cannot be recorded.
 5. The imports are out of date if a file that they have looked up, or the file of an imported module, has changed
    (`Preloaded.is_current`).
 6. A fork gives the module ``random`` a new seed. So the trace restores the states of the random generators.
@@ -264,7 +265,7 @@ def why_not_kept(preloaded: Preloaded, before: ProcessCounts) -> str | None:
 
 
 def _open_files() -> list[str]:
-    """The open files of this process, except devices."""
+    """The open files of this process, except those in /dev and /proc."""
     files = []
     for descriptor in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):

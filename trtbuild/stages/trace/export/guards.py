@@ -55,7 +55,7 @@ def guard_failures(
     """Find sizes at which guards fail. `arguments` are the arguments of forward, with the number of the manifest's input
     instead of each tensor. If one of `guards` fails at one of `points` or at the sizes of an earlier result, these
     sizes are its only result: no new point is needed. For all `guards` together, about `_MAX_FAILURES` new points are
-    added.
+    added at most.
 
     `assumptions` are guards that `guard_filter` took out of torch's check. New points are always added for each of them."""
     results: list[GuardFailure] = []

@@ -55,7 +55,8 @@ class Import:
 
 @dataclass(frozen=True)
 class LeadingImports:
-    """`statements` are the imports of installed modules, as source text. `steps` are all steps up to the last of them."""
+    """`statements` are the imports of modules from outside the project, as source text. `steps` are all steps up to the
+    last of these imports."""
 
     statements: tuple[str, ...]
     steps: tuple[Code | Import, ...]

@@ -7,8 +7,8 @@ Rules
 1. The libraries are the `LeadingImports` of the source: the imports before which its code does nothing else. They are
    imported by statements that seem to be in a file of the project (`_FILE`), with the hooks, the seeds and the roots of
    a trace.
-2. The dependencies of each statement are stored. The trace adds them when the source executes this statement, so they have
-   the same order. Dependencies that the manifest declares belong to the trace.
+2. The dependencies of each statement are stored. The trace adds them when the source executes this statement, so their
+   order is that of a trace without preloaded imports. The trace itself records the dependencies that the manifest declares.
 3. The trace checks that the source executes the steps of its `LeadingImports`, and no other, until the last of the
    statements (`Follower`). If not, it raises UnfitLibraries, and its caller starts it again in another process. The trace
    also checks this before it announces its program, because later steps then use the program.

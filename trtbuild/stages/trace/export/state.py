@@ -149,7 +149,7 @@ def declare_state(module: torch.nn.Module, weights: ModuleWeights, job: TraceJob
     """Give `module` a forward that takes and returns its state. Returns the state, and the job with the state's inputs.
 
     `weights` are the weights of the module, with the state buffers. Raises SourceError for a pattern that names no buffer,
-    for a buffer whose tensor is also another weight of the module, and for a module with forward hooks."""
+    for a buffer whose tensor the module also has under another name, and for a module with forward hooks."""
     if not job.state:
         return ModuleState(module, ()), job
     buffers = dict(module.named_buffers())

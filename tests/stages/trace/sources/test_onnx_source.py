@@ -253,6 +253,7 @@ def test_rejects_invalid_models_and_names_the_manifests_line(
         h.make_node("QuantizeLinear", ["x"], ["y"]),
         h.make_node("DequantizeLinear", [], ["y"]),
         h.make_node("DequantizeLinear", ["bias"], ["y"]),
+        h.make_node("DequantizeLinear", ["bias", "scale"], []),
         h.make_node("Constant", [], [], value=onnx.numpy_helper.from_array(WEIGHT)),
         h.make_node("TRT_FP8QuantizeLinear", ["x"], ["y"], domain="trt"),
         h.make_node("TRT_FP8QuantizeLinear", ["x", "scale"], [], domain="trt"),

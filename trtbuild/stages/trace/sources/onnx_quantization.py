@@ -45,7 +45,7 @@ def write_biases(graph: onnx.GraphProto, read: Read) -> None:
     kept = []
     for node in graph.node:
         operands = [initializers.get(name) for name in node.input if name]
-        is_complete = len(operands) > 1 and None not in operands
+        is_complete = len(operands) > 1 and None not in operands and bool(node.output)
         if node.op_type != "DequantizeLinear" or not is_complete or not _is_int32(operands[0]):
             kept.append(onnx.NodeProto.FromString(node.SerializeToString()))
             continue

@@ -3,8 +3,9 @@
 Rules
 1. The module is not changed. If some of its tensors are not in main memory, a copy with all tensors in main memory is
    traced. So the graph, and every key that depends on the graph, does not depend on the device of the weights.
-2. Random generators and the gradient mode are restored after the trace. Dependencies are not recorded, so the trace itself
-   is never a hit. Later steps can be hits, because their keys depend on the graph and the weights.
+2. The gradient mode and the state of torch's CPU random generator are restored after the trace. Dependencies are not
+   recorded, so the trace itself is never a hit. Later steps can be hits, because their keys depend on the graph and the
+   weights.
 3. A module in training mode is rejected, as in every trace.
 4. A program of torch.export has its own ranges. The requested ranges must be inside them.
 5. A script (a module of TorchScript) is copied. The copy is traced as a ``torchscript:`` source is.

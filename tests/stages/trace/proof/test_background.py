@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import faulthandler
+import fcntl
 import os
+import resource
 import signal
 import time
+
+import pytest
 
 from trtbuild.stages.trace.proof.background import ForkedCall
 
@@ -46,3 +50,25 @@ def test_the_end_of_the_block_ends_the_process() -> None:
     except ProcessLookupError:
         return
     raise AssertionError("the process still exists")
+
+
+def test_the_answer_may_come_through_a_descriptor_of_1024_or_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2048:
+        pytest.skip("this process cannot open so many files")
+    open_pipe = os.pipe
+
+    def pipe_with_large_descriptor() -> tuple[int, int]:
+        read_end, write_end = open_pipe()
+        large = fcntl.fcntl(read_end, fcntl.F_DUPFD_CLOEXEC, 1024)
+        os.close(read_end)
+        return large, write_end
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    try:
+        monkeypatch.setattr(os, "pipe", pipe_with_large_descriptor)
+        with ForkedCall(lambda: 7) as call:
+            assert call._answer_pipe is not None and call._answer_pipe >= 1024
+            assert call.answer() == 7
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -247,6 +247,26 @@ def test_rejects_invalid_models_and_names_the_manifests_line(
     assert (caught.value.file, caught.value.line) == ("trtbuild.yaml", line)
 
 
+@pytest.mark.parametrize(
+    "node",
+    [
+        h.make_node("QuantizeLinear", ["x"], ["y"]),
+        h.make_node("DequantizeLinear", [], ["y"]),
+        h.make_node("DequantizeLinear", ["bias"], ["y"]),
+        h.make_node("DequantizeLinear", ["bias", "scale"], []),
+        h.make_node("Constant", [], [], value=onnx.numpy_helper.from_array(WEIGHT)),
+        h.make_node("TRT_FP8QuantizeLinear", ["x"], ["y"], domain="trt"),
+        h.make_node("TRT_FP8QuantizeLinear", ["x", "scale"], [], domain="trt"),
+        h.make_node("TRT_FP8DequantizeLinear", [], ["y"], domain="trt"),
+    ],
+)
+def test_the_checker_rejects_a_node_with_too_few_inputs_or_outputs(tmp_path: Path, node: onnx.NodeProto) -> None:
+    bias = onnx.numpy_helper.from_array(np.ones(8, np.int32), "bias")
+    scale = onnx.numpy_helper.from_array(np.float32(1), "scale")
+    with pytest.raises(SourceError, match="is not a valid ONNX model"):
+        read(tmp_path, model(nodes=[node], initializers=[bias, scale], opset=19))
+
+
 def test_rejects_another_dtype_and_suggests_the_right_one(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="is float32 with 2 axes; the manifest says float16") as caught:
         read(tmp_path, model(), inputs=[Input("x", "float16")])

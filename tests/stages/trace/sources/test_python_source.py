@@ -35,6 +35,9 @@ def pair():
 
 def training():
     return nn.Linear(4, 4)
+
+
+SIZES = {"small": 4}
 """
 MANIFEST = ("trtbuild.yaml", 3)
 
@@ -72,6 +75,7 @@ def error_of(tmp_path: Path, job_of: Callable[..., Any]) -> Callable[..., Source
             "has no function or class that is defined there",
             MANIFEST,
         ),
+        ("wrong_source:SIZES.build", {}, "has no 'SIZES.build'", "has no function or class", MANIFEST),
         ("wrong_source:build", {}, "needs a value for 'depth'", "kwargs: {depth: …}", MANIFEST),
         ("wrong_source:build", {"dept": 1}, "takes no argument 'dept'", "did you mean 'depth'?", MANIFEST),
         ("wrong_source:pair", {}, "returned a value of type tuple", "return the module alone", ("wrong_source.py", 13)),

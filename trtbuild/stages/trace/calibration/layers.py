@@ -7,7 +7,8 @@ Rules
 2. Model Optimizer's presets leave out layers by their names (``lm_head``, ``router``, …). trtbuild leaves out the layers
    that `exclude` names, and no others.
 3. A transposed convolution has its output channels in axis 1. With several groups, no axis has all of them, so it stays in
-   float. fp8 has one scale for a whole weight, as ``FP8_DEFAULT_CFG`` of Model Optimizer, also for these layers.
+   float with every format. fp8 has one scale for a whole weight, also in transposed convolutions with one group, as
+   ``FP8_DEFAULT_CFG`` of Model Optimizer.
 4. Some methods change weights. If two modules share a weight (a linear layer and an embedding, for example), it must not
    change. So such a layer stays in float with these methods.
 5. nn.MultiheadAttention reads the weight of its `out_proj` and does not call that layer, so it stays in float.

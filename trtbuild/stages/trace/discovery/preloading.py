@@ -7,13 +7,14 @@ Rules
 1. The libraries are the `LeadingImports` of the source: the imports before which its code does nothing else. They are
    imported by statements that seem to be in a file of the project (`_FILE`), with the hooks, the seeds and the roots of
    a trace.
-2. The dependencies of each statement are stored. The trace adds them when the source executes this statement, so they have
-   the same order. Dependencies that the manifest declares belong to the trace.
+2. The dependencies of each statement are stored. The trace adds them when the source executes this statement, so their
+   order is that of a trace without preloaded imports. The trace itself records the dependencies that the manifest declares.
 3. The trace checks that the source executes the steps of its `LeadingImports`, and no other, until the last of the
    statements (`Follower`). If not, it raises UnfitLibraries, and its caller starts it again in another process. The trace
    also checks this before it announces its program, because later steps then use the program.
-4. `why_not_kept` returns a reason not to keep the process, if the imports have left something that a fork does not copy, or
-   that a new trace would do again: threads, processes, open files, written files, code of the project.
+4. `why_not_kept` returns a reason not to keep the process, if a trace in a fork of it could differ from a trace in a new
+   process. This is so if the imports started threads or processes, left files open, wrote files, deleted variables,
+   executed code of the project, or cannot be recorded.
 5. The imports are out of date if a file that they have looked up, or the file of an imported module, has changed
    (`Preloaded.is_current`).
 6. A fork gives the module ``random`` a new seed. So the trace restores the states of the random generators.
@@ -264,7 +265,7 @@ def why_not_kept(preloaded: Preloaded, before: ProcessCounts) -> str | None:
 
 
 def _open_files() -> list[str]:
-    """The open files of this process, except devices."""
+    """The open files of this process, except those in /dev and /proc."""
     files = []
     for descriptor in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):

@@ -92,7 +92,8 @@ class Recorder:
 
     @contextmanager
     def dropping_records(self) -> Iterator[None]:
-        """Enter a block whose records are dropped. In the block trtbuild works for itself, and no user code runs."""
+        """Enter a block whose records are dropped, except those of written files. In the block trtbuild works for
+        itself, and no user code runs."""
         names = ("_pins", "_recorded_paths", "_digest_pins", "_set_variables", "storage_refusals")
         kept = {name: getattr(self, name).copy() for name in names}
         try:

@@ -128,7 +128,7 @@ class ReaderWrappers:
         if isinstance(target, type) and (
             isinstance(vars(target).get(name), staticmethod) or getattr(original, "__self__", None) is not None
         ):
-            value = staticmethod(read)  # `original` is already a bound method
+            value = staticmethod(read)  # `original` takes no self: it is a static function or a bound method
         self._replace(target, name, value)
 
     def _wrap_path_function(self, original: Callable[..., Any], *, follows_links: bool) -> Callable[..., Any]:

@@ -113,7 +113,7 @@ def arrange_program(exported: ExportedProgram, weights: ModuleWeights, job: Trac
     used_constants = {name: value for name, value in program.exported.constants.items() if name in used_names}
     ranges = dict(program.exported.range_constraints)
     module = program.exported.graph_module
-    # assembled twice: the numbers of the symbols, which have the manifest's ranges, follow from the new order of inputs
+    # assembled twice: the new order of inputs gives the symbols their numbers, and `_declared_ranges` needs these numbers
     program = Program(assemble(module, specs, outputs, ranges, used_constants), len(used_weights))
     ranges = _declared_ranges(program, job)
     program = Program(assemble(module, specs, outputs, ranges, used_constants), len(used_weights))

@@ -7,7 +7,7 @@ Rules
 3. The result is functionalized (by `decomposing`, or by ``run_decompositions({})``). This removes in-place writes to
    views, and shows which buffers the model writes to.
 4. torch.export does not report some guards: those about derived dims, about relations between dims, and about sizes that
-   torch assumes not to be 1. They are returned (`Exported.guards`), and `proof` tries the sizes that break them.
+   torch assumes not to be 1. They are among `Exported.guards`, and `proof` tries sizes that break them.
 5. torch assumes that every dynamic size is 2 or more. So a dim whose range ends at 2 would become the number 2.
    Therefore such a dim is traced with a range up to `LEAST_MAX`. If the model does not allow this (because it has a table
    of two rows), it is traced with the declared range.
@@ -60,9 +60,9 @@ _MAX_EXAMPLE_ELEMENTS = 1 << 27
 class Exported:
     """An exported module. `raw` is the result of torch.export, with stack traces; `program` is functionalized.
 
-    `guards` are the guards that torch.export does not report. `assumptions` are guards that torch.export would report,
-    but that `guard_filter` has removed. The proof tries sizes that break a guard or an assumption. `ties` are pairs of the
-    job's symbols that are tied (rule 6).
+    `guards` are the guards of `raw`, with those that torch.export does not report (rule 4). `assumptions` are guards that
+    torch.export would report, but that `guard_filter` has removed. The proof tries sizes that break a guard or an
+    assumption. `ties` are pairs of the job's symbols that are tied (rule 6).
     """
 
     raw: ExportedProgram

@@ -11,7 +11,7 @@ Rules
 2. Some guards compare a derived size with a number (``x.shape[0] - 1 != 1``). If such a guard fails only where the derived
    size is 1, it is removed, too. torch adds such guards because broadcasts and strides are different at size 1.
    `assumptions` contains the guard, and `proof` compares model and program at sizes that break it.
-3. Every other guard stays, and torch reports it. The error names the line of user code that caused the guard.
+3. Every other guard stays. If torch reports it, the error names the line of user code that caused the guard.
 
 Two functions of torch are replaced while this thread exports a model. They are not public. If a version of torch lacks one
 of them, no guard is removed, and errors name no line of user code.

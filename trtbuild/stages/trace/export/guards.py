@@ -54,8 +54,8 @@ def guard_failures(
 ) -> list[GuardFailure]:
     """Find sizes at which guards fail. `arguments` are the arguments of forward, with the number of the manifest's input
     instead of each tensor. If one of `guards` fails at one of `points` or at the sizes of an earlier result, these
-    sizes are its only result: no new point is needed. For all `guards` together, about `_MAX_FAILURES` new points are
-    added.
+    sizes are its only result: no new point is needed. For all `guards` together, at most about `_MAX_FAILURES` new
+    points are added.
 
     `assumptions` are guards that `guard_filter` took out of torch's check. New points are always added for each of them."""
     results: list[GuardFailure] = []
@@ -141,7 +141,7 @@ class Guard:
         return sorted(values for values in itertools.product(*ranges) if not self.holds(values))
 
     def hint(self) -> str | None:
-        """Advice about the manifest, after which the guard always holds. None if the guard is about several dims, or if
+        """Advice to change the manifest so that the guard always holds. None if the guard is about several dims, or if
         there is no such advice."""
         if len(self.symbols) != 1:
             return None

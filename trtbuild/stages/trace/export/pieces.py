@@ -11,7 +11,7 @@ _aten = torch.ops.aten
 
 
 def slice_used_pieces(graph: torch.fx.Graph) -> None:
-    """Replace a split along a dynamic axis by slices. This changes `graph`.
+    """Replace splits along a dynamic axis by slices, in two cases. This changes `graph`.
 
     1. A split into pieces of a fixed size has as many pieces as in the example call. At a smaller size, some of these
        pieces may not exist. If the graph does not use them, their declared size may be negative there (``s - 6`` for

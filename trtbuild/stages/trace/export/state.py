@@ -72,7 +72,7 @@ class _Place:
 
 
 class ModuleState:
-    """The state buffers of a module, in the order of their names in the module."""
+    """The state buffers of a module, in the order of ``named_buffers``."""
 
     def __init__(self, module: torch.nn.Module, buffers: Sequence[StateBuffer]) -> None:
         self.buffers = tuple(buffers)
@@ -149,7 +149,7 @@ def declare_state(module: torch.nn.Module, weights: ModuleWeights, job: TraceJob
     """Give `module` a forward that takes and returns its state. Returns the state, and the job with the state's inputs.
 
     `weights` are the weights of the module, with the state buffers. Raises SourceError for a pattern that names no buffer,
-    for a buffer that shares its memory with another weight, and for a module with forward hooks."""
+    for a buffer whose tensor the module also has under another name, and for a module with forward hooks."""
     if not job.state:
         return ModuleState(module, ()), job
     buffers = dict(module.named_buffers())

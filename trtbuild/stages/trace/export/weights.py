@@ -30,7 +30,8 @@ _MAX_LISTED = 8
 #: Weights are examined in pieces of this many elements.
 _PIECE_ELEMENTS = 1 << 24
 
-#: A key that identifies a tensor: (address, dtype, shape, stride), or its object if it has no memory.
+#: A key that identifies a tensor: (address, dtype, shape, stride, whether a sign change is pending). For a tensor without
+#: elements or strides: ("object", its id).
 Identity = tuple[Any, ...]
 
 
@@ -53,7 +54,7 @@ class Weight:
 
 
 def identity(tensor: torch.Tensor) -> Identity:
-    """A key that is equal for tensors with the same memory, dtype, shape and strides."""
+    """A key that is equal for tensors with the same memory, dtype, shape, strides and pending sign change."""
     if tensor.layout is not torch.strided or tensor.numel() == 0:
         return ("object", id(tensor))
     # the imaginary part of a conjugate shares the memory of its tensor, but has the opposite sign

@@ -63,10 +63,11 @@ class ForkedCall:
         """The result of `function`; None if there is no answer."""
         if self._answer_pipe is None:
             return None
-        text = b""
+        poller, text = select.poll(), b""  # select.select refuses descriptors of 1024 and more
+        poller.register(self._answer_pipe, select.POLLIN)
         while True:
             remaining_s = max(0.0, self._deadline - time.monotonic())  # the answer may have arrived long ago
-            if not select.select([self._answer_pipe], [], [], remaining_s)[0]:
+            if not poller.poll(remaining_s * 1000):
                 return None
             block = os.read(self._answer_pipe, 1 << 16)
             if not block:

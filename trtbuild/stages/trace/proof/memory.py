@@ -33,7 +33,7 @@ class Value:
 
 @dataclass
 class Memory:
-    """One storage, and the values that its tensors have by their layout.
+    """One storage. `values` maps the layout of each tensor in it to the value of the tensor.
 
     While `keepalive` exists, the storage is not freed, so its address is not used again.
     """

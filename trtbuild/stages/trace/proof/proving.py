@@ -43,7 +43,8 @@ from trtbuild.stages.trace.proof.dataflow import Flows, WeightKeys
 from trtbuild.stages.trace.proof.returned import returned_tensors
 from trtbuild.stages.trace.user_code.frames import Frames
 
-#: For a model with more bytes of weights than this, flows are always compared (rule 3), and nothing on entry.
+#: For a model with more bytes of weights than this, flows are always compared (rule 3), and nothing is compared
+#: in `Proof.__enter__`.
 LARGE_WEIGHTS_BYTES = 64 << 20
 
 #: If comparing values at all other points takes more seconds than this, by an estimate, flows are compared first (rule 3).

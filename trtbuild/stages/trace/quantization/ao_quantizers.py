@@ -44,7 +44,7 @@ def write_fake_quantizers(module: torch.nn.Module, place: Mapping[str, Any]) -> 
         sizes = [_SAMPLES]
         if quantizer.is_per_channel:
             sizes = [*[1] * quantizer.ch_axis, quantizer.scale.numel(), _SAMPLES]
-        # most numbers are inside the limits of int8 (127 times the scale), and many are outside
+        # about half of the numbers are inside the limits of int8 (127 times the scale), the others are outside
         numbers = torch.randn(sizes, generator=torch.Generator().manual_seed(0)) * 200 * float(quantizer.scale.mean())
         with torch.no_grad():
             is_equal = torch.equal(forward(numbers), quantizer(numbers))

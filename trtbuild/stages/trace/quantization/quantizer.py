@@ -30,9 +30,9 @@ class QuantizerLayout:
 
     `type` is ``int8``, ``int4``, ``float8e4m3fn`` or ``float4e2m1``; None if the quantizer only multiplies its input by
     `pre_scale`. `axis` is the axis with one scale for each channel; None if all numbers share one scale, or if blocks
-    have scales. `smallest` is the smallest number of an integer type that is used (-127 or -128 for int8), and 0 for other
-    types. `block` says how many numbers along the last axis share a scale; None without blocks. The type float4e2m1
-    has blocks with scales that follow from their numbers, and one scale for all (NVFP4)."""
+    have scales. `smallest` is the smallest number to which the quantizer rounds (-127 or -128 for int8); 0 if `type` is
+    not an integer type. `block` says how many numbers along the last axis share a scale; None without blocks. The type
+    float4e2m1 has blocks with scales that follow from their numbers, and one scale for all (NVFP4)."""
 
     type: str | None
     axis: int | None

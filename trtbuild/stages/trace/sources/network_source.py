@@ -5,7 +5,7 @@ Rules
    the outputs. Dynamic sizes are -1. Optimization profiles come from the manifest.
 2. The function runs only here, in the process of the trace. Its calls are recorded, and engines are compiled from this
    recording. Its dependencies are discovered as for a ``python:`` model.
-3. An error names a line of the function.
+3. An error names a line of the function if one is known, and a line of the manifest otherwise.
 """
 
 from __future__ import annotations

@@ -45,7 +45,8 @@ def write_biases(graph: onnx.GraphProto, read: Read) -> None:
     kept = []
     for node in graph.node:
         operands = [initializers.get(name) for name in node.input if name]
-        if node.op_type != "DequantizeLinear" or None in operands or not _is_int32(operands[0]):
+        is_complete = len(operands) > 1 and None not in operands and bool(node.output)
+        if node.op_type != "DequantizeLinear" or not is_complete or not _is_int32(operands[0]):
             kept.append(onnx.NodeProto.FromString(node.SerializeToString()))
             continue
         graph.initializer.append(_dequantized(node, [read(tensor) for tensor in operands if tensor is not None]))
@@ -60,7 +61,7 @@ def refuse_asymmetric(graph: onnx.GraphProto, read: Read, job: TraceJob) -> None
     constants = {
         node.output[0]: attribute.t
         for node in graph.node
-        if node.op_type == "Constant"
+        if node.op_type == "Constant" and node.output
         for attribute in node.attribute
         if attribute.name == "value"
     }
@@ -69,6 +70,8 @@ def refuse_asymmetric(graph: onnx.GraphProto, read: Read, job: TraceJob) -> None
             raise _error(node, f"is {node.op_type}, which computes with integers", job)
         if node.op_type not in ("QuantizeLinear", "DequantizeLinear"):
             continue
+        if len(node.input) < 2 or not node.output:
+            continue  # onnx's checker, which runs later, rejects such a node
         scales = initializers.get(node.input[1]) or constants.get(node.input[1])
         if scales is not None:
             numbers: np.ndarray = read(scales).astype(np.float64).ravel()

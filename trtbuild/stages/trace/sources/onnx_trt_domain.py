@@ -5,8 +5,8 @@
 | TRT_FP8QuantizeLinear, TRT_FP8DequantizeLinear | float8e4m3fn, since opset 19 |
 | TRT_INT4QuantizeLinear, TRT_INT4DequantizeLinear, DequantizeLinear of int4 weights | int4, since opset 21 |
 
-The other operators are errors. They compute scales while the model runs, or stand for weights that Model Optimizer's
-exporter has not quantized yet.
+The other operators are errors. They compute scales while the model runs, use MXFP8, or stand for weights that Model
+Optimizer's exporter has not quantized yet.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _REFUSED: Mapping[str, tuple[str, str]] = {
 
 
 def write_trt_domain(model: onnx.ModelProto, job: TraceJob) -> None:
-    """Replace the operators of the table in place. Raises SourceError for another operator of Model Optimizer, for an opset
-    that does not have the type, and for weights that are not quantized yet. Unknown nodes of the domain stay."""
+    """Replace the operators of the table in place. Raises SourceError for an operator in `_REFUSED`, for an opset that does
+    not have the type, and for weights that are not quantized yet. Unknown operators of the domain stay."""
     nodes = [node for node in model.graph.node if node.domain == DOMAIN]
     opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 1)
     initializers = {tensor.name: tensor for tensor in model.graph.initializer}
@@ -59,7 +59,7 @@ def write_trt_domain(model: onnx.ModelProto, job: TraceJob) -> None:
         if node.op_type not in _OPERATORS:
             continue
         operator, element, first_opset = _OPERATORS[node.op_type]
-        if operator == "DequantizeLinear" and node.input[0] in initializers:
+        if operator == "DequantizeLinear" and node.input and node.input[0] in initializers:
             _set_stored_type(initializers[node.input[0]], element, name, job)
         if opset < first_opset:
             type_name = onnx.TensorProto.DataType.Name(element).lower()
@@ -70,7 +70,7 @@ def write_trt_domain(model: onnx.ModelProto, job: TraceJob) -> None:
                 job,
             )
         node.domain, node.op_type = "", operator
-        if operator == "QuantizeLinear" and len(node.input) < 3:
+        if operator == "QuantizeLinear" and len(node.input) == 2 and node.output:
             _set_result_type(model.graph, node, element)
     if nodes and not any(node.domain == DOMAIN for node in model.graph.node):
         kept = [entry for entry in model.opset_import if entry.domain != DOMAIN]

@@ -31,7 +31,7 @@ def lift_constants(graph: onnx.GraphProto) -> None:
     kept_nodes = []
     for node in graph.node:
         tensor = next((a.t for a in node.attribute if a.name == "value"), None) if node.op_type == "Constant" else None
-        if tensor is not None and _size_bytes(tensor) >= WEIGHT_BYTES:
+        if tensor is not None and node.output and _size_bytes(tensor) >= WEIGHT_BYTES:
             graph.initializer.append(tensor)
             graph.initializer[-1].name = node.output[0]
         else:

@@ -99,7 +99,7 @@ def _name_hint(name: str, holder: Any, module_name: str, path: str) -> str:
     """A hint with similar names. It lists only names that the module defines itself."""
     defined = sorted(
         key
-        for key, value in vars(holder).items()
+        for key, value in getattr(holder, "__dict__", {}).items()  # a dict or a number has no __dict__
         if not key.startswith("_") and callable(value) and getattr(value, "__module__", None) == module_name
     )
     similar_name = nearest(name, defined)

@@ -30,7 +30,7 @@ class SourceReader(ABC):
 
     @abstractmethod
     def read(self) -> torch.nn.Module | SourceGraph:
-        """Return a module that can be called, or a graph. The table says which of the two a kind of source is. Raises
+        """Return a module that can be called, or a graph. The table says which of the two a kind of source returns. Raises
         SourceError."""
 
     @property

@@ -36,7 +36,8 @@ _CONTROL_FLOW = {"Loop": "loop", "If": "branch"}
 
 
 class _Argument(NamedTuple):
-    """An argument of a script's forward. `default` is the value of an optional argument."""
+    """An argument of a script's forward. `default` is the value of an optional argument that
+    is not passed."""
 
     name: str
     optional: bool
@@ -165,8 +166,8 @@ def _convert(
 
 
 def _raise_control_flow(error: Exception, script: torch.jit.ScriptModule, job: TraceJob) -> None:
-    """Raise SourceError if `error` is about a loop or a branch. The message names its line in the script's source, if the
-    line is known."""
+    """Raise SourceError if `error` is about a loop or a branch. The message lists the known lines of all loops, or of all
+    branches, of the script."""
     match = re.search(r"failed for node prim::(Loop|If)\b", str(error))
     if match is None:
         return

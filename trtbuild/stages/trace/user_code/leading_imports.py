@@ -9,8 +9,9 @@ Rules
    functions without decorators whose defaults are literals and whose annotations are not evaluated. It ends at every other
    statement.
 2. An import of a module of the project continues with the statements of this module.
-3. The result lists all modules of the project that were read, with their digests, and all imports in their order. A trace
-   checks that Python really executes this (`Follower`). So an error in this search costs time, but changes no result.
+3. The result lists the modules of the project, with their digests, and the imports, in the order of their execution, up to
+   the last import of a library. A trace checks that Python really executes this (`Follower`). So an error in this search
+   costs time, but changes no result.
 
 This module does not import torch, because the parent process of a trace uses it, too.
 """
@@ -55,7 +56,8 @@ class Import:
 
 @dataclass(frozen=True)
 class LeadingImports:
-    """`statements` are the imports of installed modules, as source text. `steps` are all steps up to the last of them."""
+    """`statements` are the imports of modules from outside the project, as source text. `steps` are all steps up to the
+    last of these imports."""
 
     statements: tuple[str, ...]
     steps: tuple[Code | Import, ...]

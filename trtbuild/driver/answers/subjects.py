@@ -154,7 +154,7 @@ def _plain_parts(recipe: Recipe) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value of dicts and lists only. So it compares equal to the same value in the index of a package, which is JSON."""
+    """The value with all mappings as dicts and all tuples as lists, as in a package's index, so that both compare equal."""
     if isinstance(value, Mapping):
         return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):

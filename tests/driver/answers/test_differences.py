@@ -14,6 +14,7 @@ from tests.conftest import CommandLine
 from tests.projects import ADA_AND_AMPERE, BLOCKS, WITH_WEIGHTS, copy_project, edit, write_weights
 from trtbuild.driver.answers.differences import differences
 from trtbuild.driver.answers.subjects import Subject
+from trtbuild.store.trust.signing import Signer
 
 
 def write_project(folder: Path) -> None:
@@ -139,6 +140,14 @@ def test_without_records_only_the_indexes_are_compared(trtbuild: CommandLine, tm
     (entry,) = document["differences"]
     assert (entry["area"], entry["name"], entry["what"], entry["parts"]) == ("engines", "layers.0@ada", "plan", None)
     assert "index alone" in other.run("diff", "old", str(tmp_path / "edited")).stdout
+
+
+def test_records_that_are_not_trusted_here_are_as_good_as_missing(trtbuild: CommandLine) -> None:
+    trusting = {"TRTBUILD_TRUSTED_KEYS": str(Signer("release", b"r" * 32).trusted)}
+    document = trtbuild("diff", "old", "dist/net", environment=trusting)
+    assert (document["same"], document["a"]["known_from"]) == (True, "index")
+    # the control: without the keys, the records are used
+    assert trtbuild("diff", "old", "dist/net")["a"]["known_from"] == "recipes"
 
 
 @pytest.mark.parametrize(

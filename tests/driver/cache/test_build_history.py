@@ -103,6 +103,18 @@ def test_a_damaged_line_costs_only_that_line(tmp_path: Path) -> None:
     assert len(read_builds(tmp_path)) == 2
 
 
+def test_a_line_with_an_impossible_time_costs_only_that_line(tmp_path: Path) -> None:
+    note_build(tmp_path, a_build())
+    path = tmp_path / ".trtbuild" / build_history.FILE
+    line = b'{"finished_s":%s,"ok":true,"hits":1,"misses":0,"saved_s":0,"built_s":0,"reasons":{}}\n'
+    path.write_bytes(
+        path.read_bytes() + b"".join(line % time for time in (b"1e300", b"NaN", b"-Infinity", b"253402300800"))
+    )
+    builds = read_builds(tmp_path)
+    assert len(builds) == 1
+    assert summarize(builds) is not None
+
+
 def test_simultaneous_builds_lose_no_line(tmp_path: Path) -> None:
     pids = []
     for _ in range(4):

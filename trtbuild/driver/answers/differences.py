@@ -184,7 +184,10 @@ def _unknown_graphs(was: Subject, now: Subject) -> Iterator[Difference]:
 def _partition_differences(
     was: Mapping[str, Mapping[str, Any]], now: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[Difference]:
-    """The differences between partitions of the same name. A difference of several targets is one entry."""
+    """The differences between the partitions, for each target that both sides have.
+
+    If several targets have the same difference, it is one entry.
+    """
     entries_by_text: dict[str, tuple[Difference, list[str]]] = {}
     for target in (name for name in was if name in now):
         for entry in _partition_differences_of_target(was[target], now[target]):
@@ -205,7 +208,7 @@ def _partition_differences_of_target(was: Mapping[str, Any], now: Mapping[str, A
 
 
 def _weight_differences(was: Subject, now: Subject) -> Iterator[Difference]:
-    """The differences between weights of the same name.
+    """The differences between weights of the same name, and the weights that only one side has.
 
     Weights without a known name are compared by slot if both sides have the same partitions. If the partitions differ, the
     same slot may belong to another weight.
@@ -253,7 +256,7 @@ def _weight_to_json(weight: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _engine_differences(was: Subject, now: Subject) -> Iterator[Difference]:
-    """The differences between engines of the same ``partition@target``.
+    """The engines that only one side has, and the differences between engines of the same ``partition@target``.
 
     Their keys are compared, and a difference contains the parts of the recipes that differ. If the keys of one side are
     not known, the digests of the plans are compared.

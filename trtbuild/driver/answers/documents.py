@@ -103,7 +103,7 @@ class EqualAxes:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The steps that a build would run, and why."""
+    """The known steps of the requested models: whether a build would run each step, and why."""
 
     schema: Literal["trtbuild.plan/1"] = "trtbuild.plan/1"
     ok: bool
@@ -265,8 +265,8 @@ AffectedCode = Literal["changed", "untraced", "unchanged"]
 
 @dataclass(frozen=True, kw_only=True)
 class AffectedModel:
-    """Whether changes affect a model, and why. `changed` are the changed files. `untracked` are files of the project that
-    git does not track: the answer does not contain their changes."""
+    """Whether changes affect a model, and why. `changed` are the changed files. `untracked` are files of the project whose
+    changes git does not report, such as ignored files."""
 
     model: str
     affected: bool

@@ -95,8 +95,9 @@ def installed_toolchain() -> Toolchain:
 def create(project: Path, source: str | None, toolchain: Toolchain) -> NewProject:
     """Write the files of a new project. `source` is the user's model; None means the example model.
 
-    Raises UsageError if a file cannot be written. Raises it before any file is written if `source` is invalid, or if a
-    manifest or the file of the example model exists.
+    Raises UsageError if the manifest or the example model cannot be written. Raises it before any file is written if
+    `project` is not a directory, if `source` is invalid, if a manifest exists, or if the example model is wanted and its
+    file exists. A .gitignore that cannot be changed is not an error.
     """
     module, model = _parse_source(source) if source else ("models.example", "example")
     _refuse_existing(project, example=source is None)

@@ -2,7 +2,8 @@
 
 Rules
 1. The index of a package is always known. If the cache has the record of its package step, the keys of its engines are
-   also known. If the cache has the records of the engines, the recipes of the engines are also known.
+   also known. If the cache has the records of the engines, the recipes of the engines are also known. A record that is not
+   trusted on this machine counts as missing.
 2. A model is planned, but no step is run. If a step has to run before the graph is known, only two things are known: the
    manifest, and the recipes of the earlier steps.
 3. The index of a package has the names of some weights. If the project's last build of the model made this package, the
@@ -31,7 +32,7 @@ from trtbuild.driver.packages.lookup import directory_of
 from trtbuild.driver.project import wiring
 from trtbuild.driver.project.history import History
 from trtbuild.driver.project.workspace import Request, Workspace
-from trtbuild.errors import BlobMissing, EntryCorrupt, PackageError, StoreUnavailable, UsageError
+from trtbuild.errors import BlobMissing, EntryCorrupt, PackageError, RecordUntrusted, StoreUnavailable, UsageError
 from trtbuild.runtime.packages.package import Package, open_package
 from trtbuild.store.collection.search import records_with_output
 from trtbuild.store.layers.layered import LayeredStore
@@ -154,7 +155,7 @@ def _plain_parts(recipe: Recipe) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value of dicts and lists only. So it compares equal to the same value in the index of a package, which is JSON."""
+    """The value with all mappings as dicts and all tuples as lists, as in a package's index, so that both compare equal."""
     if isinstance(value, Mapping):
         return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -231,12 +232,20 @@ def _find_package_record(store: LayeredStore, history: History, model: str, inde
     The record of the project's last package step is tried first.
     """
     last = history.recipe(f"{model}/package")
-    record = store.get_record(last.key) if last is not None else None
+    record = _trusted_record(store, last.key) if last is not None else None
     if record is not None and record.outputs["index"].sha256 == index_sha256:
         return record
     return next(
         (record for record in records_with_output(store.local, index_sha256) if record.recipe.stage == "package"), None
     )
+
+
+def _trusted_record(store: LayeredStore, key: str) -> Record | None:
+    """The record with this key; None if the cache lacks it, or if it is not trusted on this machine."""
+    try:
+        return store.get_record(key)
+    except RecordUntrusted:
+        return None
 
 
 def _add_records(subject: Subject, package: Record, store: LayeredStore, history: History) -> Subject:
@@ -251,7 +260,7 @@ def _add_records(subject: Subject, package: Record, store: LayeredStore, history
             recipe = history.recipe(f"{subject.model}/{stage}")
             if recipe is not None:
                 recipes[stage] = recipe
-        trace = store.get_record(recipes["trace"].key) if "trace" in recipes else None
+        trace = _trusted_record(store, recipes["trace"].key) if "trace" in recipes else None
         if trace is not None:
             interface = Interface.from_bytes(store.get_bytes(trace.outputs["interface"].sha256))
             weight_names = {number: slot.name for number, slot in enumerate(interface.slots)}
@@ -262,7 +271,7 @@ def _add_records(subject: Subject, package: Record, store: LayeredStore, history
 
 def _engine_recipes(engines: Mapping[str, str], store: LayeredStore) -> dict[str, Recipe]:
     """The recipes of the engines whose records the cache has: step id without the model → recipe."""
-    records = {name: store.get_record(key) for name, key in engines.items()}
+    records = {name: _trusted_record(store, key) for name, key in engines.items()}
     return {f"engine/{name}": record.recipe for name, record in records.items() if record is not None}
 
 

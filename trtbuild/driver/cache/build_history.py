@@ -33,6 +33,8 @@ MOST_BUILDS = 2000
 SLACK = 200
 #: The largest number of days that `summarize` lists.
 MOST_DAYS = 14
+#: The Unix time of the year 10000. `read_builds` leaves out later times, because `time.gmtime` cannot convert all floats.
+_MAX_FINISHED_S = 253402300800.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +74,7 @@ def note_build(project: Path, document: Build) -> None:
 
 
 def read_builds(project: Path) -> list[NotedBuild]:
-    """The noted builds of a project, the oldest first. Lines that cannot be read are left out."""
+    """The noted builds of a project, the oldest first. Lines that cannot be read, or have an invalid time, are left out."""
     builds = []
     try:
         data = read_regular(project / wiring.STATE_FOLDER / FILE)
@@ -80,7 +82,9 @@ def read_builds(project: Path) -> list[NotedBuild]:
         return []
     for line in data.split(b"\n"):
         with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            builds.append(decode(NotedBuild, json.loads(line)))
+            build = decode(NotedBuild, json.loads(line))
+            if 0 <= build.finished_s < _MAX_FINISHED_S:
+                builds.append(build)
     return builds
 
 

@@ -66,9 +66,10 @@ def export_models(request: Request, file: Path, progress: Progress) -> CacheExpo
 
 
 def export_all(request: Request, file: Path, progress: Progress) -> CacheExport:
-    """Write all complete and trusted records of the local store to one file. The result names the other records.
+    """Write the exportable records of the local store to one file. The result names the other records.
 
-    Raises StoreError if the file cannot be written.
+    A record is not exportable if it is incomplete, if it is not trusted here, or if only this machine's own key has signed
+    it. Raises StoreError if the file cannot be written.
     """
     local = _open_local_store(request)
     left_out: dict[str, str] = {}

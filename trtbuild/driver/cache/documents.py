@@ -235,7 +235,7 @@ class CachePush:
 
 @dataclass(frozen=True, kw_only=True)
 class CachePull:
-    """The result of a pull. `ok` is false if a record is missing in all remotes."""
+    """The result of a pull. `ok` is false if the local store still lacks a record that a build needs."""
 
     schema: Literal["trtbuild.cache-pull/1"] = "trtbuild.cache-pull/1"
     ok: bool

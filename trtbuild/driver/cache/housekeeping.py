@@ -69,8 +69,7 @@ def collect(
 
     Records that are named by the project's lock file or by the lock files `locks` are kept. Without `max_size` the
     configured size limit applies to the project's cache. `grace`: how long a shared directory keeps files that no record
-    names yet. Raises UsageError for invalid sizes, ages and grace periods, LockFileError, ConfigurationError, and
-    StoreUnavailable.
+    names yet. Raises LockFileError, ConfigurationError, StoreUnavailable, and UsageError for an invalid argument.
     """
     project = request.project.absolute()
     root = wiring.store_root(project) if directory is None else Path(directory).expanduser().absolute()

@@ -103,7 +103,7 @@ def _existing_lock(request: Request) -> Lock | None:
 
 
 def _new_lock(workspace: Workspace, plans: Mapping[str, ModelPlan], old_lock: Lock | None) -> Lock:
-    """The lock with the planned models, and with the old entries of the project's other models (rule 2)."""
+    """The lock with the planned models. If only some were requested, it keeps the old entries of the others (rule 2)."""
     models = {name: _locked_model(workspace, plan) for name, plan in plans.items()}
     if old_lock is not None and workspace.request.models:
         models = {**old_lock.models, **models}

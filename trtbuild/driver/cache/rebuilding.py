@@ -7,9 +7,9 @@ Rules
 2. Each engine is built in a separate worker, into a temporary store. The new engine is not written to the cache. If its
    bytes differ, it is built up to `MAX_BUILDS` times, because TensorRT-RTX 1.7.1 on a loaded machine sometimes gives other
    bytes (toolchain/libraries/table.py). One result with the recorded bytes proves that the record is correct.
-3. If the bytes still differ, the cached engine or this machine is wrong. The local record is moved to the quarantine, so
-   the next build plans again and builds the engine. The result names the remotes that have the record, so that their
-   administrators can remove it.
+3. If the bytes still differ, the cached engine or this machine is wrong. The local record is moved to the quarantine. The
+   next build plans again, and builds the engine unless a remote has the record. The result names the remotes that have
+   it, so that their administrators can remove it.
 """
 
 from __future__ import annotations

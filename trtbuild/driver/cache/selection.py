@@ -11,7 +11,7 @@ Rules
 4. A record is selected with all of its outputs, because a store accepts only complete records. So another machine can run
    later steps again.
 5. The package for some targets (``--target``) differs from the package for all targets. If only the package for the
-   requested targets is missing, the selection builds it, because that needs no compiler and little time.
+   requested targets is missing, the selection builds it, because that takes little time and needs no compiler.
 6. With ``--until``, the records of later steps are not selected, even if the cache has them.
 """
 

@@ -155,7 +155,7 @@ def fetch_incomplete_records(
 def missing_records(selection: Selection, incomplete: dict[str, str]) -> list[MissingRecord]:
     """The missing records that a build would need, each with the reason. Without them, the build would have to run steps.
 
-    A package that is missing only because its engines are missing is left out.
+    The package of a model is left out if another step of this model has to run.
     """
     to_run = [step for step in selection.missing if step.verdict == "run"]
     incomplete_models = {step.model for step in to_run if step.stage != "package"}

@@ -1,4 +1,4 @@
-"""``trtbuild doctor``: find the problems of an installation, and name the command that corrects each problem.
+"""``trtbuild doctor``: find the problems of an installation, and say how to correct each problem.
 
 * `interpreter`: Python, trtbuild, the command on PATH
 * `libraries`: torch, onnx and the toolchains, each imported in a separate process

@@ -10,7 +10,7 @@ Status = Literal["ok", "warning", "problem"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report: the name of the checked thing, its status, a text about it, and the command that fixes it."""
+    """One line of the report: the name of the checked thing, its status, a text about it, and the correction."""
 
     name: str
     status: Status

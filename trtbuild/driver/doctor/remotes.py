@@ -33,7 +33,7 @@ EXPIRY_WARNING_DAYS = 30
 #: A remote that takes more seconds than this to answer gives a warning.
 SLOW_ANSWER_S = 1.0
 
-#: Variables that trtbuild reads, in addition to those of `configuration`.
+#: Variables that users may set, in addition to those of `configuration`.
 _OTHER_VARIABLES = ("TRTBUILD_CONFIG", "TRTBUILD_CACHE_DIR")
 #: Endings of the variables of single remotes.
 _REMOTE_ENDINGS = ("_TOKEN", "_USER", "_PASSWORD", "_PATIENCE_S", "_CONNECTIONS")

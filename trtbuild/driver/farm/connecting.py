@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 #: The seconds in which a scheduler has to answer.
 CONNECT_TIMEOUT_S = 10.0
 
-#: A local scheduler starts a task again after this many deaths of its worker. After one more death it gives up the task.
+#: How often a local scheduler starts a task again because its worker has died. After one more death it gives up the task.
 _ALLOWED_DEATHS = 2
 
 

@@ -62,7 +62,8 @@ class Overview:
     def store_for(self, label: str, unfit: Collection[str] = ()) -> str | None:
         """The label of the store for jobs with the label `label`; None if no worker can do such a job.
 
-        It is the store that the workers with the most slots can reach. If there are several, it is the first in `stores`.
+        For each store, the slots of all such workers that reach it are added. The store with the most slots is chosen. If
+        several have the same number, it is the first of them in `stores`.
         """
         slots = dict.fromkeys(self.stores, 0.0)
         for worker in self._fitting(label, unfit):
@@ -72,7 +73,7 @@ class Overview:
         return next((store for store in self.stores if slots[store] == most > 0), None)
 
     def _fitting(self, label: str, unfit: Collection[str]) -> list[FarmWorker]:
-        """The workers with an engine or GPU label and the release of this build."""
+        """The workers that have `label` and the release of this build, without those named in `unfit`."""
         return [
             worker
             for worker in self.workers

@@ -74,7 +74,7 @@ def directory() -> Path:
 
 
 def pool() -> WorkerPool:
-    """The engine workers of this process. Several threads do jobs."""
+    """The pool of the workers that compile and compare engines. All threads of this process use one pool."""
     with _pool_lock:
         return _only_pool()
 

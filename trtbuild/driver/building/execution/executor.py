@@ -45,7 +45,7 @@ MAX_RETRIES = 8
 #: Seconds between two calls of the limit, while a step waits for memory, a GPU or a worker.
 LIMIT_POLL_S = 1.0
 
-#: Seconds that an interrupted build waits for the threads of each pool. Threads that still run then end with the process.
+#: Seconds that `execute` waits at its end for the threads of each pool. Threads that still run then end with the process.
 SHUTDOWN_TIMEOUT_S = 5.0
 
 

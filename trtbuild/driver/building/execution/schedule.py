@@ -1,7 +1,7 @@
 """The schedule: which steps may start next.
 
-Each finished step changes only its own entries of the schedule, so the cost of one step does not grow with the number of
-steps.
+A finished step changes only the entries of steps with its key, and of the steps that read their outputs. So the cost of
+one step does not grow with the number of all steps.
 
 Rules
 1. A step may start if its verdict is ``run`` and all steps whose outputs it reads are hits. If several steps have the same

@@ -50,7 +50,10 @@ def run_step(
     gpu: int | None = None,
     farm: Farm | None = None,
 ) -> StepRun:
-    """Run one step whose inputs are in the store. `publication` publishes its record.
+    """Run one step whose inputs are in the store.
+
+    `publication` announces the outputs of the step. It also publishes the step's record, except in two cases: the step runs
+    user code, or a worker of `farm` compiles the engine. In these cases the record does not have to wait.
 
     `gpu` is the number of the only GPU that the step's worker process can use; None if all GPUs can be used. With `farm`,
     the workers of its scheduler compile engines.

@@ -33,7 +33,7 @@ def _(x):
 
 @torch.library.custom_op("boxes::nms", mutates_args=())
 def nms(boxes: torch.Tensor, scores: torch.Tensor, iou_threshold: float) -> torch.Tensor:
-    """The indices of the kept boxes, from the highest score to the lowest. A kept box overlaps no kept box with a higher score.
+    """The indices of the kept boxes, by falling score. A kept box overlaps no kept box with a higher score.
 
     The operator has the schema of ``torchvision::nms``."""
     low, high = torch.maximum(boxes[:, None, :2], boxes[:, :2]), torch.minimum(boxes[:, None, 2:], boxes[:, 2:])

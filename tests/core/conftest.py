@@ -150,6 +150,9 @@ class FakeWorld:
     def weights_table(self, model: Model) -> Mapping[str, Weight] | None:
         return None if model.weights is None else self.tables[model.weights]
 
+    def plugin_library(self, model: Model, versions: Mapping[Target, str]) -> Output | None:
+        return None
+
     def announced_recipe(self, step: str) -> Recipe | None:
         return None
 

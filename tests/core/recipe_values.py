@@ -1,4 +1,5 @@
-"""One recipe of each stage, computed by the real functions from fixed values. Run as a script, it prints their keys."""
+"""One recipe of each stage, computed by the real functions from fixed values. Run as a script, this module prints their
+keys."""
 
 from __future__ import annotations
 

@@ -109,8 +109,8 @@ def test_folders_of_tests_are_small() -> None:
     assert [folder for folder in folders if len(list(folder.glob("test_*.py"))) > 20] == []
 
 
-def test_no_module_imports_at_run_time_what_typing_has_only_since_python_3_11() -> None:
-    """The package runs on Python 3.10. mypy does not find this, because it checks for 3.11."""
+def test_no_module_needs_a_newer_typing_module_than_that_of_python_3_10() -> None:
+    """The package runs on Python 3.10. mypy does not find such imports, because it checks for 3.11."""
     later = {"LiteralString", "Never", "NotRequired", "Required", "Self", "TypeVarTuple", "Unpack", "assert_never"}
     later |= {"assert_type", "dataclass_transform", "override", "reveal_type"}
     found = []

@@ -142,7 +142,7 @@ def test_the_tolerance_of_a_quantizer_is_three_standard_deviations_of_two_roundi
     assert TOLERANCES["onnxruntime"][type_] == pytest.approx(3 * math.sqrt(2) * one_rounding, rel=0.05)
 
 
-def test_tolerances_are_larger_for_coarser_types() -> None:
+def test_tolerances_of_coarser_types_are_not_smaller() -> None:
     for by_precision in TOLERANCES.values():
         assert list(by_precision) == list(TYPES_BY_COARSENESS)
         assert sorted(by_precision.values()) == list(by_precision.values())

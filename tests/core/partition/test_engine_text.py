@@ -44,3 +44,8 @@ def test_unknown_fields_are_ignored() -> None:
 def test_rejects_another_format() -> None:
     with pytest.raises(ValueError, match=f"this version of trtbuild reads {SCHEMA}"):
         EngineText.from_text(TEXT.to_text().replace(SCHEMA, "trtbuild.engine/2"))
+
+
+def test_a_text_that_is_nested_too_deeply_is_a_value_error() -> None:
+    with pytest.raises(ValueError, match="nested too deeply"):
+        EngineText.from_text("[" * 100_000)

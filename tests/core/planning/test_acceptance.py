@@ -15,7 +15,7 @@ from trtbuild.core.recipes.recipe import Recipe
 
 
 class LockedWorld(FakeWorld):
-    """A world whose machine differs from the machine that wrote the lock."""
+    """A world with a lock file."""
 
     locked: LockedTrace | None = None
 

@@ -1,4 +1,4 @@
-"""The contents of a lock, the plans that it refuses, and the differences of two locks."""
+"""The contents of a lock, the records that it refuses, and the differences of two locks."""
 
 from __future__ import annotations
 

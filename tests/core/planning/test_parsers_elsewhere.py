@@ -122,6 +122,25 @@ def test_a_pointer_to_another_record_is_not_followed(world: Machines) -> None:
     assert world.partition().verdict == "hit"
 
 
+def test_a_partition_whose_stand_in_lacks_a_field_is_not_accepted(world: Machines) -> None:
+    (pointer,) = (record for record in world.records.values() if record.recipe.stage == "partition-any")
+    (right,) = (record for record in world.records.values() if record.recipe.stage == "partition")
+    stand_in = {name: value for name, value in (stand_in_of(right.recipe) or {}).items() if name != "toolchain"}
+    assert stand_in
+    parts = tuple(
+        (name, [*value[:2], stand_in] if name == "parser" and isinstance(value, list) else value)
+        for name, value in right.recipe.parts
+    )
+    forged = replace(right, recipe=replace(right.recipe, parts=parts))
+    assert forged.recipe.key != right.recipe.key
+    world.switch_to(GPU, torch=False)
+    world.keep(pointer.recipe, {"record": world.put(forged.to_bytes())})
+    assert world.partition().verdict == "run"
+    world.records[forged.recipe.key] = forged
+    world.locked = LockedTrace(None, VERSIONS, (forged.recipe.key,))
+    assert world.partition().verdict == "run"
+
+
 def test_the_locked_partition_is_preferred_to_any_other(world: Machines) -> None:
     stand_in_key = world.partition().key
     world.switch_to(GPU, torch=True)

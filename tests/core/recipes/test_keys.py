@@ -131,7 +131,7 @@ def test_each_version_counts() -> None:
         assert old != new
 
 
-def test_a_model_that_comes_as_onnx_is_lowered_by_its_partition_step() -> None:
+def test_the_partition_step_of_an_onnx_model_has_the_version_of_the_opset_downgrade() -> None:
     def parts(opset: int, *, changes_opset: bool) -> list[str]:
         recipe = keys.partition(
             A, B, PartitionSettings(), "tensorrt", "11", opset, VERSIONS, changes_opset=changes_opset

@@ -68,7 +68,7 @@ def test_golden_encoding() -> None:
     assert encode(["a", 1, None]).hex() == "4c0000000000000003" + "53000000000000000161" + "49000000000000000131" + "4e"
 
 
-def test_the_key_is_sha256_over_domain_schema_and_encoding() -> None:
+def test_the_key_is_the_sha256_of_the_encoded_schema_and_recipe() -> None:
     recipe = Recipe("lower", 3, (("graph", "a" * 64), ("precision", "float32")))
     value: Value = ["lower", 3, [["graph", "a" * 64], ["precision", "float32"]]]
     assert recipe.key == hashlib.sha256(encode(SCHEMA) + encode(value)).hexdigest() == digest(SCHEMA, value)

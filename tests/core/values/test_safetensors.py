@@ -7,7 +7,7 @@ import safetensors
 import safetensors.torch
 import torch
 
-from trtbuild.core.values.safetensors import read_tensors
+from trtbuild.core.values.safetensors import metadata_of, read_tensors
 
 
 def test_a_file_of_the_library_is_read() -> None:
@@ -27,3 +27,18 @@ def test_a_file_that_the_library_rejects_is_rejected(change: object) -> None:
         safetensors.torch.load(data)
     with pytest.raises(ValueError, match="cut off or added to"):
         list(read_tensors(data))
+
+
+def test_the_metadata_of_a_file_of_the_library_is_read() -> None:
+    assert metadata_of(safetensors.torch.save({"a": torch.ones(3)}, {"made by": "the library"})) == {
+        "made by": "the library"
+    }
+    assert metadata_of(safetensors.torch.save({"a": torch.ones(3)})) == {}
+
+
+@pytest.mark.parametrize(
+    "header", [b"[" * 100_000, b"[]", b'{"__metadata__": [1]}', b'{"__metadata__": {"trtbuild": 1}}']
+)
+def test_metadata_of_another_form_is_a_value_error(header: bytes) -> None:
+    with pytest.raises(ValueError, match=r"its (header|metadata)"):
+        metadata_of(len(header).to_bytes(8, "little") + header)

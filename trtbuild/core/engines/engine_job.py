@@ -29,6 +29,8 @@ DeclaredType = tuple[str, tuple[int | None, ...]]
 class EngineJob:
     """Compile the ONNX model `onnx` (a blob's SHA-256) with its weights into one plan.
 
+    For a TensorRT network, `onnx` is the SHA-256 of its document (`trtbuild.core.partition.network_document`).
+
     The ONNX model's inputs are named ``i0…`` and its outputs ``o0…``. Its weights are external initializers ``w0…``, which
     get the values of `weights` in order. `profiles` has a shape range for each input of each optimization profile.
 

@@ -22,7 +22,7 @@ from typing import Literal, Protocol
 
 #: How TensorRT-RTX compiles kernels for a new shape (``DynamicShapesKernelSpecializationStrategy``). ``lazy``: a general
 #: kernel first, and a specialized kernel in the background. ``eager``: a specialized kernel at once. ``none``: general
-#: kernels only. TensorRT has no such option.
+#: kernels only. TensorRT does not have this option at all.
 Specialization = Literal["lazy", "eager", "none"]
 
 

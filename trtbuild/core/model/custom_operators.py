@@ -1,6 +1,7 @@
 """Operators from outside PyTorch that a model calls, such as those of torchvision and of ``torch.library.custom_op``.
 
-They stay in Torch partitions. Only the process of a trace imports the code that registers them. All other steps use the
+They stay in Torch partitions, unless the manifest maps them to TensorRT plugins (`trtbuild.core.model.plugins`). Only the
+steps that run the model's own code (calibrate, trace) import the code that registers them. All later steps use the
 operator's schema, which the trace records.
 """
 
@@ -47,7 +48,7 @@ class CustomOperator:
 
     @property
     def install_command(self) -> str:
-        """The pip command that installs the distribution. Empty if there is no distribution."""
+        """The pip command that installs the distribution. Empty if the distribution is not known."""
         if self.distribution is None:
             return ""
         version = (self.version or "").partition("+")[0]  # the part after + names a variant of an index

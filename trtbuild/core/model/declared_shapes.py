@@ -26,8 +26,9 @@ from trtbuild.core.model.spec import Input, NamedDim, Profile, ShapeRange
 class ShapeProblem:
     """A problem of the declared shapes.
 
-    A problem of a dim has `dim` and `place`. A problem of an input in a profile has `profile` and `input`. If only one list
-    is wrong, `which` names that list: min, opt or max. If only one axis is wrong, `axis` is its number.
+    A problem of a dim has `dim` and `place`. A problem of an input in a profile has `profile` and `input`. `which` is the
+    wrong list (min, opt or max), or the first of several wrong lists. It is None if no list can be named. `axis` is the
+    number of the wrong axis, or None if the problem is not about one axis.
     """
 
     text: str

@@ -85,7 +85,8 @@ class NamedDim:
 
 @dataclass(frozen=True)
 class ShapeRange:
-    """The min, opt and max shape of one input. They have the same rank, and min ≤ opt ≤ max holds in each axis."""
+    """The min, opt and max shape of one input. `trtbuild.core.model.declared_shapes` checks that they have the same rank,
+    and that min ≤ opt ≤ max holds in each axis."""
 
     min: tuple[int, ...]
     opt: tuple[int, ...]
@@ -102,8 +103,8 @@ class Profile:
 
 @dataclass(frozen=True)
 class PartitionSettings:
-    """Settings for partitioning a lowered graph, with Torch-TensorRT's names. `granularity` is ``("model",)``, or patterns
-    of module paths."""
+    """Settings for partitioning a lowered graph. All except `granularity` have Torch-TensorRT's names. `granularity` is
+    ``("model",)``, or patterns of module paths."""
 
     granularity: tuple[str, ...] = ("model",)
     min_block_size: int = 5

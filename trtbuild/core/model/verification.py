@@ -3,11 +3,11 @@
 Rules
 1. The points are min, opt and max of every profile, and random sizes within each profile. The size of each dim is chosen
    independently, as a multiple of its `multiple_of`. Everything follows from the seed, so every point is reproducible.
-2. In half of the random points, about a quarter of the floating-point input values are exactly zero, unless the declared
+2. In every second random point, about a quarter of the floating-point input values are exactly zero, unless the declared
    range of an input excludes zero. Some operators have special cases at zero (``atan2``), and random values are almost
    never zero.
-3. The error of an output a is max|a-b| / max|b|, where b is PyTorch's result. Integers and bools must be equal, unless
-   rounding decides them (`trtbuild.stages.verify.rounding`).
+3. The error of an output a is max|a-b| / max|b|, where b is the result of the reference: PyTorch, or onnxruntime for an
+   ONNX source. Integers and bools must be equal, unless rounding decides them (`trtbuild.stages.verify.rounding`).
 4. The tolerance of an output follows from the coarsest type among the values that it is computed from. Inputs and weights
    count, too (`trtbuild.stages.verify.precisions`). A coarse type may come from the manifest's `precision`, from a module
    with float16 weights, or from a quantizer. A model that amplifies errors may have a larger error (`rounding`, rule 3).

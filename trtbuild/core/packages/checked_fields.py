@@ -1,4 +1,7 @@
-"""Reads the fields of an untrusted JSON document with checks. Each function raises InvalidIndex if a check fails."""
+"""Reads the fields of an untrusted JSON document with checks. Each function raises InvalidIndex if a check fails.
+
+`checked_expression` may also raise ValueError or TypeError.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,8 @@ def checked_expression(value: Any, dims: int) -> Expression:
         try:
             evaluate(value, [1] * dims)
         except ValueError as error:
-            # The value 1 of the symbols is arbitrary. With other values, a divisor may not be 0, and a power may be a size.
+            # The value 1 of the symbols is arbitrary. With other values, the divisor may differ from 0, and the power may
+            # be a valid size.
             expect("by zero" in str(error) or "is not a size" in str(error), f"{value!r:.80} is not a size: {error}")
     return freeze(value)
 

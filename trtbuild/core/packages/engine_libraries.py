@@ -4,7 +4,7 @@ A full TensorRT builds and runs engines. NVIDIA has two smaller libraries that o
 runtime and the dispatch runtime (TensorRT documentation, "How TensorRT Works", "Runtime Options").
 
 Rules
-1. `_ROWS` lists which library runs which plans. The first row whose library is installed is chosen.
+1. `_ROWS` lists which library runs which plans. The first row whose installed library runs the plans is chosen.
 2. A version-compatible plan contains the lean runtime of the version that built it. Libraries of later versions load this
    runtime, which is host code, and run the plan with it ("Version Compatibility").
 3. If a version-compatible plan was built with exclude_lean_runtime, only the version that built it runs the plan. The

@@ -56,7 +56,13 @@ class EngineText:
     @classmethod
     def from_text(cls, text: str) -> EngineText:
         """The inverse of `to_text`. Raises ValueError, KeyError, TypeError or AttributeError for any other text."""
-        data = json.loads(text)
+        try:
+            return cls._from_data(json.loads(text))
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
+
+    @classmethod
+    def _from_data(cls, data: Any) -> EngineText:
         schema = data.pop("schema")
         if schema != SCHEMA:
             raise ValueError(f"it has the format {schema!r}, but this version of trtbuild reads {SCHEMA}")

@@ -9,7 +9,8 @@ Rules
 1. Versions of torch and related packages, and of installed distributions, are not compared. The record has the versions
    that the other machine used. The later steps are looked up with these versions. Everything else that the trace declared
    or observed must be the same on this machine now.
-2. A lock file names its trace by key. Each dependency of that trace is observed again. The chain of links is not needed.
+2. A lock file names its trace by key. Each dependency of that trace, except distributions, is observed again. The chain of
+   links is not needed.
 3. If no lock file names an acceptable trace, a pointer record is used. It names the last trace that was made from
    the same declared parts and files (`with_any_versions`). With a lock file, that trace must have been made
    with the versions in the lock file.
@@ -22,8 +23,9 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
+from trtbuild.core.model.stand_in import StandIn
 from trtbuild.core.planning.graph import Reason
 from trtbuild.core.planning.lookups import LockedTrace, Lookups
 from trtbuild.core.recipes import keys
@@ -45,7 +47,7 @@ from trtbuild.errors import BlobMissing, EntryCorrupt
 class Accepted:
     """A trace or a calibration from another machine: its recipe, its versions, and the reason for the hit.
 
-    `observations` are its dependencies as they were observed on this machine."""
+    `observations` are its dependencies, without distributions, as they were observed on this machine."""
 
     recipe: Recipe
     versions: Mapping[str, str]
@@ -107,20 +109,23 @@ def accepted_partition(
     any_parser = partition_with_any_parser(wanted)
     for key in lock.partitions if lock is not None else ():
         record = lookups.record(key)
-        if (
-            record is not None
-            and record.recipe.key == key
-            and partition_with_any_parser(record.recipe).same_as(any_parser)
-        ):
+        if record is not None and record.recipe.key == key and _differs_only_in_parser(record.recipe, any_parser):
             if key == wanted.key:
                 return None
             return record.recipe, _parser_reason(record.recipe, "trtbuild.lock names it")
     if can_partition or lookups.record_of(wanted) is not None:
         return None
     recipe = _recipe_behind(lookups, any_parser)
-    if recipe is None or recipe.stage != wanted.stage or not partition_with_any_parser(recipe).same_as(any_parser):
+    if recipe is None or recipe.stage != wanted.stage or not _differs_only_in_parser(recipe, any_parser):
         return None
     return recipe, _parser_reason(recipe, "this machine cannot partition the model itself")
+
+
+def _differs_only_in_parser(recipe: Recipe, any_parser: Recipe) -> bool:
+    """Whether `recipe` has all parts of `any_parser`, and either the toolchain's own parser or a complete stand-in."""
+    stand_in = stand_in_of(recipe)
+    is_complete = stand_in is None or stand_in.keys() >= {field.name for field in fields(StandIn)}
+    return is_complete and partition_with_any_parser(recipe).same_as(any_parser)
 
 
 def _recipe_behind(lookups: Lookups, pointer_recipe: Recipe) -> Recipe | None:

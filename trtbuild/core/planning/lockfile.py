@@ -1,9 +1,9 @@
 """Reads and writes the text of ``trtbuild.lock``. The values are in `core.planning.locks`.
 
 Rules
-1. The text is JSON with one entry on each line and sorted names. The text does not depend on time or place, so one rebuilt
-   engine changes two lines in a review: its own, and that of its package. It is not TOML, because Python 3.10 has no TOML
-   parser, and a plan has to read the file in milliseconds.
+1. The text is JSON with one entry on each line. Each table is sorted by name. The text does not depend on time or place,
+   so one rebuilt engine changes two lines in a review: its own, and that of its package. It is not TOML, because Python
+   3.10 has no TOML parser, and a plan has to read the file in milliseconds.
 2. The text is read strictly, because people merge lock files by hand. Each error has the line of the wrong entry.
 """
 
@@ -29,7 +29,7 @@ from trtbuild.errors import LockFileError
 
 SCHEMA = "trtbuild.lock/1"
 
-#: An object at a smaller depth than this has one line for each entry.
+#: An object up to this depth has one line for each entry. The whole document has depth 1. A deeper object is on one line.
 _MULTI_LINE_DEPTH = 4
 
 _SCHEMA_VERSION = re.compile(r"trtbuild\.lock/([0-9]+)")

@@ -118,9 +118,9 @@ class _ForwardPass:
         plan_package(self.plan, self._verdicts, self._facts, lower, interface_and_weights, partition_steps, engines)
 
     def _rerun_producer(self, trace: Step) -> bool:
-        """Change into a run the first step whose documents may be wrong and that this command has not run (rule 5).
+        """Find the first step that may have written wrong documents, and change it into a run (rule 5).
 
-        Returns False if there is no such step."""
+        Returns False if this command has already run all such steps."""
         reason = Reason("corrupt", "its output does not match the outputs of later steps")
         partition_steps = [
             step for step in self.plan.steps.values() if step.stage == "partition" and step.verdict == "hit"

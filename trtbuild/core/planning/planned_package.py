@@ -1,7 +1,7 @@
 """The package step of a plan.
 
 Its recipe is known when all engines have keys. A package contains the bytes of engines, but its recipe has only their keys.
-So the package's record also has the digests of the plans in it. If an engine was built again and its new plan has
+So the package's record also has the digests of the package's plans. If an engine was built again and its new plan has
 another digest, the package step runs again.
 """
 

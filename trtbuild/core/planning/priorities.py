@@ -1,4 +1,5 @@
-"""The priorities (ranks) of steps that are ready to start. The step with the highest rank starts first.
+"""The priorities (ranks) of the steps of a plan. If several steps are ready, the step with the highest
+rank starts first.
 
 Rules
 1. A step's rank is the estimated seconds of the step itself and of the steps that wait for it. All later steps of a model

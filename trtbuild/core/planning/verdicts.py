@@ -39,7 +39,7 @@ REQUIRED_OUTPUTS: Mapping[Stage, Sequence[str]] = {
 RECORDED = Reason("recorded", "nothing that it depends on has changed")
 EVICTED = Reason("evicted", "its outputs are needed, and are no longer in the cache")
 
-#: Parts of a package's recipe that exist only because of its `reference`.
+#: Parts of a package's recipe that may exist only because of its `reference`.
 _FROM_REFERENCE = re.compile(r"weights\.|partitions\.[^.]+\.programs\.")
 
 T = TypeVar("T")
@@ -98,7 +98,8 @@ class Verdicts:
     def read_output(self, step: Step, output: str, parse: Callable[[bytes], T]) -> T | None:
         """A document among a step's outputs, as the result of `parse`.
 
-        None if the step has no record, or if the document cannot be read. Then the step runs again (rule 2)."""
+        None if the step has no record. Also None if the document cannot be read. In this case, the step runs again
+        (rule 2)."""
         if step.record is None:
             return None
         try:

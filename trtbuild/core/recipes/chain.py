@@ -45,7 +45,7 @@ WriteLink = Callable[[Recipe, "Sequence[Dependency]", "Sequence[Dependency]"], N
 
 #: Returns the dependencies that came after a link, or nothing if fetching links together saves no time.
 ReadLaterDependencies = Callable[[Recipe], "Sequence[Dependency]"]
-#: Takes the links that are likely to be read next.
+#: Takes a function that returns the links that are likely to be read next.
 ExpectLinks = Callable[["Callable[[], Iterable[Recipe]]"], None]
 
 

@@ -3,8 +3,8 @@
 An *observation* is a dependency and the state that was observed. A dependency can be observed again without running user
 code. The kinds are:
 
-* ``file``: the name is a path, relative to the project or absolute. The state is the SHA-256 of the bytes, ``absent`` or
-  ``directory``.
+* ``file``: the name is a path, relative to the project or absolute. The state is the SHA-256 of the bytes, ``absent``,
+  ``directory``, or ``special`` (a pipe, a socket, a device).
 * ``link``: the name is the path of a symbolic link. The state is its target, or ``absent``.
 * ``listing``: the name is the path of a directory. The state is the SHA-256 of its sorted entry names, or ``absent``.
 * ``distribution``: the name is the normalized name of a distribution. The state is its installed version, or ``absent``.

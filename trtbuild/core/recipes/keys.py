@@ -1,7 +1,9 @@
-"""The recipe of every step, from which its key is made. A wrong hit is the worst bug that trtbuild can have.
+"""The recipes of all steps except package, from which their keys are made. A wrong hit is the worst bug that trtbuild can
+have.
 
-`declared` has the parts of calibrate and trace that are known before user code runs. `lookup_recipes` has the recipes with
-which a machine without PyTorch or a parser looks up results.
+`trtbuild.core.packages.package_recipe` has the recipe of package. `declared` has the parts of calibrate and trace that are
+known before user code runs. `lookup_recipes` has the recipes with which a machine without PyTorch or a parser looks up
+results.
 
 Rules (for users: docs/keys.md)
 1. A recipe has named parts in a fixed order. `core.recipes.recipe` makes the key from them.
@@ -222,14 +224,14 @@ def verification(
     float_model: tuple[str, Sequence[Weight]] | None = None,
     has_rounded_weights: bool = False,
 ) -> Recipe:
-    """The recipe of a verification, which shows that partitions compute the same values as PyTorch.
+    """The recipe of a verification, which compares the values that partitions compute with those of a reference.
 
     `program` is the digest of the traced program's canonical text. `partitions` is the digest of the partition step's
     document. `made_of` are the digests of the ONNX models by graph, or of the plans by partition. `tolerances` are by the
     type that an output is computed in. This type follows from the programs. `ranges` are the declared ranges of inputs, by
     name. Only the recipes of `quantized` models have the tolerances of quantizers, so that other recipes keep their keys.
-    `float_model` has the text and the weights of the model without ``quantize:``; None for a model that has no such trace.
-    `has_rounded_weights` is whether floats among the weights were rounded by the trace.
+    `float_model` has the digest of the canonical text and the weights of the model without ``quantize:``. It is None if
+    there is no such trace. `has_rounded_weights` is whether floats among the weights were rounded by the trace.
     """
     return _step(
         "verify",
@@ -257,5 +259,5 @@ def exported_file(index: str, torch: str | None) -> Recipe:
     """The recipe of the ``.pt2`` files of a package, one for each target.
 
     `index` is the digest of the package's index, which has the digests of all contents of the files. `torch` is the version
-    that writes the files."""
+    that writes the files, or None if it is not known."""
     return _step("pt2", ("index", index), ("torch", torch))

@@ -20,7 +20,7 @@ _ENCODED_SCHEMA = encode(SCHEMA)
 
 @dataclass(frozen=True)
 class Recipe:
-    """All inputs of a step. Two steps with equal recipes have equal results.
+    """All inputs of a step. Two steps with equal recipes share one result.
 
     `stage` names the transformation. `version` is raised when a change of the step's code changes its output. `parts` are
     the inputs by name, in a fixed order.
@@ -32,7 +32,7 @@ class Recipe:
 
     @cached_property
     def key(self) -> str:
-        """SHA-256 (64 hex digits) of the canonical encoding."""
+        """SHA-256 (64 hex digits) of the canonical encoding. Raises ValueError if two parts have one name."""
         if len(dict(self.parts)) != len(self.parts):
             names = Counter(name for name, _ in self.parts)
             raise ValueError(f"a recipe names a part twice: {sorted(n for n, count in names.items() if count > 1)}")

@@ -1,7 +1,7 @@
 """Converts dataclasses to JSON and back: jobs and results, which are sent between processes, and ``--json`` documents.
 
 Rules
-1. A dataclass becomes an object with its fields, a tuple or sequence a list, a mapping an object. If a class has `to_json`
+1. A dataclass becomes an object with its fields, a tuple or list a list, a mapping an object. If a class has `to_json`
    or `from_json`, these methods are used.
 2. Decoding follows the annotations of the fields. A missing field gets its default. An unknown field is an error, because
    both processes have the same version.

@@ -3,9 +3,10 @@
 Rules
 1. The encoding is typed: every value starts with a one-byte tag. So ``1``, ``1.0``, ``True`` and ``"1"`` differ, and so do
    ``""`` and null.
-2. The encoding is length-prefixed: strings, bytes and containers start with their length (8 bytes, big-endian). So the end
-   of a value is always clear. A string is encoded as UTF-8. A lone surrogate (from an undecodable byte of a file name) is
-   encoded as three bytes. If it were converted back to that byte, two different strings could have the same encoding.
+2. The encoding is length-prefixed: integers, strings, bytes and containers have their length after the tag (8 bytes,
+   big-endian). So the end of a value is always clear. A string is encoded as UTF-8. A lone surrogate (from an undecodable
+   byte of a file name) is encoded as three bytes. If it were converted back to that byte, two different strings could have
+   the same encoding.
 3. Floats are encoded by their IEEE-754 binary64 bits, so -0.0 and 0.0 differ, and NaNs with different bits differ.
 4. Mappings are encoded in the order of their encoded keys, so their insertion order does not matter. Lists keep their
    order.

@@ -46,13 +46,7 @@ def header_length(head: bytes, size_bytes: int) -> int:
 
 def read_entries(header: bytes, size_bytes: int) -> list[TensorEntry]:
     """The tensors in the order of their data, from the header of a file of `size_bytes`. Raises ValueError."""
-    try:
-        tensors = json.loads(header)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"its header is not JSON: {error}") from None
-    if not isinstance(tensors, dict):
-        raise ValueError("its header is not an object")
-    result = [_entry(name, fields) for name, fields in tensors.items() if name != _METADATA]
+    result = [_entry(name, fields) for name, fields in _parse(header).items() if name != _METADATA]
     result.sort(key=lambda entry: (entry.begin, entry.end))
     end = 0
     for entry in result:
@@ -92,8 +86,20 @@ def to_bytes(
 
 def metadata_of(data: bytes) -> dict[str, str]:
     """The metadata of a file with the content `data`; empty if the file has no metadata. Raises ValueError."""
-    header = json.loads(data[LENGTH_BYTES : LENGTH_BYTES + header_length(data, len(data))])
-    return dict(header.get(_METADATA, {}))
+    metadata = _parse(data[LENGTH_BYTES : LENGTH_BYTES + header_length(data, len(data))]).get(_METADATA, {})
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise ValueError("its metadata does not map names to texts")
+    return metadata
+
+
+def _parse(header: bytes) -> dict[str, Any]:
+    try:
+        members = json.loads(header)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"its header is not JSON: {error}") from None
+    if not isinstance(members, dict):
+        raise ValueError("its header is not an object")
+    return members
 
 
 def _entry(name: str, fields: Any) -> TensorEntry:

@@ -20,7 +20,7 @@ def with_inline_weights(model: bytes, weights: Mapping[str, np.ndarray | Bytes])
     to arrays or row-major bytes.
 
     `weights` may lack weights that the model does not read. Raises KeyError for a missing weight that the model reads,
-    and ValueError for a wrong size or a result above 2 GiB, the limit of protobuf.
+    and ValueError for a wrong size. Protobuf raises its own error for a result above its limit of 2 GiB.
     """
     proto = onnx.ModelProto.FromString(model)
     for tensor in proto.graph.initializer:

@@ -42,7 +42,8 @@ from trtbuild.stages.verify.running import NotRunnable, PartFailed, PartRunner, 
 def verify(job: VerifyJob, read: ReadBlob, runner: Callable[[VerifyJob, Weights], PartRunner] | None = None) -> Report:
     """Compare the partitions of a model. Returns the report.
 
-    Raises SourceError if the reference fails at a point, and NotRunnable if it cannot run here.
+    Raises SourceError if the reference fails at a point, and NotRunnable if it cannot run here. Raises UsageError if the
+    file of inputs (`VerifyJob.replay`) does not fit the model, and OSError if the worst inputs cannot be written.
     """
     return _Verification(job, read, runner or _make_onnxruntime(read)).report()
 

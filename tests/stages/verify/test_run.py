@@ -291,3 +291,27 @@ def test_a_wrong_index_that_fails_in_the_next_partition_makes_the_whole_wrong() 
     wrong = verify(both.job, both.read, lambda *_: FromTorch(both, lambda value: value + 100))
     assert wrong.partitions[0].status == wrong.whole.status == "wrong"
     assert "partition rows fails on the results of earlier partitions: IndexError" in wrong.whole.text
+
+
+def test_a_partition_that_fails_only_on_the_results_of_earlier_partitions_makes_the_whole_wrong() -> None:
+    first = subject_of(FunctionModule(lambda m, x: x * 2), [((4, 5), "float32")])
+    second = subject_of(FunctionModule(lambda m, x: x + 1), [((4, 5), "float32")])
+    (first_part,), (second_part,) = first.partitions.partitions, second.partitions.partitions
+    second_part = replace(second_part, name="second", inputs=(("model:0", second_part.inputs[0][1]),))
+    both = Subject(first.job, Blobs(first.blobs | second.blobs), first.program, first.lowered, first.graph)
+    partitions = both.blobs.keep(Partitions((first_part, second_part), ("second:0",)).to_bytes())
+    programs = {**first.job.programs, **second.job.programs}
+    both = replace_job(both, program="", partitions=partitions, programs=programs)
+
+    class FailsOnOwnResults(FromTorch):
+        """Accepts PyTorch's values for the second partition, and then fails on the results of the first one."""
+
+        def __call__(self, part: Partition, values: Sequence[torch.Tensor], point: Point) -> Sequence[torch.Tensor]:
+            if self.points.count(point) == 2:
+                raise PartFailed("it breaks")
+            return super().__call__(part, values, point)
+
+    report = verify(both.job, both.read, lambda *_: FailsOnOwnResults(both, lambda value: value))
+    assert [part.status for part in report.partitions] == ["right", "right"]
+    assert report.whole.status == "wrong"
+    assert report.whole.text == "partition second fails on the results of earlier partitions: it breaks"

@@ -2,15 +2,16 @@
 
 Rules
 1. Inputs are ``i0…``, outputs ``o0…``, weights ``w0…`` by position. Nodes are ``n0…`` and values ``v0…`` in graph order,
-   nested graphs included. Constants are ``c0…`` in the order of their first use. Unused weights and constants are left
-   out, and unused inputs stay.
+   nested graphs included. Constants of the outer graph are ``c0…`` in the order of their first use; constants of a nested
+   graph are named like values. Unused weights and unused constants of the outer graph are left out, and unused inputs
+   stay.
 2. A size that is not a number is named ``d0…``, one name for each distinct size expression, in the order of the axes of
    the inputs, the outputs and the results of plugins.
 3. Weights are initializers without data: dtype, dims, and an external location. The location is a file with the weight's
    name beside the model. So any tool can read the model with a folder of raw weights. Constants are inline.
-4. The model contains nothing else: no producer, documentation, metadata or tensor names, and value information only for
-   the results of plugins, because nothing else has their types. Model and graph names are fixed. Attributes are sorted by
-   name. The IR version follows from the opset.
+4. The model contains nothing else: no producer, documentation or metadata, no names of tensors in attributes, and value
+   information only for the results of plugins, because nothing else has their types. Model and graph names are fixed.
+   Attributes are sorted by name. The IR version follows from the opset.
 5. Each output of the model is the result of a node of the outer graph, and no two outputs are the same value. An Identity
    is inserted for an input, weight or constant that is returned, and for a value that is returned twice.
 """

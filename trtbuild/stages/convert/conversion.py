@@ -1,10 +1,10 @@
 """Convert one partition to ONNX.
 
 Rules
-1. The result depends on the structure (the canonical text of the partition) only. While the model is optimized, weights
-   are graph inputs; afterwards they are external initializers without data. So zero, random and unknown weights give the
-   same bytes. (If weights were initializers, the optimizer would fold them, and merge equal ones. For example, it would
-   merge three zero biases, and the conversion would be wrong after a fine-tune.)
+1. The result depends only on the structure (the canonical text of the partition), the opset and the plugins. While the
+   model is optimized, weights are graph inputs; afterwards they are external initializers without data. So zero, random
+   and unknown weights give the same bytes. (If weights were initializers, the optimizer would fold them, and merge equal
+   ones. For example, it would merge three zero biases, and the conversion would be wrong after a fine-tune.)
 2. The optimizer always runs. Without it, TensorRT-RTX's parser rejects most models (ReduceMean axes, SplitToSequence).
 3. Names, order, size symbols and bytes are canonical. The module `structure` prepares the program before the translation,
    and the module `canonical` writes the model after it.
@@ -13,7 +13,7 @@ Rules
    `trtbuild.stages.program.translations`.
 5. The types and sizes that ONNX infers must equal those of the program (module `types`). A translation writes complex
    numbers as pairs of floats, so inputs and outputs must be real.
-6. Quantizers to float8, int4 and float4 need newer opsets than other models (`trtbuild.stages.program.quantized_onnx`).
+6. Quantizers to float8, int4 and float4 need newer opsets than other operators (`trtbuild.stages.program.quantized_onnx`).
    If the toolchain's opset is older, and if its parser also reads the newer opset, such a model has the newer opset.
 """
 

@@ -11,8 +11,8 @@
 6. atan2: the translation divides, so a negative zero in the denominator reverses the sign.
 7. logcumsumexp: the translation subtracts the largest element of the row, so smaller elements before it become -inf.
 8. erfc and erfcx: the translation subtracts from 1, which leaves no digits of a small result.
-9. diagonal: the translation multiplies the other elements by 0, which is NaN for infinities. The lower step rewrites the
-   calls whose result is never empty.
+9. diagonal: the translation multiplies the elements outside the diagonal by 0, which is NaN for infinities. The lower
+   step rewrites the calls whose result is never empty.
 10. ELU with an input scale: the translation scales positive elements, too.
 11. Interpolation by a scale that is not the quotient of the sizes: the translation uses the quotient.
 12. Interpolation of a dynamic axis by a scale like 0.7: ONNX has scales of float32, and 10 times the nearest float32 is
@@ -39,9 +39,9 @@ _ALWAYS_WRONG = frozenset((
 ))  # fmt: skip
 
 _ROUNDING_FUNCTIONS = frozenset((math.trunc, math.floor, math.ceil))
-#: Sizes up to this one are compared.
-_LARGEST_SIZE = 4096
-#: Operators whose translation ignores the scales.
+#: `_rounds_differently` compares the sizes below this limit.
+_SIZE_LIMIT = 4096
+#: Operators whose translation ignores the scales, except in the overload `vec` (11).
 _INTERPOLATIONS = frozenset((
     "upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_trilinear3d", "_upsample_bilinear2d_aa",
     "_upsample_bicubic2d_aa",
@@ -110,7 +110,7 @@ def _gives_other_sizes(node: torch.fx.Node, arguments: Mapping[str, Any]) -> boo
 
 @functools.cache
 def _rounds_differently(scale: float) -> bool:
-    sizes = range(1, _LARGEST_SIZE)
+    sizes = range(1, _SIZE_LIMIT)
     narrow = torch.tensor(sizes, dtype=torch.float32) * torch.tensor(scale, dtype=torch.float32)
     return bool(narrow.floor().long().tolist() != [math.floor(size * scale) for size in sizes])
 

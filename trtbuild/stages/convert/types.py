@@ -4,10 +4,11 @@ Rules
 1. The check runs at several points. A point gives each symbol of the program a number, so the sizes of the inputs are
    numbers. ONNX infers all other sizes, with data propagation. The inferred element type, rank and sizes of an output
    must be those of the program. The toolchain's parser checks the sizes that ONNX cannot infer.
-2. The error for a difference names the first call whose result differs: the translation of its operator is wrong.
-3. ONNX must define each node's operator for the element types of its operands. TensorRT's parser does not check this.
-   For example, it accepts a power of booleans. The check does not distinguish int32 from int64, because TensorRT accepts
-   indices of both types.
+2. If a result inside the program differs, too, the error names the first such call: the translation of its operator is
+   wrong.
+3. ONNX must define the operator of each node of the outer graph for the element types of the operands. TensorRT's parser
+   does not check this. For example, it accepts a power of booleans. The check does not distinguish int32 from int64,
+   because TensorRT accepts indices of both types.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ _HINT = "name the operator in partition.torch_executed_ops, so that it stays in 
 
 
 def refuse_other_types(model: onnx.ModelProto, program: Program, origins: Origins) -> None:
-    """Raise ConversionRefused if `model`, in canonical form, has other output types or sizes than `program`."""
+    """Raise ConversionRefused if `model`, in canonical form, has other output types or sizes than `program`, or if an
+    operand has a type that ONNX does not allow (rule 3)."""
     for point_number, point in enumerate(points_of(program)):
         inferred = _infer_types(model, program, point)
         if point_number == 0:
@@ -51,7 +53,7 @@ def refuse_other_types(model: onnx.ModelProto, program: Program, origins: Origin
 
 
 def _infer_types(model: onnx.ModelProto, program: Program, point: Point) -> dict[str, Inferred]:
-    """Infer the type of each value of the model at a point."""
+    """Infer the types of the results of the outer graph's nodes at a point. If the inference fails, return no types."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     for value, node in zip(copy.graph.input, program.input_nodes, strict=True):

@@ -16,10 +16,11 @@ _FOUR_BITS = (onnx.TensorProto.INT4, onnx.TensorProto.FLOAT4E2M1)
 
 
 def with_inline_weights(model: bytes, weights: Mapping[str, np.ndarray | Bytes]) -> bytes:
-    """Return `model` (a result of `convert`) with its external weights inlined. `weights` maps names to row-major bytes.
+    """Return `model` (a result of `convert`) with its external weights inlined. `weights` maps names
+    to arrays or row-major bytes.
 
     `weights` may lack weights that the model does not read. Raises KeyError for a missing weight that the model reads,
-    and ValueError for a wrong size or a result above 2 GiB, the limit of protobuf.
+    and ValueError for a wrong size. Protobuf raises its own error for a result above its limit of 2 GiB.
     """
     proto = onnx.ModelProto.FromString(model)
     for tensor in proto.graph.initializer:

@@ -68,7 +68,7 @@ class WeightInput:
 
 @dataclass(frozen=True)
 class CapturedGraph:
-    """A graph that dynamo captured. `scalars` are its integer arguments: (position, symbol)."""
+    """A graph that dynamo captured. `scalars` are its integer arguments: (position, expression)."""
 
     module: torch.fx.GraphModule
     tensors: tuple[TensorInput, ...]

@@ -91,7 +91,8 @@ def opset(model: onnx.ModelProto) -> int:
 
 
 def dtype_name(element: int) -> str:
-    """torch's name of an ``onnx.TensorProto.DataType``: ``float32`` for FLOAT."""
+    """The name of an ``onnx.TensorProto.DataType`` in lower case. FLOAT is ``float32`` and DOUBLE is ``float64``, as in
+    torch."""
     name = str(onnx.TensorProto.DataType.Name(element)).lower()
     return {"float": "float32", "double": "float64"}.get(name, name)
 

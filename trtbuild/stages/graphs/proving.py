@@ -1,7 +1,8 @@
 """Prove a conversion to an older opset: run both models on the same numbers, and compare.
 
-onnx's version converter changes operators one by one, and does not check its result. It does not read the values of
-weights, so the comparison uses random weights. onnx's reference evaluator runs both models at the example shapes.
+onnx's version converter changes operators one by one, and does not check its result. The converter does not read the
+values of weights, so the comparison uses random weights. onnx's reference evaluator runs both models at the example
+shapes.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def refuse_change(before: onnx.ModelProto, after: onnx.ModelProto, shapes: Seque
 
 
 def _random_inputs(graph: onnx.GraphProto, shapes: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """Random inputs by name. Floats have a normal distribution. Integers and bools are 0 and 1, which are valid indices of
+    """Random inputs by name. Floats have a normal distribution. Integers and bools are 0 or 1, which are valid indices of
     every table with at least two rows."""
     random = np.random.default_rng(_SEED)
     weights = len(graph.input) - len(shapes)

@@ -55,7 +55,7 @@ def _add_decompositions(program: Program, request: Request) -> Request:
     """Return `request` with trtbuild's own decompositions (`operators.decompositions`).
 
     Those of quantizers are added only if the program has quantizers. Those of pooling are added only if the program pools
-    dynamic axes, because PyTorch's own are right only at the sizes of the example.
+    dynamic axes: there, PyTorch's own are right only at the sizes of the example.
     """
     has_pooling = any(
         node.target in POOLING_DECOMPOSITIONS and _pools_dynamic_axes(node) for node in program.graph.nodes

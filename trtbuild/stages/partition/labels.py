@@ -55,7 +55,7 @@ class Label:
 
 
 def matches_any(name: str, operators: Sequence[str]) -> bool:
-    """Whether one of `operators` means the operator `name`. For ``aten.cumsum.default`` it may be ``aten.cumsum.default``
+    """Whether one of `operators` means the operator `name`. An entry for ``aten.cumsum.default`` is ``aten.cumsum.default``
     or ``aten.cumsum``, with or without Torch-TensorRT's prefix ``torch.ops.``."""
     listed_names = {operator.removeprefix("torch.ops.") for operator in operators}
     return name in listed_names or name.rpartition(".")[0] in listed_names

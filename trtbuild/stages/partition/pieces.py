@@ -97,7 +97,8 @@ class _PieceMaker:
     ) -> list[torch.fx.Node]:
         """Return the tensors that a piece needs only for their sizes, in the order in which the sizes are used.
 
-        A root is a node that computes a number from a tensor. `sizes` (rule 2) lists the possible sources of its value."""
+        A root is a node that computes a number from a tensor. The module `sizes` (rule 2) lists the
+        possible sources of its value."""
         sizes = Sizes(inputs, self._symbols)
         carriers: list[torch.fx.Node] = []
         seen: set[torch.fx.Node] = set()

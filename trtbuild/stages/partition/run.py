@@ -62,7 +62,7 @@ class CandidateValidator(Protocol):
     """Converts a candidate and asks the toolchain's parser about it."""
 
     def untranslatable_calls(self, program: Program) -> Reasons:
-        """The calls for which the ONNX exporter has no translation."""
+        """The calls for which the ONNX exporter has no correct translation."""
 
     def refusal(self, program: Program, text: str) -> Refusal | None:
         """The refusal of a candidate; None if it converts and parses. `text` is its canonical text."""

@@ -7,9 +7,9 @@ operator's own results.
 
 Rules
 1. The dtypes and sizes of a result are those of the operator's fake implementation. A size that depends on data is 2.
-2. A floating-point result has random numbers, which follow from the operator and from its arguments other than tensors.
-   They are multiplied by a number near 1 that depends on every element of the tensors. This number changes little if
-   elements change little, because rounding differs between libraries.
+2. A floating-point result has random numbers, which follow from the operator, from its arguments other than tensors, and
+   from the sizes of its tensors. They are multiplied by a number near 1 that depends on every element of the tensors.
+   This number changes little if elements change little, because rounding differs between libraries.
 3. Integers and bools are 0, because such results are often indices.
 """
 

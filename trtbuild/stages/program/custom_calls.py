@@ -9,8 +9,8 @@ Rules
 1. `open_calls` adds the results of all calls as the last inputs, and the values that calls read as the last outputs. A
    value that is a placeholder of the program or another result is not added.
 2. `OpenedProgram.close` puts the calls back, each before the first reader of its results.
-3. A number that a call reads (a size) is computed again from the sizes of the model's inputs. A number that depends on
-   data cannot be computed in this way: ConversionRefused.
+3. A number that a call reads (a size) is computed again from the sizes of the model's inputs. A size that depends on data
+   is read from an earlier tensor that has it. If there is no such tensor, the error is ConversionRefused.
 4. A tensor that was contiguous in the traced program is made contiguous for its call. Kernels may rely on it, and a lowered
    program has no copies that only change the layout.
 5. The results are checked (`size_checks`).

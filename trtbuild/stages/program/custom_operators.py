@@ -80,7 +80,7 @@ def has_cpu_kernel(qualified_name: str) -> bool:
 
 
 def stored_schemas(program: bytes) -> dict[str, str]:
-    """The schemas in a stored program: name of the overload → schema. Empty if it calls no such operator."""
+    """The schemas in a stored program: name of the overload → schema. Empty if the program calls no such operator."""
     if SCHEMAS_FILE.encode() not in program:
         return {}
     with zipfile.ZipFile(io.BytesIO(program)) as archive:
@@ -118,8 +118,8 @@ def define_missing_operators(schemas: Mapping[str, str]) -> None:
 def dynamic_sizes_from_zero() -> Iterator[None]:
     """Let sizes that depend on data begin at 0 inside the block, also in older fake implementations.
 
-    ``create_unbacked_symint`` of torch declares that such a size is at least 2. It is deprecated, and torchvision calls it
-    for nms (0.28), which may also keep one box or none."""
+    ``create_unbacked_symint`` of torch declares that such a size is at least 2. It is deprecated. torchvision 0.28 calls it
+    for nms, which may also keep one box or none."""
     original = FakeImplCtx.create_unbacked_symint
 
     def create_unbacked_symint(self: FakeImplCtx, *, min: int = 2, max: int | None = None) -> torch.SymInt:

@@ -144,7 +144,7 @@ class WeightSlot:
 def functional(exported: ExportedProgram) -> tuple[Program, tuple[WeightSlot, ...]]:
     """Return the functional form of an exported and functionalized program, and its weights in the order of its inputs.
 
-    The caller has checked that the program mutates nothing and returns only tensors.
+    The caller has checked that the program mutates nothing. Outputs that are not tensors are left out.
     """
     signature = exported.graph_signature
     slots = [

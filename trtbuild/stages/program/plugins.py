@@ -73,7 +73,8 @@ def plugins_called(graph: torch.fx.Graph, plugins: Iterable[Plugin]) -> tuple[Pl
 
 
 def check_plugins(graph: torch.fx.Graph, plugins: Sequence[Plugin]) -> None:
-    """Raise SourceError for a plugin whose operator the graph never calls, or whose calls cannot be plugins."""
+    """Raise SourceError for a plugin that has the name of an ONNX operator, whose operator the graph never calls, or whose
+    calls cannot be plugins."""
     calls = [node for node in graph.nodes if node.op == "call_function" and is_custom(node.target)]
     names = {str(name_of(node.target)) for node in calls}
     for plugin in plugins:

@@ -1,5 +1,5 @@
 """The quantize and dequantize operators: those of PyTorch (``torch.ops.quantized_decomposed``), as PT2E and torchao write
-them, and those of trtbuild (`trtbuild.quantized_operators`) for other types than int8.
+them, and those of trtbuild (`trtbuild.quantized_operators`) for int8, int4, float8 and float4.
 
 ``import torch`` does not import the module that defines PyTorch's operators, and ``torch.export.load`` fails without them.
 

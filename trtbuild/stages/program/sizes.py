@@ -77,7 +77,8 @@ def first_difference(program: Program, points: Sequence[Point], *, ranks_may_dif
     """Find the first value of a program whose type is not its declared type; None if there is no such value.
 
     With `ranks_may_differ`, a value that differs in more than its sizes counts only if an output differs, too, at the same
-    point. A squeeze, for example, may give its result another rank at some points, and also the values computed from it.
+    point. For example, the result of a squeeze may have another rank at some points, and so may the values computed
+    from it.
     """
     for point in points:
         first: Difference | None = None
@@ -157,7 +158,8 @@ class PointEvaluator:
         return [(leaf.dtype, tuple(map(self.size, leaf.shape))) for leaf in leaves]
 
     def walk(self, program: Program) -> Iterator[tuple[torch.fx.Node, list[Type], list[Type] | str]]:
-        """Yield each call with its declared types and its computed types, or the text of its error.
+        """Yield each call whose value is known, with its declared types, and with its computed types or the text of its
+        error. An error ends the walk.
 
         For a call with several results, only the results that the program reads are compared, because kernels differ in the
         results that nothing reads.

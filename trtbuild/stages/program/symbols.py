@@ -110,7 +110,7 @@ class Symbols:
             operand, factor = sizes[0], Fraction(float(numbers[0]))
             compute = partial(_multiply, factor=float(numbers[0]))
         low, high = self.interval(operand)
-        if low < 0 or high - low > _MAX_COMPARED_SIZES:
+        if low < 0 or high - low > _MAX_SIZE_DIFFERENCE:
             return None
         round_exactly = math.ceil if rounds_up else math.floor
         for fraction in dict.fromkeys((factor.limit_denominator(_LARGEST_DENOMINATOR), factor)):  # simplest first
@@ -189,8 +189,8 @@ _ROUNDING_FUNCTIONS = frozenset({"TruncToInt", "FloorToInt", "CeilToInt"})
 #: A larger upper bound of a symbol counts as no bound.
 _LARGEST_BOUND = 2**62
 
-#: A rounded product is compared with its fraction at most at this many sizes.
-_MAX_COMPARED_SIZES = 100_000
+#: A rounded product is compared with its fraction only if the largest and the smallest size differ by at most this number.
+_MAX_SIZE_DIFFERENCE = 100_000
 
 #: The largest denominator of a fraction that stands for a float such as 0.3.
 _LARGEST_DENOMINATOR = 1_000

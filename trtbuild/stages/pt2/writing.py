@@ -37,7 +37,7 @@ ReadFile = Callable[[str], "bytes | bytearray | memoryview"]
 
 def write_pt2(index: PackageIndex, target: str, read: ReadFile, about: str) -> bytes:
     """Return the bytes of the ``.pt2`` file for one target. `about` is the result of `about_text`: the text of the extra
-    file `INFO_FILE`. Raises ConversionRefused if torch.export refuses the program."""
+    file `INFO_FILE`. Raises ConversionRefused if the package cannot be written in this form."""
     exported = export_package(index, index.targets[target], read)
     buffer = io.BytesIO()
     torch.export.save(exported, buffer, extra_files={INFO_FILE: about})
@@ -50,7 +50,7 @@ def about_text(index: PackageIndex, target: str, digest: str) -> str:
 
 
 def export_package(index: PackageIndex, target: PackedTarget, read: ReadFile) -> ExportedProgram:
-    """Export the program. Raises ConversionRefused if torch.export refuses it."""
+    """Export the program. Raises ConversionRefused if the package cannot be written in this form."""
     shapes = shape_plan(index)
     module = _PartitionedModel(index, target, shapes, read)
     args, kwargs, dynamic = _example(index, shapes)

@@ -7,7 +7,8 @@ Rules
 2. Weights that are stored as quantized numbers have no floats in the program. Then a program without quantizers has the
    rounded weights, and the report says that their error is not known. If it had no other quantizers, nothing is measured.
 3. The error of an output is max|a-b| / max|b|, and its mean is mean|a-b| / max|b|, where b is the float model's output.
-   Only outputs of floating types are compared, at the places where b is finite.
+   Fill values do not count in max|b| (`comparing`). Only outputs of floating types are compared, at the places where b is
+   finite.
 4. An output that cannot be compared at some point has an unknown error, so it exceeds every limit.
 """
 

@@ -1,7 +1,7 @@
 """Compare the numbers of a lowered program with the traced program, at small sizes, during the lower step.
 
 Rules
-1. Both programs run once, on the same inputs. Rounding cannot explain a difference of more than `MAX_TOLERANCES` times the
+1. Both programs run on the same inputs. Rounding cannot explain a difference of more than `MAX_TOLERANCES` times the
    tolerance of `trtbuild verify`. In float32, such a difference proves that a pass is wrong. `trtbuild verify` reports
    smaller differences. Values that rounding decides (`rounding`) are not compared.
 2. Each value inside the lowered program must have the dtype and sizes that torch declares. If an operator returns

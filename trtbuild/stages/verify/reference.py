@@ -128,7 +128,7 @@ class Reference:
     # -- the float model
 
     def float_model(self) -> FloatModel | None:
-        """The model without its quantizers; None if it has no quantizers."""
+        """The float model (module `float_errors`); None if the model is not quantized."""
         if self._onnx is not None:
             is_quantized = any(b"QuantizeLinear" in self._read(sha256) for sha256 in self._job.onnx.values())
             return FloatModel(None, "unknown for a model that comes as ONNX") if is_quantized else None

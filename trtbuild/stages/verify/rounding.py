@@ -4,8 +4,9 @@ Examples are `argmax` of two nearly equal numbers, ``x > 0.5``, and the integer 
 can change such a result completely, and two correct programs may differ in last bits.
 
 Rules
-1. If results differ too much, the reference runs again, at most `MAX_RUNS` times. Each time, its floating-point inputs and
-   weights are multiplied by random factors from 1 - `amount` to 1 + `amount`. `amount` is the tolerance of the output.
+1. If results differ too much, the reference runs again, at most `MAX_RUNS` times for each tolerance. Each time, its
+   floating-point inputs and weights are multiplied by random factors from 1 - `amount` to 1 + `amount`. `amount` is the
+   tolerance of the output.
 2. If an integer or a bool changes in one of these runs, rounding decides it. Rounding also decides a floating-point number
    that changes by more than `MAX_TOLERANCES` x `amount` of the largest number. Such a number depends on a decision
    (``where``, ``round``, ``topk``), or the model amplifies errors too much for a comparison.
@@ -13,8 +14,8 @@ Rules
    large number). Then the change is allowed as an error, up to `MAX_AMPLIFICATION` tolerances. Without this limit a wrong
    conversion could hide in a model with a large tolerance, because the runs change each weight by up to a whole tolerance.
 4. If the shape of an output changes (``nonzero``), all its values are decided by rounding.
-5. Zeros stay zeros, and the values of an input stay between its smallest and its largest value. So special cases at zero
-   and at the ends of a range are compared.
+5. Zeros stay zeros, and the values of an input stay between its smallest and its largest value, unless they are all
+   equal. So special cases at zero and at the ends of a range are compared.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ import torch
 
 from trtbuild.stages.verify.comparing import Deviation, deviation
 
-#: The largest number of additional runs. A value near a decision changes in about half of them.
+#: The largest number of additional runs for the outputs with one tolerance. A value near a decision changes in about half
+#: of these runs.
 MAX_RUNS = 16
 
 #: A difference of more than this many tolerances is not caused by rounding. Each operator adds some rounding error.

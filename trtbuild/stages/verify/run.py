@@ -42,7 +42,8 @@ from trtbuild.stages.verify.running import NotRunnable, PartFailed, PartRunner, 
 def verify(job: VerifyJob, read: ReadBlob, runner: Callable[[VerifyJob, Weights], PartRunner] | None = None) -> Report:
     """Compare the partitions of a model. Returns the report.
 
-    Raises SourceError if the reference fails at a point, and NotRunnable if it cannot run here.
+    Raises SourceError if the reference fails at a point, and NotRunnable if it cannot run here. Raises UsageError if the
+    file of inputs (`VerifyJob.replay`) does not fit the model, and OSError if the worst inputs cannot be written.
     """
     return _Verification(job, read, runner or _make_onnxruntime(read)).report()
 
@@ -136,9 +137,9 @@ class _Verification:
                 has_same_inputs = all(a is b for a, b in zip(reference_inputs, own_inputs, strict=True))
                 try:
                     if results is None or not has_same_inputs:
-                        results = self._run_on_own_results(part, own_inputs, point)
+                        results = self._run_on_own_results(part, own_inputs, point, has_failed=results is None)
                     own_values.put(index, part, results)
-                except PartFailed as error:  # an earlier partition gave a wrong index or size
+                except PartFailed as error:  # an earlier partition may have given a wrong index or size
                     failure_text = f"partition {part.name} fails on the results of earlier partitions: {error}"
             reference_values.put(index, part, reference_results)
         # the outputs of the model, by the partitions that PyTorch has run
@@ -203,14 +204,16 @@ class _Verification:
         return results
 
     def _run_on_own_results(
-        self, part: Partition, inputs: Sequence[torch.Tensor], point: Point
+        self, part: Partition, inputs: Sequence[torch.Tensor], point: Point, *, has_failed: bool
     ) -> Sequence[torch.Tensor]:
-        """The results of a partition. Its inputs are the results of earlier partitions. Raises PartFailed."""
+        """The results of a partition. Its inputs are the results of earlier partitions. If the partition has failed on
+        PyTorch's own values (`has_failed`), and fails again, PyTorch runs it. Raises PartFailed."""
         if part.kind == "tensorrt" and self._outcomes[part.name].unchecked is None:
             try:
                 return self._runner(part, inputs, point)
-            except PartFailed:  # this partition's failure has been reported
-                pass
+            except PartFailed:
+                if not has_failed:  # otherwise the outcome has the failure already
+                    raise
         return self._reference.run_part(part, inputs, point)
 
     def _size(self, number: int) -> int:

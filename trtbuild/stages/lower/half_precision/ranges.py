@@ -11,9 +11,11 @@ Rules
    arithmetic on an `UNSEEN` and a `HALF` value is `HALF`. The result of a matrix product is `HALF`, or `WIDE` if an input
    is `BEYOND`.
 3. Half can represent -inf, inf and NaN.
-4. A float that is converted from integers is `BEYOND`: integers are mostly positions and sizes, and float16 counts only to
-   2,048. A float that is converted from booleans is `HALF`. A float that is converted from another floating type is `WIDE`.
-5. The result of data movement and arithmetic has the widest range of its inputs, except in rule 2. The results of other
+4. A float that is converted from integers is `BEYOND`, and so are the results of arange, linspace and logspace. They are
+   mostly positions and sizes, and float16 counts only to 2,048. A float that is converted from booleans is `HALF`. A
+   float that is converted from another floating type is `WIDE`.
+5. The result of data movement and arithmetic has the widest range of its inputs and scalars, except in rule 2. It is
+   `HALF` if the operator is bounded (sigmoid), or if it clamps between two numbers that fit. The results of other
    operators have the range in their row of `operators`.
 """
 

@@ -9,7 +9,7 @@ Rules
    one cell would make the others NaN.
 3. Distances are norms of differences. For many rows, eager PyTorch computes Euclidean distances by a matrix product.
    `_distances` does the same if a known number of rows is large enough.
-4. The translation of ``diagonal`` multiplies by zeros, so an infinity beside the diagonal would make it NaN. A diagonal
+4. The translation of ``diagonal`` multiplies by zeros, so an infinity outside the diagonal would make it NaN. A diagonal
    that may be empty at some sizes stays in PyTorch.
 """
 

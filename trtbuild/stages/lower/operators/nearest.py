@@ -193,7 +193,8 @@ def _scale_agrees(scale: float, count: int) -> bool:
 
 def _quotients_select(scale: float) -> bool:
     """Whether the quotient of the sizes is known to select the same elements as the scale, for every size of a dynamic
-    axis. With 0.5, the quotient is 2 for an even size. For an odd size, it adds less than one to each place."""
+    axis. With 0.5, the quotient is 2 for an even size. For an odd size it is larger, but each product grows by less
+    than one."""
     return scale.is_integer() or scale == 0.5
 
 

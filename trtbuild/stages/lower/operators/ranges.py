@@ -1,7 +1,7 @@
 """Count in int64 where the result of ``arange`` is a smaller integer type.
 
-The ONNX translation computes such a range in float32, which has 24 bits. So larger numbers would be wrong, and even the
-size of the result.
+The ONNX translation computes such a range in float32, which holds only integers of up to 24 bits exactly. So larger
+numbers would be wrong, and even the size of the result.
 """
 
 from __future__ import annotations

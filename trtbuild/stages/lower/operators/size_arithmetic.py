@@ -1,11 +1,11 @@
 """Round and divide sizes as Python does.
 
 Rules
-1. Python multiplies a size and a float with 53 bits, and ONNX with 24. So ``math.floor(size * 1.3)`` may be another number.
-   It is written with whole numbers, if a fraction gives the same number for every size (`Symbols.rounding`). Otherwise it
-   does not change, and stays in PyTorch.
+1. Python multiplies a size and a float in float64, and ONNX in float32. So ``math.floor(size * 1.3)`` may be another
+   number. It is written with whole numbers, if a fraction gives the same number for every size (`Symbols.rounding`).
+   Otherwise it does not change, and stays in PyTorch.
 2. The ONNX translation of ``//`` rounds towards zero. Python rounds down, so ``-(-size // 2)`` rounds up. So this pass
-   subtracts the remainder from a dividend that may be negative.
+   subtracts the remainder from the dividend, unless neither the dividend nor the divisor can be negative.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trtbuild.stages.lower.request import Request
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.symbols import Symbols
 
-#: Functions that round a float to a whole number. All of them stay in PyTorch if rule 1 cannot replace them.
+#: Functions that round a float to a whole number. A call that rule 1 cannot replace stays in PyTorch.
 _ROUNDING_FUNCTIONS = frozenset((math.trunc, math.floor, math.ceil))
 #: TensorRT 8.6 computes sizes in 32 bits.
 _LARGEST_NUMBER = 2**31 - 1

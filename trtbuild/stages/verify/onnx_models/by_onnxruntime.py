@@ -1,9 +1,9 @@
 """Run converted partitions with onnxruntime on the CPU.
 
 Rules
-1. Graph optimization is off. The converted model runs node by node, and values of 16-bit types are rounded after each
-   node (`narrow`). So every value inside can be compared with PyTorch's value.
-2. Weights do not pass through protobuf, and are in memory once: onnxruntime gets pointers to them.
+1. Graph optimization is off. The converted model runs node by node, and values of float16 and bfloat16 are rounded after
+   each node (`narrow`). So every value inside can be compared with PyTorch's value.
+2. Weights do not pass through protobuf: onnxruntime gets pointers to them, or to their converted copies (rules 1 and 4).
 3. Sessions are cached while their weights have at most `_MAX_CACHED_BYTES` in total. The oldest session is deleted first.
 4. Weights of 4 bits become int8 (`four_bits`).
 5. If onnxruntime has no kernel for a partition, or if its engine calls plugins, the partition is not checked
@@ -50,7 +50,8 @@ class OnnxRuntime:
         return self._session(part).run(inputs, [f"o{k}" for k in range(len(part.outputs))])
 
     def values(self, part: Partition, inputs: Sequence[torch.Tensor], names: Sequence[str]) -> list[torch.Tensor]:
-        """Values inside `part`, by their names in the ONNX model. Values of a narrow type are float32."""
+        """Values inside `part`, by their names in the ONNX model. If the model was rewritten, inner values of a
+        narrow type are float32."""
         return _Session(self._models(part.graph), part, self._weights, names).run(inputs, names)
 
     def _session(self, part: Partition) -> _Session:

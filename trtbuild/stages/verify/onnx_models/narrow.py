@@ -27,7 +27,7 @@ class UnknownElementType(Exception):
 
 
 def has_narrow_types(model: ModelProto) -> bool:
-    """Whether anything in the outer graph, or a type attribute, has a narrow type."""
+    """Whether an input, an output, a weight, a constant or a type attribute of the model has a narrow type."""
     graph = model.graph
     declared = [*graph.input, *graph.output]
     return (

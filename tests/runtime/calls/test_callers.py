@@ -22,7 +22,7 @@ def caller_in(file: str) -> Callable[[Callable[[], object]], None]:
 
 def test_skips_frames_of_trtbuild_and_torch() -> None:
     through_trtbuild, through_torch = (
-        caller_in(f"{callers._PACKAGE_FOLDER}/runtime/x.py"),
+        caller_in(f"{callers._PACKAGE_FOLDER}runtime/x.py"),
         caller_in(f"{torch.__path__[0]}/_dynamo/x.py"),
     )
     with pytest.warns(RuntimeWarning, match="slow") as warnings:

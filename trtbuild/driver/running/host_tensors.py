@@ -65,7 +65,7 @@ def require_numpy() -> Any:
 
 
 def random_tensor(dtype: str, shape: Sequence[int], seed: int, value_range: ValueRange | None = None) -> HostTensor:
-    """Return a random tensor (rule 3). Raises UsageError for a dtype that numpy does not have."""
+    """Return a random tensor (rule 3). Raises UsageError for a dtype that numpy does not have, except bfloat16."""
     numpy = require_numpy()
     generator, shape_tuple = numpy.random.default_rng(seed), tuple(shape)
     if value_range is not None:

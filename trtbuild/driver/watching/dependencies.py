@@ -23,22 +23,25 @@ class Dependencies:
 
 def dependencies(request: Request) -> Dependencies:
     """Return the dependencies of the models of a request. If the models cannot be planned, `outside` is empty."""
-    project = request.project.absolute()
+    project = request.project.resolve()  # the notifier reports paths without links
     written = [project / wiring.STATE_FOLDER, wiring.store_root(project)]
     outside: dict[str, list[int] | None] = {}
     try:
         workspace = Workspace(request)
         written += [project / path for model in workspace.models.values() for _, path in model.outputs]
+        names = list(workspace.manifests)
         for plan in workspace.plans().values():
-            names = [
+            names += [
                 seen.dependency.name
                 for seen in plan.observations
                 if seen.dependency.kind in ("file", "link", "listing")
             ]
-            names += [name for name in (plan.model.weights, plan.model.source.file) if name is not None]
-            for path in (os.path.normpath(project / name) for name in names):
-                if not path.startswith(f"{project}{os.sep}"):
-                    outside[path] = identity(path)
+            model = plan.model
+            library = model.plugins.library if model.plugins is not None else None
+            names += [name for name in (model.weights, model.source.file, library) if name is not None]
+        for path in (os.path.normpath(project / name) for name in names):
+            if not path.startswith(f"{project}{os.sep}"):
+                outside[path] = identity(path)
     except TrtbuildError:
         pass  # the build has reported it
     return Dependencies(outside, tuple(map(str, dict.fromkeys(written))))

@@ -168,7 +168,7 @@ class Watcher:
     def _learn(self, report: Any) -> None:
         """Use the dependencies that a copy has reported. A copy that was killed has reported nothing.
 
-        If the models could not be planned, the files of the last plan stay: an edit of one of them may repair the project.
+        If the manifests are not valid, the earlier files outside the project stay: an edit of one may repair the project.
         """
         if report is not None:
             outside = report["outside"] or self._dependencies.outside

@@ -50,7 +50,9 @@ class Runner:
         self._state = state
         self._device = arrays.device
         self._restore = restorer(index.output_tree)
+        #: The sessions that this runner has created, which `close` closes, too.
         self._sessions: weakref.WeakSet[Runner] = weakref.WeakSet()
+        self._parent: Runner | None = None
 
     @property
     def is_reference(self) -> bool:
@@ -113,6 +115,7 @@ class Runner:
         session = Runner(
             self.index, stitched, self._arrays, self._memory, self.target, state.new_session(advances=advances)
         )
+        session._parent = self  # keeps this runner alive, so that closing the package reaches sessions of sessions
         self._sessions.add(session)
         return session
 

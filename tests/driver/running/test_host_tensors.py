@@ -164,3 +164,12 @@ def test_an_npz_file_has_tensors_of_any_name(tmp_path: Path) -> None:
     assert {name: tensor.shape for name, tensor in read(path).items()} == {"file": (2, 0), "y": (2, 1)}
     with np.load(path) as arrays:
         np.testing.assert_array_equal(arrays["y"], tensors["y"].data)
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "complex32", "int4"])
+@pytest.mark.parametrize("value_range", [None, (0.0, 1.0)])
+def test_random_values_of_a_dtype_that_numpy_does_not_have_are_refused(
+    dtype: str, value_range: tuple[float, float] | None
+) -> None:
+    with pytest.raises(UsageError, match=f"random values of {dtype} are not supported"):
+        random_tensor(dtype, (2,), 0, value_range)

@@ -22,7 +22,7 @@ def caller_in(file: str) -> Callable[[Callable[[], object]], None]:
 
 def test_skips_frames_of_trtbuild_and_torch() -> None:
     through_trtbuild, through_torch = (
-        caller_in(f"{callers._PACKAGE_FOLDER}/runtime/x.py"),
+        caller_in(f"{callers._PACKAGE_FOLDER}runtime/x.py"),
         caller_in(f"{torch.__path__[0]}/_dynamo/x.py"),
     )
     with pytest.warns(RuntimeWarning, match="slow") as warnings:
@@ -37,3 +37,10 @@ def test_names_the_innermost_frame_of_the_user() -> None:
     with pytest.warns(RuntimeWarning) as warnings:
         through_torch(partial(through_user, partial(through_torch, partial(callers.warn, "slow"))))
     assert (warnings[0].filename, warnings[0].lineno) == ("model.py", 2)
+
+
+def test_a_folder_whose_name_begins_like_that_of_trtbuild_belongs_to_the_user() -> None:
+    file = f"{callers._PACKAGE_FOLDER.rstrip('/')}_models/net.py"
+    with pytest.warns(RuntimeWarning) as warnings:
+        caller_in(file)(partial(callers.warn, "slow"))
+    assert warnings[0].filename == file

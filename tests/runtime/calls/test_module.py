@@ -214,6 +214,18 @@ def test_a_closed_package_cannot_be_called(built: Built, inputs: Inputs) -> None
             use()
 
 
+def test_a_session_of_a_closed_package_cannot_be_called(built: Built, inputs: Inputs) -> None:
+    image, scale = inputs()
+    with trtbuild.load(built.package, device="cpu") as loaded:
+        runner = loaded.runner()
+        layout = StateLayout("net", (), (), len(runner.index.outputs), frozenset(), (), has_views=False)
+        runner._state = State(layout, runner._arrays, None)  # the model has no buffers, so its state is empty
+        session = runner.session().session()
+        session(image, scale=scale)
+    with pytest.raises(PackageError, match="is closed"):
+        session(image, scale=scale)
+
+
 def test_set_state_releases_arrays_of_other_libraries_after_they_are_copied() -> None:
     gpu = FakeGpu()
     memory = CudaMemory(FakeDriver(gpu), 0)

@@ -89,9 +89,10 @@ def test_rejects_a_shape_outside_of_every_profile(program: bytes, text: str) -> 
         call(torch.ones(17, 8), text, as_bytes(program), [torch.ones(8, 3)])
 
 
-def test_an_invalid_text_counts_as_damage() -> None:
+@pytest.mark.parametrize("text", ["{}", "[" * 200_000], ids=["empty", "deep"])
+def test_an_invalid_text_counts_as_damage(text: str) -> None:
     with pytest.raises(PackageDamaged, match="cannot be used"):
-        call(torch.ones(5, 8), "{}", EMPTY, [])
+        call(torch.ones(5, 8), text, EMPTY, [])
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from tests.runtime.fake_tensorrt.samples import WIDTH
 from tests.runtime.rigs import Rig, partition
 from trtbuild.core.partition.partitions import Partition, Partitions
+from trtbuild.errors import EngineError
 from trtbuild.runtime.calls.stitching import StitchedParts
 from trtbuild.runtime.engines.engine_set import EngineSet
 from trtbuild.runtime.engines.runtime_cache import KernelFile
@@ -112,3 +114,24 @@ def test_writes_no_file_if_the_library_compiles_no_kernels(rig: Rig, tmp_path: P
     engines.store_kernels()
     engines.close()
     assert not (tmp_path / "kernels").exists()
+
+
+def test_frees_the_engines_even_if_the_kernels_cannot_be_saved(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caches = _compile_at_run_time(rig)
+    engines = EngineSet(rig.library, rig.memory, KernelFile([tmp_path / "kernels"]))
+    whole = _wide_partition("p0", "input:0")
+    engines.load(whole, memoryview(rig.trt.plan("wide")))
+    stream = rig.stream()
+    value, _ = rig.values(2, WIDTH, stream=stream)
+    engines.part(whole)([value], rig.call(2, stream=stream))
+    assert rig.trt.contexts_alive == 1
+
+    def fail() -> bytes:
+        raise EngineError("the device is lost")
+
+    monkeypatch.setattr(caches[0], "save", fail)
+    with pytest.raises(EngineError, match="the device is lost"):
+        engines.close()
+    assert rig.trt.contexts_alive == 0

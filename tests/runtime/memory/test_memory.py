@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from tests.runtime.fake_cuda import FakeDriver
 from tests.runtime.fake_gpu import FakeGpu
 from tests.runtime.fake_tensorrt import FakeTensorRT
 from tests.runtime.rigs import partition
-from trtbuild.errors import CallRefused, EnvironmentFault
+from trtbuild.errors import CallRefused, EngineError, EnvironmentFault
 from trtbuild.runtime.calls.call import Call
 from trtbuild.runtime.engines.engine_part import EnginePart
 from trtbuild.runtime.engines.workspaces import Workspaces
@@ -119,6 +120,30 @@ def test_rejects_arrays_in_host_memory_on_a_gpu() -> None:
         memory.adopt(np.zeros(2), "x", STREAM)
     with pytest.raises(CallRefused, match=r"x is a int, not a tensor"):
         memory.adopt(3, "x", STREAM)
+
+
+def test_a_failed_capture_has_the_reason_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[str] = []
+
+    @contextlib.contextmanager
+    def graph(*arguments: object, **options: object) -> Iterator[None]:
+        try:
+            yield
+        finally:  # as torch does: the end of an invalid capture fails, too
+            ended.append("capture")
+            raise RuntimeError("operation failed due to a previous error during capture")
+
+    def work(stream: int) -> None:
+        raise EngineError("TensorRT refuses to run: not enough memory")
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: types.SimpleNamespace(cuda_stream=STREAM))
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    with pytest.raises(EngineError, match="TensorRT refuses to run: not enough memory"):
+        HostMemory(STREAM).capture(work)
+    with pytest.raises(EngineError, match="cannot be captured as a CUDA graph: operation failed"):
+        HostMemory(STREAM).capture(lambda stream: None)
+    assert ended == ["capture", "capture"]
 
 
 def test_uses_the_driver_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -182,6 +182,18 @@ def test_a_missing_package_is_an_error_with_a_hint(tmp_path: Path, package: Path
         with pytest.raises(PackageMissing, match=text) as raised:
             trtbuild.load(path)
         assert hint in str(raised.value.hint)
+
+
+def test_a_directory_that_cannot_be_listed_has_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> Iterator[Path]:
+        refused.append(path)
+        raise PermissionError(13, "Permission denied")
+
+    refused: list[Path] = []
+    monkeypatch.setattr(Path, "iterdir", refuse)  # tests may run as root, for whom no directory is closed
+    with pytest.raises(PackageMissing, match=r"it has no index\.json") as raised:
+        open_package(tmp_path)
+    assert refused == [tmp_path] and "trtbuild build writes it" in str(raised.value.hint)
 
 
 def test_ignores_the_provenance_of_another_package(package: Path) -> None:

@@ -75,7 +75,7 @@ class PackageOnDevice:
         return self._runner.flat_outputs((), dict(inputs))
 
     def wait(self) -> None:
-        """Wait until the device has finished all computations."""
+        """Wait until the device has finished the computations that `run` began on this thread's stream."""
         if self._memory is not None:
             with self._memory.on_device():
                 self._memory.synchronize(self._memory.stream())

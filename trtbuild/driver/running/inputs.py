@@ -43,7 +43,8 @@ def gather_inputs(
 ) -> dict[str, InputValue]:
     """Return every input of a package by name. Paths in `texts` are relative to `folder`. Raises UsageError.
 
-    Sizes that `texts` do not give are the min, opt or max (`which`) sizes of `profile`.
+    Sizes that `texts` do not give are the min, opt or max (`which`) sizes of `profile`, or of the profile that rule 2 of
+    `trtbuild.driver.running.shapes` chooses.
     """
     values: dict[str, InputValue] = {}
     shapes: dict[str, tuple[int, ...]] = {}

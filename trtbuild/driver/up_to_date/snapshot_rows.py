@@ -187,7 +187,7 @@ class SnapshotRows:
         self._add_files({name: expected})
 
     def _add_files(self, expected_digests: Mapping[str, str | None]) -> None:
-        """Add files by name. Several files take only one lookup in the index."""
+        """Add files by name. All files together take one lookup in the index of digests."""
         paths = {name: self._path(name) for name in expected_digests if name not in self.identities}
         known = self._workspace.digests.known_digests(paths.values())
         for name, path in paths.items():
@@ -216,7 +216,7 @@ class SnapshotRows:
 
 
 def source_files(folder: str) -> Iterator[str]:
-    """Yield the Python files of trtbuild."""
+    """Yield the paths of the Python files in `folder` and in its subfolders."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir() and entry.name != "__pycache__":

@@ -42,8 +42,9 @@ class Options:
     def excess(self, cuts: Sequence[CutEntry], advice: str, *, quantized: bool) -> str | None:
         """The reason why ``--max-error`` rejects a model: its error against the float model is larger, or is unknown.
 
-        None if the error is at most `max_error`, or if the model has no quantizers. `advice` says what to do if the error
-        is unknown. `quantized` is whether the model may have quantizers; it matters only if no cut has a `float_error`."""
+        None if there is no `max_error`, if the error is at most it, or if the model has no quantizers. `advice` says
+        what to do if the error is unknown. `quantized` is whether the model may have quantizers; it matters only if no cut
+        has a `float_error`."""
         if self.max_error is None:
             return None
         errors = [cut.float_error for cut in cuts if cut.float_error is not None]

@@ -15,7 +15,10 @@ from trtbuild.regular import open_regular
 
 
 def replayed_point(path: Path, model: Model, shapes: ShapePlan) -> Point:
-    """Return the point of the inputs in a safetensors file. Raises UsageError if no profile of the model accepts them."""
+    """Return the point of the inputs in a safetensors file.
+
+    Raises UsageError if the file cannot be read, if it lacks an input, or if no profile of the model accepts the inputs.
+    """
     file_name = path.name
     file_shapes = _shapes_in_file(path)
     sizes: dict[int, int] = {}

@@ -147,7 +147,7 @@ class Subject:
     def find_or_run(
         self, partitioning: PartitioningJob, recipe: Recipe, machine: Mapping[str, str], run: Callable[[], Report]
     ) -> Compared:
-        """The result in the record of a recipe. Otherwise that of `run`, which is stored if it is not wrong.
+        """The result in the record of a recipe. Otherwise that of `run`, which is stored if `is_stored` allows it.
 
         Raises NotCompared or another TrtbuildError.
         """

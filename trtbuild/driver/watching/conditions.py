@@ -1,4 +1,8 @@
-"""The conditions under which a watcher may continue: its project and its code are unchanged, and memory is free."""
+"""The conditions under which a watcher may continue.
+
+The project's directory was not replaced by another one. The code of trtbuild and the installed distributions are unchanged.
+Enough memory is free.
+"""
 
 # Paths are strings here, as in the snapshot of a null build, whose identities are compared.
 # ruff: noqa: PTH116
@@ -18,7 +22,8 @@ LEAST_FREE_BYTES = 512 * MIB
 
 
 class Conditions:
-    """The state of the project's directory, of trtbuild's files and of the installed distributions at one moment."""
+    """The conditions of one watcher, with the state at its start: which directory the project is, trtbuild's files, and the
+    installed distributions."""
 
     def __init__(self, project: Path, free: Callable[[], int | None] = free_bytes) -> None:
         self._project = project

@@ -22,25 +22,31 @@ class Dependencies:
 
 
 def dependencies(request: Request) -> Dependencies:
-    """Return the dependencies of the models of a request. If the models cannot be planned, `outside` is empty."""
-    project = request.project.absolute()
+    """Return the dependencies of the models of a request.
+
+    If the models cannot be planned, `outside` has only the manifests and the files that they name. If the manifests are not
+    valid, `outside` is empty.
+    """
+    project = request.project.resolve()  # the notifier reports paths without links
     written = [project / wiring.STATE_FOLDER, wiring.store_root(project)]
-    outside: dict[str, list[int] | None] = {}
+    names: list[str] = []
     try:
         workspace = Workspace(request)
-        written += [project / path for model in workspace.models.values() for _, path in model.outputs]
+        names += workspace.manifests
+        for model in workspace.models.values():
+            written += [project / path for _, path in model.outputs]
+            library = model.plugins.library if model.plugins is not None else None
+            names += [name for name in (model.weights, model.source.file, library) if name is not None]
         for plan in workspace.plans().values():
-            names = [
+            names += [
                 seen.dependency.name
                 for seen in plan.observations
                 if seen.dependency.kind in ("file", "link", "listing")
             ]
-            names += [name for name in (plan.model.weights, plan.model.source.file) if name is not None]
-            for path in (os.path.normpath(project / name) for name in names):
-                if not path.startswith(f"{project}{os.sep}"):
-                    outside[path] = identity(path)
     except TrtbuildError:
         pass  # the build has reported it
+    paths = [os.path.normpath(project / name) for name in names]
+    outside = {path: identity(path) for path in paths if not path.startswith(f"{project}{os.sep}")}
     return Dependencies(outside, tuple(map(str, dict.fromkeys(written))))
 
 

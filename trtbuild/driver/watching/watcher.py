@@ -166,9 +166,13 @@ class Watcher:
                 self._is_changed = True
 
     def _learn(self, report: Any) -> None:
-        """Use the dependencies that a copy has reported. A copy that was killed has reported nothing."""
+        """Use the dependencies that a copy has reported. A copy that was killed has reported nothing.
+
+        If the manifests are not valid, the earlier files outside the project stay: an edit of one may repair the project.
+        """
         if report is not None:
-            self._dependencies = Dependencies(report["outside"], tuple(report["written"]))
+            outside = report["outside"] or self._dependencies.outside
+            self._dependencies = Dependencies(outside, tuple(report["written"]))
 
     def _end_copies(self) -> None:
         """Interrupt the builds that run. After `PATIENCE_S`, kill them."""

@@ -1,7 +1,7 @@
-"""One function for each task of a worker. Each function reads blobs, runs a stage, and writes the stage's results as blobs.
+"""The functions that do the tasks of a worker, and `prepare`, which loads their libraries.
 
-A worker only writes blobs. The driver publishes the records, including those of the conversions that a partition step
-makes (`trtbuild.driver.workers.validator`).
+A task reads blobs. Its results are new blobs, or parts of the reply (`Result`). A worker never writes records. The driver
+publishes the records, including those of the conversions that a partition step makes (`trtbuild.driver.workers.validator`).
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def lower(job: LowerJob, context: Context) -> Result:
 
 
 def _check_threads() -> int:
-    """Return the number of threads for a check: half of the processors, because the next steps run at the same time."""
+    """Return the number of threads for a check: half of torch's threads, because the next steps run at the same time."""
     import torch
 
     threads: int = torch.get_num_threads()

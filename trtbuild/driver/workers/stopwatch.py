@@ -23,7 +23,8 @@ MIN_WARMUP_CALLS = 3
 MIN_CALLS, MAX_CALLS = 10, 100_000
 #: The number of turns of each contender, if there are several contenders.
 TURN_COUNT = 10
-#: A call that takes longer than this gets no further warm-up, and is timed only twice.
+#: No warm-up follows a first call that takes at least this long. If the second or a later timed call takes longer, it is
+#: the contender's last call.
 SLOW_CALL_S = 10.0
 
 
@@ -67,7 +68,7 @@ class Contender(Protocol):
         """Make the first call. Return its seconds."""
 
     def warm_up(self, seconds: float) -> None:
-        """Make calls for this number of seconds, without timing them."""
+        """Make calls for at least this number of seconds, without timing them."""
 
     def time_turn(self, turn: Turn) -> list[float]:
         """Make the calls of a turn. Return the seconds of each call."""

@@ -1,10 +1,10 @@
 """The table of worker tasks, and the functions that send a job to a worker and read its result.
 
 Rules
-1. A task is a step's stage, ``explain``, ``compare-engines``, ``verify`` or ``pt2``. The last two have a second task for
-   models that call operators from outside PyTorch, which imports the code of these operators. For each task, `TASKS` names
-   the kind of worker, the type of the job, and the functions for graphs that are lowered and for other graphs. The parent
-   process reads the kind of worker. The child process uses the type and the functions.
+1. A task is a step's stage (except ``package``), ``explain``, ``compare-engines``, ``verify`` or ``pt2``. The last two have
+   a second task for models that call operators from outside PyTorch, which imports the code of these operators. For each
+   task, `TASKS` names the kind of worker, the type of the job, and the functions for graphs that are lowered and for other
+   graphs. The parent process reads the kind of worker. The child process uses the type and the functions.
 2. Jobs and results are dataclasses in both processes, and JSON between them (`trtbuild.core.values.codec`).
 """
 
@@ -103,8 +103,8 @@ def call(
 
 
 def _imports(job: TraceJob, project: Path) -> bytes:
-    """Return the `PreloadRequest` of a trace as bytes; `NO_IMPORTS` if no process keeps libraries between builds, or if the
-    source imports no library."""
+    """Return the `PreloadRequest` of a trace as bytes. Return `NO_IMPORTS` if no process keeps libraries between builds, if
+    the source imports no library, or if the request is too long for a message."""
     leading = leading_imports(job.source, os.path.realpath(project)) if lent() is not None else None
     if leading is None:
         return NO_IMPORTS

@@ -121,7 +121,7 @@ class Worker:
             )
 
     def call(self, job: Mapping[str, Any], on_announced: OnAnnounced = lambda outputs: None) -> dict[str, Any]:
-        """Send a job and return the worker's reply. Calls `on_announced` with outputs that the worker announces before.
+        """Send a job and return the worker's reply. Calls `on_announced` with outputs that the worker announces before it.
 
         Raises the error that the worker reports, WorkerDied, or UnfitLibraries if the worker has imported other libraries
         than the job needs."""

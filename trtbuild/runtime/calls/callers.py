@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -10,7 +11,7 @@ from types import FrameType
 
 from trtbuild import errors
 
-_PACKAGE_FOLDER = str(Path(errors.__file__).resolve().parent)
+_PACKAGE_FOLDER = f"{Path(errors.__file__).resolve().parent}{os.sep}"
 
 
 def user_frame() -> FrameType:
@@ -34,4 +35,4 @@ def warn(text: str) -> None:
 def _torch_paths() -> tuple[str, ...]:
     torch = sys.modules.get("torch")
     file = getattr(torch, "__file__", None)
-    return () if file is None else (str(Path(file).parent), "<eval_with_key>")
+    return () if file is None else (f"{Path(file).parent}{os.sep}", "<eval_with_key>")

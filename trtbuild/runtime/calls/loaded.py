@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -16,7 +17,7 @@ from trtbuild.core.packages.package_index import (
 )
 from trtbuild.core.packages.provenance import PROVENANCE_FILE, Provenance, parse
 from trtbuild.core.partition.partitions import Partition
-from trtbuild.errors import NoFittingTarget, PackageError
+from trtbuild.errors import EngineError, NoFittingTarget, PackageError
 from trtbuild.runtime.calls.arguments import ArrayOperations
 from trtbuild.runtime.calls.module import Runner, as_torch_module
 from trtbuild.runtime.calls.state import State, StateLayout
@@ -49,7 +50,7 @@ class Engines(Protocol):
 
 class Loaded:
     """An open package, for one device. Its files have been read, and verified unless `trtbuild.load` got ``verify=False``.
-    The first call of `module()` creates the engines.
+    The first call of `module()`, `runner()` or `warmup()` creates the engines.
 
     `target` is the target whose engines run. On the CPU it is None, and PyTorch or onnxruntime computes the reference
     program.
@@ -147,9 +148,10 @@ class Loaded:
         with self._lock:
             for runner in self._runners.values():
                 runner.close()
-            if self._engines is not None:
-                self._engines.close()
+            engines = self._engines
             self._runners, self._engines, self._files, self._shared_by_runners = {}, None, None, None
+            if engines is not None:
+                engines.close()
 
     def __enter__(self) -> Loaded:
         return self
@@ -224,7 +226,8 @@ class Loaded:
                     if partition.kind == "tensorrt":
                         engines.load(partition, files[target.engines[partition.name]])
         except BaseException:
-            engines.close()
+            with contextlib.suppress(EngineError):  # the first error is the one to report
+                engines.close()
             raise
         self._engines = engines
         return shared

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -49,6 +50,9 @@ class Runner:
         self._state = state
         self._device = arrays.device
         self._restore = restorer(index.output_tree)
+        #: The sessions that this runner has created, which `close` closes, too.
+        self._sessions: weakref.WeakSet[Runner] = weakref.WeakSet()
+        self._parent: Runner | None = None
 
     @property
     def is_reference(self) -> bool:
@@ -108,9 +112,12 @@ class Runner:
         state, stitched = self._own_state("session()"), self._stitched
         if stitched is None:
             raise self._closed_error()
-        return Runner(
+        session = Runner(
             self.index, stitched, self._arrays, self._memory, self.target, state.new_session(advances=advances)
         )
+        session._parent = self  # keeps this runner alive, so that closing the package reaches sessions of sessions
+        self._sessions.add(session)
+        return session
 
     def reset_state(self) -> None:
         """Begin again with the first values of the state: those that the trace found. Raises UsageError for a model without
@@ -163,8 +170,10 @@ class Runner:
         return call
 
     def close(self) -> None:
-        """Free all parts and their memory. A later call raises PackageError."""
+        """Free all parts and their memory. A later call of this runner or of one of its sessions raises PackageError."""
         self._stitched, self.parts = None, {}
+        for session in list(self._sessions):
+            session.close()
 
     def __repr__(self) -> str:
         return f"<trtbuild {self.summary()}>"

@@ -2,7 +2,8 @@
 
 Rules
 1. A call reads the arrays of its session, and its new states replace them. An output of one call is an input of the next
-   call, without a copy. A new state is copied only if the same array is also an output, an input or another new state.
+   call, without a copy. Apart from rules 4 and 5, a new state is copied only if the same array is also an output, an input
+   or another new state.
 2. No part writes to its inputs, so all sessions begin with the same arrays of first values. A caller may write to the
    results, so an old state that the model returns is copied for the caller.
 3. Calls of one session run one after the other. A call that begins while another thread is in a call of the same session

@@ -71,10 +71,15 @@ class EngineSet:
             self._stored_kernels = content
 
     def close(self) -> None:
-        """Store the kernels, and free all contexts and engines. No call may be running."""
-        self.store_kernels()
-        for part in self._parts:
-            part.close()
-        self._parts.clear()
-        self._engines.clear()
-        self._kernel_cache = None
+        """Store the kernels, and free all contexts and engines. No call may be running.
+
+        Raises EngineError if the library cannot return the kernels. The contexts and engines are freed in this case, too.
+        """
+        try:
+            self.store_kernels()
+        finally:
+            for part in self._parts:
+                part.close()
+            self._parts.clear()
+            self._engines.clear()
+            self._kernel_cache = None

@@ -8,7 +8,7 @@ Rules
    context (developer guide, "CUDA graphs": one context per captured graph, and shared device memory).
 3. A graph is captured after a normal run with the same shapes. In that run TensorRT finishes its preparations for the new
    shapes.
-4. An engine that cannot be captured runs normally, after one warning.
+4. An engine that cannot be captured runs normally, after a warning.
 """
 
 from __future__ import annotations

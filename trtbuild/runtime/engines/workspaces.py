@@ -17,8 +17,8 @@ ALIGNMENT = 256
 #: The alignment of activation memory in bytes. TensorRT 8.6 requires it, although its documentation names 256 bytes.
 MEMORY_ALIGNMENT = 512
 
-#: The largest number of workspaces (by stream) of one thread. When it is reached, all of them are freed, so that memory
-#: stays bounded.
+#: The largest number of workspaces (by stream) of one thread. When it is reached, the thread keeps none of them, so that
+#: memory stays bounded.
 _MOST_WORKSPACES = 32
 
 

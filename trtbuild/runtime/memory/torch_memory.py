@@ -214,11 +214,18 @@ class TorchMemory:
         torch = self._torch
         graph = torch.cuda.CUDAGraph()
         capture_stream = torch.cuda.Stream(self.device)
+        work_error: EngineError | None = None
         try:
             # "thread_local": other threads may continue to call CUDA.
             with torch.cuda.graph(graph, stream=capture_stream, capture_error_mode="thread_local"):
-                work(capture_stream.cuda_stream)
+                try:
+                    work(capture_stream.cuda_stream)
+                except EngineError as error:
+                    work_error = error
+                    raise
         except RuntimeError as error:
+            if work_error is not None:  # torch's error at the end of the capture is only a consequence
+                raise work_error from None
             raise EngineError(f"the run cannot be captured as a CUDA graph: {error}") from error
         return TorchGraph(self, graph)
 

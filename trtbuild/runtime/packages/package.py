@@ -11,6 +11,7 @@ Rules
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import mmap
 import os
@@ -114,7 +115,9 @@ def _missing_hint(root: Path) -> str:
     if root.suffix == ".pt2":
         return "a .pt2 file is opened by `import trtbuild; torch.export.load(path)`"
     if root.is_dir():
-        packages = sorted(child.name for child in root.iterdir() if (child / INDEX_NAME).is_file())
+        packages: list[str] = []
+        with contextlib.suppress(OSError):  # a directory that this user cannot read
+            packages = sorted(child.name for child in root.iterdir() if os.path.isfile(child / INDEX_NAME))  # noqa: PTH113
         if packages:
             return f"there are packages in it: {', '.join(packages[:10])}"
     return "trtbuild build writes it: dist/<model> unless the manifest says another place"

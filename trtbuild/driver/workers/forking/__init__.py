@@ -5,6 +5,6 @@ client then becomes a new worker. `server_process` is the program and has the ru
 processes with imported libraries. `owner` starts the program for a pool of workers or for a watcher. `client` sends a
 request, and `requests` receives it.
 
-Only `server_process` uses `worker` and `handlers`, because a forked process becomes a worker. All other modules use `kinds`
-and `environments` of `workers`, and no other package of `driver`.
+Only `server_process` uses `worker` and `handlers`, because a forked process becomes a worker. The other modules use
+only `kinds` and `environments` of `workers`, and no other package of `driver`.
 """

@@ -13,7 +13,7 @@ class ServerSource(Protocol):
     """Lends servers to a pool of workers."""
 
     def borrow(self, folder: Path) -> ForkServers | None:
-        """Return servers that run, or None if this system cannot fork workers. `folder` is the directory of new servers."""
+        """Return running servers, or None if this system cannot fork workers. New servers run in the directory `folder`."""
 
     def give_back(self, servers: ForkServers) -> None:
         """Take back servers, whose workers have ended. The pool does not use them any more."""

@@ -4,8 +4,8 @@ Rules
 1. A client may name imports (`PreloadRequest`). The server forks a process for them, which imports the libraries and then
    forks the worker. The process stays, for later clients with the same imports, variables, arguments, directory and umask.
    So a model never meets a library that only another model imports.
-2. The process is used only while it `is_current`, and not at all if its imports fail or there is a reason not to keep it
-   (`trtbuild.stages.trace.discovery.preloading`). Then the server forks the worker itself.
+2. The process is used only while it `is_current`. After that, a new process replaces it. If its imports fail, or if there
+   is a reason not to keep it (`trtbuild.stages.trace.discovery.preloading`), the server forks the worker itself.
 3. At most `MAX_PROCESSES` processes stay. The one that was not used for the longest time ends first, after its workers.
 4. The server passes the client's connection and streams to the process, and keeps them until the process answers. So no
    client is lost if a process ends.

@@ -1,6 +1,7 @@
 """Receive the request of a client, and take over its streams, directory, umask, variables and arguments.
 
-`client.py` sends the request. A forked worker uses these functions, and so does a copy of a watcher.
+`client.py` sends the request. A fork server or a watcher receives it. The worker that the server forks, or the copy of the
+watcher, takes over the rest.
 """
 
 from __future__ import annotations

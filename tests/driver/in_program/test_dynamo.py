@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +144,21 @@ def test_a_graph_with_changed_weights_is_built_again(compile_: Any, mixed: Any, 
     mixed.linear.weight.data = torch.randn_like(mixed.linear.weight)  # the same parameter with other memory
     check_equal(model(x), mixed(x))
     assert len(built) == 3
+
+
+def test_two_threads_build_a_graph_once(compile_: Any, mixed: Any, built: list[Any]) -> None:
+    model, x, both_began = compile_(mixed), torch.randn(3, 4), threading.Barrier(2)
+
+    def call(_: int) -> Any:
+        with torch.no_grad():
+            both_began.wait()
+            return model(x)
+
+    with ThreadPoolExecutor(2) as threads:
+        results = list(threads.map(call, range(2)))
+    for result in results:
+        check_equal(result, mixed(x))
+    assert len(built) == 1
 
 
 @torch.no_grad()

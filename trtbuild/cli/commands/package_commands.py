@@ -8,6 +8,7 @@ from trtbuild.cli.commands import completing, show
 from trtbuild.cli.commands.options import common, request
 from trtbuild.cli.commands.sections import Command, examples
 from trtbuild.cli.commands.show import Flags
+from trtbuild.errors import UsageError
 
 
 @click.command(
@@ -72,6 +73,9 @@ def inspect(
         from trtbuild.cli.screens import precisions
         from trtbuild.driver.inspection.precision import inspect_precision
 
+        given = {"--layers": layers, "--trtexec": trtexec, "--memory": memory, "--onnx": onnx is not None}
+        for flag in (flag for flag, is_given in given.items() if is_given):
+            raise UsageError(f"{flag} has no effect with --precision, which reads no package", hint=f"leave {flag} out")
         show.paged(flags, inspect_precision(request(flags), path), precisions.precision_lines)
         return 0
     if path is None:

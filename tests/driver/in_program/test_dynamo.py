@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +144,34 @@ def test_a_graph_with_changed_weights_is_built_again(compile_: Any, mixed: Any, 
     mixed.linear.weight.data = torch.randn_like(mixed.linear.weight)  # the same parameter with other memory
     check_equal(model(x), mixed(x))
     assert len(built) == 3
+
+
+def test_two_threads_build_a_graph_once(mixed: Any, built: list[Any], program_cache: Path) -> None:
+    calls: list[tuple[Any, tuple[Any, ...]]] = []
+
+    def keep_call(graph: Any, examples: Any) -> Any:
+        run = dynamo.backend(graph, examples, options={"target": 89, "cache_dir": str(program_cache)})
+
+        def forward(*arguments: Any) -> Any:
+            calls.append((run, arguments))
+            return graph.forward(*arguments)
+
+        return forward
+
+    both_began = threading.Barrier(2)
+
+    def call(_: int) -> Any:
+        with torch.no_grad():
+            both_began.wait()
+            return run(*arguments)
+
+    with torch.no_grad():
+        expected = torch.compile(mixed, backend=keep_call)(torch.randn(3, 4))
+    ((run, arguments),) = calls
+    with ThreadPoolExecutor(2) as threads:
+        for result in threads.map(call, range(2)):
+            torch.testing.assert_close(result[0], expected["y"])
+    assert len(built) == 1
 
 
 @torch.no_grad()

@@ -84,6 +84,32 @@ def test_large_weights_are_written_beside_the_onnx_model(
     assert data_file.read_bytes() != bytes(written.st_size)
 
 
+def test_an_old_data_file_that_cannot_be_removed_is_a_usage_error(small: Small, tmp_path: Path) -> None:
+    document = inspect(Request(small.project), "ranker", onnx=str(tmp_path))
+    (path,) = {engine.onnx for engine in document.engines if engine.target == "ada"}
+    Path(f"{path}.data").mkdir()
+    with pytest.raises(UsageError, match=r"\.onnx\.data cannot be removed: "):
+        inspect(Request(small.project), "ranker", onnx=str(tmp_path))
+
+
+def test_an_old_onnx_model_that_cannot_be_read_is_a_usage_error(
+    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inspect(Request(small.project), "ranker", onnx=str(tmp_path))
+    read_bytes, refused = Path.read_bytes, []
+
+    def refuse(path: Path) -> bytes:
+        if path.is_relative_to(tmp_path):
+            refused.append(path)
+            raise PermissionError(13, "Permission denied")
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(UsageError, match=r"\.onnx cannot be written: Permission denied"):
+        inspect(Request(small.project), "ranker", onnx=str(tmp_path))
+    assert refused
+
+
 def test_the_written_onnx_model_is_the_prepared_model(
     small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,6 +78,18 @@ def test_rejects_damaged_and_missing_files(saved: Callable[..., Path], tmp_path:
         trtbuild.load(broken, device="cpu")
 
 
+def test_rejects_a_file_with_damaged_compressed_data(saved: Callable[..., Path], tmp_path: Path) -> None:
+    path = tmp_path / "damaged.pt2"
+    with zipfile.ZipFile(saved("net.pt2")) as old, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as new:
+        (name,) = [name for name in old.namelist() if name.endswith("trtbuild.json")]
+        new.writestr(name, old.read(name))
+    data = bytearray(path.read_bytes())
+    data[30 + len(name)] |= 0b110  # the first byte after the local header: a block type that deflate does not have
+    path.write_bytes(data)
+    with pytest.raises(PackageDamaged, match=r"is not a \.pt2 file, or it is truncated: Error -3"):
+        trtbuild.load(path, device="cpu")
+
+
 @pytest.mark.parametrize(("text", "error"), [(b"[]", PackageDamaged), (b'{"schema": "trtbuild.pt2/2"}', PackageTooNew)])
 def test_rejects_a_file_of_another_format(
     saved: Callable[..., Path], tmp_path: Path, text: bytes, error: type[Exception]

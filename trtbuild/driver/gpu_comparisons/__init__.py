@@ -1,4 +1,4 @@
-"""Compare the engines of a package with PyTorch on a GPU: in this process, or in a worker of a scheduler.
+"""Run the engines of a package on a GPU, of this machine or of a worker, and compare them with PyTorch or onnxruntime.
 
 * `engines` chooses a GPU of this machine, and runs engines there.
 * `gpu_kinds` describes a GPU with its NVIDIA driver and libraries. A verification uses it to choose GPUs of workers.

@@ -1,10 +1,11 @@
-"""Run the engines of a package on a GPU of this machine, and compare them with PyTorch on the CPU.
+"""Run the engines of a package on a GPU of this machine, and compare them with a reference that is computed on the CPU.
 
 Rules
 1. Engines run as in `trtbuild.load`: they are loaded from a directory with the package, their files are verified, and the
    same runtime calls them.
-2. PyTorch computes on the CPU, in the precision of the partition's program. So the comparison includes the engine's
-   rounding on the GPU (TF32), but no property of PyTorch on GPUs.
+2. PyTorch computes the reference on the CPU, in the precision of the partition's program. So the comparison includes the
+   engine's rounding on the GPU (TF32), but no property of PyTorch on GPUs. For a model that was an ONNX file, onnxruntime
+   computes the reference (`VerifyJob.by_onnx`).
 3. The engines of a target run on the first GPU with the target's SM. If there is no such GPU, they run on a GPU
    with the lowest SM that their plans support. With `--device`, no other GPU is used. With the device ``cpu``, no engine
    runs.
@@ -65,7 +66,7 @@ class EngineRunner:
         self._parts: dict[str, Part] = {}
 
     def __call__(self, part: Partition, inputs: Sequence[Any], point: Point) -> list[Any]:
-        """Return the outputs of a partition. Raises PartFailed with TensorRT's message."""
+        """Return the outputs of a partition. Raises PartFailed with the message of TensorRT or of the runtime."""
         from trtbuild.stages.verify.running import PartFailed
 
         memory = self._engines.memory
@@ -88,7 +89,7 @@ def gpus_for_targets(
 ) -> Iterator[tuple[str, TargetGpu | str]]:
     """Yield (target, its GPU) for each target, or (target, the reason why it does not run here).
 
-    `device` is the value of `--device`, with the names of `trtbuild.load`. Raises UsageError for an unknown device.
+    `device` is the value of `--device`, in a form that `trtbuild.load` accepts. Raises UsageError for an unknown device.
     """
     gpus = usable_gpus(device)
     for name in targets:
@@ -183,7 +184,7 @@ class OpenEngines:
 def compare(
     job: VerifyJob, package: Package, gpu: TargetGpu, shapes: ShapePlan, read: ReadBlob, roots: Sequence[Path] = ()
 ) -> Report:
-    """Compare the engines of a package's target with PyTorch on a GPU. Returns the report.
+    """Run the engines of a package's target on `gpu`, and return the report about their comparison with the reference.
 
     `shapes` are those of the model's inputs, and `read` returns the blobs of `job`. `roots` are the folders from which the
     modules of operators from outside PyTorch are imported. Raises NotCompared or TrtbuildError.

@@ -19,6 +19,7 @@ Rules
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -34,14 +35,18 @@ from trtbuild.driver.in_program.tracing import calling_line
 from trtbuild.errors import ConversionRefused, SourceError, ToolchainError, TrtbuildError, UsageError
 from trtbuild.runtime.calls.callers import warn
 
-#: The weights may change at most `MAX_CHANGES` times in a row, each time within `SETTLED_CALLS` calls (rule 5).
+#: The largest number of counted changes of the weights. After more than `SETTLED_CALLS` calls without a change, counting
+#: begins again (rule 5).
 MAX_CHANGES, SETTLED_CALLS = 2, 100
 #: The default of `max_specializations` (rule 3).
 MAX_SPECIALIZATIONS = 8
 
 
 def backend(graph: Any, example_inputs: Sequence[Any], **arguments: Any) -> Callable[..., Any]:
-    """Return a function that runs one graph of TorchDynamo, which calls `backend`. Raises UsageError for wrong options."""
+    """Return a function that runs `graph`. TorchDynamo calls `backend` for each graph.
+
+    Raises UsageError for wrong options, and ConversionRefused if the graph must become an engine and cannot (rule 4).
+    """
     from trtbuild.stages.dynamo.graph import NotSupported, read_graph
 
     options = dict(arguments.get("options") or {})
@@ -83,27 +88,36 @@ class _Graph:
         self._runs_in_pytorch = False
         self._positions = tuple(entry.position for entry in captured.tensors)
         self._open_symbols = tuple(captured.open_symbols)
+        #: Held while a module is looked up or built, so that two threads do not build it twice.
+        self._lock = threading.RLock()
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the graph."""
         if self._runs_in_pytorch or self._needs_gradient(arguments):
             return self._eager_forward(*arguments)
+        sizes = self._captured.sizes(arguments)
+        with self._lock:
+            module = self._find_module(arguments, sizes)
+        if module is None:
+            return self._eager_forward(*arguments)
+        return self._captured.assemble_outputs(module(*[arguments[position] for position in self._positions]), sizes)
+
+    def _find_module(self, arguments: Sequence[Any], sizes: Mapping[Any, int]) -> Any:
+        """Return the module for this call, which is built if necessary; None if PyTorch runs the graph."""
+        if self._runs_in_pytorch:  # another thread has decided this meanwhile
+            return None
         self._calls += 1
         if self._weights is None or self._weights.have_changed(arguments):
             if self._note_new_weights():
-                return self._eager_forward(*arguments)
+                return None
             self._modules.clear()
             self._weights = KeptWeights(
                 [(weight.position, arguments[weight.position]) for weight in self._captured.weights]
             )
-        sizes = self._captured.sizes(arguments)
         key = tuple(sizes.get(symbol, 0) for symbol in self._open_symbols)
         if key not in self._modules:
-            self._modules[key] = self._module_for(arguments, sizes)
-        module = self._modules[key]
-        if module is None:
-            return self._eager_forward(*arguments)
-        return self._captured.assemble_outputs(module(*[arguments[position] for position in self._positions]), sizes)
+            self._modules[key] = self._new_module(arguments, sizes)
+        return self._modules[key]
 
     def _note_new_weights(self) -> bool:
         """Note the first call, or a change of the weights. Return whether PyTorch runs the graph from now on (rule 5)."""
@@ -125,8 +139,8 @@ class _Graph:
 
         return torch.is_grad_enabled() and any(arguments[position].requires_grad for position in self._positions)
 
-    def _module_for(self, arguments: Sequence[Any], sizes: Mapping[Any, int]) -> Any:
-        """Return a module for the values of the open symbols in `sizes`; None if PyTorch runs the graph."""
+    def _new_module(self, arguments: Sequence[Any], sizes: Mapping[Any, int]) -> Any:
+        """Build a module for the values of the open symbols in `sizes`, and return it; None if PyTorch runs the graph."""
         if self._open_symbols:
             if len(self._modules) >= self._max_specializations:
                 _warn(

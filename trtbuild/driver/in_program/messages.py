@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 from trtbuild.errors import TrtbuildError
 
-#: (pattern, replacement). All replacements are made, in this order.
+#: (pattern, replacement). All replacements of the three tables are made, in this order.
 _SETTING_WORDS = (
     (
         r"set `reference: true` in the manifest and build again; then device=\"cpu\" runs it",

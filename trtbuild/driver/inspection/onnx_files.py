@@ -19,7 +19,8 @@ from trtbuild.driver.project.workspace import Request
 from trtbuild.errors import BlobMissing, EnvironmentFault, UsageError
 from trtbuild.store.layers.layered import LayeredStore
 
-#: Larger weights are in a file beside the model. The limit of protobuf is 2 GiB for a whole message.
+#: If the weights of a model have more bytes in total, they are in a file beside the model. The limit of protobuf is 2 GiB
+#: for a whole message.
 MAX_INLINE_BYTES = 1 << 30
 _PIECE_BYTES = 1 << 20
 
@@ -29,15 +30,15 @@ Bytes = bytes | bytearray | memoryview
 def write_onnx(request: Request, index: PackageIndex, subject: Subject, folder: str) -> dict[tuple[str, str], str]:
     """Write ``<folder>/<target>/<partition>.onnx`` for each engine.
 
-    Weights of more than `MAX_INLINE_BYTES` are in ``<partition>.onnx.data`` beside it, because protobuf cannot read
-    messages of 2 GiB.
+    If the weights of a model have more than `MAX_INLINE_BYTES` in total, they are in ``<partition>.onnx.data`` beside it,
+    because protobuf cannot read messages of 2 GiB.
 
     Return (target, partition) → path relative to the project. Raises
 
     * UsageError if the recipe of an engine is not in the cache, if the engine was compiled from a TensorRT network, or if a
-      file cannot be written
+      file cannot be written or removed
     * BlobMissing or EntryCorrupt if a model or weight is missing or damaged
-    * EnvironmentFault if onnx is not installed.
+    * EnvironmentFault if onnx or numpy is not installed.
     """
     try:
         import trtbuild.stages.convert.weights
@@ -89,7 +90,10 @@ def _write_model(path: Path, model: bytes, weights: Mapping[str, bytes], toolcha
     data_file = Path(f"{path}.data")
     if sum(memoryview(data).nbytes for data in prepared.values()) <= MAX_INLINE_BYTES:
         _write_if_changed(path, with_inline_weights(model, prepared))
-        data_file.unlink(missing_ok=True)  # of an earlier, larger model
+        try:
+            data_file.unlink(missing_ok=True)  # of an earlier, larger model
+        except OSError as error:
+            raise UsageError(f"{data_file} cannot be removed: {error.strerror or error}") from None
     else:
         model, contents = with_data_file(model, prepared, data_file.name)
         _write_data_file(data_file, contents)
@@ -135,9 +139,9 @@ def _has_contents(path: Path, contents: Sequence[tuple[int, Bytes]]) -> bool:
 
 
 def _write_if_changed(path: Path, data: bytes) -> None:
-    if path.is_file() and hashlib.sha256(path.read_bytes()).digest() == hashlib.sha256(data).digest():
-        return
     try:
+        if path.is_file() and hashlib.sha256(path.read_bytes()).digest() == hashlib.sha256(data).digest():
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, data, durable=True)
     except OSError as error:

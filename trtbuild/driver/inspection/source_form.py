@@ -28,7 +28,7 @@ def source_form(names: Any) -> GraphKindName | None:
 
 
 def _operators(names: Any) -> Iterator[str]:
-    """Yield the operator of each layer (`core.packages.names`), as far as it is known."""
+    """Yield the operators of the layers (`core.packages.names`). A layer without a known operator is left out."""
     for partitions in names.values():
         for layers in partitions.values():
             operators = [entry[1] for entry in layers.values()]  # an entry is [module path, operator]

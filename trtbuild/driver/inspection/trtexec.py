@@ -5,7 +5,7 @@ Sources of the flags:
   removed (migration guide 10.x to 11.x, "trtexec")
 * for TensorRT-RTX, the tool ``tensorrt_rtx`` (guide, "Using tensorrt_rtx")
 
-`TrtexecCommand.differs` lists the settings that have no flag.
+`TrtexecCommand.differs` lists what no flag can express, such as some settings.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.driver.inspection.documents import TrtexecCommand
 from trtbuild.toolchain.libraries.releases import release, version_numbers
 
-#: The arguments of these settings come first. The other arguments follow in the order of `SETTINGS`.
+#: The arguments of these settings come before those of the other settings, which follow in the order of `SETTINGS`.
 _FIRST_SETTINGS = (
     "optimization_level", "workspace", "avg_timing_iterations", "profiling_verbosity", "tf32", "sparse_weights",
     "tiling_optimization_level",

@@ -19,7 +19,8 @@ class Kind(Protocol):
     def files(self, root: str, package: PackageFiles, record: Record) -> list[OutputFile]:
         """Return the files to write below `root` (relative to the project) for a package with this record.
 
-        Raises PackageError, ValueError or KeyError if the index of the package is invalid.
+        Raises PackageError, ValueError or KeyError if the index of the package is invalid, and UsageError if this kind of
+        output does not support a dtype of the model.
         """
 
     def previous_files(self, root: Path, files: Sequence[OutputFile], last_recipe: Recipe | None) -> list[Path]:

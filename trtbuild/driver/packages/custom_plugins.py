@@ -11,7 +11,7 @@ from trtbuild.errors import PluginsNotLoaded
 from trtbuild.runtime.packages.package import Package
 from trtbuild.toolchain.running.execution import TensorRT
 
-#: The advice to let a package load its library of plugins, for programs.
+#: The advice for a program that loads a package with a library of plugins.
 PLUGINS_ADVICE = "load with `load_plugins=True`"
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import os
 import zipfile
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +80,7 @@ def _read_file(path: Path) -> bytes:
 
 
 def _parse_about(data: bytes, path: Path) -> ExportedFileInfo:
-    """Return the text about the package (rule 1)."""
+    """Return the values in the text about the package (rule 1). Raises PackageDamaged, PackageTooNew or UsageError."""
     try:
         # zipfile alone is not enough: in a truncated archive it may find the end of another archive inside
         if data[-_ARCHIVE_END_SIZE:][: len(_ARCHIVE_END)] != _ARCHIVE_END:
@@ -87,7 +88,7 @@ def _parse_about(data: bytes, path: Path) -> ExportedFileInfo:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             names = [name for name in archive.namelist() if name.endswith(f"/extra/{INFO_FILE}")]
             text = archive.read(names[0]) if names else None
-    except (zipfile.BadZipFile, OSError, NotImplementedError, RuntimeError, EOFError) as error:
+    except (zipfile.BadZipFile, zlib.error, OSError, NotImplementedError, RuntimeError, EOFError, ValueError) as error:
         raise PackageDamaged(
             f"{path} is not a .pt2 file, or it is truncated: {error}", hint="save the model again, or copy it again"
         ) from None

@@ -46,8 +46,8 @@ def plans_of(package: Package, target: str) -> dict[str, str]:
 def write(project: Path, plan: ModelPlan, entries: Sequence[CutEntry]) -> None:
     """Write the verification entries of a model beside its package, if the package is the planned one.
 
-    An existing entry stays if it is about engines of this package, and if no new entry is about its targets. If no entry
-    remains, or if another package is there, the file is removed.
+    An existing entry stays if it is about exactly the engines of this package, and if no new entry about engines has one of
+    its targets. If no entry remains, or if another package is there, the file is removed.
     """
     folder, package = dict(plan.model.outputs).get("package"), package_in_place(project, plan)
     if package is not None:

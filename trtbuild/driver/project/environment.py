@@ -28,7 +28,7 @@ from trtbuild.toolchain.libraries import table
 from trtbuild.toolchain.libraries.devices import device_sms
 from trtbuild.toolchain.libraries.distributions import installed_version
 
-#: The distributions whose versions are in the recipes of trace, lower, partition and convert.
+#: The distributions whose versions are in the recipes of calibrate, trace, lower, partition and convert.
 TORCH_DISTRIBUTIONS = ("torch", "onnx", "onnx-ir", "onnxscript")
 
 #: The part of a hint with the commands that replace the versions in a lock file by the installed versions.

@@ -40,7 +40,7 @@ class LastRun:
 class History:
     """The last recipe and the last run of each step, by step id.
 
-    The file is opened once. `note_recipe` notes new entries, and `save` adds them to the file.
+    The constructor opens the file. `note_recipe` notes new entries, and `save` adds them to the file.
     """
 
     def __init__(self, state: Path) -> None:

@@ -88,7 +88,7 @@ def refuse_small_memory(subject: str, weights_bytes: int, needed_bytes: int, fre
 
 
 def size_text(size_bytes: int) -> str:
-    """``3.0 GiB``; smaller sizes in MiB or KiB."""
+    """A size as text, such as ``3.0 GiB``. Sizes below 1 GiB are in MiB or KiB."""
     unit, shift = ("GiB", 30) if size_bytes >= 1 << 30 else ("MiB", 20) if size_bytes >= 1 << 20 else ("KiB", 10)
     return f"{size_bytes / (1 << shift):,.1f} {unit}"
 

@@ -153,7 +153,7 @@ class Workspace:
     def files_of(self, model: Model, record: Record) -> list[tuple[str, str, list[outputs.OutputFile]]]:
         """The kind, the path and the files of each output of a model, from the record of its package.
 
-        Raises BlobMissing or EntryCorrupt.
+        Raises BlobMissing, EntryCorrupt, and UsageError if a kind of output does not support a dtype of the model.
         """
         text = self.lookups.blob(record.outputs["index"].sha256)
         try:

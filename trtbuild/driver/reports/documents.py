@@ -81,7 +81,8 @@ class TargetRow:
 @dataclass(frozen=True, kw_only=True)
 class PartitionRow:
     """A partition of a model. `reads`: the inputs and partitions whose values it reads. `calls`: the number of operator
-    calls in it. `modules`: module path → the number of its calls, or of its engine layers if the calls are not known.
+    calls in it. `modules`: module path → the number of calls that come from this module, or of engine layers if the
+    calls are not known.
 
     `reasons`: for a Torch partition, operator → why it stays in PyTorch. `types`: the types that the layers of its engine
     read and write.
@@ -140,8 +141,9 @@ class PackageView:
 class ChangedStep:
     """A step that differs from the build before. The values of a build that does not have the step are null.
 
-    `change` is ``new`` or ``removed`` if only one of the builds has the step, ``failed`` if the step has failed in one of
-    them, and ``changed`` if its key differs. Otherwise it is ``same``: only the verdict or the size differs."""
+    `change` is ``new`` or ``removed`` if only one of the builds has the step, ``failed`` if the step has failed in at
+    least one of them, and ``changed`` if its key differs. Otherwise it is ``same``: only the verdict or the size
+    differs."""
 
     id: str
     change: Literal["new", "removed", "changed", "failed", "same"]

@@ -59,6 +59,13 @@ def test_axes_with_the_same_name_in_shared_dims_are_one_dim() -> None:
             Input((1, 8), shared_dims=wrong)  # type: ignore[arg-type]
 
 
+def test_the_shared_dims_of_every_profile_count() -> None:
+    ids = Input(min_shape=(1, 8), opt_shape=(4, 8), max_shape=(16, 8))
+    named = Input(min_shape=(17, 8), opt_shape=(32, 8), max_shape=(64, 8), shared_dims={0: "batch"})
+    found = describe_inputs([[ids, ids], [named, named]], arguments=["x", "y"])
+    assert found.dims == (NamedDim("batch", (("x", 0), ("y", 0))),)
+
+
 def test_tensors_give_a_static_shape_and_their_dtype() -> None:
     description = describe_inputs(
         [torch.zeros(2, 3, dtype=torch.int64)], {"mask": torch.zeros(2, dtype=torch.bool)}, arguments=["ids"]

@@ -1,4 +1,4 @@
-"""Checks of single arguments. Each function returns the argument, or raises a UsageError that names the argument."""
+"""Checks of single arguments. Each check returns the argument, or raises the error of `wrong_value`."""
 
 from __future__ import annotations
 

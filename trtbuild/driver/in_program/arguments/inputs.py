@@ -135,20 +135,27 @@ def describe_inputs(
         for number, entries in enumerate(profiles)
     )
     all_dims = {} if dims is None else checked.mapping("dims", dims, '{"batch": ["x.0", "mask.0"]}')
-    all_dims = _add_shared_dims(all_dims, by_position[0], by_name[0])
+    all_dims = _add_shared_dims(all_dims, by_position, by_name)
     module_inputs = ModuleInputs(first_inputs, spec_profiles, _named_dims(all_dims, first_inputs))
     return module_inputs if dynamic_shapes is None else apply_export_dims(module_inputs, dynamic_shapes)
 
 
 def _add_shared_dims(
-    dims: dict[str, Any], positional: Sequence[tuple[str, Input]], keywords: Mapping[str, Any]
+    dims: dict[str, Any], by_position: Sequence[Sequence[tuple[str, Input]]], by_name: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return `dims`, extended by the `shared_dims` of the inputs. Raises UsageError for a name that is in both."""
-    entries = [*positional, *((name, value) for name, value in keywords.items() if isinstance(value, Input))]
+    """Return `dims`, extended by the `shared_dims` of the inputs of all profiles.
+
+    Raises UsageError for a name that is in `dims` and in a `shared_dims`.
+    """
     axes_by_dim: dict[str, list[str]] = {}
-    for name, entry in entries:
-        for axis, dim in entry.shared_dims.items():
-            axes_by_dim.setdefault(dim, []).append(f"{name}.{axis}")
+    for positional, keywords in zip(by_position, by_name, strict=True):
+        for name, entry in (*positional, *keywords.items()):
+            if not isinstance(entry, Input):  # a tensor, which has no names of axes
+                continue
+            for axis, dim in entry.shared_dims.items():
+                axes = axes_by_dim.setdefault(dim, [])
+                if f"{name}.{axis}" not in axes:  # an earlier profile may have the same name
+                    axes.append(f"{name}.{axis}")
     duplicates = sorted(dims.keys() & axes_by_dim.keys())
     if duplicates:
         raise UsageError(

@@ -8,7 +8,8 @@ Rules (with their place in triton-inference-server's sources)
    or the same tensor as another output. Every step needs an input (ensemble_utils.cc).
 4. The dtypes of a plan's inputs and outputs equal the partition's dtypes only if this version of TensorRT supports them.
 5. The backend computes the sizes of outputs from input shapes.
-6. The backend's configuration check reads axis 0 of tensors, so one tensor of a plan must have an axis (model_state.cc).
+6. The backend's configuration check reads axis 0 of tensors, so at least one tensor of a plan must have an axis
+   (model_state.cc).
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def max_batch_size(index: PackageIndex) -> int:
 
 
 def _largest_covered_size(ranges: Sequence[tuple[int, int]]) -> int:
-    """Return the largest size of the ranges if they cover all sizes from 1 on; otherwise 0."""
+    """Return the largest size in the ranges if they cover all sizes from 1 to it; otherwise 0."""
     covered = 0
     for low, high in sorted(ranges):
         if low > covered + 1:

@@ -77,9 +77,6 @@ def inspect(
         from trtbuild.cli.screens import precisions
         from trtbuild.driver.inspection.precision import inspect_precision
 
-        given = {"--layers": layers, "--trtexec": trtexec, "--memory": memory, "--onnx": onnx is not None}
-        for flag in (flag for flag, is_given in given.items() if is_given):
-            raise UsageError(f"{flag} has no effect with --precision, which reads no package", hint=f"leave {flag} out")
         show.paged(flags, inspect_precision(request(flags), path), precisions.precision_lines)
         return 0
     if path is None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import weakref
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -52,6 +54,17 @@ def test_computes_the_same_results_as_the_module(program: bytes) -> None:
         for result, expected in zip(part(program, "cpu")([x], CALL), Net()(x), strict=True):
             torch.testing.assert_close(result, expected)
             assert not result.requires_grad
+
+
+def test_threads_read_programs_at_the_same_time(program: bytes) -> None:
+    barrier = Barrier(4)
+
+    def read(_: int) -> Any:
+        barrier.wait(timeout=60)
+        return part(program, "cpu")([torch.zeros(2, 4)], CALL)[0].shape
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(read, range(4))) == [(4, 2)] * 4
 
 
 def test_ignores_autocast_of_the_caller() -> None:

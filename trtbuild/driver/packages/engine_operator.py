@@ -7,6 +7,7 @@ This module is imported together with torch, so at its top it imports only the s
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 #: (library, number of the GPU) → the open engines, which share activation memory.
 _engine_sets: dict[tuple[EngineLibrary, int], EngineSet] = {}
+
+#: Only one thread at a time opens an engine: those of several `.pt2` files may belong to the same set.
+_opening_lock = threading.Lock()
 
 
 def register() -> None:
@@ -56,13 +60,14 @@ def open_engine(text: EngineText, plan: memoryview, device: torch.device) -> Par
     target = choose_target(
         _index_of_target(text), this_machine(sms[ordinal] if ordinal < len(sms) else None, ordinal), text.target
     )
-    engine_set = _engine_set(target, ordinal)
     inputs = tuple((f"input:{number}", tensor_type) for number, tensor_type in enumerate(text.inputs))
     name = f"{text.model}/{text.partition}@{text.plan[:12]}"  # several files may have the same partition
     partition = Partition(name, "tensorrt", "", (), inputs, text.outputs, ())
-    memory = engine_set.memory
-    engine_set.load(partition, plan)
-    run_engine = engine_set.part(partition)
+    with _opening_lock:
+        engine_set = _engine_set(target, ordinal)
+        memory = engine_set.memory
+        engine_set.load(partition, plan)
+        run_engine = engine_set.part(partition)
 
     def run(values: Sequence[Any], call: Call) -> Sequence[Any]:
         if memory.is_device_current():

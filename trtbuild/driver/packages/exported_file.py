@@ -104,11 +104,11 @@ def _load_program(data: bytes, path: Path) -> ExportedProgram:
     import torch
 
     from trtbuild.driver.packages.engine_operator import register
-    from trtbuild.runtime.calls.torch_part import new_tensors_on_cpu
+    from trtbuild.runtime.calls.torch_part import export_load_allowed
 
     register()
     try:
-        with new_tensors_on_cpu():
+        with export_load_allowed():
             return torch.export.load(io.BytesIO(data))
     except Exception as error:  # torch raises many types
         reason = (str(error).strip().splitlines() or [""])[0]

@@ -17,8 +17,9 @@ import contextlib
 import importlib
 import io
 import operator
+import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
     from trtbuild.runtime.calls.call import Call
 
+#: ``torch.export.load`` keeps its state in a global variable: a second thread that calls it at the same time gets an error.
+_export_load_lock = threading.RLock()
+
 
 def require_torch(why: str) -> Any:
     """Import torch. If that fails, raise ToolchainMissing with `why`, the reason why torch is needed."""
@@ -39,6 +43,13 @@ def require_torch(why: str) -> Any:
     except (ImportError, OSError) as error:
         raise ToolchainMissing(f"{why}, but torch cannot be imported: {error}", hint="pip install torch") from error
     return torch
+
+
+@contextlib.contextmanager
+def export_load_allowed() -> Iterator[None]:
+    """The block may call ``torch.export.load``: no other thread does so meanwhile, and new tensors are on the CPU."""
+    with _export_load_lock, new_tensors_on_cpu():
+        yield
 
 
 def new_tensors_on_cpu() -> contextlib.AbstractContextManager[Any]:
@@ -69,7 +80,7 @@ class ProgramGraph:
             if b"quantized_decomposed" in data or quantized_operators.MARK in data:
                 define_quantizers()
             declared_sizes.define_for(data)
-            with warnings.catch_warnings(), new_tensors_on_cpu():
+            with export_load_allowed(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch warns about later versions of the format
                 exported = torch.export.load(io.BytesIO(program), extra_files=extra)
             if device.type != "cpu":

@@ -1,4 +1,4 @@
-"""`trtbuild doctor` on a complete installation, and on installations and projects with one fault."""
+"""`trtbuild doctor` on a complete installation, and on installations and projects with faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments about inputs in a program give the same values as the fields of a manifest."""
+"""`describe_inputs` converts the arguments of a program to inputs, profiles and dims, as those of a manifest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Push, pull, export and import, most of them with the real command line. After them, a build elsewhere runs no step."""
+"""Push, pull, export and import, mostly with the real command line. After a pull or an import, a build runs no step."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from trtbuild.errors import ConfigurationError, ConfigurationErrors
 from trtbuild.store.transports.settings import RemoteSettings
 from trtbuild.store.trust.signing import Signer, parse_trusted
 
-#: Two trusted keys: a name, and a public key in base64.
+#: Two keys as texts. Each consists of a name and a public key in base64.
 KEY = "ci:" + "A" * 43 + "="
 OTHER = "old:" + "B" * 42 + "A="
 

@@ -36,7 +36,7 @@ def cluster(scheduler: Cluster, project: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The project directory of the workers. They use the same cache as the driver."""
+    """The project directory of the workers. ``TRTBUILD_CACHE_DIR`` sets their cache."""
     folder = tmp_path / "project"
     folder.mkdir()
     monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(tmp_path / "cache"))

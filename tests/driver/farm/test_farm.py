@@ -72,7 +72,7 @@ def test_an_engine_comes_from_a_worker(cluster: Cluster, driver: Driver, project
 
 
 def test_a_build_begins_before_the_first_worker_has_joined(cluster: Cluster, driver: Driver, project: Path) -> None:
-    """Without a worker, nothing is known about shared stores. Later, a build with no worker that shares one is an error."""
+    """A build begins without workers. It does not begin if workers have joined, and none of them shares a store with it."""
     with opening.opened(cluster.address, project, Configuration(), driver.store, driver.messages.append):
         pass
     cluster.add_worker(

@@ -1,4 +1,7 @@
-"""Workers and schedulers that are killed, stopped or unreachable, and certificates. Real workers pretend to compile."""
+"""Workers and schedulers that are killed, stopped or unreachable, and certificates.
+
+The workers are real processes that pretend to compile.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`describe_inputs` converts the arguments of a program to inputs, profiles and dims, as those of a manifest."""
+"""`describe_inputs` converts the arguments of a program to the inputs, profiles and dims of a model."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def commit(folder: Path) -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A repository with the project in ``project/``, which has a link to a file beside it. The traces list ``data/``."""
+    """A repository with the project in ``project/``, which has a link to a file outside of the project."""
     root = tmp_path / "repository"
     project = root / "project"
     for name in ("models/a.py", "models/b.py", "data/one.txt", "trtbuild.yaml", "../shared/s.py", "../other.txt"):

@@ -82,7 +82,7 @@ def test_names_are_quoted_for_the_shell(project: Path) -> None:
     assert not (project / "broken").exists()
 
 
-def test_models_that_are_not_partitioned_count_with_their_last_engines(project: Path) -> None:
+def test_models_with_unknown_partitions_count_with_the_engines_of_the_last_build(project: Path) -> None:
     # without a history, each model counts as a short engine step
     assert [entry["models"] for entry in _entries(project, targets=("ada",), job_duration_s=1.5)] == [
         ["first"],

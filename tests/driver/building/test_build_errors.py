@@ -24,7 +24,7 @@ QUANTIZE = ", quantize: {format: int8_weight_only}"
 
 
 @pytest.fixture(autouse=True)
-def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def cache_and_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(tmp_path / "cache"))
     (tmp_path / "net.py").write_text("")
 

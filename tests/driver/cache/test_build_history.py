@@ -1,4 +1,4 @@
-"""The history of builds: hits, misses and their reasons by day, in a file of bounded size."""
+"""The history of builds in a file of bounded size: hits and misses by day, and the reasons of all misses."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def test_a_shared_directory_is_collected(project: Path) -> None:
 def test_a_local_store_elsewhere_is_collected_like_the_projects_store(project: Path) -> None:
     root = project.parent / "other"
     records = fill(LocalStore(root), root)
-    document = collect(project, None, "7d", directory=str(root))
+    document = collect(project, None, "180h", directory=str(root))  # 7.5 days
     assert which_exist(root, records) == [False, True, True]
     assert (document.blobs_removed, document.blobs_condemned) == (2, 0)
     assert not (root / "gc").exists()

@@ -380,7 +380,7 @@ def test_a_lock_elsewhere_pins_too_and_a_missing_lock_is_an_error(aged: CommandL
 
 
 class _DownStore(LocalStore):
-    """A store whose record of one stage cannot be read now, like an entry of a shared directory that was lost."""
+    """A store that cannot read the records of one stage, as if their shared directory were unreachable."""
 
     def __init__(self, root: Path, stage: str) -> None:
         super().__init__(root)
@@ -394,7 +394,7 @@ class _DownStore(LocalStore):
 
 
 @pytest.mark.parametrize("stage", ["trace", "trace-link"])
-def test_links_that_cannot_be_read_are_not_left_unpinned(aged: CommandLine, stage: str) -> None:
+def test_a_trace_or_a_link_that_cannot_be_read_is_an_error(aged: CommandLine, stage: str) -> None:
     with pytest.raises(RemoteDown, match="the share is gone"):
         pinned_keys(aged.project, store=_DownStore(aged.cache, stage))
 

@@ -1,4 +1,4 @@
-"""Push, pull, export and import with the real command line. Afterwards a build on another machine runs no step."""
+"""Push, pull, export and import, mostly with the real command line. After a pull or an import, a build runs no step."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def bare(tmp_path: Path) -> dict[str, str]:
 
 
 def check_all_hits(trtbuild: CommandLine, environment: dict[str, str] | None = None) -> None:
-    """Check that a build has only hits, that its engines are written, and that the cache has no damage."""
+    """Check that a build has only hits, that engines of model `first` are written, and that the cache has no damage."""
     document = trtbuild("build", "--frozen", environment=environment)
     assert {each["verdict"] for each in document["steps"]} == {"hit"}
     assert list(trtbuild.project.glob("dist/first/engines/*/*.plan"))

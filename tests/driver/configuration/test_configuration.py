@@ -15,7 +15,7 @@ from trtbuild.errors import ConfigurationError, ConfigurationErrors
 from trtbuild.store.transports.settings import RemoteSettings
 from trtbuild.store.trust.signing import Signer, parse_trusted
 
-#: Two trusted keys: a name, and a public key in base64.
+#: Two keys as texts. Each consists of a name and a public key in base64.
 KEY = "ci:" + "A" * 43 + "="
 OTHER = "old:" + "B" * 42 + "A="
 
@@ -54,7 +54,7 @@ wait = "90s"
 
 
 class Home:
-    """A home directory with a configuration file."""
+    """A home directory with a project. `write` and `load` write its configuration file."""
 
     def __init__(self, root: Path) -> None:
         self.root = root / "home"
@@ -173,7 +173,7 @@ def test_without_configuration_no_module_is_imported(home: Home) -> None:
 
 
 @pytest.mark.parametrize("name", configuration.VARIABLES)
-def test_an_empty_variable_counts_as_not_set(home: Home, name: str) -> None:
+def test_an_empty_variable_counts_as_not_set_except_for_remotes_and_trusted_keys(home: Home, name: str) -> None:
     if name == "TRTBUILD_TRUSTED_KEYS":
         assert "would trust every signature" in str(home.load_error(ALL_ENTRIES, TRTBUILD_TRUSTED_KEYS=" "))
     elif name == "TRTBUILD_REMOTES":

@@ -70,7 +70,7 @@ def test_dotted_and_inline_entries_are_found_where_they_begin() -> None:
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o644, 0o444, 0o400])
-def test_accepts_a_file_that_other_users_may_only_read(path: Path, mode: int) -> None:
+def test_accepts_a_file_that_other_users_cannot_write(path: Path, mode: int) -> None:
     path.chmod(mode)
     assert config_file.read(str(path), must_exist=True) is not None
 

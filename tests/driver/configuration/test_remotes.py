@@ -1,4 +1,4 @@
-"""Names, modes and URLs of remotes."""
+"""Names, URLs and numbers of remotes, and URLs that are shown without credentials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trtbuild doctor` on a complete installation, and on installations and projects with one fault."""
+"""`trtbuild doctor` on a complete installation, and on installations and projects with faults."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def break_module(trtbuild: CommandLine, module: str, text: str) -> None:
 
 
 def finding_of(document: Any, name: str, status: str) -> Any:
-    """Return the only finding of the check `name`. It must have this status."""
+    """Return the finding of the check `name` with this status. There must be exactly one."""
     (finding,) = [check for check in document["checks"] if check["name"] == name and check["status"] == status]
     return finding
 

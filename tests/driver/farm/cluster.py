@@ -1,6 +1,7 @@
 """A scheduler and workers in this process, and a farm that uses them. The workers pretend to compile.
 
-The messages, the stores, the signatures and Dask are real. Only the compiler is replaced: an engine is a text with its key.
+The messages, the stores, the signatures and Dask are real. Only the compiler is replaced: a plan is a text with
+the digest of its ONNX model.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def engine_job(onnx: bytes, target: Target = ADA, version: str = VERSION) -> tup
 
 
 def pretend_to_compile(pool: Any, task: str, job: EngineJob) -> Reply:
-    """Store texts instead of a compiled engine, as `performing.call` would store the engine."""
+    """Store texts in place of a plan and its layers. The tests replace `performing.call` by this function."""
     local = wiring.open_local(performing.directory())
     local.get_bytes(job.onnx)  # a compiler reads its input
     outputs = {"plan": local.put_bytes(f"plan of {job.onnx}".encode()), "layers": local.put_bytes(b"[]")}
@@ -79,13 +80,13 @@ class Cluster:
         gpu: GpuKind | None = None,
         **changes: str,
     ) -> Worker:
-        """Start a worker. It announces the GPU `gpu`. `changes` replaces text in its labels."""
+        """Start a worker. It announces `gpu`, unless this is None. `changes` replaces text in its labels: old → new."""
         (process,) = [each for each in processes_here(project, 1, slots) if "gpu" not in each.name]
         labels = (*process.labels, *([] if gpu is None else [gpu_label(gpu)]))
         for old, new in changes.items():
             labels = tuple(label.replace(old, new) for label in labels)
         options = dataclasses.replace(process, name=name, labels=labels).options("127.0.0.1", None)
-        # the arguments of a separate process; this worker runs in the process of the test
+        # only a worker in a separate process needs them; this worker runs in the process of the test
         del options["env"], options["silence_logs"], options["preload"]
 
         async def start() -> Worker:

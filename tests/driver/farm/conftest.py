@@ -1,4 +1,4 @@
-"""One scheduler for the tests of this folder, whose workers pretend to compile, and a directory for the workers."""
+"""A scheduler in the process of the tests. Its workers pretend to compile, and have a project directory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def scheduler() -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(scheduler: Cluster, project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """The scheduler, without workers."""
+    """The scheduler, without workers. A worker that a test adds pretends to compile."""
     real_answer = performing._answer
 
     def answer(text: str, name: str) -> performing.Answer:
@@ -36,7 +36,7 @@ def cluster(scheduler: Cluster, project: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory for workers. Its cache is that of this process."""
+    """The project directory of the workers. ``TRTBUILD_CACHE_DIR`` sets their cache."""
     folder = tmp_path / "project"
     folder.mkdir()
     monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(tmp_path / "cache"))

@@ -1,4 +1,5 @@
-"""Comparisons of engines on workers that are honest, lie, or have another GPU. Only the comparison itself is replaced."""
+"""Comparisons of engines on workers that are honest, lie, or have another GPU. The comparison and the GPU are
+replaced."""
 
 from __future__ import annotations
 
@@ -64,7 +65,7 @@ def report_of(job: VerifyJob, partition: str = "model") -> Report:
 
 @pytest.fixture(autouse=True)
 def _pretended_comparisons(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let workers with the GPU `ADA` pretend to compare."""
+    """Let workers pretend to compare. The machine on which they run seems to have the GPU `ADA`."""
 
     def pretend_to_compare(pool: object, task: str, job: ComparisonJob) -> Reply:
         assert task == "compare-engines"
@@ -167,7 +168,7 @@ def answer_without_a_report(text: str, name: str) -> Answer:
 
 
 def answer_changed_after_signing(text: str, name: str) -> Answer:
-    """Sign a report, and answer with the document of another one."""
+    """Answer with a record whose document was changed after it was signed."""
     signed = performing._do_job(FarmJob.from_text(text), name)
     document = json.loads(signed.document)
     document["provenance"]["builder"] = "someone else"

@@ -1,4 +1,5 @@
-"""Engine steps on workers that are slow, missing, wrong or hostile. Each test proves that its fault happened."""
+"""Engine steps on workers that are slow, missing, wrong or hostile. A test with a fault proves
+that the fault happened."""
 
 from __future__ import annotations
 
@@ -71,7 +72,7 @@ def test_an_engine_comes_from_a_worker(cluster: Cluster, driver: Driver, project
 
 
 def test_a_build_begins_before_the_first_worker_has_joined(cluster: Cluster, driver: Driver, project: Path) -> None:
-    """Without a worker, nothing is known about shared stores. A worker that shares none is an error then."""
+    """A build begins without workers. It does not begin if workers have joined, and none of them shares a store with it."""
     with opening.opened(cluster.address, project, Configuration(), driver.store, driver.messages.append):
         pass
     cluster.add_worker(
@@ -374,7 +375,7 @@ def test_two_jobs_of_one_build_share_a_task_and_each_has_its_answer(
 
     def compile_one() -> CompiledOnWorker:
         compiled = driver.compile()
-        gc.collect()  # the future of an ended job does not keep the task
+        gc.collect()  # releases the future of this job
         first_has_ended.set()
         return compiled
 

@@ -47,7 +47,7 @@ def test_describes_many_workers_in_one_sentence() -> None:
     assert text.endswith("and 3 more")
 
 
-def test_a_remote_has_the_same_label_with_other_credentials_only() -> None:
+def test_the_label_of_a_remote_does_not_depend_on_its_credentials() -> None:
     plain = remote_label("https://cache.example/team")
     assert remote_label("https://user:secret@cache.example/team") == plain
     others = ["https://cache.example/a@team", "https://cache.example/b@team", "https://other.example/b@team"]

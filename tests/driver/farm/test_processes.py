@@ -1,4 +1,7 @@
-"""Workers and schedulers that are killed, stopped or unreachable: real processes, which pretend to compile."""
+"""Workers and schedulers that are killed, stopped or unreachable, and certificates.
+
+The workers are real processes that pretend to compile.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ LIMIT_S = 90.0
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A scheduler without certificates."""
+    """The address of a scheduler without certificates."""
     port = free_port()
     with killed_at_end(scheduler_process(port, tmp_path_factory.mktemp("scheduler"))):
         yield f"tcp://127.0.0.1:{port}"
@@ -65,7 +68,7 @@ def wait_until(condition: Callable[[], object], problem: str) -> None:
 
 
 def waiting_pids(folder: Path) -> list[int]:
-    """The pids of the compilers that wait, or have waited, until they are killed (`pretending`)."""
+    """The pids of the worker processes whose jobs wait or have waited (`pretending`)."""
     begun = folder / "begun"
     return [int(pid) for pid in begun.read_text().split()] if begun.exists() else []
 
@@ -115,15 +118,15 @@ def test_three_deaths_of_workers_are_the_failure_of_the_step(
 
 
 def test_a_worker_that_is_stopped_loses_its_job(address: str, client: Client, project: Path, tmp_path: Path) -> None:
-    still = worker_process(address, tmp_path / "still", {}, "--slots", "1", pretends="wait")
+    stopped = worker_process(address, tmp_path / "stopped", {}, "--slots", "1", pretends="wait")
     driver = Driver(client, project, Configuration(), wait_s=LIMIT_S)
-    with killed_at_end(still), ThreadPoolExecutor(1) as thread:
+    with killed_at_end(stopped), ThreadPoolExecutor(1) as thread:
         compiled = thread.submit(driver.compile)
-        wait_until(lambda: waiting_pids(tmp_path / "still"), "the worker has not begun")
-        (pid,) = worker_pids(still)
+        wait_until(lambda: waiting_pids(tmp_path / "stopped"), "the worker has not begun")
+        (pid,) = worker_pids(stopped)
         os.kill(pid, signal.SIGSTOP)
         with killed_at_end(worker_process(address, tmp_path / "other", {}, "--slots", "1", pretends="compile")):
-            # without a state, it was killed already
+            # a process without a state was killed already
             wait_until(lambda: (state(pid) or "T")[0] == "T", "the worker is not stopped")
             assert compiled.result(timeout=LIMIT_S).worker
 

@@ -42,7 +42,7 @@ class FakeMemory:
 
 
 class FakeEngines:
-    """Fake engines: PyTorch computes with inputs of 11 bits, like TF32, and `spoil` changes the results."""
+    """Fake engines: PyTorch computes with inputs rounded to 11 bits, as in TF32, and `spoil` changes the results."""
 
     def __init__(self, subject: Subject, spoil: Any = lambda value: value) -> None:
         self.memory = FakeMemory()

@@ -241,7 +241,7 @@ def test_keywords_of_a_program_of_torch_export_may_have_any_order(compile_module
         assert model(torch.ones(8, 3), a=torch.ones(8, 3), b=torch.ones(5, 3)).tolist() == [[17] * 3] * 8
 
 
-def test_the_trace_of_a_program_is_not_stored(
+def test_the_trace_of_a_compiled_module_is_not_stored(
     program_cache: Path, net: torch.nn.Module, compile_module: Compile
 ) -> None:
     compile_module(net, [ROWS])

@@ -49,7 +49,7 @@ def compile_(program_cache: Path) -> Callable[..., Any]:
 
 
 class MixedOutputs(torch.nn.Module):
-    """A module that returns a size, None and one tensor twice. Its inputs include an integer and a keyword."""
+    """A module whose outputs include a size, None, and one tensor twice. Its inputs include an integer and a keyword."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The packages that `trtbuild.save` writes, and the modules that it refuses."""
+"""The packages and programs that `trtbuild.save` writes, and the arguments that it refuses."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_a_script_is_traced_to_a_program() -> None:
 
 
 @pytest.mark.parametrize("ir", ["dynamo", "exported_program", "default", None])
-def test_ir_fits_a_program(compile_module: Compile, ir: str | None) -> None:
+def test_a_program_is_compiled_with_each_ir_that_fits_it(compile_module: Compile, ir: str | None) -> None:
     program = torch.export.export(torch.nn.Linear(8, 4).eval(), (torch.ones(4, 8),))
     assert compile_module(program, ir=ir)(torch.ones(4, 8)).shape == (4, 4)
 

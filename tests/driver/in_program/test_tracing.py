@@ -29,7 +29,7 @@ models:
 """
 
 
-def test_the_program_is_called_as_the_module(net: torch.nn.Module) -> None:
+def test_the_program_is_called_like_the_module(net: torch.nn.Module) -> None:
     program = trtbuild.trace(net, [ROWS], {"scale": Input((4,))})
     assert isinstance(program, torch.export.ExportedProgram)
     (bounds,) = program.range_constraints.values()

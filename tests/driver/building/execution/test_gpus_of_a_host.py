@@ -24,7 +24,7 @@ VERSION = "8.6.0"
 def test_a_build_compiles_an_engine_on_each_gpu_and_its_keys_do_not_depend_on_them(
     command_line: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # the target of this project is called `ada`, also with another SM
+    # the target keeps the name `ada`, although it is for SM 90 now
     target = f"ada: {{sm: 90, toolchain: tensorrt, version: {VERSION}}}"
     copy_project("two_models", command_line.project, ("ada: {sm: 89}", target))
     command_line("build", "--until", "convert")  # without a GPU

@@ -108,7 +108,7 @@ def test_free_memory_is_unknown_if_no_file_can_be_read(tmp_path: Path) -> None:
     assert free_bytes(tmp_path / "no proc", tmp_path / "no groups") is None
 
 
-def test_this_machine_has_free_memory() -> None:
+def test_the_free_memory_of_this_machine_is_positive_or_unknown() -> None:
     free = free_bytes()
     assert free is None or free > 0
 

@@ -30,28 +30,44 @@ class FakeWatcher(Watcher):
     def step_failed(self, *_: object) -> None:
         self.received.append("step_failed")
 
+    def warned(self, *_: object) -> None:
+        self.received.append("warned")
+
     def phase_started(self, name: str) -> None:
         self.received.append(f"{name} {{")
 
     def phase_finished(self, name: str) -> None:
         self.received.append(f"}} {name}")
 
+    def outputs_written(self, *_: object) -> None:
+        self.received.append("outputs_written")
+
+    def build_finished(self, *_: object) -> None:
+        self.received.append("build_finished")
+
+    def build_stopped(self, *_: object) -> None:
+        self.received.append("build_stopped")
+
     def close(self) -> None:
         self.received.append("close")
 
 
 def send_all_events(watcher: Watcher) -> None:
-    """Call every method of the interface. The arguments are None where the watchers of these tests ignore them."""
+    """Send every event except `close`. Arguments are None where the watchers of these tests ignore them."""
     ignored: Any = None
     watcher.model_planned(ignored)
     watcher.build_started(1, lambda _: None)
     watcher.step_started(ignored)
     watcher.step_finished(ignored, ignored)
     watcher.step_failed(ignored, ignored)
+    watcher.warned(ignored)
     with watcher.phase("plan"):
         pass
     with watcher.work("verify"):
         pass
+    watcher.outputs_written(ignored)
+    watcher.build_finished(ignored)
+    watcher.build_stopped(ignored)
 
 
 def test_every_watcher_receives_every_event() -> None:
@@ -64,10 +80,14 @@ def test_every_watcher_receives_every_event() -> None:
         "step_started",
         "step_finished",
         "step_failed",
+        "warned",
         "plan {",
         "} plan",
         "verify {",
         "} verify",
+        "outputs_written",
+        "build_finished",
+        "build_stopped",
         "close",
     ]
     assert second.received == first.received
@@ -79,7 +99,7 @@ def test_after_an_exception_phases_end_and_watchers_are_closed() -> None:
     first = FakeWatcher()
     with pytest.raises(ValueError, match="no"), Watchers([first]) as watcher, watcher.phase("plan"):
         raise ValueError("no")
-    assert first.received == ["plan {", "} plan", "close"]
+    assert first.received == ["plan {", "} plan", "build_stopped", "close"]
 
 
 def test_the_base_class_ignores_every_event() -> None:

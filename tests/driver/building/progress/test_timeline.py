@@ -19,7 +19,7 @@ from trtbuild.errors import ToolchainError, UsageError
 
 
 def fail(message: str) -> None:
-    """Receive a message of the timeline that the test does not expect."""
+    """Fail the test, because the timeline has reported an error."""
     raise AssertionError(message)
 
 

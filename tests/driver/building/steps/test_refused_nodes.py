@@ -56,4 +56,4 @@ def test_an_error_of_the_store_does_not_hide_that_of_the_compiler(
     monkeypatch.setattr(world, "blob", blob)
     name_operators(error, plan, plan.steps["net/engine/layers.1@ada"], world)  # type: ignore[arg-type]
     assert error.text == _refused().text
-    assert faults == [], "the store was asked"
+    assert faults == [], "the store was not asked"

@@ -45,7 +45,7 @@ class FakeLookups:
 
 
 class Build:
-    """Runs steps with `UncheckedSteps`. `stored` are the published records, in order."""
+    """Runs steps with `UncheckedSteps`. `stored` lists the ids of the steps whose records were published, in order."""
 
     def __init__(self) -> None:
         self.lookups = FakeLookups()

@@ -1,7 +1,7 @@
 """Python imports this module at its start if its folder is on ``PYTHONPATH``. The process then seems to have a GPU.
 
-The labels, the jobs, the processes and the comparison with PyTorch are real. Only the driver of the GPU and the engines are
-replaced. An engine computes with the program of its partition (`pretended_engines`).
+The labels, the jobs, the processes and the comparison with PyTorch are real. The driver of the GPU, the checks for PyTorch
+with CUDA, and the engines are replaced. An engine computes with the program of its partition (`pretended_engines`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Arguments about inputs in a program give the same values as the fields of a manifest."""
+"""`describe_inputs` converts the arguments of a program to the inputs, profiles and dims of a model."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_infinities_beside_a_diagonal_do_not_change_the_diagonal(lower_module: A
 
 
 def test_a_diagonal_that_may_be_empty_stays_in_pytorch() -> None:
-    """The second axis may have a size of 2. Then there is no diagonal 2."""
+    """The first axis may have a size of 1 or 2. Then diagonal 2 is empty."""
     case = Case(module_from_text([], "torch.diagonal(x0, 2, 1, 0)", 1), [("float32", [(1, 3, 7), (2, 5, 11)])])
     built = build(case, engines=False)
     assert [part.kind for part in built.partitions.partitions] == ["torch"]

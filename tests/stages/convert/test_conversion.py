@@ -1,4 +1,4 @@
-"""A conversion computes what the model computes, and contains its structure only: no names and no weights."""
+"""A conversion computes what the model computes. It has no names of the model and no values of weights."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ RULES: dict[str, dict[str, list[str]]] = {
             "test_a_file_that_is_not_read_or_that_the_model_has_written_is_not_a_dependency",
             "test_an_absent_file_that_was_looked_up_is_a_dependency",
             "test_installed_code_is_observed_as_a_distribution_not_as_files",
-            "test_variables_that_user_code_reads_are_dependencies_by_digest",
+            "test_variables_that_are_read_or_declared_are_observed_by_digest",
             "test_a_directory_that_is_listed_is_a_dependency_that_a_new_file_changes",
         ],
         "stages/trace/discovery/test_isolation.py": ["test_a_stale_pyc_file_is_not_run"],

@@ -25,7 +25,7 @@ SIZES = {"min": {"b": 1, "s": 2}, "opt": {"b": 3, "s": 5}, "max": {"b": 8, "s": 
 
 
 class Module(nn.Module):
-    """A module that calls a function with itself and its inputs. Its `members` are submodules, and tensors as buffers."""
+    """A module that calls a function with itself and its inputs. Tensors among `members` become buffers."""
 
     def __init__(self, function: Callable[..., Any], /, **members: Any) -> None:
         super().__init__()
@@ -42,7 +42,9 @@ class Module(nn.Module):
 
 @dataclass(frozen=True)
 class Case:
-    """A model. `inputs` are (shape, kind). ``b`` and ``s`` are dynamic. A kind is a dtype, or ``below10`` for integers."""
+    """A model. `inputs` are (shape, kind), and ``b`` and ``s`` are dynamic sizes.
+
+    A kind is a dtype, or ``below10`` for integers from 0 to 9."""
 
     build: Callable[[], nn.Module]
     inputs: tuple[tuple[tuple[int | str, ...], str], ...]
@@ -78,7 +80,7 @@ class LoweredCase:
         return [result] if isinstance(result, torch.Tensor) else list(result)
 
     def weights(self) -> dict[str, np.ndarray]:
-        """The values by their names in a conversion: ``w0``, ``w1``."""
+        """The values of the weights, by their names in a conversion: ``w0``, ``w1``."""
         values = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
         return {f"w{index}": values[slot.name].detach().numpy() for index, slot in enumerate(self.slots)}
 
@@ -89,7 +91,7 @@ def run(model: bytes, weights: dict[str, np.ndarray], tensors: Sequence[torch.Te
     return session.run(None, {f"i{index}": tensor.numpy() for index, tensor in enumerate(tensors)})
 
 
-def lower_case(case: Case) -> LoweredCase:
+def export_and_lower(case: Case) -> LoweredCase:
     torch.manual_seed(0)
     module = case.build().eval()
     dims = {"b": Dim("b", min=1, max=8), "s": Dim("s", min=2, max=16)}
@@ -106,7 +108,7 @@ def lower_case(case: Case) -> LoweredCase:
 def _function_case(
     function: Callable[..., Any], *inputs: tuple[tuple[int | str, ...], str], tolerance: float = 2e-5, **members: Any
 ) -> Case:
-    """A case with a `Module`. A member is a module, a tensor, or a function that creates one."""
+    """A case with a `Module`. A member is a tensor, or a function that creates a module or a tensor."""
 
     def build() -> nn.Module:
         created = {name: member() if callable(member) else member for name, member in members.items()}
@@ -222,7 +224,7 @@ CASES: dict[str, Case] = {
 
 @functools.cache
 def cached_lowered_case(name: str) -> LoweredCase:
-    return lower_case(CASES[name])
+    return export_and_lower(CASES[name])
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""A conversion computes what the model computes, and contains its structure only: no names and no weights."""
+"""A conversion computes what the model computes. It has no names of the model and no values of weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trtbuild.stages.convert.weights import with_inline_weights
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.text import program_text
 
-#: Models that onnx's version converter can convert to TensorRT 8.6's opset.
+#: Models whose conversions can be lowered to opset 17, the opset of TensorRT 8.6.
 _OPSET_17_MODELS = ["linear", "conv", "norms", "encoder", "attention", "tied", "pool_pad"]
 
 

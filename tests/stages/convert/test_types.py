@@ -18,7 +18,9 @@ from trtbuild.stages.program.functional import Program
 
 
 def program(body: str, dtype: str = "float32") -> Program:
-    """The program of a model with one partition, the expression `body`. Its input ``x0`` has 2 to 8 rows of 4 numbers."""
+    """The program of the only partition of a model.
+
+    The model is the expression `body`. Its input ``x0`` has 2 to 8 rows of 4 numbers."""
     built = build(Case(module_from_text([], body, 1), [(dtype, [(2, 3, 8), 4])]))
     (part,) = built.partitions.partitions
     return Program.from_bytes(built.store.get_bytes(built.programs[part.graph]))

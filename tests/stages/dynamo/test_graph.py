@@ -88,7 +88,7 @@ def test_a_marked_dim_has_its_range(low: int) -> None:
     assert graph.sizes(arguments) == {dim.symbol: 5}
 
 
-def test_a_mark_of_an_axis_of_several_units_is_converted_to_the_symbol() -> None:
+def test_the_marked_range_of_an_axis_is_divided_by_its_unit() -> None:
     x, y = torch.randn(8, 4), torch.randn(4, 4)
     torch._dynamo.mark_dynamic(x, 0, min=7, max=16)
     torch._dynamo.mark_dynamic(y, 0)

@@ -95,7 +95,7 @@ def test_a_part_of_a_shape_is_a_slice_in_every_opset(opset: int) -> None:
     assert len(onnx.ModelProto.FromString(newer).graph.node) == 4  # parsers of opset 20 support `start` and `end`
 
 
-def test_rejects_a_scatter_reduction_that_old_parsers_do_not_support() -> None:
+def test_rejects_a_scatter_reduction_that_old_parsers_may_not_support() -> None:
     nodes = [
         h.make_node("Cast", ["axes"], ["i"], to=T.INT64),
         h.make_node("Unsqueeze", ["i", "axes"], ["at"]),

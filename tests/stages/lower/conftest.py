@@ -86,7 +86,7 @@ class Sdpa(nn.Module):
 
 
 class RmsNorm(nn.Module):
-    """RMS normalization, written as separate operators. The squares of its input are larger than float16 allows."""
+    """RMS normalization, written as separate operators. It computes squares that are too large for float16."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Operators that the exporter translates to sums that overflow, although PyTorch does not. Lowering replaces them."""
+"""Operators whose translation by the exporter overflows, although PyTorch's results are finite. Lowering replaces them."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_infinities_beside_a_diagonal_do_not_change_the_diagonal(lower_module: A
 
 
 def test_a_diagonal_that_may_be_empty_stays_in_pytorch() -> None:
-    """The second axis may have a size of 2. Then there is no diagonal 2."""
+    """The first axis may have a size of 1 or 2. Then diagonal 2 is empty."""
     case = Case(module_from_text([], "torch.diagonal(x0, 2, 1, 0)", 1), [("float32", [(1, 3, 7), (2, 5, 11)])])
     built = build(case, engines=False)
     assert [part.kind for part in built.partitions.partitions] == ["torch"]
@@ -285,7 +285,7 @@ def _integer_attribute(node: onnx.NodeProto, attribute: str) -> int:
 
 
 def test_divisions_of_integers_have_no_mod_that_rounds_down(lower_module: Any) -> None:
-    """With TensorRT 8.6 on an H200, such a Mod was wrong for integers up to 2^30."""
+    """With TensorRT 8.6 on an H200, such a Mod gave wrong results in a test with integers up to 2^30."""
     text = "x0 // 3, x0 // -x1, x0 % -7, x0 % x1, torch.fmod(x0, -5), torch.remainder(7, x1), x0.to(torch.uint8) % 3"
     dividends = torch.tensor([[2**40 + 7, -(2**40) - 7, 2**25 + 1], [-7, 7, -6], [0, 6, -1]])
     inputs = dividends, torch.tensor([[3, -3, 5], [-7, 7, 3], [1, -2, -1]])
@@ -299,7 +299,7 @@ def test_divisions_of_integers_have_no_mod_that_rounds_down(lower_module: Any) -
 def test_an_average_whose_windows_may_end_outside_does_not_count_padding(
     lower_module: Any, padding: str, height: int
 ) -> None:
-    """With TensorRT 8.6 on an H200, averages that count padding were wrong."""
+    """The input is padded instead. With TensorRT 8.6 on an H200, such averages that count padding were wrong."""
     text = f"F.avg_pool2d(x0, (2, 3), (3, 2), {padding}, ceil_mode=True, count_include_pad=True)"
     image = torch.randn(3, 2, height, 8) + 1
     ((result, expected),) = _results(lower_module, text, (image,), (_ROWS,))

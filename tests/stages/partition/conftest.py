@@ -28,7 +28,7 @@ class FakeValidator:
     """Refuses operators by their names, so that the tests need neither the exporter nor a parser.
 
     Operators of `unknown` have no translation. The refusal of an operator of `refused` names the operator. An operator of
-    `refused_whole` makes the validator refuse the whole candidate. `validated_texts` are the texts of all candidates.
+    `refused_whole` makes the validator refuse the whole candidate. `validated_texts` are the texts that `refusal` got.
     """
 
     refused: Mapping[str, str] = field(default_factory=dict)

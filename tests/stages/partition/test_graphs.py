@@ -158,7 +158,7 @@ class Weights(nn.Module):
         return F.linear(y - self.mean, self.weight) * self.gain, self.gain
 
 
-def test_a_weight_can_be_in_two_partitions_and_an_output(lowered: Any) -> None:
+def test_one_weight_is_in_two_partitions_and_another_is_also_an_output(lowered: Any) -> None:
     model = lowered(Weights(), X)
     partitioned = (
         model.partition(torch_executed_ops=("aten.cumsum",))
@@ -194,8 +194,8 @@ def test_independent_branches_are_one_partition(lowered: Any) -> None:
     assert partitioned.names == ["model"]
 
 
-def test_the_order_of_partitions_can_be_run_when_chains_cross(lowered: Any) -> None:
-    """Each Torch piece needs the TensorRT piece of the other chain. So neither kind can be a single partition."""
+def test_the_partitions_of_crossing_chains_are_in_a_valid_order(lowered: Any) -> None:
+    """One chain begins with TensorRT, the other with Torch, and both alternate. So neither kind can be one partition."""
 
     def crossing(x: torch.Tensor, y: torch.Tensor) -> Any:
         a, b = x.relu(), y.cumsum(0)

@@ -1,4 +1,4 @@
-"""The names of partitions follow from module paths, are unique, and have no characters with another meaning."""
+"""The names of partitions follow from module paths, are unique, and are safe as file names."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class RandomModel(nn.Module):
         choose = random.Random(seed)
         kinds = [choose.randrange(1000) for _ in range(3)]
         self.blocks = nn.ModuleList(Block(choose.choice(kinds)) for _ in range(choose.randint(2, 4)))
-        #: The number of a block, and the numbers of the two values that it reads.
+        #: For each call: the number of the block, and the numbers of the two values that the block reads.
         self.plan: list[tuple[int, int, int]] = []
         for count in range(2, 2 + choose.randint(3, 6)):
             self.plan.append((choose.randrange(len(self.blocks)), choose.randrange(count), choose.randrange(count)))

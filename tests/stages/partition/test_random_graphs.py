@@ -131,7 +131,7 @@ class GraphMaker:
         return self.call(aten.add.Tensor, self.call(aten.mul.Tensor, y, values), places)
 
     def program(self) -> Program:
-        """The program without dead code. Its outputs are the last tensor and random tensors, inputs or weights."""
+        """The program without dead code. Its outputs are the last tensor, and up to three tensors, inputs or weights."""
         extra = [self.choose.choice([*self.pool, self.weight_nodes[1]]) for _ in range(self.choose.randint(0, 3))]
         results = [self.pool[-1], *extra]
         self.graph.output(tuple(results))

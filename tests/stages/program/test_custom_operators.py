@@ -44,7 +44,7 @@ def _(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class Net(torch.nn.Module):
-    """Two calls, one of which reads a result of the other."""
+    """Calls two operators from outside PyTorch. The second call reads the result of the first."""
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         first = part(x.relu().t().contiguous().t().contiguous(), x.shape[0] // 2)

@@ -1,6 +1,6 @@
-"""Models that differ in one detail never share a digest. Models that differ in names only always share one.
+"""Models that differ in one detail never share a digest. Names and the values of weights do not change the digest.
 
-The digests are those of canonical texts. All keys of the steps after the trace contain them.
+A digest is that of a canonical text. Keys of the steps after the trace contain such digests.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def test_a_digest_covers_dtype_shape_and_logical_bytes() -> None:
         assert len(tensor_digest(value)) == 64
 
 
-def test_the_text_contains_the_implementation_of_a_custom_operator() -> None:
+def test_the_text_can_contain_the_digest_of_the_implementation_of_a_custom_operator() -> None:
     @torch.library.custom_op("trtbuild_text_test::shift", mutates_args=())
     def shift(x: torch.Tensor) -> torch.Tensor:
         return x + 1

@@ -54,7 +54,7 @@ class Blobs(dict[str, bytes]):
 
 @dataclass
 class Subject:
-    """A model as one partition, and the job that verifies it. `graph` is the digest of the partition's program."""
+    """A model as one partition, and the job that verifies it. `graph` is the digest of the text of the lowered program."""
 
     job: VerifyJob
     blobs: Blobs

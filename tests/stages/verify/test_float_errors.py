@@ -109,7 +109,7 @@ def test_a_quantized_model_has_the_tolerance_of_its_format(
 def test_a_wrong_scale_is_found(
     inputs: Function, weights: Function, type_: str, tolerance: float, direction: int
 ) -> None:
-    """A wrong scale of twice the tolerance is found: 8 % for int8, and 22 % for float8e4m3fn."""
+    """The scale is wrong by twice the tolerance: 8 % for int8, and 22 % for float8e4m3fn."""
     subject = with_wrong_scale(model(inputs, weights), 1 + direction * 2 * tolerance)
     report = verify(subject.job, subject.read)
     assert report.status == "wrong" and report.whole.error > tolerance
@@ -252,7 +252,9 @@ def test_an_onnx_model_has_no_float_model() -> None:
         (FloatError(outputs=[OutputError(output=0, largest=float("nan"), mean=0.0)], unknown=""), "is nan, but"),
     ],
 )
-def test_an_error_exceeds_a_limit_unless_it_is_known_to_be_smaller(error: FloatError, reason: str | None) -> None:
+def test_an_error_exceeds_a_limit_unless_it_is_known_to_be_within_the_limit(
+    error: FloatError, reason: str | None
+) -> None:
     excess = error.excess(0.05)
     if reason is None:
         assert excess is None

@@ -74,7 +74,7 @@ def test_the_wrong_branch_of_two_is_located() -> None:
 
 
 def test_a_different_inner_value_without_effect_is_not_located() -> None:
-    """The ONNX model transposes a square matrix after tanh, not before. Only the value between the operators changes."""
+    """The ONNX model transposes a square matrix after tanh, not before. This changes only the value between the two."""
 
     def turned(_: object, x: torch.Tensor) -> torch.Tensor:
         return torch.tanh(x.transpose(0, 1)).sum(0) + torch.cos(x).sum(1)

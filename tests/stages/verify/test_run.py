@@ -120,7 +120,7 @@ def test_each_output_has_the_tolerance_of_its_precision() -> None:
     assert (exact.status, exact.output, exact.tolerance, exact.precision) == ("wrong", 0, 1e-5, "float32")
     assert (coarse.status, coarse.output, coarse.tolerance) == ("right", 1, 5e-3)
     assert exact.error == pytest.approx(coarse.error, rel=1e-2)  # the same error, but another verdict
-    assert first.tolerance == second.tolerance == 5e-3  # the document contains the coarsest tolerance
+    assert first.tolerance == second.tolerance == 5e-3  # the document contains the largest tolerance
 
 
 def test_a_tolerance_of_the_user_applies_to_all_outputs() -> None:

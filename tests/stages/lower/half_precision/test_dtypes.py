@@ -69,7 +69,7 @@ class Mixed(nn.Module):
 
 
 def _dtypes(program: Program) -> dict[str, torch.dtype]:
-    """Operator, as ``matmul`` → the dtype of its result. Casts are left out."""
+    """Operator, such as ``matmul`` → the dtype of its result. Casts are left out."""
     return {
         str(node.target).split(".")[1]: node.meta["val"].dtype
         for node in program.graph.nodes

@@ -149,7 +149,7 @@ def test_rejects_a_changed_weight_that_the_model_reads_without_its_layer(project
 def test_outputs_with_infinities_and_nan_are_compared(
     before: list[float], after: list[float], is_rejected: bool
 ) -> None:
-    """A difference of two infinities is NaN, and a comparison with NaN is never true."""
+    """The difference of two equal infinities is NaN, and NaN is never greater than a tolerance."""
     outputs = iter((torch.tensor(before), torch.tensor(after)))
     changed_weights = ChangedWeights(nn.Linear(2, 2), lambda: next(outputs))
     if is_rejected:

@@ -135,7 +135,9 @@ def build(**kwargs):
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: Any) -> Path:
-    """A project with all files of `READ` and `NOT_DEPENDENCIES`. The folder `elsewhere` is beside the project."""
+    """A project with the files of `READ` and `NOT_DEPENDENCIES`. `outside.py` is beside the project, in `elsewhere`.
+
+    The model itself creates `data/written.txt`."""
     root = Path(os.path.realpath(tmp_path_factory.mktemp("discovery"))) / "project"
     for name in (
         "models",
@@ -276,7 +278,7 @@ def test_a_new_module_in_a_package_that_pkgutil_lists_changes_the_listing(child:
         (project / "models/registry/two.py").unlink()
 
 
-def test_variables_that_user_code_reads_are_dependencies_by_digest(child: Any) -> None:
+def test_variables_that_are_read_or_declared_are_observed_by_digest(child: Any) -> None:
     seen = {part: value for part, value in child.observations.items() if part.startswith("environment:")}
     assert seen == {
         "environment:SEEN_GET": hashlib.sha256(b"1").hexdigest(),

@@ -28,7 +28,7 @@ def recorder(project: Path) -> Recorder:
 
 
 def parts(recorder: Recorder) -> dict[str, str]:
-    """Dependency, as ``file:a.txt`` → its observed state."""
+    """Dependency, such as ``file:a.txt`` → its observed state."""
     return {seen.dependency.part: seen.state for seen in recorder.observations()}
 
 

@@ -55,7 +55,7 @@ def test_rejects_a_write_to_a_buffer_and_names_it(traced, job_of) -> None:
     assert error.code == "mutated-buffer" and "'calls'" in error.text
 
 
-def test_rejects_a_write_to_a_buffer_at_one_size_only(traced, job_of) -> None:
+def test_rejects_a_write_to_a_buffer_that_happens_at_one_size_only(traced, job_of) -> None:
     class Model(nn.Module):
         def __init__(self):
             super().__init__()

@@ -1,4 +1,4 @@
-"""`guard_failures` finds sizes that break a guard of the exported program. torch.export does not report these guards."""
+"""`guard_failures` finds sizes that break a guard of the exported program. torch.export reports only some of these."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Splits along a dynamic axis. If the model does not use all pieces, the program slices the used pieces instead."""
+"""Splits along a dynamic axis become slices if not all pieces are used, or if the size of the pieces is dynamic."""
 
 from __future__ import annotations
 

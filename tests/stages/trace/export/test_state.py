@@ -73,7 +73,7 @@ def test_a_state_that_the_model_returns_is_one_output() -> None:
 
 def test_other_objects_that_refer_to_the_tensor_get_the_state() -> None:
     class Kept(nn.Module):
-        """The buffer is also in a list, a dict and an object."""
+        """The buffer is also in a list, in an object, and in a list inside a tuple. A dict contains these three."""
 
         def __init__(self):
             super().__init__()

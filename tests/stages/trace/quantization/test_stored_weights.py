@@ -142,7 +142,7 @@ def test_a_computed_weight_keeps_its_quantizer(layout: QuantizerLayout) -> None:
     assert ("float32", (16, 64)) in [(weight.dtype, weight.shape) for weight in built.weights]
 
 
-def test_a_toolchain_with_an_old_opset_leaves_the_quantizers_in_pytorch() -> None:
+def test_rejects_quantizers_in_an_old_opset_and_names_their_calls() -> None:
     built = build(Case(Linear(INT4).eval(), [("float32", [(1, 3, 8), 64])]), engines=False)
     (part,) = built.partitions.partitions
     program = Program.from_bytes(built.store.get_bytes(built.programs[part.graph]))

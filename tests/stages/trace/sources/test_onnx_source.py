@@ -176,8 +176,8 @@ def test_functions_of_the_model_are_inlined(tmp_path: Path) -> None:
     assert (result == 2).all()
 
 
-def test_nested_graphs_keep_their_weights(tmp_path: Path) -> None:
-    big = onnx.numpy_helper.from_array(np.full(64, 2, np.float32), "big")
+def test_initializers_that_nested_graphs_read_are_kept(tmp_path: Path) -> None:
+    two = onnx.numpy_helper.from_array(np.full(64, 2, np.float32), "two")
     branches = {
         name: h.make_graph(
             [h.make_node("Mul", ["x", value], [f"{name}_y"])],
@@ -186,7 +186,7 @@ def test_nested_graphs_keep_their_weights(tmp_path: Path) -> None:
             [h.make_tensor_value_info(f"{name}_y", T.FLOAT, ["n", 64])],
             initializer=[onnx.numpy_helper.from_array(np.full(64, 3, np.float32), "three")] if value == "three" else [],
         )
-        for name, value in (("then_branch", "big"), ("else_branch", "three"))
+        for name, value in (("then_branch", "two"), ("else_branch", "three"))
     }
     nodes = [
         h.make_node("ReduceSum", ["x"], ["s"], keepdims=0),
@@ -194,7 +194,7 @@ def test_nested_graphs_keep_their_weights(tmp_path: Path) -> None:
         h.make_node("If", ["c"], ["y"], **branches),
     ]
     zero = onnx.numpy_helper.from_array(np.float32(0), "zero")
-    graph = read(tmp_path, model(nodes=nodes, initializers=[big, zero]))
+    graph = read(tmp_path, model(nodes=nodes, initializers=[two, zero]))
     for sign, factor in ((1, 2), (-1, 3)):
         x = np.full((2, 64), sign, np.float32)
         assert np.array_equal(run(graph, [x])[0], x * factor)

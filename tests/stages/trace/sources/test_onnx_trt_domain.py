@@ -1,4 +1,4 @@
-"""Operators of Model Optimizer in ONNX files become ONNX's own operators, or an error that names them."""
+"""Operators of Model Optimizer in ONNX files are written as ONNX's own operators, rejected, or kept."""
 
 from __future__ import annotations
 

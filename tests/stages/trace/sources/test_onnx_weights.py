@@ -1,4 +1,4 @@
-"""The numbers of an ONNX file, in each form in which a file can store them."""
+"""Numbers of 4 bits in an ONNX file keep their values. Data whose size does not fit its type and shape is an error."""
 
 from __future__ import annotations
 

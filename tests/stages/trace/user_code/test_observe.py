@@ -1,4 +1,4 @@
-"""`observe` returns the state of a dependency, patterns in a manifest declare dependencies, and `Places` sorts files."""
+"""`observe` returns the state of a dependency, patterns declare dependencies, and `Places` finds the owner of a file."""
 
 from __future__ import annotations
 

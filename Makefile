@@ -55,7 +55,7 @@ $(PEERS)/.ready: benchmarks/peers.txt
 	$(PEERS)/bin/python -m pip install --quiet --requirement benchmarks/peers.txt
 	touch $@
 
-# Public architectures with random weights, built and verified; the tables of docs/zoo.md: an hour, and 40 GB. `make zoo
+# Public architectures with random weights, built and verified; the tables of docs/zoo.md: an hour or more, and 40 GB. `make zoo
 # ONLY=gpt2,yolo11n SIZE=small` builds some of them. The libraries of the models are in a virtual environment of their own:
 # 8 GB.
 ZOO  := benchmarks/zoo/.work/venv

@@ -1,4 +1,4 @@
-"""The result of a benchmark: rows that the table shows and ``--json`` writes.
+"""The rows that a benchmark yields: a run prints each of them, and ``--json`` writes them to a file.
 
 A bound is a limit that the project sets for itself. A row without a bound helps to understand the other rows.
 """

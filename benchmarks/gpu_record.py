@@ -4,9 +4,9 @@
     python -m benchmarks.gpu_record --check FILE    # prints how they differ from FILE; exits with 1 if they do
     python -m benchmarks.gpu_record --fake …        # asks the fake TensorRT instead of the library
 
-The library needs a GPU, its driver, `tensorrt` 8.6 and NumPy. Neither torch nor cuda-python is needed. The engines and
-questions are in tests/runtime/fake_tensorrt, and recording.json beside them has the answers that the fake must give. A
-*probe* is the function of one question. It gets a `Bench`: the library, the plans and a GPU.
+The library is `tensorrt` 8.6. A recording also needs a GPU, its driver and NumPy, but neither torch nor cuda-python. The
+engines and questions are in tests/runtime/fake_tensorrt, and recording.json beside them has the answers that the fake must
+give. A *probe* is the function of one question. It gets a `Bench`: the library, the plans and a GPU.
 
 The library runs in a child process, which writes each answer at once. If a question ends the process, the recording
 contains the call that ended it, and the next question goes to another process. A question that may leave the GPU or the

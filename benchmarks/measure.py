@@ -136,7 +136,8 @@ def run(
 def _adopted_orphans() -> Iterator[None]:
     """Processes whose parent ends become children of this process (rule 4), until the context ends.
 
-    Afterwards they go where they went before. This process would never wait for them, and they would stay as zombies.
+    Afterwards the earlier setting applies again. Otherwise later orphans would also become children of this process, which
+    would never wait for them, so they would stay as zombies.
     """
     libc = ctypes.CDLL(None)
     before = ctypes.c_int()

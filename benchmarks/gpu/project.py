@@ -131,7 +131,10 @@ def write_quantized(
 
 
 def write_decoders(folder: Path, hardware: Hardware, *, layers: int = 8, hidden: int = 512) -> Path:
-    """Write decoders of `layers` layers: two of transformers, and one whose tokens are int32. `hidden` is at least 256."""
+    """Write decoders of `layers` layers: three models of transformers' Llama, and one whose tokens are int32.
+
+    `hidden` is at least 256.
+    """
     size = {"layers": layers, "hidden": hidden}
     write(folder / "targets.yaml", hardware.manifest())
     write(folder / "models" / "__init__.py", "")

@@ -1,7 +1,7 @@
 """Measure the time to compute the digest of a large weights file: after a touch that changes no byte, and for a new file.
 
 The benchmark compares trtbuild's digests (`store/digests/fingerprint.py`, with its index) with the plain hashes
-xxh3-128 and SHA-256. The plain hashes read the same file in pieces of one megabyte, in one thread of the same process,
+xxh3-128 and SHA-256. The plain hashes read the same file in pieces of 1 MiB, in one thread of the same process,
 with a warm page cache. So their rates include the copy out of the page cache. The file has 2 GB, with ``--full``
 10 GB. The file is really touched, and the benchmark really waits until the file's times can be trusted.
 """
@@ -49,7 +49,7 @@ def rows(session: Session) -> Iterator[Row]:
 
 
 def measure(path: str, repeats: int) -> None:
-    """Print, as JSON, name → [wall s, CPU s]: medians of `repeats` alternating runs. The file is read once before them."""
+    """Print, as JSON, name → [wall s, CPU s]: medians of `repeats` alternating runs. The file is read before them."""
     import hashlib
     import shutil
     import tempfile

@@ -4,9 +4,9 @@ The peer is the script `straight_vit.py`. It cannot skip any work: its user runs
 of the cold build (`cold_build.py`), measured in the same run. It creates random weights where trtbuild reads a file. This
 makes the script faster.
 
-The list of steps that ran comes from ``--json``. Two checks prove that no process imports torch. A torch that cannot be
-imported is first on the path, and no process of the tree maps one of torch's libraries. The second check includes the
-engine workers, which have another environment.
+The list of steps that ran comes from ``--json``. Two checks prove that no process of a build with new weights imports
+torch. A torch that cannot be imported is first on the path, and no process of the tree maps one of torch's libraries. The
+second check includes the engine workers, which have another environment.
 """
 
 from __future__ import annotations

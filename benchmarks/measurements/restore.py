@@ -1,4 +1,4 @@
-"""Measure how long trtbuild takes to restore all outputs when everything except the cache was deleted.
+"""Measure how long trtbuild takes to restore all outputs from the cache, after ``dist/`` and ``.trtbuild/`` were deleted.
 
 The peer is `cp` of the same bytes, then `sha256sum` of the copy, on the same file system: a person who fetches files
 from a cache by hand copies them and checks them. The peer copies whole files. trtbuild plans the project first, then
@@ -51,7 +51,7 @@ def _measure_restore(session: Session, project: Path, name: str) -> Iterator[Row
 
 
 def _restore(session: Session, project: Path) -> Run:
-    """Delete everything except the cache, and build. Raises RuntimeError if a step runs."""
+    """Delete the outputs and the state of the project, and build. Raises RuntimeError if a step runs."""
     delete_build(project, cache=False)
     build, document = session.document(project, "build", poison=TORCH + TENSORRT)
     if run_counts(document):

@@ -110,7 +110,7 @@ RULES: dict[str, dict[str, list[str]]] = {
             "test_values_of_different_types_have_different_encodings",
             "test_floats_are_encoded_by_their_bits",
         ],
-        "core/recipes/test_recipe.py": ["test_the_key_is_sha256_over_domain_schema_and_encoding"],
+        "core/recipes/test_recipe.py": ["test_the_key_is_the_sha256_of_the_encoded_schema_and_recipe"],
     },
     "4.2 keys: a field is in a key, or in the table of excluded fields with a reason": {
         "core/recipes/test_key_fields.py": [

@@ -65,7 +65,10 @@ class Runtime:
 
 
 def unpack(wheels: Path, work: Path) -> list[Runtime]:
-    """Unpack the wheels of each runtime and version into a folder for both, and return them in the order of their names."""
+    """Unpack the wheels, into one folder for each pair of runtime and version.
+
+    Returns the runtimes in the order of the wheels' names.
+    """
     folders: dict[tuple[str, str], Path] = {}
     for wheel in sorted(wheels.glob("*.whl")):
         match = re.match(

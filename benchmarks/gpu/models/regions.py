@@ -17,7 +17,7 @@ def _positions(low: torch.Tensor, high: torch.Tensor, bins: int, samples: int) -
 
 
 def _weights(positions: torch.Tensor, size: int) -> torch.Tensor:
-    """The share of each of `size` rows in each sample: [regions, samples, size]. A sample outside has no share."""
+    """The share of each of `size` rows in each sample: [regions, samples, size]. The shares of a sample outside are 0."""
     inside = (positions >= -1) & (positions <= size)
     clamped = positions.clamp(0, size - 1)
     rows = torch.arange(size, dtype=positions.dtype, device=positions.device)

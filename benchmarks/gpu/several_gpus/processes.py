@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-#: Seconds in which a scheduler must have started, and in which a command must end.
+#: Seconds in which a background process must have started, and in which a command must end.
 _START_S, _COMMAND_S = 60, 400
 _ROOT = Path(__file__).parents[3]
 

@@ -1,4 +1,4 @@
-"""Build the engines and packages that are measured, with a Python that has no torch.
+"""Build the engines and packages of the examples, with a Python that has no torch.
 
 The project comes with a cache that has the results of all steps before the engine steps. ``trtbuild build --until convert``
 filled this cache on a machine without a GPU.

@@ -37,7 +37,7 @@ def lstm() -> nn.Module:
 
 
 def transformer_encoder() -> nn.Module:
-    """`nn.TransformerEncoder` of six layers, the size of the first transformer; small: one narrow layer."""
+    """`nn.TransformerEncoder` of six layers, the size of the first transformer; small: one layer, with a narrow MLP."""
     torch.manual_seed(0)
     layers, feed_forward = by_size((6, 2048), (1, 256))
     layer = nn.TransformerEncoderLayer(512, 8, feed_forward, batch_first=True)

@@ -1,4 +1,4 @@
-"""The sizes of the models: the published size, or a small one with fewer layers and channels and the same inputs."""
+"""The sizes of the models: the published size, or a small one (usually fewer layers or channels) with the same inputs."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ EXTRA_EXPRESSION = "matrix.runs-on == 'ubuntu-latest' && 'rtx' || 'tensorrt'"
 
 @pytest.fixture
 def pipeline(tmp_path: Path) -> Pipeline:
-    """A pipeline of a project with two models, each for two targets and with a reference. A job gets one step."""
+    """A pipeline of a project with two models, each for two targets and with a reference. A job has one model."""
     version = table.installed_version("tensorrt-rtx")
     targets = f'ada: {{sm: 89, version: "{version}"}}\n  blackwell: {{sm: 120, version: "{version}"}}'
     sources = copy_project(

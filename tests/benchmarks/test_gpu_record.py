@@ -28,8 +28,8 @@ sys.modules["tensorrt"] = trt = FakeTensorRT(gpu)
 trt.Builder = lambda logger: None
 gpu_record.Driver = lambda: gpu
 gpu_record.build = lambda _, builder, sample: trt.plan(next(name for name, each in trt.samples.items() if each is sample))
-with open(sys.argv[2] + "/processes", "a") as log:
-    print(os.getpid(), *sys.argv[3:], file=log)
+with Path(sys.argv[0]).with_name("processes").open("a") as log:
+    print(*sys.argv[3:], file=log)
 try:
     gpu_record.ask_probes(Path(sys.argv[2]), sys.argv[3:])
 except ProcessEnded:
@@ -38,11 +38,18 @@ except ProcessEnded:
 
 
 def test_records_a_question_that_ends_its_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ["addresses", "empty_tensors", "runs_that_are_not_ready", "ends_the_process_by_a_profile_in_use"]
-    monkeypatch.setattr(probes, "PROBES", {name: probes.PROBES[name] for name in names})
+    together = ["addresses", "empty_tensors"]
+    alone = [
+        "runs_that_are_not_ready",
+        "ends_the_process_by_a_profile_in_use",
+        "ends_the_process_by_a_negative_profile",
+    ]
+    monkeypatch.setattr(probes, "PROBES", {name: probes.PROBES[name] for name in (*together, *alone)})
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
     (tmp_path / "worker.py").write_text(WORKER)
     recording: dict[str, Any] = record(60, (str(tmp_path / "worker.py"),))
+    processes = [line.split() for line in (tmp_path / "processes").read_text().splitlines()]
+    assert processes == [together, *([name] for name in alone)]
     assert recording["by"] == {"library": "tensorrt", "version": "8.6.1", "gpu": "a fake", "driver": 0}
     assert recording["answers"] == record_fake()["answers"]
     assert recording["answers"]["ends_the_process_by_a_profile_in_use"]["died"] == -signal.SIGSEGV

@@ -60,7 +60,7 @@ def test_an_edit_of_a_layer_is_one_line_and_can_be_undone(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("kind", ["many", "vit"])
-def test_build_stands_after_the_folder_as_in_the_docstring(kind: str) -> None:
+def test_the_flag_build_may_follow_the_folder(kind: str) -> None:
     options = projects.parse_arguments([kind, "DIR", "--targets", "2", "--build"])
     assert (options["folder"], options["target_count"], options["build"]) == (Path("DIR"), 2, True)
     assert not projects.parse_arguments([kind, "DIR"])["build"]

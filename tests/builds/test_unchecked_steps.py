@@ -72,7 +72,7 @@ def test_the_steps_after_a_large_model_run_beside_its_proof(command_line: Comman
     one_by_one = CommandLine(command_line.project, tmp_path / "another cache", command_line.environment)
     document_one_by_one = one_by_one("build", "-j", "1", "--events", str(tmp_path / "events of -j 1"))
     at_s = event_times(tmp_path / "events of -j 1")
-    assert at_s["step_finished", "net/trace"] <= at_s["step_started", "net/lower"], "-j 1 runs one step at once"
+    assert at_s["step_finished", "net/trace"] <= at_s["step_started", "net/lower"], "-j 1 runs one step at a time"
     assert keys_by_step(document_one_by_one) == keys_by_step(document)
 
 

@@ -38,7 +38,7 @@ def test_every_document_matches_its_schema(document_texts: dict[str, str]) -> No
     kinds = {kind.schema: kind.__name__ for kind in documents.DOCUMENTS if hasattr(kind, "schema")}
     for text in document_texts.values():
         document = json.loads(text)
-        # The document of a command that ended with an error has no steps, and the schema of the command.
+        # A document whose list of steps is empty is a `Failure`, although its `schema` is that of the command.
         kind = "Failure" if document.get("steps") == [] else kinds[document["schema"]]
         jsonschema.validate(document, {"$ref": f"#/$defs/{kind}", "$defs": schema["$defs"]})
 

@@ -1,4 +1,8 @@
-"""Every partition of every example computes what the eager model does, at min, opt and max of each profile."""
+"""The examples have the right results at min, opt and max of each profile: each TensorRT partition, and the whole model.
+
+onnxruntime computes the TensorRT partitions. The tests compare them with the partition's PyTorch program, and the whole
+with the original model. Examples that neither PyTorch nor onnxruntime can compute are left out.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ import torch
 
 from tests.examples.conftest import Example, example_names, relative_difference
 
-#: The largest difference by precision, relative to the largest value.
+#: Precision → the largest allowed difference, relative to the largest expected value.
 TOLERANCE = {"float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-2}
 
 Find = Callable[[str], Example]

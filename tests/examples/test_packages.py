@@ -56,7 +56,7 @@ def test_engines_of_different_architectures_differ(built_examples: BuiltExamples
 
 
 @pytest.mark.parametrize("name", ["three_parts", "chosen"])
-def test_models_with_an_unsupported_operator_have_three_partitions(name: str, find_example: Find) -> None:
+def test_models_with_an_operator_in_pytorch_have_three_partitions(name: str, find_example: Find) -> None:
     parts = find_example(name).partitions.partitions
     assert [part.kind for part in parts] == ["tensorrt", "torch", "tensorrt"]
     operator = {"three_parts": "aten.sort.stable", "chosen": "aten.cumsum.default"}[name]

@@ -1,4 +1,7 @@
-"""Every example, loaded from its package without its source, equals the eager model at min, opt, max and random sizes."""
+"""The reference program of each example equals the eager model at min, opt, max and random sizes.
+
+The programs are loaded from the packages, without the source of the model.
+"""
 
 from __future__ import annotations
 

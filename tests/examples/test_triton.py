@@ -1,4 +1,4 @@
-"""Triton repositories of all examples: Triton's schema accepts the configurations, and the ensembles compute the models."""
+"""Triton repositories of the examples: Triton's schema accepts the configurations, and the ensembles compute the models."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TYPES = {
 }
 
 
-#: Examples that Triton cannot serve alone with any toolchain, and the reasons.
+#: Examples that need Triton's Python backend with every toolchain, and the reasons.
 NOT_NATIVE = {
     "three_parts": "partition p1 runs in PyTorch",
     "chosen": "partition p1 runs in PyTorch",

@@ -75,7 +75,7 @@ def test_custom_dynamic_shape_constraints(here: dict[str, Any]) -> None:
 
 
 class Encoder(torch.nn.Module):
-    """Token ids and a mask, as encoders of transformers take them."""
+    """A model that takes token ids and a mask, as encoders of transformers do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -266,7 +266,7 @@ def test_the_error_names_an_unknown_output_format(
 
 
 @pytest.mark.parametrize("option", [{"debug": True}, {"use_python_runtime": False}, {"min_block_size": float("inf")}])
-def test_the_error_names_an_unknown_option(here: dict[str, Any], option: dict[str, Any]) -> None:
+def test_the_error_names_an_option_that_is_not_accepted(here: dict[str, Any], option: dict[str, Any]) -> None:
     model = torch.compile(ConvNet().eval(), backend="trtbuild", options={**here, **option})
     with pytest.raises(BackendCompilerFailed, match=next(iter(option))):
         model(torch.randn(SMALL))

@@ -13,7 +13,7 @@ from benchmarks.gpu.subjects.decoders import rows
 
 
 class FakeHost(Host):
-    """A host on which each command of trtbuild prints an empty document."""
+    """A host on which each command of trtbuild prints a document without steps, models and errors."""
 
     def trtbuild(self, project: Path, *arguments: str, bare: bool = False) -> subprocess.CompletedProcess[str]:
         document = {"totals": {}, "steps": [], "models": [], "errors": []}

@@ -1,4 +1,4 @@
-"""The measurement of the engines reports a Python that has torch as a row, and goes on."""
+"""The first row of the measurement of the engines says whether the Python that builds has torch."""
 
 from __future__ import annotations
 

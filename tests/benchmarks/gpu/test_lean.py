@@ -67,7 +67,7 @@ def test_the_wheels_of_a_version_get_a_folder(tmp_path: Path) -> None:
     assert (new.folder / "tensorrt_lean_libs/libnvinfer_lean.so.10").is_file() and (new.folder / bindings).is_file()
 
 
-def test_a_process_with_a_runtime_finds_every_module_except_tensorrt(tmp_path: Path) -> None:
+def test_a_process_with_a_lean_runtime_does_not_find_the_full_tensorrt(tmp_path: Path) -> None:
     write_wheel(tmp_path / "wheels", "tensorrt_lean_cu13_bindings-10.16.1.11", "tensorrt_lean_bindings/__init__.py")
     measurement = lean.Lean(tmp_path, tmp_path / "wheels", tmp_path / "work")
     (runtime,) = measurement.runtimes

@@ -25,9 +25,9 @@ _MISSING = ("libc10_cuda.so", "libtorch_cuda.so", "libcudart.so.13")
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """The variables of processes that can import torchvision. Writes the stub libraries to `folder`.
+    """The variables of processes that can import torchvision.
 
-    Skips the test if torchvision is not installed.
+    If PyTorch has no CUDA, writes the stub libraries to `folder`. Skips the test if torchvision is not installed.
     """
     if not FOLDER.is_dir():
         pytest.skip("torchvision is not installed: make build installs it")

@@ -3,8 +3,8 @@
 A build succeeds without the project's state, and commands that only read succeed with a read-only cache. The other faults
 are errors with a hint.
 
-The faults are real: small file systems in memory, and read-only mounts. The tests are skipped where a process may not mount
-file systems.
+The faults are real: small file systems in memory, and read-only mounts. The tests that mount file
+systems are skipped where a process may not do so.
 """
 
 from __future__ import annotations

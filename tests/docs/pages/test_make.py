@@ -219,7 +219,7 @@ def test_deleted_weights_and_manifests_are_errors_of_trtbuild_not_of_make(projec
     assert "no manifest" in output
 
 
-def test_a_deleted_package_is_written_from_the_cache(project: Project) -> None:
+def test_a_deleted_package_is_written_again(project: Project) -> None:
     shutil.rmtree(project.folder / "dist/embedder")
     assert project.runs()[0] == ["embedder"]
     assert (project.folder / "dist/embedder/index.json").exists()

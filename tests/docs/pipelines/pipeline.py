@@ -88,7 +88,7 @@ class Pipeline:
         assert process.returncode == 0, f"$ {command}\n{process.stdout[-2000:]}{process.stderr[-4000:]}"
 
     def _programs(self) -> Path:
-        """Return the folder with the programs `pip` and `trtbuild`. Both append to a log: their arguments, their output."""
+        """Return the folder with two programs: `pip` logs its arguments, and `trtbuild` logs its output."""
         folder = self.root / "programs"
         if not folder.exists():
             folder.mkdir()
@@ -114,7 +114,7 @@ class Pipeline:
 
 
 def _commands(step: Mapping[str, Any], expressions: Mapping[str, str]) -> list[tuple[str, dict[str, str]]]:
-    """Return the commands of a step, each with its variables. A step of `THIS_ACTION` has the commands of action.yml."""
+    """Return the commands of a step, each with its variables. Those of `THIS_ACTION` are in action.yml."""
     if "run" in step:
         return [
             (step["run"], {name: with_values(str(value), expressions) for name, value in step.get("env", {}).items()})

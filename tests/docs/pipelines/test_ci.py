@@ -26,7 +26,7 @@ EXTRA_EXPRESSION = "matrix.runs-on == 'ubuntu-latest' && 'rtx' || 'tensorrt'"
 
 @pytest.fixture
 def pipeline(tmp_path: Path) -> Pipeline:
-    """A pipeline of a project with two models, each for two targets and with a reference. A job gets one step."""
+    """A pipeline of a project with two models, each for two targets and with a reference. A job has one model."""
     version = table.installed_version("tensorrt-rtx")
     targets = f'ada: {{sm: 89, version: "{version}"}}\n  blackwell: {{sm: 120, version: "{version}"}}'
     sources = copy_project(
@@ -70,7 +70,7 @@ def test_the_jobs_of_the_workflow_build_every_step_once(pipeline: Pipeline) -> N
             "blackwell",
         }
 
-    # A machine without TensorRT: nothing is left to build with the cache of the jobs, two jobs with an empty cache.
+    # A machine without PyTorch and TensorRT plans no job with the cache of the jobs, and two jobs with an empty cache.
     without_libraries = path_without_torch(pipeline.root, "tensorrt")
     for cache, job_count in ((pipeline.cache, 0), (pipeline.root / "empty", 2)):
         assert len(_plan_in_new_process(pipeline, cache, without_libraries)["include"]) == job_count

@@ -252,7 +252,7 @@ def variables(job: Any) -> dict[str, str]:
     return {**RECIPE["env"], **job.get("env", {})}
 
 
-def test_only_the_main_job_has_the_credentials_for_writing() -> None:
+def test_only_the_main_job_can_write_to_the_teams_cache_and_sign_as_ci() -> None:
     for name, job in RECIPE["jobs"].items():
         text = json.dumps(job)
         assert ("secrets.TRTBUILD_SIGNING_KEY" in text) == (name == "main")

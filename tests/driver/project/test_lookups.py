@@ -122,7 +122,7 @@ class SlowlyChanging(dict[Any, Any]):
 
 
 def in_threads(*works: Callable[[], None]) -> None:
-    """Call each function repeatedly in its own thread for a second. Raises their errors."""
+    """Call each function repeatedly in its own thread for a second. Raises the error of the first function that failed."""
     end = time.monotonic() + 1
 
     def repeat(work: Callable[[], None]) -> None:

@@ -1,7 +1,7 @@
 """The steps that run after a change: one project, built many times by the real command line with the real compiler.
 
-The tests of this file run in order. Each starts with the project of the test before it, changes a file, and checks which
-steps run.
+The tests of this file run in order. Each starts with the project of the test before it. Most of them change a file, and
+check which steps run.
 """
 
 from __future__ import annotations

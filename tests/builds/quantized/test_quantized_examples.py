@@ -80,7 +80,7 @@ def test_each_model_is_one_engine_for_each_gpu(quantized_examples: CommandLine, 
         assert stored == STORED[model]
 
 
-def test_verify_finds_all_models_right_and_reports_the_error_against_the_float_model(
+def test_verify_finds_no_model_wrong_and_reports_the_error_against_the_float_model(
     quantized_examples: CommandLine,
 ) -> None:
     # with --frozen, the float model is not traced
@@ -127,7 +127,7 @@ def test_an_unknown_error_exceeds_every_limit(quantized_examples: CommandLine) -
 def test_the_model_of_the_engine_computes_what_the_file_does(
     quantized_examples: CommandLine, nets: Any, model: str
 ) -> None:
-    """onnxruntime runs both. The other two files are left out: it has neither the domain `trt` nor float4e2m1."""
+    """onnxruntime runs both models. It has neither the domain `trt` nor float4e2m1, so the other two files are left out."""
     written = quantized_examples.project / "written" / f"{model}_again"
     quantized_examples("inspect", model, "--onnx", str(written))
     options = onnxruntime.SessionOptions()  # with optimizations, onnxruntime would compute with integers

@@ -1,4 +1,4 @@
-"""Ctrl-C in a client of a watcher, whose forked copy runs the build, and changes outside the project."""
+"""Ctrl-C in a client for which a forked copy of the watcher builds, and changes outside the project."""
 
 from __future__ import annotations
 

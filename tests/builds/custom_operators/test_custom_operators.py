@@ -102,7 +102,7 @@ def test_an_operators_module_must_be_imported_before_the_package_is_loaded(built
     assert "`import operators` first, or load with `import_operators=True`" in completed.stdout
 
 
-def test_only_the_operators_stay_in_pytorch(built: CommandLine) -> None:
+def test_the_operators_stay_in_pytorch_and_the_layers_do_not(built: CommandLine) -> None:
     kinds = [part["kind"] for part in partitions(built, "boxes")]
     assert kinds.count("tensorrt") >= 2
     torch_operators = {name for part in partitions(built, "boxes") for name in part["reasons"]}

@@ -1,10 +1,10 @@
 """Full disks, read-only directories, and a cache of a newer format.
 
-A build succeeds without the project's state, and commands that only read succeed with a read-only cache. The other faults
-are errors with a hint.
+A build succeeds if the project's state cannot be written. Commands that only read the cache succeed if it is read-only.
+The other faults are errors with a hint.
 
-The faults are real: small file systems in memory, and read-only mounts. The tests that mount file
-systems are skipped where a process may not do so.
+The faults are real, for example small file systems in memory, and read-only mounts. Tests that mount file systems are
+skipped where the process may not do so.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ def test_ctrl_c_ends_a_build_that_waits_for_a_worker(cluster: Cluster, builds: C
 
 
 def test_a_build_keeps_going_without_a_worker_for_one_target(cluster: Cluster, builds: CommandLine) -> None:
-    """No machine has TensorRT 8.6.0. With configured workers, `plan` and `why` show that the engine for it has to run."""
+    """No machine has TensorRT 8.6.0. With configured workers, `plan` and `why` show that the target's engine has to run."""
     manifest = builds.project / "trtbuild.yaml"
     edit(manifest, "ampere: {sm: 86}", 'ampere: {sm: 86, toolchain: tensorrt, version: "8.6.0"}')
     edit(manifest, "max: [8, 8]", "max: [40, 8]")  # no other test has built these engines

@@ -72,7 +72,7 @@ def until_convert(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
 
 
 @pytest.fixture(scope="module")
-def gpu_worker(until_convert: CommandLine, tmp_path_factory: pytest.TempPathFactory) -> Machine:
+def compiling_machine(until_convert: CommandLine, tmp_path_factory: pytest.TempPathFactory) -> Machine:
     """A machine with a toolchain, without torch, and with copies of the project and of the cache."""
     base = tmp_path_factory.mktemp("worker")
     python = python_without(base / "python", *PACKAGES_OF_TORCH)
@@ -113,11 +113,11 @@ def test_settings_that_the_targets_release_lacks_are_errors_before_any_work(
         assert message in document["errors"][0]["text"] and document["errors"][0]["line"] == 4
 
 
-def test_a_machine_without_torch_builds_the_engines_from_the_cache_alone(gpu_worker: Machine) -> None:
-    document = gpu_worker("build", "--target", "ada")
+def test_a_machine_without_torch_builds_the_engines_from_the_cache_alone(compiling_machine: Machine) -> None:
+    document = compiling_machine("build", "--target", "ada")
     assert ran(document) == {"engine": 1, "package": 1}
     assert "torch is not installed here" in step(document, "net/trace")["reason"]["text"]
-    assert (gpu_worker.project / "dist" / "net" / "index.json").is_file()
+    assert (compiling_machine.project / "dist" / "net" / "index.json").is_file()
 
 
 def test_partitions_by_the_parser_of_another_toolchain_are_found_where_no_parser_is_installed(

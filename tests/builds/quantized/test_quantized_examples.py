@@ -80,7 +80,7 @@ def test_each_model_is_one_engine_for_each_gpu(quantized_examples: CommandLine, 
         assert stored == STORED[model]
 
 
-def test_verify_finds_all_models_right_and_reports_the_error_against_the_float_model(
+def test_verify_finds_no_model_wrong_and_reports_the_error_against_the_float_model(
     quantized_examples: CommandLine,
 ) -> None:
     # with --frozen, the float model is not traced

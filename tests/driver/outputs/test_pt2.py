@@ -77,7 +77,7 @@ def project(command_line: CommandLine) -> CommandLine:
 
 
 def run_check(path: Path, project: Path, imports: str) -> Any:
-    """Run `CHECK` with a file, after the two imports."""
+    """Run `CHECK` in a new process with the file `path`. `imports`: two modules, which are imported in this order."""
     command = [sys.executable, "-c", CHECK, str(path), imports, str(project)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 

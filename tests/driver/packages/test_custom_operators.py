@@ -52,7 +52,7 @@ def test_modules_are_imported_on_request(modules: None) -> None:
         OperatorMissing, match=r"has the schema .*Tensor x\) -> Tensor here, but .*Tensor y\) -> Tensor"
     ):
         require_operators([operator("defined", None, "(Tensor y) -> Tensor")], "net", import_modules=False)
-    del sys.modules["loading_defines"]  # the end of its library removes the operator
+    del sys.modules["loading_defines"]  # this deletes the module's `library`, which removes the operator
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def locked_to(**versions: str) -> Lock:
     return replace(a_lock(), models={"net": model})
 
 
-def test_without_a_lock_installed_and_pinned_versions_count(installed: dict[str, str]) -> None:
+def test_without_a_lock_each_version_is_the_pinned_or_the_installed_one(installed: dict[str, str]) -> None:
     pinned = replace(HOPPER, version="8.6.0")
     model = a_model(targets=(*a_model().targets, pinned))
     facts = environment.gather_facts([model])["net"]

@@ -88,7 +88,7 @@ def test_a_wrong_record_of_a_reproducible_toolchain_is_refused_everywhere(local:
     assert guard.refusal("f" * 64, WRONG, local) is None
 
 
-def test_a_local_record_of_another_toolchain_is_used_unless_frozen() -> None:
+def test_a_local_record_of_a_toolchain_that_is_not_reproducible_is_used_unless_frozen() -> None:
     model = a_lock().models["net"]
     package = LockedStep("9" * 64, {"index": Output(PLAN, 10)})
     model = replace(

@@ -122,7 +122,7 @@ class SlowlyChanging(dict[Any, Any]):
 
 
 def in_threads(*works: Callable[[], None]) -> None:
-    """Call each function repeatedly in its own thread for a second. Raises their errors."""
+    """Call each function repeatedly in its own thread for a second. If functions fail, raises the error of one."""
     end = time.monotonic() + 1
 
     def repeat(work: Callable[[], None]) -> None:

@@ -28,7 +28,7 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def test_every_tensor_becomes_a_blob_of_its_bytes(tmp_path: Path) -> None:
+def test_each_tensor_that_is_needed_becomes_a_blob_of_its_bytes(tmp_path: Path) -> None:
     file, store = a_file(tmp_path), MemoryStore()
     path = file.path
     tensors = {
@@ -44,7 +44,7 @@ def test_every_tensor_becomes_a_blob_of_its_bytes(tmp_path: Path) -> None:
     file.keep(table, [table["a"].sha256, table["c"].sha256], store)
     assert store.get_bytes(table["a"].sha256) == tensors["a"].tobytes()
     assert store.get_bytes(table["c"].sha256) == b""
-    assert not store.has(table["b"].sha256)  # no step uses it
+    assert not store.has(table["b"].sha256)  # it is not among the digests
 
 
 def test_the_table_of_a_known_file_comes_from_the_store(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def header(entries: object) -> bytes:
         (header({"a": None}), "not understood"),
     ],
 )
-def test_rejects_files_that_are_not_safetensors(tmp_path: Path, data: bytes, message: str) -> None:
+def test_rejects_invalid_files_and_unknown_dtypes(tmp_path: Path, data: bytes, message: str) -> None:
     file = a_file(tmp_path)
     path = file.path
     path.write_bytes(data)

@@ -49,7 +49,7 @@ def test_the_critical_path_leads_from_the_last_step_to_the_first() -> None:
     build = replay(a_log())
     steps, seconds = with_waits(build.steps, build.producers, build.last_s)
     assert [id for id, row in steps.items() if row.critical] == ["m/partition", "m/engine/p0@ada"]
-    # the convert step never started, because the partition step did its work
+    # the convert step never started, because the partition step had already converted p0
     assert steps["m/engine/p0@ada"].waited_for == "m/partition"
     assert seconds == pytest.approx(5.0)
 

@@ -165,9 +165,7 @@ def test_a_failed_build_does_not_change_the_depfile(built: CommandLine) -> None:
         (["--depfile", "x.d", "--depfile-target", "a=b"], "cannot have a target with this name"),
     ],
 )
-def test_a_depfile_that_cannot_be_written_is_a_usage_error_before_any_work(
-    built: CommandLine, arguments: list[str], message: str
-) -> None:
+def test_rejects_invalid_arguments_about_the_depfile(built: CommandLine, arguments: list[str], message: str) -> None:
     process = built.run("build", *arguments)
     assert process.returncode == 2
     assert message in process.stderr

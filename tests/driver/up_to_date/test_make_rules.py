@@ -85,7 +85,7 @@ def test_make_detects_newer_and_missing_files_of_any_name_that_can_be_written(ma
 
 
 @pytest.mark.parametrize("name", nasty_names()[::7])
-def test_make_detects_a_newer_and_missing_file_in_its_directory(make: Make, name: str) -> None:
+def test_make_detects_a_newer_and_a_missing_file_beside_the_makefile(make: Make, name: str) -> None:
     create_old(make.folder / name)
     make.write([name])
     assert make.run() == 1

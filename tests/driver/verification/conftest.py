@@ -34,7 +34,7 @@ from trtbuild.store.local.local import LocalStore
 
 
 def write_words(path: Path) -> None:
-    """Write an ONNX model that returns rows of a table. Its input has the numbers of rows, from 0 to 19."""
+    """Write an ONNX model that returns the tanh of rows of a table. Its input has the indices of the rows, from 0 to 19."""
     table = torch.randn(20, 8, generator=torch.Generator().manual_seed(0)).numpy()
     graph = onnx.helper.make_graph(
         [

@@ -128,7 +128,7 @@ def flip_add(graph: onnx.GraphProto) -> None:
 
 
 def change_constant(graph: onnx.GraphProto) -> None:
-    """Add 0.001 to the first constant of the graph."""
+    """Add 0.001 to the first float32 constant whose values are stored in the ONNX model itself."""
     for tensor in graph.initializer:
         if tensor.data_location != onnx.TensorProto.EXTERNAL and tensor.data_type == onnx.TensorProto.FLOAT:
             value = onnx.numpy_helper.to_array(tensor) + 0.001

@@ -35,7 +35,7 @@ REPORT = Report(
 RECIPE = Recipe("verify", 1, (("runner", "onnxruntime"),))
 
 
-def test_hints_about_tf32_need_a_right_conversion_and_an_engine_with_tf32() -> None:
+def test_a_wrong_conversion_or_an_engine_without_tf32_gets_no_hint_about_tf32() -> None:
     wrong = {"status": "wrong", "error": 2e-3, "tolerance": 1e-3}
     engine = a_cut(by="engine", status="wrong", partitions=[a_part(**wrong)], whole=a_whole(**wrong))
     converted = a_cut(targets=["ada", "blackwell"])

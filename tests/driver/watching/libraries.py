@@ -86,7 +86,10 @@ class Libraries(Watch):
         (self.project / f"{name}.py").write_text(MODEL.replace("NAME", name).replace("IMPORT", imports) + more)
 
     def start(self, *models: str) -> None:
-        """Start the watcher, by default for `b` only. So it does not itself trace `a` after each change."""
+        """Start the watcher, by default for `b` only, and wait for its first build.
+
+        With this default, the watcher does not itself trace `a` after each change.
+        """
         super().start(*(models or ("b",)))
         self.wait_for(lambda: self.log.exists() and self.builds())
 
@@ -103,7 +106,7 @@ class Libraries(Watch):
     def trace(self, name: str, *arguments: str, **variables: str) -> tuple[dict[str, Any], dict[str, Any]]:
         """Trace a model again. Returns what its code has seen, and the JSON document of the build.
 
-        `variables` are more environment variables. A build does not use a watcher that lacks one of its variables.
+        `variables` are more environment variables. A build does not use a watcher that lacks a variable of the build.
         So a test passes ``ALONE``, which trtbuild does not read, for a build without the watcher.
         """
         for file in self.seen.iterdir():

@@ -22,7 +22,7 @@ import ctypes, os
 ctypes.CDLL(None).mkdir(f"FOLDER/{os.getpid()}".encode(), 0o700)
 """
 
-#: Library → what its import leaves behind: the code, and an expression that is true as long as it is there.
+#: Library → code that leaves something behind, and an expression that is true while this thing exists.
 LEFT_BEHIND = {
     "with_thread": (
         "import threading, time\nleft = threading.Thread(target=time.sleep, args=(1000,), daemon=True)\nleft.start()\n",

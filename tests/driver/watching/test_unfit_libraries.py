@@ -62,7 +62,8 @@ class Helpers(Libraries):
         self.install("helpers", {"helpers/__init__.py": "", "helpers/tools.py": note + installed})
 
     def processes(self) -> list[tuple[int, bool]]:
-        """The processes that have executed the installed module, each with: had it imported the library?"""
+        """The pids of the processes that have executed the installed module since the last call, each with whether the
+        process had imported the library."""
         lines = [line.split() for line in self.executed.read_text().splitlines()]
         self.executed.unlink()
         return [(int(pid), has_library == "True") for pid, has_library in lines]
@@ -84,7 +85,7 @@ def test_a_trace_that_meets_other_imports_starts_again_without_the_library(tmp_p
 
 @pytest.mark.parametrize("size_alone", ["LARGE", "SMALL"])
 def test_an_unfit_trace_that_has_finished_its_program_announces_nothing(tmp_path: Path, size_alone: str) -> None:
-    """The source never executes the import that the process has done, so only the end of its code shows the difference."""
+    """The model's code never executes the import that the process has done. This is known only when the code has ended."""
     watch = Helpers(tmp_path, "import library\n", "")
     (watch.project / "a.py").write_text(LARGE_MODEL.replace("SIZE_ALONE", size_alone))
     with watch.running():

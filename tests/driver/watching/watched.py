@@ -1,4 +1,4 @@
-"""A project with one small model, `trtbuild watch` in it, and builds that may use the watcher. All are real processes."""
+"""A project with one small model, `trtbuild watch` in it, and builds that may use the watcher, all in real processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ profiles: {rows: {x: {min: [1, 4], opt: [2, 4], max: [8, 4]}}}
 models:
   net: {source: {python: "net:build"}, inputs: {x: {}}, profiles: [rows], targets: [ada]}
 """
-#: Each trace appends a line to the file `seen`: its pid, and which marks of earlier traces and which variable it sees.
+#: Each trace appends a line to the file `seen`: its pid, which marks of earlier traces it sees, and ``TRTBUILD_MARK``.
 MODEL = """\
 import json, os, sys
 import torch
@@ -86,7 +86,7 @@ class Watch:
             time.sleep(0.05)
 
     def builds(self) -> int:
-        """The number of builds that the watcher itself has ended."""
+        """The number of builds that the watcher itself has started and finished without an error."""
         return self.log.read_text().count("done: ") + self.log.read_text().count("up to date: ")
 
     def edit(self, activation: str) -> None:

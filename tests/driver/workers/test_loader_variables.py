@@ -94,7 +94,7 @@ def _code_offset(file: BinaryIO, function: bytes) -> int:
 class Installation:
     """A Python with TensorRT bindings that do not include the libraries.
 
-    The folder `own` has the libraries of this test environment, and `other` has copies that report another version.
+    The folder `own` has the libraries of this test environment. `other` has copies; its TensorRT reports another version.
     """
 
     python: Path

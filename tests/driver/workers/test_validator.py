@@ -19,7 +19,7 @@ from trtbuild.toolchain.libraries import table
 
 
 def refusal(factor: int, largest: int) -> str | None:
-    """Return why the validator refuses a module that multiplies the numbers of up to `largest` rows by `factor`."""
+    """Return why the validator refuses a module that multiplies the positions of at most `largest` rows by `factor`."""
     stand_in = table.stand_in("tensorrt", "8.6.0")
     assert stand_in is not None
     job = PartitionJob(
@@ -44,6 +44,6 @@ def test_refuses_a_position_that_does_not_fit_32_bits() -> None:
     assert text is not None and "int64 is not a type that an engine computes in" in text
 
 
-def test_positions_are_checked_at_the_largest_size_of_the_profiles() -> None:
+def test_positions_are_checked_at_the_largest_size_of_the_dim() -> None:
     assert refusal(1_000_000, 2000) is None
     assert refusal(1_000_000, 3000) is not None

@@ -27,7 +27,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_every_type_of_error_is_read_back(kind: type[errors.TrtbuildError]) -> None:
+def test_an_error_is_read_back_with_its_type(kind: type[errors.TrtbuildError]) -> None:
     error = kind("what happened", hint="what to do")
     error.file, error.line = "net.py", 3
     parsed = error_from_json(error_to_json(error), "one\ntwo")

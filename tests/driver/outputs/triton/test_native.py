@@ -67,7 +67,7 @@ def test_an_ensemble_is_batched_and_its_engines_are_not() -> None:
     assert not any(config.HasField("dynamic_batching") for config in configs.values())
 
 
-def test_each_compute_capability_has_its_plan() -> None:
+def test_exact_plans_are_listed_by_compute_capability_and_a_compatible_plan_is_the_default() -> None:
     index = an_index()
     parts = index["targets"]["hopper"]["partitions"]["partitions"]
     outs = ["p1:0", "p1:1"]
@@ -140,7 +140,7 @@ def test_an_inner_value_never_has_the_name_of_an_output() -> None:
 
 @pytest.mark.parametrize("name", ["../../stolen", "/etc/stolen", "a/b", "..", ".hidden", "a\nb", "a\\b", ""])
 @pytest.mark.parametrize("kind", ["model", "target", "partition"])
-def test_rejects_names_that_lead_out_of_the_repository(name: str, kind: str) -> None:
+def test_rejects_names_that_are_not_safe_as_file_names(name: str, kind: str) -> None:
     index = an_index()
     if kind == "model":
         index["model"] = name

@@ -1,4 +1,4 @@
-"""Workers that are forked from the servers of a build: they are ended with it, and new processes replace them."""
+"""Workers that the servers of a build fork, the end of the servers, and new processes where no server can fork."""
 
 from __future__ import annotations
 

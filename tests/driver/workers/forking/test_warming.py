@@ -1,4 +1,4 @@
-"""The tables of torch workers: they are filled before the workers are forked, and change no result."""
+"""The tables that torch fills at their first use: if they are filled before workers are forked, no result changes."""
 
 from __future__ import annotations
 

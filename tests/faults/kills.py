@@ -9,8 +9,9 @@ A kill counts as *unfinished* if it left a file with bytes but without its final
 Half of the kills come at a uniformly random moment of a build. The others are aimed: they also wait for a random moment,
 and then for a file that is being written, in the cache or among the outputs. So there are always enough unfinished kills.
 
-The project is traced once. Each round has other weights and other builder settings, so that the kills hit the phases that
-write: weights in the store, engines, packages, outputs. ``python -m tests.faults.kills 1000`` runs only this test.
+The project is traced once. Each round has other weights, and most rounds have another builder setting, so that the kills
+hit the phases that write: weights in the store, engines, packages, outputs. ``python -m tests.faults.kills 1000`` runs only
+this test.
 """
 
 from __future__ import annotations
@@ -201,7 +202,7 @@ class KillTest:
             self.tally.too_late += 1
             return False
         if victim != "worker":
-            assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == 9, "the kill was delivered"
+            assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == 9, "the kill was not delivered"
         wait_until_gone(workers)
         self.tally.kills[victim] += 1
         return True

@@ -233,7 +233,10 @@ def _difference(number: int, value: Any, expected: Any, run: _Run) -> str | None
 
 
 def _plain(value: Any) -> Any:
-    """The result of a module with tuples and lists only. Classes of torch (``return_types.topk``) become `Fields`."""
+    """The result of a module with tuples and lists only.
+
+    Instances of torch's classes (``return_types.topk``), and the `Fields` that replace them in a built model, become tuples.
+    """
     if isinstance(value, tuple | Fields):
         return tuple(_plain(part) for part in value)
     return [_plain(part) for part in value] if isinstance(value, list) else value

@@ -235,7 +235,8 @@ def _difference(number: int, value: Any, expected: Any, run: _Run) -> str | None
 def _plain(value: Any) -> Any:
     """The result of a module with tuples and lists only.
 
-    Instances of torch's classes (``return_types.topk``), and the `Fields` that replace them in a built model, become tuples.
+    Instances of torch's classes (``return_types.topk``) become tuples. A built model has `Fields` instead, which
+    become tuples, too.
     """
     if isinstance(value, tuple | Fields):
         return tuple(_plain(part) for part in value)

@@ -36,7 +36,7 @@ from tests.projects import ADA_AND_AMPERE, WEIGHTS_FILE, copy_project, write_wei
 from trtbuild.store.collection.check import verify
 from trtbuild.store.local.local import LocalStore
 
-#: The victim of a kill: only the driver (its children have to die, too), all processes at once, or only one worker.
+#: The victim of a kill: only the driver (its children have to die, too), all processes, or only one worker.
 VICTIMS = ("driver", "all", "worker")
 
 LONGEST_BUILD_S = 300.0
@@ -141,7 +141,7 @@ class KillTest:
         return int(pid)
 
     def _answer(self, timeout_s: float) -> Any:
-        """The next line of the builder, or None after that time. The builder never writes two lines at once."""
+        """The next line of the builder, or None after that time. The two lines of a build never arrive together."""
         assert self._builder.stdout is not None
         ready, _, _ = select.select([self._builder.stdout], [], [], timeout_s)
         return json.loads(self._builder.stdout.readline()) if ready else None

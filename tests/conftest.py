@@ -106,7 +106,7 @@ class CommandLine:
     def __call__(
         self, *arguments: str, expect: int = 0, environment: Mapping[str, str] | None = None, timeout_s: float = 240
     ) -> Any:
-        """Run with ``--json`` and return the document. The test fails if the exit code is not `expect`."""
+        """Run with ``--json``. Returns the document (None without output). Fails if the exit code is not `expect`."""
         process = self.run(*arguments, "--json", environment=environment, timeout_s=timeout_s)
         assert process.returncode == expect, (
             f"exit {process.returncode}\n{process.stdout[-2000:]}\n{process.stderr[-6000:]}"

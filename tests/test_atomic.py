@@ -1,4 +1,4 @@
-"""A file is replaced as a whole, even if the writer is killed, the disk is full, or two processes write at once."""
+"""A file is replaced as a whole, even after a kill of the writer, on a full disk, or with two simultaneous writers."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_kill_in_the_middle_leaves_the_old_file(path: Path) -> None:
     killed.communicate()
     assert killed.returncode == -signal.SIGKILL
     (temporary,) = path.parent.glob(".file.*.tmp")
-    assert temporary.read_bytes() == b"half", "the process was killed between the first write and the rename"
+    assert temporary.read_bytes() == b"half", "the process was not killed between the first write and the rename"
     assert path.read_bytes() == OLD
 
 
@@ -101,7 +101,7 @@ def test_a_full_disk_leaves_the_old_file(path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_after_two_writers_at_once_the_file_has_all_bytes_of_one_writer(path: Path) -> None:
+def test_after_two_simultaneous_writers_the_file_has_all_bytes_of_one_writer(path: Path) -> None:
     code = (
         "import os, sys\n"
         "from trtbuild.atomic import replace_file\n"

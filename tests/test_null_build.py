@@ -152,7 +152,7 @@ def test_a_new_plan_is_made_after_an_entry_of_the_cache_was_removed(project: Pro
         text, is_null = project.run("plan")
         assert not is_null
         assert "no longer in the cache" in text or "no longer has it" in text
-        assert project.is_null(), "a build does not look at the entries of the cache"
+        assert project.is_null(), "the null build checks the entries of the cache"
     finally:
         kept.rename(record)
     assert "nothing to run" in project.run("plan")[0]
@@ -285,7 +285,7 @@ def test_a_snapshot_expires_with_a_trusted_key(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_no_secret_is_written_into_the_project(project: Project) -> None:
-    """A snapshot compares variables. It contains only digests of variables that may be secret."""
+    """The null build compares variables with a snapshot, which contains variables that may be secret as digests only."""
     secrets = {
         "TRTBUILD_REMOTE_TEAM_TOKEN": "hunter2-token",
         "TRTBUILD_REMOTE_TEAM_PASSWORD": "hunter2-password",

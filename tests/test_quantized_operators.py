@@ -69,7 +69,7 @@ def test_nvfp4_has_float8_scales_and_small_errors_and_blocks_of_zeros_stay_zero(
     scale = x.abs().max() / (6 * 448)  # the largest numbers of float4e2m1 and float8e4m3fn
     scales = block_scales(x, scale, 16)
     assert scales.dtype == torch.uint8 and scales.shape == (3, 4)
-    assert scales.view(torch.float8_e4m3fn)[1, 0] == 1, "the scale of the block of zeros"
+    assert scales.view(torch.float8_e4m3fn)[1, 0] == 1, "the scale of the block of zeros is not 1"
     result = torch.ops.trtbuild.fake_quantize_two_levels(x, scale, 16)
     assert not result[1, :16].any()
     largest_of_block = x.unflatten(1, (4, 16)).abs().amax(-1).repeat_interleave(16, 1)

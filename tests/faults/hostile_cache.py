@@ -25,7 +25,7 @@ class HostileCache:
     method: str = ""
     kind: str = ""
     entries: dict[tuple[str, str], bytes] = field(default_factory=dict)
-    #: The number of requests to which the fault was applied, and the credentials of all requests.
+    #: The number of requests for which `fault` was called, and the credentials of all requests.
     delivered: int = 0
     authorizations: set[str] = field(default_factory=set)
 

@@ -9,8 +9,9 @@ A kill counts as *unfinished* if it left a file with bytes but without its final
 Half of the kills come at a uniformly random moment of a build. The others are aimed: they also wait for a random moment,
 and then for a file that is being written, in the cache or among the outputs. So there are always enough unfinished kills.
 
-The project is traced once. Each round has other weights and other builder settings, so that the kills hit the phases that
-write: weights in the store, engines, packages, outputs. ``python -m tests.faults.kills 1000`` runs only this test.
+The project is traced once. Each round has other weights, and most rounds have another builder setting, so that the kills
+hit the phases that write: weights in the store, engines, packages, outputs. ``python -m tests.faults.kills 1000`` runs only
+this test.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from tests.projects import ADA_AND_AMPERE, WEIGHTS_FILE, copy_project, write_wei
 from trtbuild.store.collection.check import verify
 from trtbuild.store.local.local import LocalStore
 
-#: The victim of a kill: only the driver (its children have to die, too), all processes at once, or only one worker.
+#: The victim of a kill: only the driver (its children have to die, too), all processes, or only one worker.
 VICTIMS = ("driver", "all", "worker")
 
 LONGEST_BUILD_S = 300.0
@@ -140,7 +141,7 @@ class KillTest:
         return int(pid)
 
     def _answer(self, timeout_s: float) -> Any:
-        """The next line of the builder, or None after that time. The builder never writes two lines at once."""
+        """The next line of the builder, or None after that time. The two lines of a build never arrive together."""
         assert self._builder.stdout is not None
         ready, _, _ = select.select([self._builder.stdout], [], [], timeout_s)
         return json.loads(self._builder.stdout.readline()) if ready else None
@@ -201,7 +202,7 @@ class KillTest:
             self.tally.too_late += 1
             return False
         if victim != "worker":
-            assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == 9, "the kill was delivered"
+            assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == 9, "the kill was not delivered"
         wait_until_gone(workers)
         self.tally.kills[victim] += 1
         return True

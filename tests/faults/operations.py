@@ -25,7 +25,7 @@ from trtbuild.store.local.leftovers import remove_leftovers
 from trtbuild.store.local.local import LocalStore
 
 SMALL = b"a blob that is one file" * 40
-#: Five chunks.
+#: Six chunks.
 LARGE = random.Random(7).randbytes(1_300_000)
 #: Shares its first chunks with LARGE.
 EDITED = LARGE[:900_000] + random.Random(8).randbytes(200_000)
@@ -37,7 +37,7 @@ AGE_S = 100_000.0
 class Operation:
     """An operation. `run` returns a value that JSON can represent.
 
-    With `starts_damaged`, some entries are damaged at the start, and may be damaged after a kill. `admits` receives the
+    With `starts_damaged`, some entries are damaged at the start, and may be damaged after a fault. `admits` receives the
     results of a run with a fault and of a run without. It returns whether the first result is valid, too.
     """
 
@@ -290,7 +290,7 @@ def assert_whole(place: Path, before: State, after: State, *, may_be_damaged: bo
 
 
 def assert_clean(place: Path) -> None:
-    """Fail if a collection does not remove all files that killed processes left."""
+    """Fail if `remove_leftovers` leaves a temporary file, a session, a file in the quarantine, or the lock of a key."""
     future_ns = time.time_ns() + int(1e15)  # in eleven days
     remove_leftovers(_store(place).entries.layout, future_ns, 0.0)
     leftovers = [path for name in ("tmp", "sessions", "quarantine") for path in (place / "store" / name).glob("*")]

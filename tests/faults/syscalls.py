@@ -177,7 +177,7 @@ def _calls(log: str) -> Iterator[Call]:
 
 
 class _SequentialExecutor:
-    """An executor that runs each task at once, in the calling thread."""
+    """An executor that runs each task in the calling thread, before `submit` or `map` returns."""
 
     def __init__(self, *_: object, **__: object) -> None:
         pass

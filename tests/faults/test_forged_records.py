@@ -136,6 +136,7 @@ HARMLESS = {"other contents in the entry", "contents that are not text", "invali
 
 @pytest.mark.parametrize("forgery", FORGERIES)
 def test_a_forged_entry_is_not_used(tmp_path: Path, filled: dict[tuple[str, str], bytes], forgery: str) -> None:
+    """The build uses an entry only if the forged part has no effect (`HARMLESS`)."""
     began = time.monotonic()
     before = filled["ac", RECIPE.key]
     FORGERIES[forgery](filled)

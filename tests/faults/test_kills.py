@@ -40,7 +40,7 @@ def test_the_checks_notice_a_wrong_entry_and_a_half_output(tmp_path: Path) -> No
     half.unlink()
     (test.project / "dist" / ".half.plan.0123.tmp").write_bytes(b"ha")
     assert len(test._check_state()) == 1
-    assert test._check_state() == [], "an unfinished file is counted once"
+    assert test._check_state() == [], "an unfinished file is counted twice"
     blob = test.cache / "cas" / output.sha256[:2] / output.sha256
     blob.chmod(0o644)
     blob.write_bytes(b"wrong")

@@ -46,7 +46,7 @@ def test_a_lookup_in_an_undisturbed_remote_is_a_hit(tmp_path: Path, filled: dict
         report = machine.end()
     assert machine.built == 0 and (report["hits"], report["failures"], report["warnings"]) == (1, 0, [])
     assert cache.authorizations == {f"Basic {base64.b64encode(USER.encode()).decode()}"}, (
-        "the requests have credentials"
+        "the requests have other credentials"
     )
 
 
@@ -64,7 +64,7 @@ def test_a_build_is_correct_if_reads_from_the_remote_fail(
     assert machine.built == 1
     assert report["failures"] + report["misses"] + report["blobs_gone"] > 0
     if fault not in ("404", "410"):  # with these statuses, the entry is missing
-        assert report["warnings"], "the user sees a message"
+        assert report["warnings"], "the user sees no message"
     assert_ended_well(machine, report, began)
 
 
@@ -85,7 +85,7 @@ def test_failed_writes_to_the_remote_leave_no_damaged_record(
         assert_ended_well(machine, report, began)
         cache.fault = None
         colleague = Machine(tmp_path / "colleague", cache.url(USER))
-        assert colleague.build() == CONTENTS, "the remote has no damaged record"
+        assert colleague.build() == CONTENTS, "the remote has a damaged record"
         assert_ended_well(colleague, colleague.end(), began)
 
 

@@ -22,7 +22,7 @@ from tests.fuzz.trying import Outcome
 #: A child is replaced after this number of cases, because libraries may keep memory of each case.
 MOST_CASES = 100
 
-#: The number of lines in the outcome of a child that died or did not answer.
+#: The largest number of lines in the outcome of a child that died or did not answer.
 _MOST_LINES = 25
 
 #: The limit of the address space of a child, in bytes.

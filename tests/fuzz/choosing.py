@@ -13,7 +13,7 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Value:
-    """A named tensor, with its value at opt. In a formatted string, it is its name."""
+    """A named tensor, with its value at opt. A formatted string shows its name only."""
 
     name: str
     tensor: torch.Tensor

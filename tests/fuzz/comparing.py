@@ -233,7 +233,11 @@ def _difference(number: int, value: Any, expected: Any, run: _Run) -> str | None
 
 
 def _plain(value: Any) -> Any:
-    """The result of a module with tuples and lists only. Classes of torch (``return_types.topk``) become `Fields`."""
+    """The result of a module with tuples and lists only.
+
+    Instances of torch's classes (``return_types.topk``) become tuples. A built model has `Fields` instead, which
+    become tuples, too.
+    """
     if isinstance(value, tuple | Fields):
         return tuple(_plain(part) for part in value)
     return [_plain(part) for part in value] if isinstance(value, list) else value

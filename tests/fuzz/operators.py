@@ -136,7 +136,7 @@ def _sample(op: Any, rng: random.Random, seed: int) -> _OperatorCall:
 
 
 def _call_text(op: Any, sample: Any) -> _OperatorCall | None:
-    """The call as text, or None if an argument cannot be written as text."""
+    """The call as text. None if an argument cannot be written as text, or if no argument has a tensor."""
     tensors: list[torch.Tensor] = []
     try:
         arguments = [_argument(value, tensors) for value in (sample.input, *sample.args)]

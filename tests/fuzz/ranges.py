@@ -17,11 +17,11 @@ from trtbuild.stages.verify.inputs import random_inputs
 
 
 def random_range(rng: random.Random, size: int, unit: int = 1) -> tuple[int, int, int]:
-    """A range around or near `size`, whose sizes are multiples of `unit`.
+    """A random range, often around or near `size`. Its sizes are multiples of `unit`.
 
     Borders (1, 2, min=opt, opt=max) are more frequent than other ranges.
     """
-    at = max(1, size // unit)  # the range is around or near this number of units
+    at = max(1, size // unit)  # most of the ranges below depend on this number of units
     low, mid, high = rng.choice(
         [
             (1, 2, 2), (1, 1, 2), (1, 2, 3), (1, 1, 3), (2, 2, 3), (2, 3, 3),

@@ -77,7 +77,7 @@ def test_finds_a_wrong_dtype_in_the_document(case: Case, built: Built) -> None:
     assert "p0:0 is float32[2, 4] at min [2], declared float16" in text
 
 
-def test_finds_a_wrong_dtype_between_partitions_of_pytorch(case: Case, built: Built) -> None:
+def test_finds_a_wrong_dtype_of_a_torch_partition(case: Case, built: Built) -> None:
     assert "p1:0 is float32[3, 4] at opt [3]" in differences_text(
         case, with_part(built, 1, lambda part: with_output(part, dtype="bool"))
     )

@@ -51,7 +51,7 @@ def main() -> int:
 
 
 def _edit(watch: Watch, rng: random.Random) -> None:
-    """Save the model's source several times, sometimes with an error, and at the end without one."""
+    """Save or remove the model's source several times. The last source has no error; some of the others have one."""
     for _ in range(rng.randrange(1, 12)):
         source = watch.project / "net.py"
         if rng.random() < 0.1:

@@ -1,4 +1,4 @@
-"""Messages about inputs that an engine refuses, and about engines that TensorRT refuses.
+"""Messages about engines that cannot be loaded or run, because of an input, the plan, a library or the machine.
 
 The name of a case is the name of its function.
 """

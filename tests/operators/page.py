@@ -16,7 +16,7 @@ _HEAD = """\
 
 <!-- Generated from tests/operators by `make docs`; a test compares the two. Change the rows, not this file. -->
 
-This page lists the ATen operators that Torch-TensorRT has converters for, and what trtbuild does with each.
+This page lists the operators that Torch-TensorRT has converters for, and what trtbuild does with each.
 
 | result | meaning |
 |---|---|
@@ -24,8 +24,8 @@ This page lists the ATen operators that Torch-TensorRT has converters for, and w
 | PyTorch | The call stays in PyTorch, between engines. The rest of the model is not affected. |
 | refused | The build stops with an error. |
 
-A test tries each row with TensorRT-RTX in a model with a dynamic batch. The parser's answer decides. onnxruntime computes
-the converted ONNX, and the numbers agree with eager PyTorch. An operator that is an engine here may stay in
+A test tries each row with TensorRT-RTX, and most of them with a dynamic batch. The parser's answer decides. onnxruntime
+computes the converted ONNX, and the numbers agree with eager PyTorch. An operator that is an engine here may stay in
 PyTorch with other arguments. `trtbuild inspect MODEL` shows the result for your model, with the reasons.
 """
 

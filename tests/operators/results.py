@@ -6,7 +6,8 @@ Rules
 1. The rows of a chunk are the outputs of one model, because the steps take most of the time of a small model.
 2. A row is an engine if no call that its output needs stays in PyTorch. Otherwise its reason is that of the last call that
    stays in PyTorch.
-3. If a model with several rows is refused, or has wrong numbers, each of its rows is tried alone.
+3. If a model with several rows is refused, or has wrong numbers, each of its rows is tried alone. A row is also tried
+   alone if its reason is a message of the parser that may be about another row.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One small model for each operator that Torch-TensorRT has a converter for.
+"""The operators that Torch-TensorRT has converters for, with one or more calls of each.
 
 The list of operators is that of Torch-TensorRT's ``dynamo/conversion/aten_ops_converters.py``. In a call, `op` is the
 operator, and ``x0``, ``x1``, … are the inputs.

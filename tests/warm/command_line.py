@@ -22,7 +22,8 @@ POOL = "trtbuild.driver.workers.pool"
 
 
 class Finder:
-    """An import hook that changes the module `POOL` when it is imported. Importing it here would slow every command."""
+    """An import hook that calls `replace_command` after the import of `POOL`. Importing `POOL` here would slow every
+    command."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder

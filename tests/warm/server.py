@@ -5,9 +5,10 @@ KIND is a kind of workers, which need torch, or ``command`` for the command line
 Rules
 1. A worker of this server behaves like a worker of `trtbuild.driver.workers.forking.server_process`. Rules 1 and 3 to 5 of
    that module hold.
-2. The server loads torch at the first request. It runs no user code, and only its main thread runs Python. So a worker has
-   no state of an earlier job. A server of torch workers first lowers and converts a small program. A server of commands
-   loads all modules of commands and runs the module of the command line in the forked process, as ``python -m`` does.
+2. A server loads its modules at the first request. It runs no user code, and only its main thread runs Python. So a worker
+   has no state of an earlier job. A server of workers loads torch, and one of torch workers also lowers and converts a
+   small program. A server of commands loads all modules of commands. The forked process runs the module of the command
+   line, as ``python -m`` does.
 3. This file imports only modules that a worker loads before torch, because a trace records the modules that are
    loaded before torch.
 """

@@ -30,7 +30,7 @@ SCRIPT = Path(sys.executable).parent / "trtbuild"
 
 
 class Servers:
-    """One server for each kind of workers, and one for commands. The sockets are in `folder`, with the kinds as names."""
+    """One server for each kind of workers in `KINDS`, and one for commands. The sockets are in `folder`, named by kind."""
 
     def __init__(self) -> None:
         self._folder: Path | None = None

@@ -94,7 +94,7 @@ def test_watch_passes_its_command_line_to_the_builds(
         (["build", "-j", "0"], "-j"),
     ],
 )
-def test_usage_errors_exit_with_2_and_suggest_a_correction(
+def test_usage_errors_exit_with_2_and_explain_the_mistake(
     trtbuild: CommandLine, arguments: list[str], message: str
 ) -> None:
     result = trtbuild.run(*arguments)

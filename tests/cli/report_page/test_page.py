@@ -22,7 +22,7 @@ from trtbuild.errors import EnvironmentFault
 VIEWS = ("overview", "timeline", "steps", "models", "layers", "checks", "changes")
 SIZES = ((1440, 900), (820, 1180), (390, 844))
 
-#: Press every control of the view once. The buttons that a press creates are pressed, too.
+#: Press up to 60 controls of the view once. The buttons that a press creates are pressed, too.
 PRESS_ALL = """(async () => {
   const pressed = new Set();
   for (let round = 0; round < 60; round++) {
@@ -114,7 +114,7 @@ def test_the_views_show_the_contents_of_the_build(browser: Browser, page: Path) 
         for expected_text in texts:
             assert expected_text in shown, (view, expected_text)
         if view != "timeline":
-            assert HOSTILE[:-1] in shown.replace("\n", ""), f"{view} shows hostile names as text"
+            assert HOSTILE[:-1] in shown.replace("\n", ""), f"{view} does not show hostile names as text"
     check(browser, page)
 
 
@@ -137,7 +137,7 @@ def test_a_step_has_an_address_and_shows_why_part_by_part(browser: Browser, page
     detail = browser.run("document.querySelector('tr.detail').innerText")
     assert "aaaa" in detail
     assert "bbbb" in detail
-    assert "m/partition" in detail, "the step that it waited for"
+    assert "m/partition" in detail, "the step that it waited for is not shown"
     show(browser, "steps/%E0%A4%A")  # a damaged address
     assert "m/trace" in text(browser)
     check(browser, page)

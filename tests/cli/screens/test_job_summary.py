@@ -130,7 +130,7 @@ def test_names_and_messages_are_escaped(name: str) -> None:
     )
     rows = [line for line in text.splitlines() if line.startswith("|")]
     widths = [line.count("|") for line in rows]
-    assert widths == [8, 8, 8, 7, 7, 7, 4, 4, 4], "no name adds a row or a column to one of the three tables"
+    assert widths == [8, 8, 8, 7, 7, 7, 4, 4, 4], "a name adds a row or a column to one of the three tables"
     without_markup = re.sub(r"</?code>|<br>|&#[0-9]+;", "", text).replace("### ", "")
     assert not re.search(r"[\\`_{}\[\]<>()+!&~@$\x00-\x09\x0b-\x1f]|\*|://|www\.", without_markup)
     readable = re.sub(r"\x1b\[[0-9;]*m|\x00", "", name).replace("\n", " ")
@@ -145,7 +145,7 @@ def test_the_summary_is_appended_to_the_file(tmp_path: Path) -> None:
     assert path.read_text().startswith("earlier text\n### trtbuild build done")
 
 
-def test_summaries_that_are_appended_at_once_do_not_mix(tmp_path: Path) -> None:
+def test_summaries_that_are_appended_at_the_same_time_do_not_mix(tmp_path: Path) -> None:
     path = tmp_path / "summary.md"
     path.touch()
     environ = {"GITHUB_STEP_SUMMARY": str(path)}

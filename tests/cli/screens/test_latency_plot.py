@@ -56,7 +56,7 @@ def test_one_slow_call_does_not_shorten_the_bars() -> None:
     (width, _), *_ = bars(latency_svg(replace(BENCHED, runs=[slow])))
     assert width > 50
     lines = ElementTree.fromstring(latency_svg(replace(BENCHED, runs=[slow]))).iter(f"{SVG}line")
-    assert max(float(line.get("x2", "0")) for line in lines) <= 860, "no line ends outside of the plot"
+    assert max(float(line.get("x2", "0")) for line in lines) <= 860, "a line ends outside of the plot"
 
 
 def test_without_timings_the_plot_is_empty() -> None:

@@ -162,7 +162,7 @@ def test_a_first_build_leaves_its_lines_and_erases_the_live_area(first_build: tu
     assert screen.status == 1
     assert ERASE_ROW in screen.written
     assert b"\x1b[?25l" not in screen.written, "a hidden cursor would stay hidden after kill -9"
-    assert " run · " not in text, "the live area is erased"
+    assert " run · " not in text, "the live area is not erased"
     assert screen.cursor_column == 0
     assert re.search(r"^done +\d+\.\d s  good/trace +new$", text, re.MULTILINE)
     assert re.search(r"^done +\d+\.\d s  good/engine/model@ada +new$", text, re.MULTILINE)
@@ -228,11 +228,11 @@ def test_rebuilding_one_engine_on_different_terminals(
     joined = re.sub(r"\s+", "", whole)  # on a narrow terminal, long lines continue on the next row
     assert (ERASE_ROW in screen.written) is live
     assert (re.search(rb"\x1b\[[0-9;]*m", screen.written) is not None) is colour
-    assert "·" not in joined, "the live area is erased"
+    assert "·" not in joined, "the live area is not erased"
     if "--quiet" in arguments:
         assert whole == ""
     else:
-        assert "good/engine/model@ada" in joined, "the id of a finished step is never shortened"
+        assert "good/engine/model@ada" in joined, "the id of a finished step is missing or shortened"
     if "--json" in arguments:
         assert '"schema":"trtbuild.build/1"' in joined
 
@@ -251,7 +251,7 @@ def test_an_interrupt_leaves_a_clean_terminal(command_line: CommandLine, sent_si
 
     command = [sys.executable, "-m", "trtbuild", "build", "good"]
     screen.run(command, command_line.project, environment(command_line), watch=interrupt, timeout_s=120)
-    assert screens, "the step was running when the signal was sent"
+    assert screens, "the step never ran, so no signal was sent"
     assert screen.status == 130
     assert screen.text().strip() == "interrupted: the finished results are in the cache"
     assert screen.cursor_column == 0

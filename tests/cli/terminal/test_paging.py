@@ -65,7 +65,7 @@ def test_no_pager_prints_the_result_and_quiet_prints_nothing(tmp_path: Path, pag
     assert shown(tmp_path, 30, flag, PAGER=pager).count("line") == (30 if flag == "no_pager" else 0)
 
 
-def test_a_pager_that_ends_early_is_no_error(tmp_path: Path) -> None:
+def test_a_pager_that_ends_early_is_not_an_error(tmp_path: Path) -> None:
     assert shown(tmp_path, 100_000, PAGER="true") == ""
 
 

@@ -32,7 +32,7 @@ with store.building("ab" * 32):
 
 
 def read_line_in_background(child: Any) -> tuple[threading.Thread, list[str]]:
-    """Return a thread that reads a line of the process, and a list to which the thread adds the line."""
+    """Start a thread that reads a line of the process. Returns the thread, and a list to which it adds the line."""
     lines: list[str] = []
     thread = threading.Thread(target=lambda: lines.append(child.read_line()), daemon=True)
     thread.start()

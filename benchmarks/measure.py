@@ -134,9 +134,10 @@ def run(
 
 @contextlib.contextmanager
 def _adopted_orphans() -> Iterator[None]:
-    """Processes whose parent ends become children of this process (rule 4), until the context ends.
+    """Within the context, processes whose parent ends become children of this process (rule 4).
 
-    Afterwards they go where they went before. This process would never wait for them, and they would stay as zombies.
+    At its end, the earlier setting is restored. This process does not wait for later orphans, so they would stay as
+    zombies.
     """
     libc = ctypes.CDLL(None)
     before = ctypes.c_int()

@@ -49,7 +49,7 @@ def rows(session: Session) -> Iterator[Row]:
 
 
 def measure(path: str, repeats: int) -> None:
-    """Print, as JSON, name → [wall s, CPU s]: medians of `repeats` alternating runs. The file is read once before them."""
+    """Print, as JSON, name → [wall s, CPU s]: medians of `repeats` alternating runs. The file is read before them."""
     import hashlib
     import shutil
     import tempfile

@@ -3,8 +3,9 @@ and sha256sum.
 
 Rules
 1. curl gets the same bytes in two ways: as one file, like a person who copies engines by hand, and as the chunks that
-   trtbuild gets, over one connection that is kept alive. curl only writes files: it compares no digest, and its files are
-   not durable. trtbuild verifies each chunk and the whole blob, and has synced all files at the end.
+   trtbuild gets, over one connection that is kept alive. Two more ways have no bound: one file and then `sync`, and the
+   chunks in parallel. curl only writes files: it compares no digest, and without `sync` its files are not durable.
+   trtbuild verifies each chunk and the whole blob, and has synced all files at the end.
 2. The server's files are in the page cache. Each run writes to a new place, and its files stay until the end, because
    removed files would make ext4 slow: ext4 does not reuse an inode within a minute of its removal, but examines such
    inodes for each new file (0.3 ms for each of the 1,400 chunks).
@@ -86,7 +87,8 @@ def _pulls(session: Session, folder: Path, server: Nginx) -> Iterator[Row]:
 
 
 def _pull(place: Path, server: Nginx, whole: Output, parts: Sequence[Output]) -> None:
-    """Fetch the blob into the local store `place`. Raises RuntimeError if it is missing then, or more was fetched."""
+    """Fetch the blob into the local store `place`. Raises RuntimeError if the blob is missing afterwards,
+    or if more bytes were fetched than it has."""
     remote = open_remote(RemoteSettings("team", server.url), TrustAll())
     local = LocalStore(place)
     try:

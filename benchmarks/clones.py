@@ -2,8 +2,8 @@
 
 ``python -m benchmarks.clones DIR --models 2000 --built 200`` adds models to a project of `projects.write_many` whose first
 200 models are built. Each new model has its own source, its own chain of links, its own records with their own keys, and
-its own package in ``dist/``. So a plan does as much work for it as for a built model. The engines in the package are
-hard links to those of the built model: the package cannot be loaded, but a plan only compares its bytes.
+its own package in ``dist/``. So a plan does as much work for it as for a built model. The files of this package are
+hard links to those of the built model's package. So they describe another model, but a plan only compares their bytes.
 """
 
 from __future__ import annotations

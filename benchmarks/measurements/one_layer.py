@@ -32,7 +32,7 @@ def rows(session: Session) -> Iterator[Row]:
     layer = min(_LAYER, sizes.layers - 1)
     project = projects.write_vit(session.folder("vit-weights"), granularity=True, weights=True, **sizes.vit)
     projects.undo_edits(project)
-    session.say("  building it, with an empty cache: what a run before this one has made must not be found")
+    session.say("  building it with an empty cache, so that no results of an earlier run are found")
     delete_build(project, cache=True)
     session.call(project, "build")
     script = session.script_median(project)

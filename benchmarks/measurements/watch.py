@@ -109,7 +109,7 @@ class _Builds:
         self._log = log
 
     def after(self, change: Callable[[], object]) -> Run:
-        """Change a file, and wait for the end of the build. Returns its time."""
+        """Change a file, and wait for the end of the build. Returns the wall time and CPU time of the build."""
         count, cpu_s, started = self._count(), self._cpu_s(), time.perf_counter()
         change()
         self.wait_for(count + 1)

@@ -26,7 +26,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def payload() -> Callable[[int, int], bytes]:
-    """Pseudorandom bytes, by seed and size."""
+    """A function that returns pseudorandom bytes, by seed and size."""
     return lambda seed, size: random.Random(seed).randbytes(size)
 
 
@@ -87,7 +87,10 @@ class Child:
     def kill(self) -> list[str]:
         """Send SIGKILL; return the written lines that the test has not read."""
         self.process.kill()
-        rest, _ = self.process.communicate()
+        # Unlike `communicate`, this also returns the lines that `read_line` has left in the buffer of the pipe.
+        assert self.process.stdout is not None
+        rest = self.process.stdout.read()
+        self.process.wait()
         return rest.splitlines()
 
     def finish(self) -> str:

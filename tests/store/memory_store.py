@@ -1,7 +1,7 @@
 """A store in memory, with the contract of `trtbuild.core.recipes.ports`.
 
-It stores blobs without chunks, and records as documents. Like other stores, it verifies the bytes that it reads, so a test
-can damage `blobs` and `records`. Nothing is ever collected, so a session does nothing.
+It stores blobs without chunks, and records as documents. It compares the blobs that it reads with their digests, and the
+records with their keys. So a test can damage `blobs` and `records`. Nothing is ever collected, so a session does nothing.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class MemoryStore:
     def __init__(self, trust: Trust | None = None) -> None:
         self.trust: Trust = trust or TrustAll()
         self.blobs: dict[str, bytes] = {}
-        #: Record documents and their signatures, by the key of their entry in `ac/`.
+        #: Record documents and their signatures, by AC key: the key of the record, or the key of a domain.
         self.records: dict[str, bytes] = {}
         self.signatures: dict[str, tuple[Signature, ...]] = {}
         #: The corrupt entries: ("cas" or "ac", name) and their bytes.
@@ -94,14 +94,15 @@ class MemoryStore:
     def get_record(self, key: str, wanted: Recipe | None = None) -> Record | None:
         """The record, or None. Reading is faster if the record has the `wanted` recipe.
 
-        A corrupt record is moved to quarantine. If no record can be used, raises EntryCorrupt or RecordUntrusted for the
-        first one.
+        A corrupt record is moved to quarantine. If there are only corrupt or untrusted records, the error of the
+        first one is raised: EntryCorrupt or RecordUntrusted.
         """
         with self._lock:
             return self._first_trusted(key, wanted)[1]
 
     def _first_trusted(self, key: str, wanted: Recipe | None) -> tuple[str, Record | None]:
-        """The first trusted record, and the key of its entry in `ac/`."""
+        """The first trusted record, after its AC key; (`key`, None) if there is no record. Raises EntryCorrupt,
+        RecordUntrusted."""
         problem: EntryCorrupt | RecordUntrusted | None = None
         for name in lookup_keys(self.trust, key):
             try:
@@ -153,7 +154,7 @@ class MemoryStore:
         return record
 
     def _free_place(self, key: str, signatures: tuple[Signature, ...]) -> str | None:
-        """The key of the entry for a new record. None if an untrusted record has `key` and this store does not sign."""
+        """The AC key for a new record. None if an untrusted record has `key` and this store does not sign."""
         try:
             self._read(key, key, None)
         except RecordUntrusted:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -241,6 +242,7 @@ def test_only_one_thread_at_a_time_builds_a_key(store: Store) -> None:
                 with guard:
                     inside += 1
                     largest = max(largest, inside)
+                time.sleep(0.001)  # so that the other threads run in the meantime
                 with guard:
                     inside -= 1
 
@@ -272,7 +274,7 @@ def test_the_group_of_a_shared_directory_may_use_all_entries(
     share = tmp_path / "share"
     share.mkdir()
     share.chmod(0o770)
-    if os.geteuid() == 0:  # only root may give a directory to a group in which it is not
+    if os.geteuid() == 0:  # other users may only choose a group of which they are members
         os.chown(share, -1, 4242)
     umask = os.umask(0o077)
     try:

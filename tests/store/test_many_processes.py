@@ -12,7 +12,7 @@ from trtbuild.store.local.local import LocalStore
 from trtbuild.store.trust.action_result import ActionResult
 
 PROCESSES, KEYS = 24, 8
-#: The number of local stores of the processes on a shared directory.
+#: The number of local stores that the processes use, if they share a directory.
 MACHINES = 4
 
 # One process imports all modules and forks the others, so that all begin at the same moment. The test replaces `RUN` by
@@ -134,7 +134,7 @@ def test_24_processes_on_one_local_store(tmp_path: Path, child: Callable[..., An
 
 def test_24_processes_on_one_shared_directory(tmp_path: Path, child: Callable[..., Any]) -> None:
     """The processes use four local stores, as on four machines. At the start, the shared directory contains old files of
-    half of the records, but no record. So collections may remove these files while writers look them up."""
+    half of the records, but no record. So collections may hide these files while writers look them up."""
     share = tmp_path / "share"
     child(PREPARE_PROGRAM, share, KEYS // 2).finish()
     results = run(child, tmp_path, RUN_ON_A_SHARED_DIRECTORY)

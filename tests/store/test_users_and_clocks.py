@@ -56,8 +56,8 @@ except StoreUnavailable as error:
 
 
 def run_as(umask: str, root: Path, number: int, statements: str, uid: int = 0, groups: str = "") -> str:
-    """Run `statements` with this umask, as the user and group `uid`, or with 0 as the current user. They may use `store`,
-    `number`, `record` and `build`. Returns the output."""
+    """Run `statements` with this umask, as the user and group `uid`, who is also in `groups`. The `uid` 0 stands for the
+    current user. The statements may use `store`, `number`, `record` and `build`. Returns the output."""
     process = subprocess.run(
         [sys.executable, "-c", USER_PROGRAM, umask, str(uid), groups, str(root), str(number), statements],
         capture_output=True,

@@ -218,8 +218,8 @@ def test_meets_the_size_limit_after_condemned_files_are_removed(root: Path, put:
 
 
 def test_entries_that_a_server_reads_count_as_used(root: Path, put: Callable[..., Record]) -> None:
-    """nginx does not set times, but a file system with relatime updates the atime. The reads of a collection are not
-    use."""
+    """nginx does not set times, but a file system with relatime updates the atime. The reads of a collection do
+    not count as use."""
     read, unread = put(1, ago_s=9 * DAY), put(2, ago_s=5 * DAY)
     for _ in range(2):
         collect_directory(str(root), dry_run=True)
@@ -454,15 +454,15 @@ class Killed(BaseException):
     """Raised instead of a change, as if the process were killed before this change."""
 
 
-#: The functions of `os` that change something on the disk.
+#: Functions of `os` that change something on the disk. The test kills collections before calls of these functions.
 CHANGES = ("rename", "unlink", "rmdir", "mkdir", "link", "write", "fsync")
 
 
 def test_a_collection_may_be_killed_before_any_change(
     root: Path, put: Callable[..., Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each collection is killed at each call that changes something. All records stay intact, and the next collection
-    continues."""
+    """Each collection is killed before each call of a function in `CHANGES`. All records stay intact, and the next
+    collection continues."""
     for number in range(3):
         put(number, ago_s=DAY * (number + 1), size=5_000)
     store_at(root).put_bytes(b"of no record")

@@ -125,7 +125,7 @@ def test_does_not_trust_the_times_of_a_fresh_file(
     """Two edits within one tick of the clock have the same times. So the times of a fresh file are not remembered."""
     file.write_bytes(b"a" * 3_000_000)
     written_s = file.stat().st_mtime
-    monkeypatch.setattr(fingerprint.time, "time", lambda: written_s)  # also on a machine that is slow at this moment
+    monkeypatch.setattr(fingerprint.time, "time", lambda: written_s)  # so the file is fresh, even on a slow machine
     digests.sha256(file)
     hash_counter.reset()
     assert digests.sha256(file) == sha256(file)
@@ -136,8 +136,8 @@ def test_the_necessary_age_depends_on_the_clocks_granularity() -> None:
     for ctime_ns, age_s, racy in (
         (10**18 + 123_456, 0.1, True),  # a clock that is finer than a millisecond
         (10**18 + 123_456, 0.5, False),
-        (10**18 + 10**7, 0.5, True),  # ticks of ten milliseconds, as in a FAT file system
-        (10**18, 0.5, True),
+        (10**18 + 10**7, 0.5, True),  # ticks of ten milliseconds
+        (10**18, 0.5, True),  # whole seconds, as in a FAT file system
         (10**18, 2.5, False),
         (10**18 + 123_456, -5.0, True),  # a server whose clock is ahead
     ):
@@ -167,7 +167,7 @@ def test_a_file_with_a_future_mtime_is_not_read_again(
     assert (hash_counter.sha256_bytes, hash_counter.xxh3_bytes) == (0, 0)
 
 
-def test_hashes_a_file_again_that_changes_during_a_read(
+def test_hashes_a_file_again_if_it_changes_during_a_read(
     digests: FileDigests, file: Path, hash_counter: HashCounter
 ) -> None:
     edits = 0

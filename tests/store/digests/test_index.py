@@ -1,4 +1,4 @@
-"""The index stores and forgets facts, and never trusts a row that it did not write."""
+"""The index stores and forgets facts. It unpickles no value, and uses no file that a row names."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_rejects_a_forged_row(index: Index, folder: Path, nothing_unpickled: Pat
         assert index.get_many(["forged", "name"]) == {"name": 1}, row
         assert index.get_many(["forged"]) == {}, row
         forge(folder, **row)
-        index.set("forged", "new")  # this deletes the forged row, but must not delete the file that the row names
+        index.set("forged", "new")  # this replaces the forged row, but must not delete the file that the row names
         assert index.get("forged") == "new", row
         assert secret.exists(), row
     assert index.get("name") == 1
@@ -214,7 +214,7 @@ def test_does_not_replace_a_busy_database(index: Index, folder: Path, monkeypatc
     with closing(sqlite3.connect(folder / "cache.db", isolation_level=None)) as writer:
         reader = Index(folder)
         assert reader.get("name") == 1
-        reader._cache.close()  # the next use opens a connection with this timeout
+        reader._cache.close()  # so that the next use opens a connection with the timeout below
         reader._cache._timeout = 0.05
         writer.execute("BEGIN IMMEDIATE")
         reader.set("name", 2)  # not stored, because the database is busy

@@ -44,7 +44,7 @@ def records(remote: RemoteStore, record_of: Callable[..., Record], payload: Call
 
 @pytest.fixture
 def fresh(transport: MemoryTransport, records: list[Record]) -> RemoteStore:
-    """The same remote, opened by another process: it remembers nothing."""
+    """The same remote, opened again, as by another process: the object remembers no earlier request."""
     transport.calls.clear()
     return RemoteStore(transport, "team", connections=4)
 

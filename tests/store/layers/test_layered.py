@@ -298,7 +298,7 @@ def test_does_not_use_chunks_in_a_wrong_order(
         {"plan": Output("0" * 64, 1 << 50)},
         {"plan": Output("0" * 64, 7)},
     ],
-    ids=["petabytes", "not the output"],
+    ids=["a petabyte", "seven bytes"],
 )
 def test_an_entry_that_does_not_match_its_record_is_a_miss(
     machine_a: LayeredStore,
@@ -349,7 +349,7 @@ def test_fetches_a_missing_blob_from_the_next_remote(tmp_path: Path, record_of: 
 def test_a_record_may_be_forgotten_while_its_remotes_are_listed(
     machine_a: LayeredStore, machine_b: LayeredStore, record_of: RecordOf
 ) -> None:
-    """A thread looks for a blob, while another thread publishes a record that names this blob."""
+    """This happens if one thread looks for a blob, while another thread publishes a record that names the blob."""
     record = machine_a.put_record(record_of(1, plan=machine_a.put_bytes(PLAN)))
     machine_a.finish()
     assert machine_b.get_record(record.recipe.key) is not None
@@ -393,7 +393,7 @@ def test_counts_every_record_that_several_threads_upload(
 
 
 class Down(MemoryTransport):
-    """A remote whose server does not answer."""
+    """A remote whose server answers no lookup: `get` and `has` raise RemoteDown."""
 
     def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
         self.calls.append(("get", kind, name, 0))
@@ -431,7 +431,7 @@ def test_uses_the_engine_that_another_machine_stored_first(
     assert machine_a.get_bytes(won.outputs["plan"].sha256) == b"plan of b"
 
 
-def test_never_replaces_a_valid_record_of_a_remote(
+def test_never_replaces_a_valid_engine_record_of_a_remote(
     machine_a: LayeredStore, machine_b: LayeredStore, team: MemoryTransport, record_of: RecordOf
 ) -> None:
     first = record_of(1, who="b", plan=machine_b.put_bytes(b"plan"))
@@ -554,7 +554,7 @@ def test_a_failed_upload_is_not_reported_as_sent(
     assert (report.records_sent, report.records_not_sent) == (0, 1)
 
 
-def test_uploads_a_blob_again_that_is_damaged_in_the_remote(
+def test_uploads_a_blob_again_if_it_is_damaged_in_the_remote(
     machine_a: LayeredStore, machine_b: LayeredStore, team: MemoryTransport, record_of: RecordOf
 ) -> None:
     record = record_of(1, plan=machine_a.put_bytes(PLAN))
@@ -590,7 +590,7 @@ def test_shares_the_engine_that_replaces_a_damaged_one(
 
 
 class SlowTransport(MemoryTransport):
-    """A slow transport: each answer takes 50 ms."""
+    """A slow transport: each `get` takes 50 ms."""
 
     def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
         time.sleep(0.05)

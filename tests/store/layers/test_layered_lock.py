@@ -31,7 +31,7 @@ class Lock:
     def refusal_of(self, key: str, record: Record, local: bool) -> str | None:
         if record.outputs["plan"] == self.locked or (local and self.tolerates_local):
             return None
-        return "its plan is not the one"
+        return "its plan is not the locked one"
 
 
 def layered(folder: Path, *transports: MemoryTransport) -> LayeredStore:
@@ -102,10 +102,10 @@ def test_without_the_locked_record_raises_unless_the_lock_tolerates_a_local_reco
     store = layered(tmp_path / "mine", teams[0])
     key = record_of(1).recipe.key
     lock = Lock(store)
-    with pytest.raises(RecordUntrusted, match="its plan is not the one"):
+    with pytest.raises(RecordUntrusted, match="its plan is not the locked one"):
         store.get_record(key)
     wrong = put_wrong_record(store, record_of)
-    with pytest.raises(RecordUntrusted, match="its plan is not the one"):
+    with pytest.raises(RecordUntrusted, match="its plan is not the locked one"):
         store.get_record(key)
     lock.tolerates_local = True
     found = store.get_record(key)

@@ -1,4 +1,4 @@
-"""Damaged entries and entries that are not files are never returned, and the next put repairs them."""
+"""Damaged entries and entries that are not files are never returned, and later puts repair them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS = ["small blob", "chunk", "chunk list", "record entry", "document"]
 def target(
     local: LocalStore, record_of: Callable[..., Record], payload: Callable[..., bytes], entry_path: Callable[..., Path]
 ) -> Callable[[str], tuple[Record, Path]]:
-    """A function that puts a record. It returns the record, and the path of one of its entries, by its kind in `KINDS`."""
+    """A function that puts a record. It returns the record, and the path of the record's entry of one kind in `KINDS`."""
 
     def choose(kind: str) -> tuple[Record, Path]:
         plan, info = local.put_bytes(payload(1, 2 * MIB)), local.put_bytes(b"information")
@@ -93,7 +93,7 @@ def test_never_returns_a_damaged_entry_and_repairs_it(
         is_harmless = kind == "chunk list" and damage == "a newline long"  # white space at the end of JSON
         assert is_usable == is_harmless
     if is_usable:
-        verify(local)  # `verify` may move an entry to quarantine that a reader accepts
+        verify(local)  # `verify` may quarantine an entry that a reader accepts
     assert_repaired(LocalStore(local.root), record, contents, tmp_path / "out")
 
 

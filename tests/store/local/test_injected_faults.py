@@ -24,7 +24,8 @@ from trtbuild.store.collection.check import verify
 from trtbuild.store.collection.collect import collect
 from trtbuild.store.local.local import LocalStore
 
-#: At most this many calls of each operation get an error. They are spread over all calls and use all errors in turn.
+#: At most this many calls of each operation get an error: they are spread over all calls, and get the errors in turn. If an
+#: operation has fewer calls, each call gets every error.
 MAX_FAULTY_CALLS = 10**6 if int(os.environ.get("TRTBUILD_KILLS", "16")) >= 100 else 17
 
 

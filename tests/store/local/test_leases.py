@@ -32,7 +32,7 @@ with store.building("ab" * 32):
 
 
 def read_line_in_background(child: Any) -> tuple[threading.Thread, list[str]]:
-    """Return a thread that reads a line of the process, and a list to which the thread adds the line."""
+    """Start a thread that reads a line of the process. Returns the thread, and a list to which it adds the line."""
     lines: list[str] = []
     thread = threading.Thread(target=lambda: lines.append(child.read_line()), daemon=True)
     thread.start()
@@ -57,15 +57,22 @@ def test_only_one_process_builds_a_key_and_the_lock_ends_with_it(tmp_path: Path,
 
 def test_many_processes_build_one_after_the_other(tmp_path: Path, child: Callable[..., Any]) -> None:
     code = """
-    import os, sys
+    import os, sys, time
     from trtbuild.store.local.local import LocalStore
     store, inside = LocalStore(sys.argv[1]), sys.argv[1] + "/inside"
+    print("ready", flush=True)
+    sys.stdin.readline()
     for _ in range(60):
         with store.building("ab" * 32):
             os.close(os.open(inside, os.O_CREAT | os.O_EXCL))
+            time.sleep(0.001)  # so that another process would find the file
             os.unlink(inside)
     """
-    for builder in [child(code, tmp_path) for _ in range(3)]:
+    builders = [child(code, tmp_path) for _ in range(3)]
+    assert [builder.read_line() for builder in builders] == ["ready"] * 3
+    for builder in builders:
+        builder.send()
+    for builder in builders:
         builder.finish()
 
 

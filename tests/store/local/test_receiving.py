@@ -23,7 +23,7 @@ from trtbuild.store.trust import action_result
 
 
 def random_chunks(count: int) -> dict[Output, bytes]:
-    """Chunks of 5000 bytes, by their outputs."""
+    """`count` chunks of 5000 bytes, by their outputs."""
     generator = random.Random(count)
     return {output_of(data): data for data in (generator.randbytes(5000) for _ in range(count))}
 

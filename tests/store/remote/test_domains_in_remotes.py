@@ -1,4 +1,4 @@
-"""Records in a remote to which several domains write."""
+"""Records in a remote to which machines of several domains write."""
 
 from __future__ import annotations
 

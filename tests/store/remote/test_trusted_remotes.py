@@ -122,11 +122,11 @@ def test_an_unsigned_record_is_rejected_and_does_not_block_a_signed_one(
 
 
 @pytest.mark.parametrize("where", ["remote", "local"])
-def test_reports_first_why_the_record_of_a_read_domain_is_rejected(
+def test_reports_why_the_record_of_a_read_domain_is_rejected(
     open_as: Callable[..., LayeredStore], build: Build, tmp_path: Path, where: str
 ) -> None:
     """Two records are rejected: the one under the step's key has no signature, and the one under the key for the domain
-    ``ci`` has a revoked key. The error names the second reason.
+    ``ci`` has a revoked key. The error names only the revoked key.
     """
 
     def open_store(trust: Trust) -> LayeredStore:

@@ -124,7 +124,7 @@ def running(prefix: Path) -> Iterator[Nginx]:
 
 
 def _answers(process: subprocess.Popen[bytes], pid_file: Path, port: int) -> bool:
-    """Wait until the server answers. Returns False if it ends before, or does not answer within 20 s."""
+    """Wait until the server answers. Returns False if it ends without an answer, or does not answer within 20 s."""
     end = time.monotonic() + 20
     while process.poll() is None and time.monotonic() < end:
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as connection:

@@ -337,7 +337,7 @@ def test_the_effect_of_each_status(
         else:
             assert str(status) in assert_fails(write_error, lambda: team.put("cas", NAME, b"data", once=True)).text
         assert {request.method for request in server.requests} >= {"GET", "PUT"}
-        assert server.connections == 1, "an answer without a result must not close the connection"
+        assert server.connections == 1, "an answer that is an error does not close the connection"
 
 
 def test_a_401_error_names_the_sources_of_credentials() -> None:

@@ -220,8 +220,9 @@ def test_looks_before_it_writes_if_a_service_cannot_write_once(server: Callable[
     assert [request.split()[0] for request in service.requests] == ["PUT", "HEAD", "HEAD"]
 
 
-def test_sends_no_credentials_to_the_target_of_a_redirect(server: Callable[..., Server]) -> None:
-    """obstore always follows redirects, and no option prevents that. The caller of the transport verifies the bytes."""
+def test_sends_no_authorization_header_to_the_target_of_a_redirect(server: Callable[..., Server]) -> None:
+    """obstore always follows redirects, and no option prevents that. A session token is sent, too. It is useless without
+    its key. The caller of the transport verifies the bytes."""
     elsewhere = server(answer("200 OK", b"other bytes"))
     redirecting = server(answer("301 Moved Permanently", more=f"Location: {elsewhere.endpoint}/x\r\n"))
     store = remote("s3://cache")

@@ -355,7 +355,7 @@ def test_sixteen_threads_give_up_together_when_a_remote_dies() -> None:
         assert len(server.requests) == 18, "the first, the late one, and one of each thread"
     assert len(faults) == 16
     assert lost_s < 4.5
-    assert waited_s[0] < 2.7, "it did not wait its own full patience"
+    assert waited_s[0] < 2.7, "the late call did not wait for its full patience"
 
 
 def test_sixteen_threads_at_a_closed_port_share_the_retries() -> None:

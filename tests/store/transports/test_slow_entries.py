@@ -1,4 +1,5 @@
-"""Entries that a remote sends too slowly. The tests with a server also check the requests or the bytes that it sent."""
+"""Entries that a remote sends too slowly. Most tests with a server also check the requests that it received,
+or the bytes that it sent."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ def test_a_signing_machine_trusts_itself_and_checks_others() -> None:
     assert "pr-7" in (refusal(policy, signed(CI, "release")) or ""), "its own key, but for another domain"
 
 
-def test_its_own_key_may_sign_only_for_its_own_domain() -> None:
+def test_the_signing_key_of_a_machine_may_sign_only_for_its_domain() -> None:
     policy = Keyring([RELEASE.trusted], signer=CI, domain="pr-7", read_domains=["release"])
     assert refusal(policy, signed(CI, "release")) == "key 'ci' may not sign for domain release"
 
@@ -174,7 +174,7 @@ def test_its_own_key_may_sign_only_for_its_own_domain() -> None:
 def test_a_machine_without_a_signing_key_trusts_its_own_records(tmp_path: Path) -> None:
     policy = Keyring([CI.trusted], machine=MachineKey(tmp_path / "state" / "local.key"))
     assert policy.own_domain is None
-    assert not (tmp_path / "state").exists(), "the key is created when it is needed first"
+    assert not (tmp_path / "state").exists(), "the key is created when it is first needed"
     own = policy.sign(KEY, DOCUMENT)
     assert stat.S_IMODE((tmp_path / "state" / "local.key").stat().st_mode) == 0o600
     assert policy.refusal(KEY, DOCUMENT, own) is None

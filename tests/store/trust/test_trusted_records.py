@@ -256,7 +256,7 @@ def test_no_flipped_bit_of_a_signed_entry_gives_another_record(at_ci: LocalStore
                 continue
             assert found in (None, record)
             rejected += found is None
-    assert rejected > len(valid), "most of the flipped bits matter"
+    assert rejected > len(valid), "many of the flipped bits matter"
     rewrite(path, valid)
     assert at_ci.get_record(key) == record
 

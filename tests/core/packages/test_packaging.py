@@ -213,7 +213,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_the_recipe_changes_with_every_input_of_the_index_and_the_names(change: str) -> None:
+def test_the_recipe_changes_with_each_of_these_contents(change: str) -> None:
     assert package_recipe(contents(**CHANGES[change])).key != package_recipe(contents()).key
 
 
@@ -226,8 +226,8 @@ def test_a_package_with_numbers_names_its_format_in_its_recipe() -> None:
 
 
 def test_models_with_equal_recipes_have_equal_indexes() -> None:
-    """A value of the index that is not in the recipe would be out of date after a hit. The only such values are digests of
-    plans: the recipe has the keys of the engines instead."""
+    """A value of the index that is not in the recipe would be out of date after a hit. The only such values follow from the
+    engines: the recipe has the keys of the engines instead."""
     index = index_to_bytes(package_index(contents(), NAMES))
     changes: list[dict[str, Any]] = [{"origin": replace(MODEL.origin, line=99)}, {"outputs": ()}, {"places": {}}]
     for change in changes:
@@ -242,7 +242,7 @@ def test_models_with_equal_recipes_have_equal_indexes() -> None:
 def test_names_of_nodes_lead_to_modules_and_operators() -> None:
     cut = ToolchainPartitions(PARTITIONS, {})
     modules = [["encoder.0.a", "aten.mm"], ["encoder.0.b", "aten.add"], ["nms", "aten.nms"]]
-    # node n2 comes from call 2 of the partition, which only computes a size: it has no module and no name
+    # node n2 comes from call 2 of the partition, which only computes a size: n2 has no module, and is not in the table
     origins = {A: [["n0", 1], ["n1", 0], ["n2", 2]]}
     assert name_table(cut, modules, origins) == {
         "encoder.0": {

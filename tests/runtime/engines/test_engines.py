@@ -105,7 +105,7 @@ def test_engines_of_a_thread_and_stream_share_their_workspace(rig: Rig) -> None:
     assert len({address for address, *_ in rig.gpu.workspaces}) == 1
 
 
-def test_a_grown_workspace_is_set_in_all_its_contexts(rig: Rig) -> None:
+def test_a_context_gets_the_memory_of_a_workspace_that_has_grown(rig: Rig) -> None:
     stream = rig.stream()
     workspace = rig.workspaces.workspace_for(stream)
     part = rig.part("wide")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from tests.runtime.fake_cuda import FakeDriver
 from tests.runtime.fake_gpu import FakeGpu
 from tests.runtime.fake_tensorrt import FakeTensorRT
 from tests.runtime.rigs import partition
-from trtbuild.errors import CallRefused, EnvironmentFault
+from trtbuild.errors import CallRefused, EngineError, EnvironmentFault
 from trtbuild.runtime.calls.call import Call
 from trtbuild.runtime.engines.engine_part import EnginePart
 from trtbuild.runtime.engines.workspaces import Workspaces
@@ -119,6 +120,58 @@ def test_rejects_arrays_in_host_memory_on_a_gpu() -> None:
         memory.adopt(np.zeros(2), "x", STREAM)
     with pytest.raises(CallRefused, match=r"x is a int, not a tensor"):
         memory.adopt(3, "x", STREAM)
+
+
+class FakeCuda:
+    """``torch.cuda`` with streams, and with captures that cannot be ended. `current` is the current stream."""
+
+    CUDAGraph = object
+
+    def __init__(self) -> None:
+        self.current = self._stream(STREAM)
+
+    def _stream(self, handle: int) -> Any:
+        return types.SimpleNamespace(cuda_stream=handle)
+
+    def ExternalStream(self, handle: int, device: object) -> Any:
+        return self._stream(handle)
+
+    def Stream(self, device: object) -> Any:
+        return self._stream(STREAM + 1)
+
+    @contextlib.contextmanager
+    def stream(self, stream: Any) -> Iterator[None]:
+        before, self.current = self.current, stream
+        try:
+            yield
+        finally:
+            self.current = before
+
+    @contextlib.contextmanager
+    def graph(self, graph: object, stream: Any, capture_error_mode: str) -> Iterator[None]:
+        """As in torch: if the end of the capture fails, `stream` stays current."""
+        self.current = stream
+        try:
+            yield
+        finally:
+            raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+
+
+def test_a_failed_capture_raises_the_error_of_the_work_and_restores_the_stream() -> None:
+    memory, cuda = HostMemory(STREAM), FakeCuda()
+    memory._torch = types.SimpleNamespace(cuda=cuda)
+    streams: list[int] = []
+
+    def refuse(stream: int) -> None:
+        streams.append(stream)
+        raise EngineError("tensorrt refuses to run: not while capturing")
+
+    with pytest.raises(EngineError, match="not while capturing"):
+        memory.capture(refuse)
+    assert streams == [STREAM + 1] and cuda.current.cuda_stream == STREAM
+    with pytest.raises(EngineError, match="cannot be captured as a CUDA graph: CUDA error"):
+        memory.capture(streams.append)
+    assert len(streams) == 2 and cuda.current.cuda_stream == STREAM
 
 
 def test_uses_the_driver_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -40,7 +41,7 @@ def test_a_loaded_package_runs_after_its_removal(package: Path, built: Built, in
 
 
 def test_reads_only_the_files_that_are_needed(package: Path, inputs: Inputs) -> None:
-    """The reference program runs even if engines and layer information are missing."""
+    """The reference program runs even if the engines and the table of names are missing."""
     shutil.rmtree(package / "engines")
     (package / "names.json").unlink()
     image, scale = inputs()
@@ -182,6 +183,22 @@ def test_a_missing_package_is_an_error_with_a_hint(tmp_path: Path, package: Path
         with pytest.raises(PackageMissing, match=text) as raised:
             trtbuild.load(path)
         assert hint in str(raised.value.hint)
+
+
+def test_a_directory_that_cannot_be_listed_is_not_searched_for_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tests may run as root, who may list every directory. So the method of `Path` fails."""
+    denied: list[Path] = []
+
+    def deny(path: Path) -> None:
+        denied.append(path)
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "iterdir", deny)
+    with pytest.raises(PackageMissing, match=r"it has no index\.json"):
+        open_package(tmp_path)
+    assert denied == [tmp_path]
 
 
 def test_ignores_the_provenance_of_another_package(package: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -145,11 +146,12 @@ class Loaded:
     def close(self) -> None:
         """Free memory and engines. Modules of this package cannot be called afterwards."""
         with self._lock:
+            engines = self._engines
             for runner in self._runners.values():
                 runner.close()
-            if self._engines is not None:
-                self._engines.close()
             self._runners, self._engines, self._files, self._shared_by_runners = {}, None, None, None
+            if engines is not None:
+                engines.close()
 
     def __enter__(self) -> Loaded:
         return self
@@ -224,7 +226,8 @@ class Loaded:
                     if partition.kind == "tensorrt":
                         engines.load(partition, files[target.engines[partition.name]])
         except BaseException:
-            engines.close()
+            with contextlib.suppress(Exception):  # the first error is the reason
+                engines.close()
             raise
         self._engines = engines
         return shared

@@ -71,10 +71,12 @@ class EngineSet:
             self._stored_kernels = content
 
     def close(self) -> None:
-        """Store the kernels, and free all contexts and engines. No call may be running."""
-        self.store_kernels()
-        for part in self._parts:
-            part.close()
-        self._parts.clear()
-        self._engines.clear()
-        self._kernel_cache = None
+        """Store the kernels, and free all contexts and engines, even if storing fails. No call may be running."""
+        try:
+            self.store_kernels()
+        finally:
+            for part in self._parts:
+                part.close()
+            self._parts.clear()
+            self._engines.clear()
+            self._kernel_cache = None

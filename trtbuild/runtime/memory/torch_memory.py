@@ -215,10 +215,16 @@ class TorchMemory:
         graph = torch.cuda.CUDAGraph()
         capture_stream = torch.cuda.Stream(self.device)
         try:
-            # "thread_local": other threads may continue to call CUDA.
-            with torch.cuda.graph(graph, stream=capture_stream, capture_error_mode="thread_local"):
+            # "thread_local": other threads may continue to call CUDA. If the capture cannot be ended, torch.cuda.graph
+            # leaves its stream current, and `on_stream` makes the caller's stream current again.
+            with (
+                self.on_stream(self.stream()),
+                torch.cuda.graph(graph, stream=capture_stream, capture_error_mode="thread_local"),
+            ):
                 work(capture_stream.cuda_stream)
         except RuntimeError as error:
+            if isinstance(error.__context__, EngineError):  # `work` failed, so torch cannot end the capture either
+                raise error.__context__ from None
             raise EngineError(f"the run cannot be captured as a CUDA graph: {error}") from error
         return TorchGraph(self, graph)
 

@@ -11,6 +11,7 @@ Rules
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import mmap
 import os
@@ -113,7 +114,7 @@ def _missing_hint(root: Path) -> str:
         return f"name its directory: {root.parent}"
     if root.suffix == ".pt2":
         return "a .pt2 file is opened by `import trtbuild; torch.export.load(path)`"
-    if root.is_dir():
+    with contextlib.suppress(OSError):  # a directory that this user may not list
         packages = sorted(child.name for child in root.iterdir() if (child / INDEX_NAME).is_file())
         if packages:
             return f"there are packages in it: {', '.join(packages[:10])}"

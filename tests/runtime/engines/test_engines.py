@@ -201,7 +201,7 @@ def test_calls_on_the_default_stream_are_ordered_with_it(rig: Rig) -> None:
     np.testing.assert_array_equal(output.numpy(), (data + 5) * 2 + 1)
 
 
-def test_an_engine_without_shared_profiles_rejects_a_second_context(rig: Rig) -> None:
+def test_an_engine_without_shared_profiles_rejects_a_second_context_of_a_profile(rig: Rig) -> None:
     part, one, other = rig.part("unshared"), rig.stream(), rig.stream()
     value, data = rig.values(2, 4, stream=one)
     (output,) = part([value], rig.call(2, stream=one))

@@ -1,4 +1,4 @@
-"""The choice of the memory, and torch's memory: tested with torch tensors in host memory and a fake of TensorRT."""
+"""The choice of the memory, and torch's memory: tested with torch tensors in host memory, and with fakes."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ Inputs = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
 @pytest.fixture
 def inputs() -> Inputs:
-    """A function that returns an image of the given size, and a scale."""
+    """A function that returns a batch of images of the given size, and a scale for each."""
 
     def make(batch: int = 2, height: int = 8, width: int = 9) -> tuple[torch.Tensor, torch.Tensor]:
         generator = torch.Generator().manual_seed(batch * 10000 + height * 100 + width)

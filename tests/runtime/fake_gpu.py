@@ -146,7 +146,7 @@ class FakeGpu:
         return next(handle for handle in self.streams if handle != LEGACY)
 
     def push(self, stream: int, work: Callable[[], None]) -> int:
-        """Enqueue `work` and return its position on the stream."""
+        """Enqueue `work` and return its position on the stream, or 0 if the stream is being captured."""
         with self.lock:
             if stream in self.captures:
                 self.captures[stream].append(work)

@@ -21,6 +21,7 @@ from trtbuild.driver.packages import engines as engines_of_packages
 from trtbuild.driver.packages import machine
 from trtbuild.errors import CallRefused, EngineError, PackageError
 from trtbuild.runtime.calls.loaded import Loaded
+from trtbuild.runtime.engines.engine_set import EngineSet
 from trtbuild.toolchain.libraries import devices, table
 
 __all__ = ["rig"]
@@ -221,3 +222,19 @@ def test_rejects_an_invalid_plan(load: Load, rig: Rig) -> None:
     loaded = load(first=rig.trt.plan("affine"), second=b"not a plan" * 100)
     with pytest.raises(EngineError):
         loaded.module()
+
+
+def test_the_error_of_an_invalid_plan_is_not_hidden_by_an_error_of_close(
+    load: Load, rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[EngineSet] = []
+
+    def fail(self: EngineSet) -> None:
+        closed.append(self)
+        raise EngineError("the kernels cannot be stored")
+
+    monkeypatch.setattr(EngineSet, "close", fail)
+    loaded = load(first=rig.trt.plan("affine"), second=b"not a plan" * 100)
+    with pytest.raises(EngineError, match="refuses the engine"):
+        loaded.module()
+    assert len(closed) == 1

@@ -1,7 +1,7 @@
 """Fakes of the Python objects of TensorRT 8.6.1 that trtbuild configures: builder configurations, networks and layers.
 
 The members of enumerations have the same names as in the real bindings (recorded from `tensorrt_bindings` 8.6.1), but not
-the same numbers. The fakes store the values that are set.
+the same numbers. `LayerType` has only a part of the members. The fakes store the values that are set.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def test_a_layer_that_the_parser_adds_at_the_end_belongs_to_its_input() -> None:
     ) == [("n1", ""), ("Unnamed", ""), ("ONNXTRT_cast", ""), ("ONNXTRT_squeeze", "")]
 
 
-def test_a_layer_that_no_layer_of_a_node_reads_or_feeds_has_no_module() -> None:
+def test_a_layer_without_neighbours_has_no_module() -> None:
     assert modules_of_layers(layer("odd", ["i0"], ["o0"])) == [("odd", None)]
 
 

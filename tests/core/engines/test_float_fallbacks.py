@@ -9,7 +9,7 @@ from trtbuild.core.engines.plan_contents import Kernel, PlanContents
 
 
 def contents(stored: str, multiplied: str, kind: str = "fully_connected") -> PlanContents:
-    """Return a plan that stores weights of the type `stored`, and multiplies numbers of the type `multiplied`."""
+    """Return the contents of a plan that stores weights as `stored`, and multiplies numbers of the type `multiplied`."""
     return PlanContents(
         {stored: 64, "float32": 8}, (Kernel(kind, "n0", ("n0",), (multiplied, "float32"), ("float32",)),)
     )
@@ -30,7 +30,7 @@ def contents(stored: str, multiplied: str, kind: str = "fully_connected") -> Pla
         (QuantizedParts(weights=1, products=1), PlanContents({}, ()), []),
     ],
 )
-def test_only_certain_fallbacks_are_found(
+def test_a_fallback_is_reported_only_if_it_is_certain(
     parts: QuantizedParts, plan: PlanContents | None, expected: list[str]
 ) -> None:
     assert float_fallbacks(parts, plan) == expected

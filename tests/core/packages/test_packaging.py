@@ -98,11 +98,11 @@ def test_the_index_lists_every_file_with_size_and_digest() -> None:
 
 
 def test_programs_of_one_graph_that_are_stored_differently_are_two_files() -> None:
-    cuts = {
+    by_target = {
         "ada": ToolchainPartitions(PARTITIONS, {B: Output(D, 100)}),
         "hopper": ToolchainPartitions(PARTITIONS, {B: Output(C, 101)}),
     }
-    files = index_of(partitions_by_target=cuts)["files"]
+    files = index_of(partitions_by_target=by_target)["files"]
     assert files[f"torch/{D[:32]}.pt2"] == {"sha256": D, "size": 100}
     assert files[f"torch/{C[:32]}.pt2"] == {"sha256": C, "size": 101}
 
@@ -147,8 +147,10 @@ def test_with_a_reference_the_index_has_the_weights_of_all_partitions() -> None:
 
 @pytest.mark.parametrize("reference", [False, True])
 def test_a_written_index_is_read_back(reference: bool) -> None:
-    cuts = {name: ToolchainPartitions(PARTITIONS, {A: Output(B, 50), B: Output(D, 100)}) for name in ("ada", "hopper")}
-    index = package_index(contents(model=replace(MODEL, reference=reference), partitions_by_target=cuts), NAMES)
+    by_target = {
+        name: ToolchainPartitions(PARTITIONS, {A: Output(B, 50), B: Output(D, 100)}) for name in ("ada", "hopper")
+    }
+    index = package_index(contents(model=replace(MODEL, reference=reference), partitions_by_target=by_target), NAMES)
     data = index_to_bytes(index)
     read = read_index(data)
     assert index_to_bytes(read) == data
@@ -213,7 +215,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_the_recipe_changes_with_every_input_of_the_index_and_the_names(change: str) -> None:
+def test_the_recipe_changes_with_each_of_these_contents(change: str) -> None:
     assert package_recipe(contents(**CHANGES[change])).key != package_recipe(contents()).key
 
 
@@ -226,8 +228,8 @@ def test_a_package_with_numbers_names_its_format_in_its_recipe() -> None:
 
 
 def test_models_with_equal_recipes_have_equal_indexes() -> None:
-    """A value of the index that is not in the recipe would be out of date after a hit. The only such values are digests of
-    plans: the recipe has the keys of the engines instead."""
+    """A value of the index that is not in the recipe would be out of date after a hit. The only such values follow from the
+    engines: the recipe has the keys of the engines instead."""
     index = index_to_bytes(package_index(contents(), NAMES))
     changes: list[dict[str, Any]] = [{"origin": replace(MODEL.origin, line=99)}, {"outputs": ()}, {"places": {}}]
     for change in changes:
@@ -240,14 +242,14 @@ def test_models_with_equal_recipes_have_equal_indexes() -> None:
 
 
 def test_names_of_nodes_lead_to_modules_and_operators() -> None:
-    cut = ToolchainPartitions(PARTITIONS, {})
+    partitions = ToolchainPartitions(PARTITIONS, {})
     modules = [["encoder.0.a", "aten.mm"], ["encoder.0.b", "aten.add"], ["nms", "aten.nms"]]
-    # node n2 comes from call 2 of the partition, which only computes a size: it has no module and no name
+    # node n2 comes from call 2 of the partition, which only computes a size: n2 has no module, and is not in the table
     origins = {A: [["n0", 1], ["n1", 0], ["n2", 2]]}
-    assert name_table(cut, modules, origins) == {
+    assert name_table(partitions, modules, origins) == {
         "encoder.0": {
             "n0": ["encoder.0.b", "aten.add"],
             "n1": ["encoder.0.a", "aten.mm"],
         }
     }
-    assert name_table(cut, modules, {}) == {"encoder.0": {}}
+    assert name_table(partitions, modules, {}) == {"encoder.0": {}}

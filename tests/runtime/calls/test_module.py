@@ -84,7 +84,7 @@ def test_uses_numpy_arrays_without_a_copy(module: Any, inputs: Inputs) -> None:
     results = module(image.numpy(), scale=scale.numpy())
     assert torch.equal(results["list"][0], module(image, scale=scale)["list"][0])
     assert results["image"].data_ptr() == image.data_ptr()
-    frozen = np.array(image.numpy())
+    frozen = np.array(image.numpy())  # read-only, so it is copied
     frozen.setflags(write=False)
     assert torch.equal(module(frozen, scale=scale)["list"][0], results["list"][0])
 

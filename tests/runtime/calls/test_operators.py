@@ -79,7 +79,7 @@ def test_rejects_the_cpu_without_a_reference_program() -> None:
 
 
 def test_rejects_an_altered_reference_program(program: bytes, text: str) -> None:
-    altered = text.replace('"net"', '"other"')  # a text that is not in the cache of opened engines
+    altered = text.replace('"net"', '"other"')  # a text that is not in the cache of opened reference programs
     with pytest.raises(PackageDamaged, match="does not have the digest that is in the file"):
         call(torch.ones(5, 8), altered, as_bytes(program[:-1] + b"x"), [torch.ones(8, 3)])
 

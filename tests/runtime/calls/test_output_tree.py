@@ -89,7 +89,7 @@ def test_replaces_a_missing_or_changed_class_by_fields(name: str) -> None:
 
 
 def test_calls_only_named_tuples_and_dataclasses(tmp_path: Path) -> None:
-    """A package may name any class. If the class of this package were called, it would run a command."""
+    """A package may name any class. A call of the class in this tree would run a command."""
     assert "subprocess" in sys.modules
     command = ["touch", str(tmp_path / "ran")]
     items = [{"kind": "list", "items": [{"kind": "constant", "value": to_json(word)} for word in command]}]

@@ -16,14 +16,14 @@ CALL = Call(profile=0, sizes=(3,), stream=0, device="cpu")
 
 
 class Value:
-    """A value whose name contains the part that created it."""
+    """A value with a name. Output 0 of part ``a`` has the name ``a:0``."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
 
 class FakePart:
-    """Returns `count` new values, and records its inputs and the values that were alive during the call."""
+    """Returns `count` new values. Records its inputs, and which outputs of the parts were alive during the call."""
 
     def __init__(self, name: str, count: int, alive: weakref.WeakSet[Value]) -> None:
         self.name, self.count, self.alive = name, count, alive

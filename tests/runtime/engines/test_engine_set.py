@@ -1,4 +1,4 @@
-"""All engines of a package on one GPU: they run on one stream and share a cache of the kernels that TensorRT compiles."""
+"""The engines of a package on one GPU share a workspace on each stream, and a cache of compiled kernels."""
 
 from __future__ import annotations
 
@@ -106,6 +106,25 @@ def test_replaces_kernels_that_the_library_rejects(rig: Rig, tmp_path: Path) -> 
     caches[0].content = b"good, new"
     engines.close()
     assert file.read() == b"good, new"
+
+
+def test_close_frees_the_contexts_if_the_kernels_cannot_be_stored(rig: Rig, tmp_path: Path) -> None:
+    caches = _compile_at_run_time(rig)
+    engines = EngineSet(rig.library, rig.memory, KernelFile([tmp_path / "kernels"]))
+    wide = _wide_partition("p0", "input:0")
+    engines.load(wide, memoryview(rig.trt.plan("wide")))
+    stream = rig.stream()
+    value, _ = rig.values(2, WIDTH, stream=stream)
+    engines.part(wide)([value], rig.call(2, stream=stream))
+    assert rig.trt.contexts_alive == 1
+
+    def fail() -> bytes:
+        raise EngineError("the kernels cannot be serialized")
+
+    caches[0].save = fail  # type: ignore[method-assign]
+    with pytest.raises(EngineError, match="cannot be serialized"):
+        engines.close()
+    assert rig.trt.contexts_alive == 0
 
 
 def test_writes_no_file_if_the_library_compiles_no_kernels(rig: Rig, tmp_path: Path) -> None:

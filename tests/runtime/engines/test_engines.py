@@ -105,7 +105,7 @@ def test_engines_of_a_thread_and_stream_share_their_workspace(rig: Rig) -> None:
     assert len({address for address, *_ in rig.gpu.workspaces}) == 1
 
 
-def test_a_grown_workspace_is_set_in_all_its_contexts(rig: Rig) -> None:
+def test_a_context_gets_the_memory_of_a_workspace_that_has_grown(rig: Rig) -> None:
     stream = rig.stream()
     workspace = rig.workspaces.workspace_for(stream)
     part = rig.part("wide")
@@ -201,7 +201,7 @@ def test_calls_on_the_default_stream_are_ordered_with_it(rig: Rig) -> None:
     np.testing.assert_array_equal(output.numpy(), (data + 5) * 2 + 1)
 
 
-def test_an_engine_without_shared_profiles_rejects_a_second_context(rig: Rig) -> None:
+def test_an_engine_without_shared_profiles_rejects_a_second_context_of_a_profile(rig: Rig) -> None:
     part, one, other = rig.part("unshared"), rig.stream(), rig.stream()
     value, data = rig.values(2, 4, stream=one)
     (output,) = part([value], rig.call(2, stream=one))

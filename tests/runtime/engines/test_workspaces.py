@@ -1,4 +1,5 @@
-"""Workspaces have the alignment that TensorRT requires, with every allocator. They are never null, and never shrink."""
+"""Workspaces have the alignment that TensorRT requires, even if the allocator aligns less. They are never null, and never
+shrink."""
 
 from __future__ import annotations
 

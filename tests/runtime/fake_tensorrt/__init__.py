@@ -5,7 +5,8 @@ contains those answers, written by benchmarks/gpu_record.py. Where the real libr
 `ProcessEnded`. Behaviour that TensorRT leaves undefined raises Misuse. Examples are a context on two streams or in two
 threads at once, a context with too little memory, and addresses that are not aligned to 256 bytes.
 
-A plan consists of ``FAKE-PLAN:``, the name of a `Sample`, and padding. Truncated or changed bytes are not a plan.
+A plan consists of ``FAKE-PLAN:``, the name of a `Sample`, and padding. Bytes with another beginning, and plans with another
+length, are refused.
 """
 
 from __future__ import annotations

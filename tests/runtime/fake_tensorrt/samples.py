@@ -65,7 +65,7 @@ def _constant(network: Any, value: Any) -> Any:
     return network.add_constant(value.shape, value).get_output(0)
 
 
-#: TensorRT keeps pointers to weights until the network is built.
+#: TensorRT has pointers to these weights until it has built the engine.
 _WEIGHTS_IN_USE: list[Any] = []
 
 

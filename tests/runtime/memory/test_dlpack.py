@@ -125,7 +125,7 @@ array = np.arange(4, dtype=np.float32)
 def capsule(): return dlpack.create_capsule(array.ctypes.data, (4,), None, "float32", (1, 0), array, versioned=True)
 class Loop: pass
 loop = Loop()
-loop.itself, loop.tensor = loop, torch.utils.dlpack.from_dlpack(capsule())  # freed shortly before Python ends
+loop.itself, loop.tensor = loop, torch.utils.dlpack.from_dlpack(capsule())
 loop.taken, loop.capsule = dlpack.consume_capsule(capsule()), capsule()
 import builtins; builtins.kept = loop  # freed last
 print("end")

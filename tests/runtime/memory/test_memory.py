@@ -1,4 +1,4 @@
-"""The choice of the memory, and torch's memory: tested with torch tensors in host memory and a fake of TensorRT."""
+"""The choice of the memory, and torch's memory: tested with torch tensors in host memory, and with fakes."""
 
 from __future__ import annotations
 
@@ -122,28 +122,56 @@ def test_rejects_arrays_in_host_memory_on_a_gpu() -> None:
         memory.adopt(3, "x", STREAM)
 
 
-def test_a_failed_capture_has_the_reason_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    ended: list[str] = []
+class FakeCuda:
+    """``torch.cuda`` with streams, and with captures that cannot be ended. `current` is the current stream."""
+
+    CUDAGraph = object
+
+    def __init__(self) -> None:
+        self.current = self._stream(STREAM)
+
+    def _stream(self, handle: int) -> Any:
+        return types.SimpleNamespace(cuda_stream=handle)
+
+    def ExternalStream(self, handle: int, device: object) -> Any:
+        return self._stream(handle)
+
+    def Stream(self, device: object) -> Any:
+        return self._stream(STREAM + 1)
 
     @contextlib.contextmanager
-    def graph(*arguments: object, **options: object) -> Iterator[None]:
+    def stream(self, stream: Any) -> Iterator[None]:
+        before, self.current = self.current, stream
         try:
             yield
-        finally:  # as torch does: the end of an invalid capture fails, too
-            ended.append("capture")
-            raise RuntimeError("operation failed due to a previous error during capture")
+        finally:
+            self.current = before
 
-    def work(stream: int) -> None:
-        raise EngineError("TensorRT refuses to run: not enough memory")
+    @contextlib.contextmanager
+    def graph(self, graph: object, stream: Any, capture_error_mode: str) -> Iterator[None]:
+        """As in torch: if the end of the capture fails, `stream` stays current."""
+        self.current = stream
+        try:
+            yield
+        finally:
+            raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
 
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: types.SimpleNamespace(cuda_stream=STREAM))
-    monkeypatch.setattr(torch.cuda, "graph", graph)
-    with pytest.raises(EngineError, match="TensorRT refuses to run: not enough memory"):
-        HostMemory(STREAM).capture(work)
-    with pytest.raises(EngineError, match="cannot be captured as a CUDA graph: operation failed"):
-        HostMemory(STREAM).capture(lambda stream: None)
-    assert ended == ["capture", "capture"]
+
+def test_a_failed_capture_raises_the_error_of_the_work_and_restores_the_stream() -> None:
+    memory, cuda = HostMemory(STREAM), FakeCuda()
+    memory._torch = types.SimpleNamespace(cuda=cuda)
+    streams: list[int] = []
+
+    def refuse(stream: int) -> None:
+        streams.append(stream)
+        raise EngineError("tensorrt refuses to run: not while capturing")
+
+    with pytest.raises(EngineError, match="not while capturing"):
+        memory.capture(refuse)
+    assert streams == [STREAM + 1] and cuda.current.cuda_stream == STREAM
+    with pytest.raises(EngineError, match="cannot be captured as a CUDA graph: CUDA error"):
+        memory.capture(streams.append)
+    assert len(streams) == 2 and cuda.current.cuda_stream == STREAM
 
 
 def test_uses_the_driver_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,7 +77,8 @@ def test_follows_links_within_the_package(package: Path) -> None:
     (package / "really").mkdir()
     shutil.move(package / "weights", package / "really" / "weights")
     (package / "weights").symlink_to("really/weights")
-    (package / "current").symlink_to(".")  # a ConfigMap that Kubernetes mounts has such a link
+    # Kubernetes mounts a ConfigMap in this way: the link of a file leads through the link of a folder.
+    (package / "current").symlink_to(".")
     shutil.move(package / "index.json", package / "really" / "index.json")
     (package / "index.json").symlink_to("current/really/index.json")
     trtbuild.load(package, device="cpu")

@@ -40,7 +40,7 @@ def test_a_loaded_package_runs_after_its_removal(package: Path, built: Built, in
 
 
 def test_reads_only_the_files_that_are_needed(package: Path, inputs: Inputs) -> None:
-    """The reference program runs even if engines and layer information are missing."""
+    """The reference program runs even if the engines and the table of names are missing."""
     shutil.rmtree(package / "engines")
     (package / "names.json").unlink()
     image, scale = inputs()

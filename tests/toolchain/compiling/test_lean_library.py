@@ -1,4 +1,4 @@
-"""The builder finds the library of the lean runtime, checks its version, and copies it into the plan.
+"""trtbuild finds the library of the lean runtime and checks its version. The builder copies the library into the plan.
 
 TensorRT-RTX has no lean runtime, but its builder looks for one. So the tests give it a small library of the right name.
 Each test uses a separate process, because a library stays open.
@@ -24,7 +24,8 @@ _VERSION = ("getInferLibVersion", 10701), ("getInferLibBuildVersion", 116)
 #: Functions by which the builder recognizes a lean runtime.
 _RUNTIME = ("createLeanRuntime", 0), ("getForwardCompatibilityHelper", 0)
 
-#: Compiles a job with TensorRT-RTX, as a flavour that has a lean runtime. Prints whether the plan contains the file.
+#: Compiles a job with TensorRT-RTX, as a flavour that has a lean runtime. Prints whether the plan contains the file,
+#: or the error.
 _PROGRAM = """
 import json, sys
 from dataclasses import replace

@@ -65,7 +65,7 @@ def test_adds_the_weights_and_kernels_of_several_texts() -> None:
     [b"", b"ptrt" * 100, plan(TEXT)[:40], plan("header {\n}\n"), plan(TEXT)[16:]],
     ids=["empty", "no text", "truncated text", "no kernels", "no marker"],
 )
-def test_returns_none_for_a_plan_without_a_complete_text(data: bytes) -> None:
+def test_returns_none_for_a_plan_that_names_no_kernel(data: bytes) -> None:
     assert read_plan(data) is None
 
 

@@ -1,4 +1,5 @@
-"""A stand-in rejects the known limits of the parser that needs a GPU, and the nodes that TensorRT-RTX's parser rejects."""
+"""The stand-in for a parser that needs a GPU rejects nodes that this parser is known to refuse, and nodes that
+TensorRT-RTX's parser refuses."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from trtbuild.toolchain.libraries import table
 def parser() -> Parser:
     stand_in = table.stand_in("tensorrt", "8.6.0")
     assert stand_in is not None
-    # Erf stands for a known limit.
+    # Erf stands for the operators that the parser is known to refuse.
     return Parser("tensorrt", "8.6.0", {**asdict(stand_in), "refuses": ["Erf"]})
 
 
@@ -28,7 +29,7 @@ def test_accepts_a_model_that_both_parsers_accept(parser: Parser, make_mlp: Any)
     assert parser.find_refusal(make_mlp(dtype="float16")[0]) is None
 
 
-def test_rejects_known_limits_and_nodes_that_rtx_rejects_each_with_its_reason(parser: Parser, make_model: Any) -> None:
+def test_rejects_nodes_that_either_parser_refuses_each_with_its_reason(parser: Parser, make_model: Any) -> None:
     nodes = [
         h.make_node("Erf", ["i0"], ["v0"]),
         h.make_node("Gather", ["v0", "i1"], ["v1"]),

@@ -49,7 +49,7 @@ class FakeConfig:
 
 
 def build(path: Path, *kernels: bytes) -> set[bytes]:
-    """Simulate a build that needs the times of `kernels`. Returns the kernels whose times are in the cache."""
+    """Simulate a build that needs the times of `kernels`. Returns the kernels whose times were known before."""
     config = FakeConfig()
     cache = timing_cache.attach_cache(config, path)
     known_kernels = set(cache.entries)

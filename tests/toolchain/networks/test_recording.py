@@ -47,7 +47,8 @@ def convolution(network: Any, trt: Any, *, kernel: Any = KERNEL) -> Any:
 
 
 def detector(network: Any, trt: Any) -> None:
-    """Define a network that concatenates two scales and transposes the result. It has the output in float32 and float16."""
+    """Define a network that concatenates two scales and transposes the result. Its two outputs are this result in
+    float32 and in float16."""
     fine = convolution(network, trt).get_output(0)
     activation = network.add_activation(fine, trt.ActivationType.LEAKY_RELU)
     activation.alpha = 0.1
@@ -266,7 +267,7 @@ def set_invalid_axis(network: Any, trt: Any) -> None:
         (lambda network, trt: network.builder, "builder returns a Builder, whose calls cannot be recorded"),
     ],
 )
-def test_rejects_calls_that_cannot_be_replayed(define: Define, message: str) -> None:
+def test_rejects_networks_that_cannot_be_recorded(define: Define, message: str) -> None:
     with pytest.raises(NotRecorded, match=message):
         record(define)
 
@@ -337,7 +338,7 @@ def test_replays_only_calls_that_can_be_recorded() -> None:
             replay(with_first_call(recording, call=name, args=[]), recording.weights)
 
 
-def test_a_weakly_typed_toolchain_accepts_only_float32_networks() -> None:
+def test_a_weakly_typed_toolchain_refuses_float16_and_accepts_float32() -> None:
     recording = record(detector)
     with pytest.raises(ToolchainError, match="values of type HALF"):
         replay(recording.document, recording.weights, strongly_typed=False)

@@ -182,7 +182,7 @@ class FakeRtxEngine:
 
     def __init__(self) -> None:
         self.configs: list[FakeConfig] = []
-        #: Each profile that a context has set, with its stream.
+        #: Each profile that a context was asked to use, with the stream of the call.
         self.profiles: list[tuple[int, int]] = []
         #: The address and the size of the memory that a context has got.
         self.memory = (0, 0)

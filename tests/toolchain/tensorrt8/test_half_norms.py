@@ -1,4 +1,4 @@
-"""Batch normalization in half precision: its float32 parameters become a factor and a term, or it stays in float32."""
+"""Batch normalization in half precision: its parameters become a factor and a term, or it is computed in float32."""
 
 from __future__ import annotations
 

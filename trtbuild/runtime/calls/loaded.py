@@ -17,7 +17,7 @@ from trtbuild.core.packages.package_index import (
 )
 from trtbuild.core.packages.provenance import PROVENANCE_FILE, Provenance, parse
 from trtbuild.core.partition.partitions import Partition
-from trtbuild.errors import EngineError, NoFittingTarget, PackageError
+from trtbuild.errors import NoFittingTarget, PackageError
 from trtbuild.runtime.calls.arguments import ArrayOperations
 from trtbuild.runtime.calls.module import Runner, as_torch_module
 from trtbuild.runtime.calls.state import State, StateLayout
@@ -146,9 +146,9 @@ class Loaded:
     def close(self) -> None:
         """Free memory and engines. Modules of this package cannot be called afterwards."""
         with self._lock:
+            engines = self._engines
             for runner in self._runners.values():
                 runner.close()
-            engines = self._engines
             self._runners, self._engines, self._files, self._shared_by_runners = {}, None, None, None
             if engines is not None:
                 engines.close()
@@ -226,7 +226,7 @@ class Loaded:
                     if partition.kind == "tensorrt":
                         engines.load(partition, files[target.engines[partition.name]])
         except BaseException:
-            with contextlib.suppress(EngineError):  # the first error is the one to report
+            with contextlib.suppress(Exception):  # the first error is the reason
                 engines.close()
             raise
         self._engines = engines

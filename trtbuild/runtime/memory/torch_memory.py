@@ -216,8 +216,12 @@ class TorchMemory:
         capture_stream = torch.cuda.Stream(self.device)
         work_error: EngineError | None = None
         try:
-            # "thread_local": other threads may continue to call CUDA.
-            with torch.cuda.graph(graph, stream=capture_stream, capture_error_mode="thread_local"):
+            # "thread_local": other threads may continue to call CUDA. If the capture cannot be ended, torch.cuda.graph
+            # leaves its stream current, and `on_stream` makes the caller's stream current again.
+            with (
+                self.on_stream(self.stream()),
+                torch.cuda.graph(graph, stream=capture_stream, capture_error_mode="thread_local"),
+            ):
                 try:
                     work(capture_stream.cuda_stream)
                 except EngineError as error:

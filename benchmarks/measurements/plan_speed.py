@@ -20,7 +20,7 @@ from pathlib import Path
 from benchmarks import peers, projects
 from benchmarks.clones import write_clones
 from benchmarks.figure import Check, Limit, Ratio, Row, Value
-from benchmarks.measure import Median, Run, run, run_alternately
+from benchmarks.measure import Median, Run, measure_alternately, run, run_alternately
 from benchmarks.measurements.null_build import build_project
 from benchmarks.session import Session
 
@@ -87,10 +87,10 @@ def _large(session: Session) -> Iterator[Row]:
         shutil.copytree(small, large, dirs_exist_ok=True, symlinks=True)
     write_clones(large, sizes.cloned_models, sizes.models, sizes.targets)
     session.call(large, "plan")  # reads the links and the files that are new
-    runs = run_alternately(
+    runs = measure_alternately(
         sizes.cold_repeats,
-        small=_with_edit(small / "models" / "m000.py", lambda: session.call(small, "plan", memory=True)),
-        large=_with_edit(large / "models" / "m000.py", lambda: session.call(large, "plan", memory=True)),
+        small=lambda memory: _with_edit(small / "models/m000.py", lambda: session.call(small, "plan", memory=memory))(),
+        large=lambda memory: _with_edit(large / "models/m000.py", lambda: session.call(large, "plan", memory=memory))(),
     )
     for project in (small, large):  # write the sources again, without the edits
         projects.write_many(project, sizes.models if project is small else sizes.cloned_models, sizes.targets)

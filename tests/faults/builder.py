@@ -1,7 +1,8 @@
 """Forks real builds from a process that has imported the driver, so that a build takes one second instead of three.
 
-Each line of standard input is a JSON object with the arguments of a build and the files of its output. For each build there
-are two lines of output: the pid of the child, which runs in a new session, and after its end the pid with the wait status.
+Each line of standard input is a JSON object with the arguments of a build and the two files to which the build's standard
+output and standard error go. This process prints two lines for each build: the pid of the child, which runs in a new
+session, and after its end the pid with the wait status.
 Everything else is as in any build: the workers are new processes, and the build has its own locks and files.
 """
 

@@ -20,7 +20,7 @@ from benchmarks.gpu.subjects.numerics import verify_rows
 
 #: The number of tokens in the prompt, and the number of tokens that are generated.
 _PROMPT, _NEW = 16, 64
-#: The number of texts that are generated for a speed, which is the median.
+#: Each speed is the median over this number of generated texts.
 _TEXTS = 5
 
 #: Returns the tokens that a decoder generates after the prompt.

@@ -16,7 +16,8 @@ LAYERS = 500
 
 @pytest.fixture(scope="module")
 def large(seed_program: Any, model_of: Any) -> Any:
-    """Layers of six operators, with a reshape to sizes. Each layer also reads the result of the layer two before it."""
+    """Layers of six operators, one of them a reshape to symbolic sizes. Each layer also reads the result of the layer two
+    before it."""
     maker = GraphMaker(seed_program, 0)
     before, x = maker.inputs
     value = x.meta["val"]

@@ -1,4 +1,4 @@
-"""Whether this machine can build a target is decided before any work, and without a toolchain."""
+"""Whether this machine can build a target is decided before any work, and without importing a toolchain."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class EngineSet:
         return part
 
     def store_kernels(self) -> None:
-        """Store the compiled kernels. Call it after every profile has run."""
+        """Store the kernels that were compiled so far. Kernels of a profile that has not run may be missing."""
         if self._kernel_cache is None or self._kernel_file is None:
             return
         with self.memory.on_device():

@@ -16,7 +16,7 @@ LAYERS = 500
 
 @pytest.fixture(scope="module")
 def large(seed_program: Any, model_of: Any) -> Any:
-    """Layers of six operators, with a reshape to sizes. Each layer also reads the result of the layer two before it."""
+    """Layers of six operators. One of them reshapes to symbolic sizes. Layer n also reads the result of layer n - 2."""
     maker = GraphMaker(seed_program, 0)
     before, x = maker.inputs
     value = x.meta["val"]

@@ -231,7 +231,7 @@ def _fake_outputs(
 
 
 def _evaluated_size(expression: Expression, symbols: Sequence[Any], unknown: dict[int, Any]) -> Any:
-    """Evaluate a size expression like `core.values.expressions.evaluate`. The values of the symbols may be symbolic.
+    """Evaluate a size expression, as `core.values.expressions.evaluate` does. The values of the symbols may be symbolic.
     `unknown` has the sizes that depend on data, by their numbers in the expressions. A missing size is added."""
     import torch
 

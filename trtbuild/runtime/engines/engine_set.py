@@ -62,7 +62,7 @@ class EngineSet:
         return part
 
     def store_kernels(self) -> None:
-        """Store the compiled kernels. Call it after every profile has run."""
+        """Store the compiled kernels. Call it when all profiles have run."""
         if self._kernel_cache is None or self._kernel_file is None:
             return
         with self.memory.on_device():

@@ -5,7 +5,8 @@ Rules
    percentiles over all calls.
 2. `host_times_us` measures how long a call keeps the host busy. Calls are made in short bursts, because a full queue would
    slow the host down. Only the calls are timed, not the wait. One call before each burst is not timed, because another
-   candidate may have run with other shapes before it. The result is the median over the bursts of the mean in a burst.
+   candidate may have run with other shapes before it. Each burst gives the mean time of its calls. The result is the
+   median of these means.
 3. The candidates of a comparison run alternately, after a warm-up of all of them.
 """
 

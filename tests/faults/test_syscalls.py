@@ -51,7 +51,7 @@ def test_a_kill_at_any_writing_call_leaves_only_complete_files(operation: str) -
 
 
 def test_a_kill_while_several_threads_write_leaves_only_complete_files(tmp_path: Path) -> None:
-    """strace counts the calls of each thread, so the kill hits a random call of the operation."""
+    """strace counts the calls of each thread separately, so the kill hits a random call of the operation."""
 
     def put(place: Path) -> object:
         return LocalStore(place / "store").put_bytes(LARGE * 3).size

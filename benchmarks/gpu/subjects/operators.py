@@ -70,7 +70,8 @@ def rows(host: Host) -> Iterator[Row]:
     from benchmarks.gpu.models.operator_calls import CALLS
 
     project = host.operators
-    bare = host.bare_python is not None  # torch of another version would trace the models again
+    # The bare Python has no torch, so it uses the cached traces. A Python with another version of torch would trace again.
+    bare = host.bare_python is not None
     process = host.trtbuild(project, "build", "--json", "--keep-going", bare=bare)
     (host.work / "build-operators.json").write_text(process.stdout)
     (host.work / "build-operators.stderr").write_text(process.stderr)

@@ -202,7 +202,7 @@ def test_a_trail_is_saved_while_a_thread_of_an_interrupted_build_follows_links(t
     trail = Trail(tmp_path)
 
     class Following(Dependency):
-        """A dependency. While its name is read, another link is followed, as another thread may do."""
+        """A dependency. While its `part` is read, another link is followed, as another thread may do."""
 
         @property
         def part(self) -> str:

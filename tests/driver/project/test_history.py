@@ -1,4 +1,4 @@
-"""The history of steps: entries are read back, also from a file in another form of JSON."""
+"""The history of steps: entries are read back, also if the JSON in the file has other whitespace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether this machine can build a target is decided before any work, and without a toolchain."""
+"""The check that this machine can build a target: it comes before any work, and imports no library of TensorRT."""
 
 from __future__ import annotations
 

@@ -119,4 +119,4 @@ def _compare(name: str, package: Path, host: Host) -> Row:
     text = f"worst {worst:.1e}, eager on {host.device} {eager_error:.1e}"
     text += f"; {output_count} outputs; {kinds.count('tensorrt')} engines, {kinds.count('torch')} Torch partitions"
     text += "".join(f"; output {number}: {error:.1e} at {size}" for number, (error, size) in wrong.items())
-    return Check(f"{name}: equal to eager at every size", not wrong, text)
+    return Check(f"{name}: equal to eager at every compared size", not wrong, text)

@@ -20,9 +20,6 @@ from typing import Any
 from trtbuild.atomic import replace_file
 from trtbuild.regular import read_regular
 
-#: The folder of the caches in the project's state folder.
-FOLDER = "timing"
-
 _HEADER = b"trtbuild.timing/1\n"
 _DIGEST_SIZE = hashlib.sha256().digest_size
 

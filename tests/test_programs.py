@@ -16,6 +16,6 @@ def test_a_missing_program_skips_a_test_and_fails_it_in_ci(monkeypatch: pytest.M
         program("no-such-program")
 
 
-def test_programs_are_also_searched_in_usr_sbin(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_in_the_path_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     assert program("sh").endswith("/sh")

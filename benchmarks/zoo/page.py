@@ -42,7 +42,7 @@ def replace(page: str, size: Size, rows: Iterable[Row], order: Sequence[str]) ->
 
 
 def _result(row: Row) -> str:
-    """Return the result in one or two words, and the reason if there is no result."""
+    """Return the result in one or two words, and the problem if there is one."""
     reason = row.problem.replace("|", "\\|").replace("<", "&lt;")
     if len(reason) > _LONGEST:
         reason = reason[: _LONGEST - 1].rstrip() + "…"

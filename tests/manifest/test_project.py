@@ -1,4 +1,4 @@
-"""Whole manifests: an example with most fields has the right values, and two ways to write a model have equal values."""
+"""Whole projects: the values of their manifests, their errors, and the modules that loading them imports."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_short_and_long_forms_have_equal_values(files: Files) -> None:
     assert without_places(files.model(SHORT)) == without_places(long)
 
 
-def test_the_order_of_keys_matters_for_inputs_only(files: Files) -> None:
+def test_the_order_of_keys_does_not_matter_outside_inputs(files: Files) -> None:
     expected = without_places(files.model(LONG))
     rng = random.Random(0)
 

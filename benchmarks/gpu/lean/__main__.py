@@ -83,7 +83,8 @@ def unpack(wheels: Path, work: Path) -> list[Runtime]:
 
 
 def link_site(folder: Path) -> Path:
-    """Fill `folder` with links to everything that this Python can import, except TensorRT and the standard library."""
+    """Fill `folder` with links to everything that this Python can import, except TensorRT, the standard library and
+    this repository."""
     folder.mkdir(parents=True, exist_ok=True)
     standard = Path(os.__file__).resolve().parent
     for entry in map(Path, filter(None, sys.path)):
@@ -158,7 +159,7 @@ class Lean:
         self, name: str, process: subprocess.CompletedProcess[str], expected: Collection[str] | None
     ) -> Iterator[Row]:
         """Yield rows about each package in one process. The process should run the packages in `expected`, and refuse the
-        others. If `expected` is None, the rows only say what happens."""
+        others. If `expected` is None, it may run or refuse each."""
         values = _values(process.stdout)
         self.details[name] = {"values": values, "ended": _end(process)}
         found = {value["model"]: value for value in values if "model" in value}

@@ -17,7 +17,7 @@ from benchmarks.figure import Check, Row
 
 
 def rows(host: Any) -> Iterator[Row]:
-    """Yield a row for each model of the examples."""
+    """Yield a row for each model of the examples that eager PyTorch can run."""
     import numpy as np
     import torch
 

@@ -1,4 +1,5 @@
-"""The pipelines of docs/ci.md: the tests run the commands of their jobs, in fresh clones with one shared cache."""
+"""The pipelines of docs/ci.md: a test runs the commands of the GitHub jobs in fresh clones with one shared cache. The other
+tests check the files."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_shapes_and_the_profile_may_be_given(small: Small) -> None:
     assert document.points[1].label == "given"
 
 
-def test_the_original_is_timed_at_the_same_shapes_in_another_process(small: Small) -> None:
+def test_the_original_is_timed_at_the_same_shapes(small: Small) -> None:
     document = bench(Request(small.project), "ranker", originals=["eager"], device="cpu", budget=SHORT)
     eager = [run for run in document.runs if run.runner == "eager"]
     assert [run.point for run in eager] == [0, 1, 2]

@@ -23,6 +23,7 @@ ctypes.CDLL(None).mkdir(f"FOLDER/{os.getpid()}".encode(), 0o700)
 """
 
 #: Library → code that leaves something behind, and an expression that is true while this thing exists.
+#: `with_nothing` leaves nothing behind.
 LEFT_BEHIND = {
     "with_thread": (
         "import threading, time\nleft = threading.Thread(target=time.sleep, args=(1000,), daemon=True)\nleft.start()\n",

@@ -1,4 +1,5 @@
-"""In-place writes give correct results, writes to inputs are refused, and module paths are kept."""
+"""In-place writes give correct results, writes to inputs are refused, and lowering keeps module paths and the operators
+that have a translation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantized models: their tolerances, wrong scales, and the error against the float model."""
+"""Quantized models: their tolerances, wrong scales, the error against the float model, and the removal of quantizers."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_joins_received_chunks_to_a_blob(local: LocalStore) -> None:
     assert unfinished_files(local) == [] and verify(local).damage == ()
 
 
-def test_a_new_receipt_finds_files_of_an_earlier_one(local: LocalStore) -> None:
+def test_a_new_receiver_finds_files_of_an_earlier_one(local: LocalStore) -> None:
     chunks = random_chunks(70)
     first, second, *_ = chunks
     receive(local, {first: chunks[first]})
@@ -144,7 +144,7 @@ def test_keeps_files_that_were_received_before_an_error(local: LocalStore) -> No
 
 
 @pytest.mark.parametrize("call", ["write", "fsync", "rename"])
-def test_a_full_disk_is_an_error_and_leaves_no_files(
+def test_a_full_disk_is_an_error_and_leaves_no_unfinished_files(
     local: LocalStore, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     chunks = random_chunks(100)

@@ -61,7 +61,7 @@ def test_does_not_set_the_fp16_flag_for_a_float32_graph(make_mlp: Any) -> None:
     assert not uses_half(model) and uses_half(read_outline(make_mlp(dtype="float16")[0]))
 
 
-def test_every_layer_has_the_precision_of_its_values(make_model: Any) -> None:
+def test_layers_that_compute_floats_have_the_precision_of_their_values(make_model: Any) -> None:
     tensors = {name: trt.FakeTensor(name) for name in ("i0", "v0", "v1", "v2", "v3", "v4", "v7", "o0", "x0", "x1")}
     sizes = trt.FakeTensor("v5", trt.DataType.INT32, is_shape_tensor=True)
     layers = {

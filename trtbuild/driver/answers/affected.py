@@ -1,4 +1,4 @@
-"""The command affected: the models that the changes since a commit of git affect. It needs neither torch nor TensorRT.
+"""The command ``affected``: the models that the changes since a commit of git affect. It needs neither torch nor TensorRT.
 
 Rules
 1. A model is affected if a changed file is its manifest, the lock file, its weights, its source file, its library of

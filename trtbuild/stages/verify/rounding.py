@@ -32,7 +32,7 @@ from trtbuild.stages.verify.comparing import Deviation, deviation
 #: of these runs.
 MAX_RUNS = 16
 
-#: A difference of more than this many tolerances is not caused by rounding. Each operator adds some rounding error.
+#: A larger difference, in tolerances, is not a sum of rounding errors: a decision or an amplification causes it (rule 2).
 MAX_TOLERANCES = 10
 
 #: The largest allowed error of a model that amplifies errors, in tolerances. RetinaNet (benchmarks/zoo) has 1.7.

@@ -1,4 +1,4 @@
-"""Write the padding of an average out, if a window of the average may end after the padding.
+"""Write out the padding of an average pooling, if one of its windows may end after the padding.
 
 With `ceil_mode`, the last window may end after the padding. PyTorch divides the sum of this window by the number of its
 elements: elements of the padding count, and elements after the padding do not. With TensorRT 8.6 on an H200, such averages

@@ -1,4 +1,7 @@
-"""A package that `trtbuild.load` refuses is refused by every command, with the same message."""
+"""A package that `trtbuild.load` refuses is refused by every command, with the same message.
+
+`inspect` shows no layers if ``names.json`` has a wrong digest.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`trtbuild verify` accepts three of the examples: float32 within 1e-5, float16 within 5e-3, also at a random point."""
+"""`trtbuild verify` accepts three of the examples: float32 within 1e-5, float16 within 5e-3, also at a random point.
+
+A package with the file that `verify` writes is up to date.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Results of rows: models of them are traced, lowered, partitioned and converted, and the parser accepts them or not.
+"""Results of rows, each a call of an operator: the model of a row is traced, lowered, partitioned and converted.
 
-The converted rows are compared with eager PyTorch.
+TensorRT's parser accepts the result or not. The converted rows are compared with eager PyTorch.
 
 Rules
 1. The rows of a chunk are the outputs of one model, because the steps take most of the time of a small model.

@@ -1,4 +1,4 @@
-"""``trtbuild cache``: size, check, garbage collection, and transfer of the cache."""
+"""``trtbuild cache``: size, check, garbage collection and transfer of the cache, and signing keys."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def load(
 
 
 def _is_pt2_file(path: Any) -> bool:
-    """Whether `path` names a ``.pt2`` file. A directory with such a name is a package."""
+    """Whether `path` names a ``.pt2`` or ``.ep`` file. A directory with such a name is a package."""
     name = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
     return name.endswith((".pt2", ".ep")) and not Path(name).is_dir()
 

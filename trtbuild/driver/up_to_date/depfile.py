@@ -7,7 +7,7 @@ Rules
 2. A directory that user code has listed is a prerequisite: its time changes when an entry is added or removed.
    ``manifests/`` is also a prerequisite, if all manifests in it are used. A file that a trace has looked for and not found
    cannot be a prerequisite. Only trtbuild itself notices when such a file appears.
-3. Targets are the index of each package, the last file of each Triton model, each raw plan and each ``.pt2`` file. The
+3. Targets are each raw plan, each ``.pt2`` file, the index of each package and the last file of each Triton model. The
    index is written after all other files of its package. With ``--depfile-target``, other files replace all of these,
    usually one stamp file. An output with unchanged content keeps its old time, so only a stamp file shows
    when make last called trtbuild (docs/make.md).

@@ -1,7 +1,7 @@
 """A recorded TensorRT network between the steps: its blob, and its graph text.
 
-The blob is JSON: the network's document (`trtbuild.core.partition.network_document`), the user's name and the type of
-each layer, and the types of inputs and outputs. The keys of later steps do not contain the layers' names.
+The blob is JSON: the network's document (`trtbuild.core.partition.network_document`), each layer's name in the user's
+network and its type, and the types of inputs and outputs. The keys of later steps do not contain the layers' names.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def blob(
     inputs: Sequence[TensorType],
     outputs: Sequence[TensorType],
 ) -> bytes:
-    """Return the blob of a network. `layers` are (the user's name, type), and `weights` is the number of weights."""
+    """Return the blob of a network. `layers` are (name in the user's network, type). `weights` is the number of weights."""
     types = [[[type_.dtype, type_.shape] for type_ in each] for each in (inputs, outputs)]
     content = {"document": document.decode(), "layers": [list(layer) for layer in layers], "types": [*types, weights]}
     return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
@@ -36,7 +36,7 @@ def graph_text(data: bytes) -> str:
 
 
 def layer_names(data: bytes) -> list[tuple[str, str, str]]:
-    """For each layer: the user's name, its type, and an empty text."""
+    """For each layer: its name in the user's network, its type, and an empty text."""
     return [(name, kind, "") for name, kind in json.loads(data)["layers"]]
 
 

@@ -126,7 +126,7 @@ def test_the_limit_counts_the_memory_of_running_steps() -> None:
     assert limit.allows(second)
 
 
-def test_only_an_engine_step_has_a_least_memory() -> None:
+def test_an_engine_step_has_a_least_memory_and_a_trace_step_has_none() -> None:
     assert memory.least_bytes("engine", 1000) == 1500
     assert memory.least_bytes("trace", 1000) == 0
 

@@ -24,7 +24,7 @@ class Host:
     decoders: Path
     #: A Python with TensorRT, cuda-python and trtbuild's dependencies, but without torch. None if there is no such Python.
     bare_python: Path | None
-    #: Random points for each profile, and timed calls for each number.
+    #: The numbers of random points for each profile, and of timed calls for each measured time.
     points: int
     repeats: int
     #: The folder for inputs and outputs that two processes share, and for the output of each command.

@@ -1,4 +1,4 @@
-"""The fake of TensorRT 8.6 gives the same answers as a real one. The real answers are in recording.json."""
+"""The fake of TensorRT 8.6 gives the same answers as a real one (recording.json), and rejects misuse of GPU memory."""
 
 from __future__ import annotations
 

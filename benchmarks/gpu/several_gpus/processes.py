@@ -20,7 +20,7 @@ _ROOT = Path(__file__).parents[3]
 
 @dataclass(frozen=True)
 class Machine:
-    """The converted project, and the folder for copies and logs. `python` is the command of the interpreter.
+    """The project `examples`, and the folder `work` for copies and logs. `python` is the command of the interpreter.
 
     `variables` are for all of its processes.
     """

@@ -124,7 +124,7 @@ def test_the_outputs_of_all_packages_are_compared(
     monkeypatch.setattr(process, "POINTS", process.POINTS[:3])
     exact, compatible, without_lean, modules = process.run(tmp_path, tmp_path, writes=True)
     assert (exact["library"], exact["worst"]) == ("tensorrt 8.6.0", 0.0) and exact["call_s"] > 0
-    assert compatible["worst"] > 0.05  # an error of 1.0, beside results of less than 20
+    assert compatible["worst"] > 0.05  # the error is 1.0, and all results are less than 20
     assert without_lean == {
         "model": "without_lean",
         "error": "NoFittingTarget",

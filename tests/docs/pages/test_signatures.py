@@ -1,4 +1,7 @@
-"""The section on signatures of docs/store-format.md is sufficient for another implementation. This test is one."""
+"""The section on signatures of docs/store-format.md is sufficient for another implementation. This test is one.
+
+The commands and variables of docs/threat-model.md exist.
+"""
 
 from __future__ import annotations
 

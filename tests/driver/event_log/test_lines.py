@@ -1,4 +1,4 @@
-"""Events as JSON lines: every kind is read as it was written, and a file is valid up to its last complete line."""
+"""Events as JSON lines: they are read as written, an incomplete last line is left out, the newest builds are kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The provenance file that is written beside a package."""
+"""The provenance file that is written into the directory of a package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``trtbuild watch`` and the builds that it answers: real processes, one small model."""
+"""``trtbuild watch``, and the builds that it runs for ``trtbuild build``: real processes, one small model."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Plans, reasons and the state of models as text.
 
 A plan of a thousand engines stays readable: steps of a model that would run for the same reason share a row, and models
-with the same rows share a group. A row begins with the name of a step without its model. The user can pass the model and
-this name to `trtbuild why`, for example ``vit/engine/p0``.
+with the same rows share a group. After the verdict, a row has the name of a step without its model. The user can pass the
+model and this name to `trtbuild why`, for example ``vit/engine/p0``.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class CustomOperator:
         """The pip command that installs the distribution. Empty if the distribution is not known."""
         if self.distribution is None:
             return ""
-        version = (self.version or "").partition("+")[0]  # the part after + names a variant of an index
+        version = (self.version or "").partition("+")[0]  # the part after + (as in 2.6.0+cu124) is not on PyPI
         return f"`pip install {self.distribution}{f'=={version}' if version else ''}`"
 
     def to_json(self) -> dict[str, Any]:

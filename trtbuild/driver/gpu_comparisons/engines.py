@@ -56,7 +56,7 @@ class TargetGpu:
 
 
 class EngineRunner:
-    """Runs the engines of partitions: a `trtbuild.stages.verify.running.PartRunner`. All tensors are on the CPU."""
+    """Runs the engines of partitions: a `trtbuild.stages.verify.running.PartRunner`. It takes and returns CPU tensors."""
 
     name: Runner = "engine"
 

@@ -153,7 +153,7 @@ class Watcher:
         _send_exit_code(copy, code)
         if copy is self._own_build:
             self._own_build = None
-            self._note_outside_changes()  # a change during the build, after which the copy has read the identities
+            self._note_outside_changes()  # first: the report already has the identities after a change during the build
             self._learn(report)
 
     def _note_outside_changes(self) -> None:

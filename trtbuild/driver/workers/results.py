@@ -1,4 +1,4 @@
-"""The context of a worker's task, and its result."""
+"""The context and the result of a worker's task, and the job that writes ``.pt2`` files."""
 
 from __future__ import annotations
 

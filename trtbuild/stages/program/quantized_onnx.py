@@ -6,9 +6,9 @@ Rules
    The trace replaces it where its input is a weight.
 2. Stored numbers are bytes in the program, and have their own type in the ONNX model (`set_stored_types`). So a number
    of 4 bits takes 4 bits in an engine.
-3. The quantizers need newer opsets than other operators: int8 and float8 19, int4 and blocks 21, float4 23 (onnx,
-   docs/Operators.md, QuantizeLinear). `required_opset` returns the opset of a program. The parsers of toolchains with
-   opset 20 or later read these opsets, too (measured with TensorRT-RTX 1.7.1).
+3. The quantizers need newer opsets than other operators: int8 and float8 19 (with several scales, ``fake_quantize`` needs
+   21), int4 and blocks 21, float4 23 (onnx, docs/Operators.md, QuantizeLinear). `required_opset` returns the opset of a
+   program. The parsers of toolchains with opset 20 or later read these opsets, too (measured with TensorRT-RTX 1.7.1).
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def register_translations(registry: Any) -> None:
     from onnx.helper import make_tensor
     from onnxscript.onnx_types import TensorType
 
-    #: The operators of the first opset with a type. The version converter refuses operators that are newer than the
-    #: opset to which it converts.
+    #: Opset → its operators. A call has the first opset that supports it, because the version converter refuses operators
+    #: that are newer than the opset to which it converts.
     operators = {19: onnxscript.opset19, _BLOCKS_OPSET: onnxscript.opset21, 23: onnxscript.opset23}
 
     def dequantize(values: TensorType, scale: TensorType, element: str, axis: int, block_size: int) -> TensorType:

@@ -61,7 +61,7 @@ def make_statistics(remote: RemoteStore, counts: Mapping[str, int], uploads: Upl
 
 
 def warning_texts(remotes: Iterable[RemoteStatistics], trust: Trust, writers: Sequence[RemoteStore]) -> list[str]:
-    """The warnings about the remotes and the keys, each once."""
+    """The warnings about the remotes and the keys."""
     texts = list(trust.warnings)
     if writers and (trust.own_domain or "").startswith(LOCAL_DOMAIN_PREFIX):
         names = ", ".join(writer.name for writer in writers)

@@ -10,11 +10,11 @@ Rules
 1. The factor of an axis is ``1 / scale`` if the call has a scale, and ``size / count`` otherwise. `count` is the number of
    output elements.
 2. A call with the mode ``nearest`` keeps its translation if all ways to compute the elements and the sizes agree on every
-   axis. They agree for whole numbers up to 40 and for 0.5.
+   axis. They agree for whole scales up to 40 and for the scale 0.5.
 3. ``nearest-exact`` adds 0.5 to the index. It has no translation, so its calls are written out or stay in PyTorch.
    PyTorch's kernel for a CPU subtracts 0.5 and adds 0.5 again, so it rounds differently from the kernel for a GPU. This
    matters for one of a thousand pairs of sizes. A call stays in PyTorch if its sizes may be such a pair. If both sizes of
-   an axis are dynamic, the call is written as the GPU computes it.
+   an axis are dynamic and it has no scale, it is written as the GPU computes it.
 4. A call whose sizes depend on data does not change.
 """
 

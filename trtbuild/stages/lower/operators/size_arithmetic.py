@@ -51,7 +51,7 @@ def _write_with_integers(node: torch.fx.Node, symbols: Symbols) -> None:
             result = insert_call(node, operator.add, result, denominator - 1)
         result = insert_call(node, operator.floordiv, result, denominator)
     if result is not operand:
-        result.meta["val"] = value  # the readers of the size are not recomputed
+        result.meta["val"] = value  # the "val" of its users is not computed again
     replace(node, result)
 
 

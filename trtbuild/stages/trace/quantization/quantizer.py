@@ -44,7 +44,7 @@ class QuantizerLayout:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`. Raises KeyError or TypeError for data of another form."""
+        """The inverse of `to_json`. Raises TypeError for missing or unknown fields."""
         return cls(**data)
 
 

@@ -87,7 +87,7 @@ class Case:
         return module.to(device)
 
     def _take_weights(self, module: Any) -> None:
-        """Copy the weights with which the package was built into `module`.
+        """Copy into `module` the weights with which the package was built.
 
         From one seed, two versions of torch or transformers may create different random numbers.
         """

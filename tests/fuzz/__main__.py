@@ -21,7 +21,7 @@ from tests.fuzz.trying import FINDINGS, Outcome, attempt
 from trtbuild.stages.program.translations import decomposition_table
 from trtbuild.stages.trace.run import prepare
 
-#: The number of case seeds for each ``--seed``, so that two runs have no common case.
+#: The number of case seeds for each ``--seed``, so that runs with different seeds have no common case.
 CASES_PER_SEED = 1_000_000
 
 #: The number of cases after which the progress is printed again.
@@ -73,7 +73,7 @@ def counts_text(outcomes: Sequence[Outcome]) -> str:
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
-    """The counts, and up to three cases for each reason why cases were not built."""
+    """The counts, and up to three cases for each reason of a verdict other than ``built``."""
     lines = [counts_text(outcomes)]
     unchecked = sum(bool(outcome.unchecked) for outcome in outcomes)
     if unchecked:

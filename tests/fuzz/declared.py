@@ -1,6 +1,7 @@
 """Comparison of declared types and sizes with the real values.
 
-The partition document is compared with the networks and profiles of engines, and with PyTorch's values.
+The partition document is compared with the networks of engines and with PyTorch's values. The sizes of these values
+are compared with the profiles of engines.
 """
 
 from __future__ import annotations

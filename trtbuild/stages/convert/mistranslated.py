@@ -7,7 +7,7 @@
    counts padding: TensorRT gives other averages. The lower step rewrites most of these calls.
 4. Repeating each element a dynamic number of times: the translation puts the copies on the wrong axis.
 5. Scattering with the reduction mean: ONNX's ScatterElements does not have it. Scattering with amax or amin and without
-   the elements of the target: the translation begins with the lowest number instead of -inf.
+   the elements of the target: the translation begins with the lowest (amin: largest) number, not with -inf (inf).
 6. atan2: the translation divides, so a negative zero in the denominator reverses the sign.
 7. logcumsumexp: the translation subtracts the largest element of the row, so smaller elements before it become -inf.
 8. erfc and erfcx: the translation subtracts from 1, which leaves no digits of a small result.

@@ -1,4 +1,4 @@
-"""Plugins in ONNX models: the types of their results, and a form of the model without them.
+"""Find plugins in ONNX models, and write a form of a model without them.
 
 The partition step asks TensorRT's parser about a model without its plugins: their results are inputs of the model. So the
 step needs neither the library of the plugins nor a GPU, and its result does not depend on the library.

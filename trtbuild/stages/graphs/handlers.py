@@ -2,8 +2,8 @@
 
 Rules
 1. There are the same six steps as for other models, and their keys have the same form. Lower passes on the result of
-   the trace, partition asks the parser about the whole model, and convert passes on the model in the toolchain's opset.
-   So plans, verdicts and records have the same form, too.
+   the trace, and convert passes on the result of partition. For an ONNX model, partition converts the model to the
+   toolchain's opset, and asks the parser about it. So plans, verdicts and records have the same form, too.
 2. There is one TensorRT partition, called ``model``. A node that the parser rejects cannot stay in PyTorch, so the
    rejection is an error. The error uses the node's name in the user's file.
 """
@@ -53,7 +53,8 @@ class GraphHandler:
 
     `blob` makes the blob that a trace stores. `text`, `names` and `make_partition` take this blob. `text` returns the graph
     text for keys. `names` returns for each node: the user's name, the operator, and an empty text. `make_partition` makes
-    the partition for an opset, and asks a parser. `origins` takes the model of a partition.
+    the partition: an ONNX model is converted to the opset, and a parser is asked about it. `origins` takes the
+    model of a partition.
     """
 
     blob: Callable[..., bytes]

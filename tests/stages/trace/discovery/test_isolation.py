@@ -1,4 +1,4 @@
-"""Traces in a child process: bytecode, shadowed modules, changes during a trace, custom operators."""
+"""Traces, mostly in a child process: bytecode, shadowed modules, uncacheable traces, custom operators, changed files."""
 
 from __future__ import annotations
 

@@ -53,7 +53,9 @@ def _quantized_class(layer_class: Any, rounds_input: bool, rounds_weight: bool) 
     members: dict[str, Any] = {"__qualname__": layer_class.__qualname__, "__module__": layer_class.__module__}
     if rounds_input:
 
-        def forward(self: Any, input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:  # nn.Linear's name
+        def forward(
+            self: Any, input: torch.Tensor, *args: Any, **kwargs: Any
+        ) -> Any:  # the argument's name in nn.Linear
             return layer_class.forward(self, self.trtbuild_input_quantizer(input), *args, **kwargs)
 
         members["forward"] = forward

@@ -1,4 +1,4 @@
-"""Only regular files are read. A pipe in place of a file is an error: the reader does not wait for a writer."""
+"""Only regular files are read. A pipe in place of a file is an error or is ignored: no reader waits for a writer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Outputs are inside the project, and do not overlap with each other or with input files."""
+"""Outputs are inside the project, and do not overlap with each other or with input files.
+
+In these manifests, ``«`` marks the place that an error names.
+"""
 
 from __future__ import annotations
 

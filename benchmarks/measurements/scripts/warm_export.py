@@ -1,4 +1,4 @@
-"""Build and export ViT-B in copies of a process that has imported torch and transformers: the floor of ``trtbuild watch``.
+"""Build and export a ViT in copies of a process that has imported torch and transformers: the floor of ``trtbuild watch``.
 
 Usage: ``python warm_export.py LAYERS HIDDEN IMAGE``, in a folder that has ``models/vit.py``. For each line of standard
 input, a copy (fork) imports ``models/vit.py``, builds the module and exports it. The answer is one line: the seconds of

@@ -67,7 +67,7 @@ def segformer() -> nn.Module:
 
 
 def dinov2() -> nn.Module:
-    """DINOv2 ViT-S/14 with positions of 518 × 518 images; small: two layers of 96 channels."""
+    """DINOv2 ViT-S/14 with position embeddings for 518 × 518 images; small: two layers of 96 channels."""
     torch.manual_seed(0)
     hidden, layers, heads = by_size((384, 12, 6), (96, 2, 3))
     config = Dinov2Config(

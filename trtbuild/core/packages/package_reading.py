@@ -271,7 +271,7 @@ def _target(name: str, entry: Mapping[str, Any], files: Mapping[str, Output]) ->
 def _check_partitions(
     target: PackedTarget, inputs: int, outputs: int, dims: int, weights: Mapping[int, PackedWeight], reference: bool
 ) -> None:
-    """Check that each partition has its engine or program, and that earlier partitions produce all its inputs."""
+    """Check that each partition has its engine or program, and reads only inputs, weights and earlier results."""
     available = {f"input:{number}" for number in range(inputs)} | {f"weight:{slot}" for slot in weights}
     for partition in target.partitions.partitions:
         expect(f"{partition.name}:0" not in available, f"two partitions are called {partition.name!r}")

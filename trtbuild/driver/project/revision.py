@@ -35,7 +35,7 @@ class Changes:
     directories: frozenset[str]
 
     def has_changed_parent(self, path: str) -> bool:
-        """Whether a directory above `path` is a changed path, as a submodule is."""
+        """Whether a directory above `path` is a changed path, such as a changed submodule."""
         return any(str(parent) in self.paths for parent in Path(path).parents)
 
     def has_other_entries(self, directory: str) -> bool:
@@ -103,7 +103,8 @@ def _no_repository(project: Path) -> UsageError:
 
 
 def _git(folder: Path, *arguments: str, problem: UsageError | None = None) -> bytes:
-    """The output of git. If git fails, raises `problem` or, if that is None, an error with git's message."""
+    """The output of git. If git fails, raises `problem`. If that is None, or if git distrusts the repository's owner,
+    raises an error with git's message instead."""
     command = ["git", "-C", str(folder), "-c", "core.quotePath=false", *arguments]
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
     try:

@@ -1,4 +1,4 @@
-"""The files that a watched build depends on: those outside the project, and the directories that a build writes."""
+"""The files outside the project that a watched build depends on, and the paths that a build writes."""
 
 from __future__ import annotations
 

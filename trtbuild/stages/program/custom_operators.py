@@ -1,4 +1,4 @@
-"""Operators from outside PyTorch in programs: find them, and define the operators whose code is not loaded.
+"""Operators from outside PyTorch: find them in programs, define those without loaded code, let dynamic sizes begin at 0.
 
 Rules
 1. Only the process of a trace loads the code that registers such an operator. A program contains the schemas of the

@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Trouble:
-    """The faults of one kind of a remote: the text of the first fault, and the number of faults."""
+    """The faults of a remote that are of one kind: the text of the first fault, and their number."""
 
     kind: Literal["down", "refused", "full", "lied"]
     text: str
@@ -21,7 +21,7 @@ class Trouble:
 
 @dataclass(frozen=True)
 class RemoteReport:
-    """The requests and faults of one remote in a run. `bytes_down` and `bytes_up` count entries, without headers.
+    """The requests and faults of one remote in a run. `bytes_down` and `bytes_up` are bytes of entries, without headers.
 
     `skipped` is the number of calls that were not made, because the circuit was open (`patience`). `given_up` is the reason
     why the circuit was open, or None. `warnings` are texts for people: the warnings of the transport, a text for each kind

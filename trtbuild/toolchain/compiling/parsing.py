@@ -3,7 +3,7 @@ because it returns True for operators that the parser then refuses.)
 
 Rules
 1. A candidate for a partition is parsed as a whole, in the same way as the compiler parses it. If the parse succeeds, the
-   candidate is accepted.
+   candidate is accepted, unless another check refuses it.
 2. The values of weights are not known during partitioning, and must not matter. The parser reads other values instead
    (`unknown_weights`). TensorRT may read a weight's *value* while it parses (an integer buffer that is used as a shape,
    as axes or as a repeat count). In this case it reads zeros, and a Reshape to (0, 0) means "as the input". If TensorRT

@@ -9,7 +9,7 @@ Rules
    bfloat16. If the reader computes in the precision of the model itself, a cast between float16 and bfloat16 is shared
    instead. So layers with the precision of the model stay equal beside a layer with another precision.
 3. Weights stay in the dtype in which they are stored. Their casts are nodes, which the compiler folds.
-4. Only float32 values are cast, never integers, booleans and other floating types.
+4. Only values that were float32 before this pass are cast, never integers, booleans and other floating types.
 5. The parameters of a `SCALING` operator (batch normalization) stay float32, even if its input is in half.
 6. Each changed node is run again on fake values, and must return the dtype that was decided.
 """

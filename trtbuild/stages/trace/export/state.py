@@ -82,7 +82,7 @@ class ModuleState:
         self._original_forward = module.forward
 
     def declare(self) -> None:
-        """Give the module its new forward, and make plain attributes of its state buffers (rule 3)."""
+        """Give the module its new forward, and turn its state buffers into plain attributes (rule 3)."""
         for buffer in self.buffers:
             path, _, name = buffer.name.rpartition(".")
             owner = self._module.get_submodule(path)
@@ -281,7 +281,7 @@ def _input_name(buffer: str, taken: set[str]) -> str:
 
 def _range_of(tensor: torch.Tensor) -> ValueRange | None:
     """The range of random values for a state (rule 5): from 0 to the largest value of `tensor`, or to 1 if that is larger.
-    None if `tensor` has a value that is negative or not finite, or if its type has no ranges."""
+    None if `tensor` is empty or has a value that is negative or not finite, or if its type has no ranges."""
     dtype = dtype_name(tensor.dtype)
     if dtype not in TYPE_LIMITS or not tensor.numel() or not bool((tensor >= 0).all()):
         return None

@@ -52,8 +52,8 @@ def _quantized_class(layer_class: Any, rounds_input: bool, rounds_weight: bool) 
     """A subclass of `layer_class` that uses the attached quantizers. It has the name of `layer_class`."""
     members: dict[str, Any] = {"__qualname__": layer_class.__qualname__, "__module__": layer_class.__module__}
     if rounds_input:
-
-        def forward(self: Any, input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:  # nn.Linear's name
+        # `input` is the name of the argument in nn.Linear
+        def forward(self: Any, input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             return layer_class.forward(self, self.trtbuild_input_quantizer(input), *args, **kwargs)
 
         members["forward"] = forward

@@ -30,7 +30,7 @@ raise ImportError("{name} is poisoned: this benchmark checks that it is not impo
 class Sizes:
     """All sizes. The published figures use these defaults, except for the weights file (``--full``)."""
 
-    #: The project of tiny models: models of the large and of the small project, and targets of both.
+    #: The two projects of tiny models: the models of the large one, the targets of both, the models of the small one.
     models: int = 200
     targets: int = 5
     few_models: int = 20

@@ -142,7 +142,7 @@ def test_a_renamed_node_of_an_onnx_file_builds_no_engine(built: CommandLine) -> 
     assert names["ada"]["model"]["n1"] == ["renamed", "MatMul"]
 
 
-def test_another_weight_builds_only_the_engine(built: CommandLine) -> None:
+def test_another_weight_runs_only_trace_engine_and_package(built: CommandLine) -> None:
     write_onnx(built.project, factor=2, name="renamed")
     document = built("build", "from_onnx")
     assert ran(document) == {"trace": 1, "engine": 1, "package": 1}
@@ -190,7 +190,7 @@ def test_an_argument_of_a_network_is_in_its_key(built: CommandLine) -> None:
     assert step(document, "network/trace")["reason"]["changed"][0]["part"] == "source.kwargs.slope"
 
 
-def test_another_weight_of_a_script_builds_only_the_engine(built: CommandLine) -> None:
+def test_another_weight_of_a_script_runs_only_trace_engine_and_package(built: CommandLine) -> None:
     script = torch.jit.load(built.project / "net.ts")
     with torch.no_grad():
         next(script.parameters()).mul_(2)

@@ -25,10 +25,10 @@ def by_size(published: T, small: T) -> T:
 
 
 def prepare_module(module: nn.Module) -> nn.Module:
-    """Return `module` in evaluation mode, with random weights that are the same in each process.
+    """Return `module` in evaluation mode, with random numbers added to its vectors. They are the same in each process.
 
-    Vectors (biases, the weights of normalization layers, scales of layers) are random, too. Their usual initial values
-    (zero, one or 1e-6) would hide an error in their use.
+    Vectors are biases, the weights of normalization layers, and scales of layers. Their usual initial values (zero, one or
+    1e-6) would hide an error in their use. Tensors of zeros are changed, too.
     """
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():

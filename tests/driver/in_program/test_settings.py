@@ -51,7 +51,7 @@ def test_a_setting_may_be_given_twice_with_one_value() -> None:
     assert options_of(target=89, builder={"refit": True}, refit=True).builder == BuilderSettings(refit=True)
 
 
-def test_no_workspace_is_the_default() -> None:
+def test_a_workspace_size_of_0_is_the_default() -> None:
     assert builder_of({"workspace_size": 0}) == BuilderSettings()
 
 

@@ -233,7 +233,7 @@ def test_rejects_an_operator_without_form_in_an_older_opset_and_names_its_call(l
         convert(program, 16)
 
 
-def test_every_exception_of_the_exporter_is_a_refusal(lowered_case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_of_the_exporter_is_a_refusal(lowered_case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(model: object) -> None:
         raise IndexError("deep inside\nand more")
 

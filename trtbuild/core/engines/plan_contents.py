@@ -23,7 +23,7 @@ _PRODUCT_NAMES = ("Fc", "Conv", "Corr", "Mm", "Gemm")
 class Kernel:
     """One kernel of an engine. `layers` are the names of the network's layers that it computes.
 
-    `reads` and `writes` are the types of its operands and results, without sizes and single numbers."""
+    `reads` and `writes` are the types of its operands and results, except those that are sizes or single numbers."""
 
     kind: str
     name: str

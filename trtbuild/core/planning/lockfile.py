@@ -4,7 +4,8 @@ Rules
 1. The text is JSON with one entry on each line. Each table is sorted by name. The text does not depend on time or place,
    so one rebuilt engine changes two lines in a review: its own, and that of its package. It is not TOML, because Python
    3.10 has no TOML parser, and a plan has to read the file in milliseconds.
-2. The text is read strictly, because people merge lock files by hand. Each error has the line of the wrong entry.
+2. The text is read strictly, because people merge lock files by hand. Each error has a line: that of the wrong
+   entry, if it can be found.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ def _lines_by_path(text: str) -> dict[tuple[str, ...], list[int]]:
 
 
 class _Reader:
-    """Parses a text strictly (rule 2). Every error has the line of the wrong entry."""
+    """Parses a text strictly (rule 2)."""
 
     def __init__(self, text: str) -> None:
         self._text = text

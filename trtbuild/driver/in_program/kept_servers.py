@@ -1,4 +1,4 @@
-"""Keep the processes that have loaded torch from one `trtbuild.compile` to the next of the same program.
+"""Keep the processes that have loaded torch alive between the `trtbuild.compile` calls of one program.
 
 Rules
 1. They end when no module was compiled for `IDLE_S` seconds, and when the program ends.

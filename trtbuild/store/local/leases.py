@@ -1,4 +1,4 @@
-"""The locks of a store (``flock``): the store-wide lock, sessions, and the keys that are being built.
+"""The locks of a store (``flock``): the store-wide lock, sessions, the keys that are being built, and ``locks/records``.
 
 All of them are flock(2), so the kernel releases them when a process dies.
 
@@ -118,7 +118,7 @@ class StoreLock:
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
-        """Hold the lock shared, so that no collection removes entries. Holds no lock in the cases of rule 5.
+        """Hold the lock shared, so that no collection removes entries. Holds no lock if the file cannot be opened (rule 5).
 
         Raises StoreUnavailable when the file system has no locks."""
         if self._thread.is_held:

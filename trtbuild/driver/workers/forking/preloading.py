@@ -6,7 +6,8 @@ Rules
    So a model never meets a library that only another model imports.
 2. The process is used only while it `is_current`. After that, a new process replaces it. If its imports fail, or if there
    is a reason not to keep it (`trtbuild.stages.trace.discovery.preloading`), the server forks the worker itself.
-3. At most `MAX_PROCESSES` processes stay. The one that was not used for the longest time ends first, after its workers.
+3. At most `MAX_PROCESSES` processes stay, and those with waiting clients. The one that was not used for the longest time
+   ends first, after its workers.
 4. The server passes the client's connection and streams to the process, and keeps them until the process answers. So no
    client is lost if a process ends.
 5. Each process is a new session. If it ends without being out of date, the server kills the processes that its imports have

@@ -1,8 +1,8 @@
 """Write ``log_softmax`` out as ``x - max - log(sum(exp(x - max)))``.
 
-TensorRT's parser makes a softmax and a logarithm of ONNX's LogSoftmax. The softmax of a number far below the largest one is
-0 (about 100 below it in float32, 17 in float16), and its logarithm is -inf. Values of half precision are computed in
-float32, as in PyTorch.
+TensorRT's parser replaces ONNX's LogSoftmax by a softmax and a logarithm. The softmax of a number far below the largest
+one is 0 (about 100 below it in float32, 17 in float16), and its logarithm is -inf. Values of half precision are
+computed in float32, as in PyTorch.
 """
 
 from __future__ import annotations

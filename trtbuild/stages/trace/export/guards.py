@@ -4,8 +4,8 @@ If a guard on one named dim fails inside the dim's range, torch.export reports i
 (found by experiment, torch 2.13):
 * guards on a derived dim (``x.shape[0] % 4 == 0`` under ``multiple_of: 2``),
 * relations between two dims (``h <= w``),
-* assumptions that a size is not 1. If the size is a derived size, torch.export does report the guard, but `guard_filter`
-  removes the guard before.
+* assumptions that a size is not 1. If the size is a derived size, torch.export would report the guard, but
+  `guard_filter` has removed it before.
 
 The guards of the exported program include the guards of these three kinds. This module evaluates each guard over the
 ranges. `proof` tries sizes at which a guard fails. If model and program agree there, the guard does no harm.

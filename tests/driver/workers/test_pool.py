@@ -24,7 +24,7 @@ class FakeServers:
 
 
 class FakeSource:
-    """Lends one server to several pools. `borrowers` is the number of pools that use it."""
+    """Lends the same servers to several pools. `borrowers` is the number of pools that use them."""
 
     def __init__(self) -> None:
         self.servers = cast(ForkServers, FakeServers())

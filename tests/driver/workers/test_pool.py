@@ -15,7 +15,7 @@ from trtbuild.driver.workers.worker_process import Worker
 
 
 class FakeServers:
-    """Servers that fork no worker, so each worker is a new process."""
+    """Servers that fork no worker, so the pool itself starts each worker."""
 
     is_alive = True
 

@@ -252,7 +252,7 @@ class StoreLookups:
         self._announced_recipes[step] = record.recipe
 
     def use_record(self, record: Record) -> None:
-        """Use a record for the rest of this command, even if the store lacks it."""
+        """Return a record from later lookups, even if the store lacks it."""
         with self._lock:
             self._records[record.recipe.key] = record
 

@@ -252,7 +252,7 @@ class StoreLookups:
         self._announced_recipes[step] = record.recipe
 
     def use_record(self, record: Record) -> None:
-        """Return a record from later lookups, even if the store lacks it."""
+        """Let later lookups return `record`, even if the store lacks it."""
         with self._lock:
             self._records[record.recipe.key] = record
 

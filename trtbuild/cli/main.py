@@ -208,7 +208,7 @@ def run(arguments: list[str] | None = None) -> int:
     except TrtbuildError as error:
         show.error(error, as_json=as_json, command=_command(words))
         return error.exit_code
-    except Exception as error:  # also after a bug, stdout has one document
+    except Exception as error:  # with --json, stdout has one document after a bug, too
         bug = InternalError(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
         show.error(bug, as_json=as_json, command=_command(words))
         return bug.exit_code

@@ -101,7 +101,7 @@ def test_the_finding_about_a_server_names_the_source_of_the_credentials(
     assert password not in repr(finding)
 
 
-def test_the_finding_about_a_refusal_says_how_to_log_in(
+def test_a_refusal_is_a_problem_with_a_fix_and_without_the_password(
     project: Path, refusing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRTBUILD_REMOTES", f"team=r:{refusing}")

@@ -232,7 +232,7 @@ def test_a_document_that_was_changed_after_signing_does_not_count(
 
 
 def test_a_worker_whose_facts_have_changed_refuses(cluster: Cluster, driver: Driver, project: Path) -> None:
-    """It has announced another driver than the one that it has now."""
+    """It has announced another GPU driver than the one that it has now."""
     cluster.add_worker("updated", project=project, gpu=NEWER)
     with pytest.raises(WorkersError, match=r"updated: the job is for .*999\.2.*; this machine has .*999\.1"):
         compare(driver, comparison_job(driver, NEWER))

@@ -15,7 +15,7 @@ from trtbuild.driver.workers.worker_process import Worker
 
 
 class FakeServers:
-    """Servers that fork no worker, so each worker is a new process."""
+    """Servers that fork no worker, so the pool itself starts each worker."""
 
     is_alive = True
 
@@ -24,7 +24,7 @@ class FakeServers:
 
 
 class FakeSource:
-    """Lends one server to several pools. `borrowers` is the number of pools that use it."""
+    """Lends the same servers to several pools. `borrowers` is the number of pools that use them."""
 
     def __init__(self) -> None:
         self.servers = cast(ForkServers, FakeServers())

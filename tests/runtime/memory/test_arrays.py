@@ -104,7 +104,7 @@ def test_passes_the_readers_stream_to_dlpack(memory: CudaMemory) -> None:
         assert foreign.requested_streams == [expected]
 
 
-def test_an_interface_without_a_stream_is_read_without_waiting(memory: CudaMemory) -> None:
+def test_reads_an_interface_without_a_stream(memory: CudaMemory) -> None:
     own = memory.upload(FLOATS, "float32", memory.stream())
     array = memory.adopt(Interface(own, stream=None), "x", memory.stream())
     np.testing.assert_array_equal(array.numpy(), FLOATS)

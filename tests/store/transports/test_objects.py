@@ -221,8 +221,8 @@ def test_looks_before_it_writes_if_a_service_cannot_write_once(server: Callable[
 
 
 def test_sends_no_authorization_header_to_the_target_of_a_redirect(server: Callable[..., Server]) -> None:
-    """obstore always follows redirects, and no option prevents that. A session token is sent, too. It is useless without
-    its key. The caller of the transport verifies the bytes."""
+    """obstore always follows redirects, and no option prevents that. It does send a session token, which is useless
+    without its key. The caller of the transport verifies the bytes."""
     elsewhere = server(answer("200 OK", b"other bytes"))
     redirecting = server(answer("301 Moved Permanently", more=f"Location: {elsewhere.endpoint}/x\r\n"))
     store = remote("s3://cache")

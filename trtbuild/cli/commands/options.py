@@ -52,7 +52,7 @@ _LOCKED_VERSION_COMMANDS = (*_PLANNING_COMMANDS, "lock", "inspect", *_CACHE_COMM
 
 
 class _Flag(click.Option):
-    """A common flag. Only the help of the commands that use the flag shows it.
+    """A common flag. The help of a command shows it only if the command uses it.
 
     `commands` are the commands that use the flag; empty for all commands except those in `not_for`."""
 

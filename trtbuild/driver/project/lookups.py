@@ -1,7 +1,7 @@
 """Implement `core.planning.lookups.Lookups` with a store, the files of the project and its history.
 
 Each command has one instance. The instance remembers each record and each file that it has read, so all plans of a build
-are consistent. Only the methods for a build read the store and the files again.
+are consistent. Only the methods for a build read records and files again.
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ class StoreLookups:
         self._announced_recipes[step] = record.recipe
 
     def use_record(self, record: Record) -> None:
-        """Use a record that the store does not have yet."""
+        """Let later lookups return `record`, even if the store lacks it."""
         with self._lock:
             self._records[record.recipe.key] = record
 

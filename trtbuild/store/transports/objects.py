@@ -179,7 +179,7 @@ class ObjectTransport(Transport):
         options: Any = {
             "connect_timeout": timedelta(seconds=self._patience_s),
             "read_timeout": timedelta(seconds=answer_s),
-            "timeout": timedelta(days=30),  # no total limit; the default is 30 s
+            "timeout": timedelta(days=30),  # in effect no total limit; the default is 30 s
         }
         if self._uses_plain_http():
             options["allow_http"] = True

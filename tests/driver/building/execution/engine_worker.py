@@ -17,7 +17,7 @@ from trtbuild.core.values.codec import encode
 from trtbuild.driver.workers.results import Result
 from trtbuild.store.local.local import LocalStore
 
-#: A test with a wrong limit ends after this time.
+#: A job fails if it has waited this long for the other jobs.
 TIMEOUT_S = 30.0
 
 

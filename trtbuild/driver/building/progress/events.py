@@ -1,5 +1,5 @@
-"""The events of a build, and the watchers that receive them: a progress display, the timeline of `--trace`, and the
-recorder of `--events`.
+"""The base class of a build's watchers, which receive its events. Watchers are the progress display, the timeline of
+`--trace`, and the recorder of `--events`.
 
 Rules
 1. Several threads call a watcher, so a watcher with state needs a lock.

@@ -76,7 +76,7 @@ def apply_export_dims(module_inputs: ModuleInputs, dynamic_shapes: Any) -> Modul
 def _merge_dims(
     declared_dims: Sequence[NamedDim], export_dims: Sequence[NamedDim], input_names: Sequence[str]
 ) -> tuple[NamedDim, ...]:
-    """Return the dims of `dims` and `Input` (`declared_dims`) and of `dynamic_shapes` (`export_dims`), by their first axis.
+    """Merge the dims of `dims` and `Input` with those of `dynamic_shapes` (`export_dims`), and sort them by first axis.
 
     Dims with the same name become one dim. Raises UsageError if their factors differ.
     """

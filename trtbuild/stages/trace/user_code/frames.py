@@ -19,7 +19,7 @@ from trtbuild.stages.trace.user_code.places import Places
 
 #: Distributions whose frames are not shown in the traceback of an error.
 _HIDDEN_DISTRIBUTIONS = frozenset({"torch", "trtbuild", "numpy"})
-#: An error shows at most this many frames, the innermost ones.
+#: An error shows at most this many lines of frames, the innermost ones.
 _MAX_FRAMES = 8
 #: Longer lines of an error's text are shortened to this many characters.
 _MAX_LINE_LENGTH = 400

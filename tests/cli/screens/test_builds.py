@@ -56,7 +56,7 @@ def test_of_many_outputs_twenty_are_listed(number: int, listed: int) -> None:
     result = a_build(a_step("m", "trace", "run"), outputs=[an_output(f"m{k}") for k in range(number)])
     lines = unstyled(builds.build_lines(result))
     assert sum(line.startswith("package  dist/m") for line in lines) == listed
-    assert len(lines) == 22, "the last line is the result, and a line counts the outputs that are not listed"
+    assert len(lines) == 22, "behind the listed outputs: the number of the others, if there are any, and the result"
 
 
 def test_failures_are_listed_completely_and_equal_texts_once() -> None:

@@ -48,7 +48,7 @@ def lower(job: LowerJob, context: Context) -> Result:
 
 
 def partition(job: PartitionJob, context: Context) -> Result:
-    """Make one partition of the whole model. The toolchain's parser must accept the whole model."""
+    """Make one partition of the whole model. The toolchain's parser must accept a whole ONNX model."""
 
     def refusal_of_parser(model: bytes) -> ParserRefusal | None:
         from trtbuild.toolchain.compiling.parsing import Parser

@@ -126,7 +126,7 @@ class Uploads:
 
     @property
     def unsent_count(self) -> int:
-        """The number of records that are not sent yet."""
+        """The number of uploads that are not finished. A record counts once for each remote."""
         with self._lock:
             return len(self._running)
 

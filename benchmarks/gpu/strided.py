@@ -1,7 +1,7 @@
 """Measure inputs from other libraries that are not contiguous, without PyTorch: ``python -m benchmarks.gpu.strided``.
 
 An engine reads contiguous arrays, so trtbuild copies other arrays once. The benchmark compares each copied view with
-NumPy's copy. It also compares the time of the copy with the time to copy as many contiguous bytes. It needs a GPU, its
+the same view in NumPy. It also compares the time of the copy with the time to copy as many contiguous bytes. It needs a GPU, its
 driver, cuda-python and NumPy.
 """
 

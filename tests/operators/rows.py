@@ -35,8 +35,8 @@ HEADS: Spec = ("float32", (B, 2, 5, 8))
 class Row:
     """An operator, a call of it, and the inputs of the call.
 
-    `operator` is its name in Torch-TensorRT's list. `note` is what is special about the call. Rows of one operator have different
-    notes.
+    `operator` is its name in Torch-TensorRT's list. `note` is what is special about the call. Rows of one operator have
+    different notes.
     """
 
     operator: str

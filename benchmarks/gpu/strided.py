@@ -1,8 +1,8 @@
 """Measure inputs from other libraries that are not contiguous, without PyTorch: ``python -m benchmarks.gpu.strided``.
 
 An engine reads contiguous arrays, so trtbuild copies other arrays once. The benchmark compares each copied view with
-NumPy's copy. It also compares the time of the copy with the time to copy as many contiguous bytes. It needs a GPU, its
-driver, cuda-python and NumPy.
+the same view in NumPy. It also compares the time of the copy with the time to copy as many contiguous bytes. It needs a
+GPU, its driver, cuda-python and NumPy.
 """
 
 from __future__ import annotations

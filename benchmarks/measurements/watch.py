@@ -1,6 +1,6 @@
 """Measure ``trtbuild watch`` from saving a file to the end of the build.
 
-An edit changes one layer of twelve, or adds a comment.
+An edit changes one layer, or adds a comment.
 
 Two other programs are measured in the same run. The peer is the script `straight_vit.py`, which a user without trtbuild
 runs again after each change. The floor is `warm_export.py`, which only builds and exports the module in a process that has

@@ -50,7 +50,8 @@ def this_platform() -> str:
 def resolve_model(
     declared: DeclaredModel, namespace: Namespace, paths: ProjectPaths, outputs: list[OutputPath], problems: Problems
 ) -> Model | None:
-    """The model, or None if it cannot be created because of an invalid field. All problems are added to `problems`.
+    """The model, or None if it cannot be created because of an invalid or missing field. All problems are added to
+    `problems`.
 
     The model's outputs are added to `outputs` in both cases, for the comparison with the outputs of other models.
     """

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-#: The inputs: batch, height and width. They are the min and max of `small`, the max of `large`, and shapes in between.
+#: The inputs: batch, height and width. They are the min and max of the profile `small`, the max of `large`, and others.
 POINTS = ((1, 16, 16), (2, 32, 32), (3, 48, 64), (4, 64, 64), (8, 128, 128), (11, 80, 240), (16, 256, 256))
 
 #: The point at which a call is timed, and the number of timed calls.
@@ -100,7 +100,7 @@ def _error_at(module: Any, results: Path, point: tuple[int, int, int]) -> float:
 
 
 def _call_s(module: Any) -> float:
-    """The median time of a call and the wait for its end."""
+    """The median time of a call, including the wait for its end."""
     from trtbuild.runtime.memory.choosing import choose_memory
 
     memory = choose_memory(0)

@@ -73,8 +73,8 @@ def _engine_cuts(document: Any) -> list[tuple[str, Any]]:
 
 
 def _verdicts(document: Any, here: Any) -> Iterator[Row]:
-    """Yield a row for each model, and print errors and warnings. The same number of targets as in the document `here` must
-    be compared."""
+    """Yield a row for each model, and print errors and warnings. There must be as many comparisons of
+    engines as in the document `here`."""
     for model, model_here in zip(document["models"], here["models"], strict=True):
         cuts, cuts_here = ([cut for cut in each["cuts"] if cut["by"] == "engine"] for each in (model, model_here))
         texts = [_text(decode(CutEntry, cut)) for cut in cuts]

@@ -135,7 +135,7 @@ class LiveProgress(Progress):
     def _show_area(self) -> None:
         if self._live is None:
             self._live = self._area()
-            with contextlib.suppress(OSError):  # rule 2 of watchers
+            with contextlib.suppress(OSError):  # rule 2 of `progress.events`
                 self._live.start(refresh=True)
 
     def _show_area_of_phase(self) -> None:

@@ -1,4 +1,4 @@
-"""Read and write ``provenance.json`` beside the packages of a project (`core.packages.provenance`)."""
+"""Read and write ``provenance.json`` in the directories of a project's packages (`core.packages.provenance`)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def plans_of(package: Package, target: str) -> dict[str, str]:
 
 
 def write(project: Path, plan: ModelPlan, entries: Sequence[CutEntry]) -> None:
-    """Write the verification entries of a model beside its package, if the package is the planned one.
+    """Write the verification entries of a model into its package's directory, if the package is the planned one.
 
     An existing entry stays if it is about exactly the engines of this package, and if no new entry about engines has one of
     its targets. If no entry remains, or if another package is there, the file is removed.
@@ -65,7 +65,7 @@ def write(project: Path, plan: ModelPlan, entries: Sequence[CutEntry]) -> None:
 
 
 def remove(package: Package) -> None:
-    """Remove the file beside `package`, for example because a verification failed."""
+    """Remove the file from the directory of `package`, for example because a verification failed."""
     (package.path / provenance.PROVENANCE_FILE).unlink(missing_ok=True)
 
 
@@ -77,7 +77,7 @@ def remove_of(project: Path, plan: ModelPlan) -> None:
 
 
 def add(package: Package, entries: Sequence[CutEntry]) -> None:
-    """Write `entries` beside a package. Existing entries of other runners or targets stay."""
+    """Write `entries` into the directory of a package. Existing entries of other runners or targets stay."""
     replaced = [(entry.by, list(entry.targets)) for entry in entries]
     kept = [old for old in _existing_entries(package) if (old.get("by"), old.get("targets")) not in replaced]
     _write_file(package, [*kept, *map(_without_transient_fields, entries)])

@@ -48,7 +48,7 @@ _IS_REUSED: Mapping[WorkerKind, bool] = {
 
 
 class WorkerPool:
-    """Starts workers on demand, and keeps idle ones by kind and GPU. Thread-safe.
+    """Starts workers on demand, and keeps idle ones by kind, GPU and imports. Thread-safe.
 
     `source` lends the servers from which workers are forked. None: `ServersOfBuild` lends them."""
 

@@ -200,7 +200,7 @@ class State:
 
 @dataclass(frozen=True)
 class _StateCall:
-    """One call of a session. `arrays` are the inputs with the state."""
+    """One call of a session. `arrays` are those of the state, which are inputs of the call."""
 
     state: State
     arrays: tuple[Array, ...]

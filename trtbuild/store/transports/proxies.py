@@ -14,7 +14,7 @@ _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def is_loopback(host: str) -> bool:
-    """Whether `host` is this machine."""
+    """Whether `host` is localhost or a loopback address."""
     return host in _LOOPBACK or host.startswith("127.")
 
 

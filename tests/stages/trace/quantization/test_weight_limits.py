@@ -1,4 +1,4 @@
-"""The limits of a quantizer of weights are widened to all numbers of int8 if no weight is outside the limits."""
+"""Limits of a quantizer of weights are widened to all of int8 if zero points are 0 and no weight is outside the limits."""
 
 from __future__ import annotations
 

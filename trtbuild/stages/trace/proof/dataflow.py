@@ -75,7 +75,7 @@ _INDEX_OPERATORS = frozenset(
     | {"scatter", "scatter_add", "scatter_reduce", "one_hot", "nll_loss_forward", "nll_loss2d_forward"}
 )
 _INDEX_ARGUMENTS = frozenset({"index", "indices", "offsets", "target"})
-#: Operators whose result consists of elements of their input, which may have another dtype.
+#: Operators whose result consists of elements of their input, possibly in another dtype.
 _MOVE_OPERATORS = _IDENTITY_OPERATORS | _RESHAPE_OPERATORS | {"slice", "select", "transpose", "permute", "t", "flip"}
 _EMPTY_OPERATORS = frozenset({"empty", "empty_strided", "empty_permuted"})
 

@@ -75,7 +75,7 @@ def _results(
 
 
 def _agree(actual: list[torch.Tensor] | str, expected: list[torch.Tensor] | str) -> bool:
-    """Whether two results of `_results` are the same error, or agree within the tolerances."""
+    """Whether two results of `_results` are errors of one type, or agree within the tolerances."""
     if isinstance(actual, str) or isinstance(expected, str):
         return actual == expected
     return len(actual) == len(expected) and all(

@@ -17,7 +17,7 @@ from trtbuild import Input
 
 @pytest.fixture(params=["dim", "input"])
 def model(request: pytest.FixtureRequest, compile_module: Any, conv_net: Any) -> Any:
-    """The model, compiled with one of the two methods of the guide: a Dim of torch.export, or the ranges of an Input."""
+    """The model, compiled with one of the two methods of Torch-TensorRT's guide: a Dim of torch.export, or an Input."""
     if request.param == "input":
         return compile_module(
             conv_net, [Input(min_shape=(1, 3, 16, 16), opt_shape=(4, 3, 16, 16), max_shape=(8, 3, 16, 16))]

@@ -1,4 +1,4 @@
-"""Ranges of values: ranges that a type can hold, and ranges that it cannot."""
+"""Ranges of values that a type can or cannot hold, and error messages about an index that is out of range."""
 
 from __future__ import annotations
 

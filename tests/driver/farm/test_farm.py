@@ -58,7 +58,7 @@ class CountingBehaviour:
 
 
 def honest_answer(text: str, name: str) -> Answer:
-    """The answer of a worker without a fault, also if `behaviours` has another one for its name."""
+    """The answer of a worker without a fault, also if `Cluster.behaviours` has another one for its name."""
     return performing._do_job(FarmJob.from_text(text), name)
 
 

@@ -1,4 +1,4 @@
-"""The calls that set up a context, the inputs that are rejected before any call to TensorRT, and runs that fail.
+"""The calls that set up a context, the inputs and outputs that are rejected, and runs that fail.
 
 TensorRT 8.6 and CUDA are fakes.
 """

@@ -283,7 +283,7 @@ def test_detects_changes_of_a_signed_document(at_ci: LocalStore, put: Callable[.
     assert at_ci.get_record(record.recipe.key) is None, "an empty file is not an entry"
 
 
-# The base64 of null, {}, [], [{"signer":1}], [[[[[[ and of bytes that are not UTF-8, and values that are not base64.
+# The base64 of null, {}, [], [{"signer":1}], [[[[[[ and of bytes that are not UTF-8, "", and values that are not base64.
 @pytest.mark.parametrize(
     "raw", ["", "!", "bnVsbA==", "e30=", "W10=", "W3sic2lnbmVyIjoxfV0=", "W1tbW1tb", 7, None, ["x"], "gICA"]
 )

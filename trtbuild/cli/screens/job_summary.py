@@ -165,7 +165,7 @@ def _failures(document: Build | Failure) -> list[str]:
 
 def _warnings(warnings: Iterable[str]) -> list[str]:
     texts = list(dict.fromkeys(warnings))
-    # The colon is an entity, as in all other texts: GitHub replaces names between colons with emoji.
+    # The colon is an entity, as in the texts of `plain`: GitHub replaces names between colons with emoji.
     lines = [f"- warning&#58; {plain(text)}" for text in texts[:MOST_WARNINGS]]
     return lines + ([f"- … and {len(texts) - MOST_WARNINGS:,} more"] if len(texts) > MOST_WARNINGS else [])
 

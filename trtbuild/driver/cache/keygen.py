@@ -13,7 +13,7 @@ from trtbuild.store.trust.signing import Signer
 
 
 def create_key(name: str, out: str | None, environ: Mapping[str, str]) -> NewKey:
-    """Create a key. In the result, `file` contains the private key, and `public` is the key that others trust.
+    """Create a key. In the result, `file` is the path of the private key, and `public` is the key that others trust.
 
     An existing file is not replaced. Raises UsageError if the file exists or cannot be written, ConfigurationError if
     `name` is not a valid name, and EnvironmentFault if `out` is None and there is no home directory.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Literal
 
+#: An "original" worker times the model itself in PyTorch.
 WorkerKind = Literal["trace", "torch", "engine", "comparison", "original"]
 
 #: Whether a trace worker does each job in a forked child. Otherwise it does one job and ends. System libraries of macOS

@@ -13,8 +13,8 @@ _RANGE_ALLOWED = "the smallest and the largest value, such as [0, 30521]"
 
 
 def _check_ends(value: Any) -> Any:
-    """Return `value` if it is a list of two numbers, otherwise raise an error. `shapes` checks that the numbers fit the
-    input's type, which is unknown here."""
+    """Return `value` if it is a list of two numbers, otherwise raise an error. `manifest.shapes` checks that the
+    numbers fit the input's type, which is unknown here."""
     if isinstance(value, list) and len(value) == 2 and all(type(end) in (int, float) for end in value):
         return value
     if isinstance(value, dict) and value.keys() == {"min", "max"}:

@@ -147,8 +147,8 @@ class LayeredStore:
     def put_record_copy(
         self, record: Record, document: bytes, signatures: Sequence[Signature], *, replace: bool = False
     ) -> Record:
-        """Publish a record that another machine made and signed, after its blobs. Returns the record that is used from
-        now on. Raises RecordUntrusted, BlobMissing, StoreUnavailable."""
+        """Publish a record that another machine made and signed. Its blobs must be in the local store. Returns the
+        record that is used from now on. Raises RecordUntrusted, BlobMissing, StoreUnavailable."""
         return self._announce(self.local.put_record_copy(record, document, signatures, replace=replace))
 
     def _announce(self, record: Record) -> Record:

@@ -1,4 +1,4 @@
-"""Triton's parser reads the values that `render` has written."""
+"""Protobuf's text parser, with Triton's schema, reads the values that `render` has written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recorder: an observed file that changes during the trace is an error or makes the trace uncacheable."""
+"""The recorder: what it records, and files that change during the trace."""
 
 from __future__ import annotations
 

@@ -58,6 +58,8 @@ def test_the_error_about_integers_that_fail_at_some_size_suggests_a_range(traced
 
 
 def test_each_profile_is_proven_at_both_ends(traced, job_of) -> None:
+    """Only the max of the second profile takes the other branch."""
+
     def model(x):
         return x * 2 if x.shape[0] * x.shape[1] > 100 else x * 3
 

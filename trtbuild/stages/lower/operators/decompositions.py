@@ -3,8 +3,8 @@ suitable decomposition in PyTorch.
 
 Rules
 1. A decomposition is right for all sizes. A *cell* of pooling is the group of elements that gives one element of the
-   result. PyTorch's decompositions find the cells for the sizes of the example only. So `functionalize` uses
-   `POOLING_DECOMPOSITIONS` if the program pools a dynamic axis, and `DECOMPOSITIONS` always.
+   result. PyTorch's decompositions find the cells for the sizes of the example only. So the pass `functionalize`
+   uses `POOLING_DECOMPOSITIONS` if the program pools a dynamic axis, and `DECOMPOSITIONS` always.
 2. A cell of pooling reads only its own elements. A product with a matrix of weights would be shorter, but an infinity in
    one cell would make the others NaN.
 3. Distances are norms of differences. For many rows, eager PyTorch computes Euclidean distances by a matrix product.

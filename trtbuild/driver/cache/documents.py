@@ -164,7 +164,7 @@ class CacheGc:
 
 @dataclass(frozen=True, kw_only=True)
 class NewKey:
-    """A new key: `file` contains the private key, and `public` is the key that others trust."""
+    """A new key: `file` is the path of the private key, and `public` is the key that others trust."""
 
     schema: Literal["trtbuild.keygen/1"] = "trtbuild.keygen/1"
     name: str

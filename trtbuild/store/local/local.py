@@ -206,7 +206,7 @@ class LocalStore(LocalBlobs):
         return EntryCorrupt(f"the record {key} is corrupt ({why}); it was moved to quarantine")
 
     def put_record(self, record: Record, *, replace: bool = False) -> Record:
-        """Publish a record of this machine, after its blobs. The record is signed if this machine signs.
+        """Publish a record of this machine. Its blobs must be in this store. The record is signed if this machine signs.
 
         Records are write-once: this method returns the record that is in the store afterwards, which may be another
         process's. With `replace`, an existing record is replaced, and `record` is returned. If an untrusted record has the
@@ -221,8 +221,8 @@ class LocalStore(LocalBlobs):
     def put_record_copy(
         self, record: Record, document: bytes, signatures: Sequence[Signature] = (), *, replace: bool = False
     ) -> Record:
-        """Publish a record from another store, after its blobs. Its document and signatures are not changed. The result is
-        that of `put_record`.
+        """Publish a record from another store. Its blobs must be in this store. Its document and signatures are not changed.
+        The result is that of `put_record`.
 
         Raises RecordUntrusted, BlobMissing, StoreUnavailable.
         """

@@ -1,4 +1,4 @@
-"""Latencies are percentiles of single calls; candidates run alternately."""
+"""Latencies are percentiles of single calls; candidates run in alternating bursts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ def test_percentiles_of_a_hundred_calls() -> None:
     assert _percentiles([number / 1e6 for number in range(100)]) == Latency(50.0, 95.0, 99.0)
 
 
-def test_latency_runs_candidates_alternately_and_waits_for_the_gpu() -> None:
+def test_latencies_alternates_bursts_of_candidates_and_waits_for_the_gpu() -> None:
     calls: list[str] = []
     percentiles = latencies(
         {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")},

@@ -1,6 +1,6 @@
 """The stopwatch times contenders in turns and waits for each call. Percentiles are measured values.
 
-No test compares durations.
+No test compares real durations.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def plan(workspace: Workspace, start_s: float) -> tuple[Plan, dict[str, ModelPla
     """The plans of the requested models, as a document and by model. `start_s` is the start of the command
     (`time.monotonic`).
 
-    If this machine cannot build the plans, `errors` of the document contains the reason."""
+    If this machine cannot run the steps of the plans, `errors` of the document contains the reason."""
     plans = workspace.plans()
     error = workspace.environment_error(plans)
     duration_s = time.monotonic() - start_s

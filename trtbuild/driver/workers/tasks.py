@@ -113,7 +113,7 @@ def _imports(job: TraceJob, project: Path) -> bytes:
 
 
 def do(message: Mapping[str, Any], context: Context) -> dict[str, Any]:
-    """Handle a message of `call` in a worker, and return the answer."""
+    """Handle a message of `call` in a worker, and return the member `result` of the answer."""
     task = TASKS[message["task"]]
     job = decode(task.job, message["job"])
     return {"result": encode(task.do(job, context))}

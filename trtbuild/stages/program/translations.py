@@ -177,7 +177,7 @@ _NEVER_DECOMPOSED = frozenset(
 )
 #: Operators that are decomposed although they have a translation (torch 2.13). When torch computes sizes, it ignores the
 #: reduction of nll_loss and assumes a mean. The translations of logaddexp and logaddexp2 add exponentials, which overflow.
-#: The translation of log_sigmoid is the logarithm of a sigmoid, which is 0 for small numbers.
+#: The translation of log_sigmoid is the logarithm of a sigmoid, which is 0 for very negative numbers.
 _ALWAYS_DECOMPOSED = frozenset(
     {_aten.nll_loss.default, _aten.logaddexp.default, _aten.logaddexp2.default, _aten.log_sigmoid.default}
 )

@@ -11,8 +11,8 @@ Rules
 4. A number that is computed from sizes alone is exact, because it depends on no rounded value.
 5. The dtype float64 counts as float32, and the float8 dtypes as bfloat16, because only quantizers have other tolerances.
 6. The result of a quantizer counts as its type: a difference of one bit of float32 may become a whole step. (A dequantizer
-   alone rounds nothing: its input has the same numbers in both results.)
-7. The result of a quantizer of weights counts as int8 at most, because both results round the same weights. Only a weight
+   alone rounds nothing: its input has the same numbers on both sides of the comparison.)
+7. The result of a quantizer of weights counts as int8 at most, because both sides round the same weights. Only a weight
    between two steps differs, about one of a million (docs/quantization.md).
 """
 

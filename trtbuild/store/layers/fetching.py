@@ -44,7 +44,7 @@ class Fetched:
     untrusted: dict[str, str] = field(default_factory=dict)
     #: Records with another error → its text.
     failed: dict[str, str] = field(default_factory=dict)
-    #: The size of the CAS files that were fetched.
+    #: The size of the CAS files that were fetched for the records in `fetched`.
     bytes_moved: int = 0
 
     @property

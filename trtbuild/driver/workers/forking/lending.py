@@ -1,4 +1,4 @@
-"""Where a pool of workers gets its servers: new ones for each build, those of a watcher, or those of an earlier build."""
+"""Where a pool of workers gets its servers: the interface of all sources, and the source for one build."""
 
 from __future__ import annotations
 

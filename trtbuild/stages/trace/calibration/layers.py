@@ -45,7 +45,7 @@ _SETTINGS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any] | None]] = {
 }
 #: Methods that also change weights.
 CHANGING_METHODS = ("smoothquant", "awq")
-#: Method → Model Optimizer's algorithm. The scales of entropy come from histograms, which no algorithm reads.
+#: Method → Model Optimizer's algorithm. None for entropy: no algorithm reads the histograms that give its scales.
 _ALGORITHMS: Mapping[str, Any] = {
     "max": "max",
     "entropy": None,

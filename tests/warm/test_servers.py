@@ -63,7 +63,7 @@ def test_a_build_with_forked_workers_has_the_same_keys_and_results(
     """The model's code sees the same variables, arguments, modules, path, flags, directory and descriptors."""
     code = (
         "seen = [sorted(os.environ.items()), sys.argv[1:], sys.path, list(sys.flags), sys.modules['__main__'].__name__,\n"
-        "        sorted({*sys.modules} - {'trtbuild.driver.workers.forking.server_process'}),\n"  # it is __main__ in a build
+        "        sorted({*sys.modules} - {'trtbuild.driver.workers.forking.server_process'}),\n"  # __main__ in a build
         "        os.getcwd(), sorted(os.listdir('/proc/self/fd')), os.getsid(0) == os.getppid()]\n"
         "open(os.path.join(os.environ['SEEN_IN'], 'seen'), 'a').write(repr(seen) + '\\n')\n"
     )

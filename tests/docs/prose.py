@@ -20,7 +20,7 @@ from typing import Any
 #: A sentence with more words should be two sentences.
 MOST_WORDS = 35
 
-#: A string with one of these words is a message, not data.
+#: A string of at least four words is a message, not data, if it has one of these words.
 _ENGLISH = re.compile(r"\b(the|a|an|is|are|of|not)\b")
 
 

@@ -101,8 +101,8 @@ class MemoryStore:
             return self._first_trusted(key, wanted)[1]
 
     def _first_trusted(self, key: str, wanted: Recipe | None) -> tuple[str, Record | None]:
-        """The first trusted record, after its AC key; (`key`, None) if there is no record. Raises EntryCorrupt,
-        RecordUntrusted."""
+        """The AC key of the first trusted record, and the record; (`key`, None) if there is no record. Raises
+        EntryCorrupt, RecordUntrusted."""
         problem: EntryCorrupt | RecordUntrusted | None = None
         for name in lookup_keys(self.trust, key):
             try:

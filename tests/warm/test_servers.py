@@ -63,7 +63,7 @@ def test_a_build_with_forked_workers_has_the_same_keys_and_results(
     """The model's code sees the same variables, arguments, modules, path, flags, directory and descriptors."""
     code = (
         "seen = [sorted(os.environ.items()), sys.argv[1:], sys.path, list(sys.flags), sys.modules['__main__'].__name__,\n"
-        "        sorted({*sys.modules} - {'trtbuild.driver.workers.forking.server_process'}),\n"  # in a build: __main__
+        "        sorted({*sys.modules} - {'trtbuild.driver.workers.forking.server_process'}),\n"  # __main__ in a build
         "        os.getcwd(), sorted(os.listdir('/proc/self/fd')), os.getsid(0) == os.getppid()]\n"
         "open(os.path.join(os.environ['SEEN_IN'], 'seen'), 'a').write(repr(seen) + '\\n')\n"
     )
@@ -177,7 +177,7 @@ def test_servers_and_forked_workers_end_when_their_owner_is_killed(tmp_path: Pat
     wait_until_gone(started_pids)
 
 
-def test_does_not_fork_workers_with_other_early_variables(own_servers: Servers) -> None:
+def test_does_not_fork_workers_with_other_variables_that_are_read_at_the_start(own_servers: Servers) -> None:
     assert own_servers.can_fork(dict(os.environ))
     assert own_servers.can_fork({**os.environ, "OF_A_MODEL": "1", "TORCHINDUCTOR_CACHE_DIR": "/somewhere"})
     for name in ("PYTHONPATH", "PYTHONHASHSEED", "TORCH_LOGS", "LD_PRELOAD", "OMP_NUM_THREADS", "LANG_"):

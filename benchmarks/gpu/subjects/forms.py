@@ -1,7 +1,8 @@
-"""Run a package in other forms than a plain call, and compare the results with those of eager PyTorch.
+"""Run a package in other forms than a plain call.
 
 The forms are CUDA graphs, several threads with one stream each, a `.pt2` file in another process, and the commands
-``run``, ``bench`` and ``inspect --memory``.
+``run``, ``bench`` and ``inspect --memory``. The results of all forms except the commands are compared with those of eager
+PyTorch.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def _graphs(case: Case, host: Host) -> Iterator[Row]:
 
 
 def _threads(case: Case, host: Host) -> Iterator[Row]:
-    """Each thread has its own stream, and its shapes differ from those of the other threads."""
+    """Each thread has its own stream. All threads run the same points, but begin at different ones."""
     import torch
 
     import trtbuild

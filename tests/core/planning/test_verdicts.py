@@ -1,4 +1,4 @@
-"""Verdicts on single steps that are forced or uncacheable, or whose records are untrusted, damaged or incomplete."""
+"""Verdicts on single steps that are forced or uncacheable, or whose records are missing, untrusted, damaged or wrong."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ class Verdicts:
     def add_unknown(
         self, stage: Stage, partition: str = "", *, target: str = "", suffix: str = "", producers: tuple[str, ...]
     ) -> Step:
-        """Add a step whose recipe is known only after the first of `producers` has run."""
+        """Add a step whose recipe is known only after ``producers[0]`` has run."""
         identifier = step_id(self.plan.model.name, stage, partition, target or suffix)
         reason = Reason("new", f"known when {producers[0]} has run" if producers else "")
         step = Step(identifier, self.plan.model.name, stage, "unknown", reason, target or None, producers=producers)

@@ -25,7 +25,7 @@ def files(root: str, package: PackageFiles, record: Record) -> list[OutputFile]:
 
 
 def previous_files(root: Path, files: Sequence[OutputFile], last_recipe: Recipe | None) -> list[Path]:
-    """Return the raw plans of the package with the recipe `last_recipe`."""
+    """Return the paths of the plans of the package with the recipe `last_recipe`."""
     engines = dict(last_recipe.parts).get("engines") if last_recipe is not None else None
     name_parts = [str(name).rpartition("@") for name in engines] if isinstance(engines, Mapping) else []
     return [root / target / f"{partition}{_PLAN_SUFFIX}" for partition, _, target in name_parts]

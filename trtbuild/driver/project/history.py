@@ -161,7 +161,7 @@ def _open_entries(path: Path) -> tuple[Mapping[str, str], set[str]]:
     try:
         with open(descriptor, "rb", closefd=False) as file:
             uncacheable_steps = _find_entries(file, places)
-            if uncacheable_steps is None:  # another form of JSON
+            if uncacheable_steps is None:  # JSON in another layout than that of `save`
                 file.seek(0)
                 entries = {step: _to_json(entry) for step, entry in json.load(file).items()}
                 uncacheable_steps = {step for step, entry in entries.items() if _UNCACHEABLE_MEMBER in entry}

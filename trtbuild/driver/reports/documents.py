@@ -125,7 +125,8 @@ LayerRow = tuple[int, str, str, str, str, str, str]
 class PackageView:
     """The contents of a package, and its comparisons with PyTorch (`Provenance.verified`).
 
-    `void`: why the comparisons in its provenance do not count, null if they do.
+    `signature`: its inputs and results, as text. `void`: why the comparisons in its provenance do not count, null if they
+    do.
     """
 
     model: str

@@ -66,8 +66,8 @@ class Conversion:
 
 
 def convert(program: Program, opset: int, plugins: Sequence[Plugin] = ()) -> Conversion:
-    """Convert `program` to an ONNX model in ONNX operator set `opset`. Calls of the operators of `plugins` become nodes
-    with the names of the plugins.
+    """Convert `program` to an ONNX model in ONNX operator set `opset`, or in a newer one (rule 6). Calls of operators of
+    `plugins` become nodes with the names of the plugins.
 
     Raises ConversionRefused. If the call_function nodes that cannot be converted are known, their indices are in the
     error's `nodes`.

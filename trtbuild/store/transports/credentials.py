@@ -56,8 +56,8 @@ def environment_name(remote: str, suffix: str) -> str:
 def find_credentials(remote: str, url: str, environment: Mapping[str, str] | None = None) -> Credentials | None:
     """The credentials for the remote named `remote` at `url`, or None.
 
-    Raises ConfigurationError for a token with invalid characters, a user without a password (or a password without a user),
-    and an unreadable netrc.
+    Raises ConfigurationError for a token with invalid characters, a user variable without a password variable (or the
+    reverse), and an unreadable netrc.
     """
     environment = os.environ if environment is None else environment
     parts = urlsplit(url)

@@ -268,9 +268,9 @@ def _importing_file() -> str:
 
 
 def _are_missing_names_recorded(importer: Place) -> bool:
-    """Whether a name is recorded if `importer` does not find it. Python and torch also try names that do not exist
-    (``_winapi``, ``z3``). These names depend on the versions of Python and torch and on the platform. The key contains
-    all of these, so such names are not recorded."""
+    """Whether a name is recorded if `importer`, which is not user code, does not find it. Python and torch also try names
+    that do not exist (``_winapi``, ``z3``). These names depend on the versions of Python and torch and on the platform.
+    The key contains all of these, so such names are not recorded."""
     return importer.owner == "distribution" and importer.distribution != "torch"
 
 

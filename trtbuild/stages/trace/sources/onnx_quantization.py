@@ -56,7 +56,7 @@ def write_biases(graph: onnx.GraphProto, read: Read) -> None:
 
 
 def refuse_asymmetric(graph: onnx.GraphProto, read: Read, job: TraceJob) -> None:
-    """Raise SourceError for a quantizer that TensorRT does not have (rules 1, 3 and 4)."""
+    """Raise SourceError for the first node that rule 1, 3 or 4 refuses."""
     initializers = {tensor.name: tensor for tensor in graph.initializer}
     constants = {
         node.output[0]: attribute.t

@@ -1,6 +1,6 @@
 """The tests of each rule of the design. A test checks that they exist.
 
-A rule begins with its number in the design.
+A rule begins with the number of its section in the design.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The cases of the guide that are compiled ahead of time: static, ranges, Dims, several dynamic dims, keyword arguments."""
+"""Cases of Torch-TensorRT's guides, compiled ahead of time: static, ranges, Dims, several dynamic dims, keywords."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_static_shape(compile_module: Any, conv_net: Any) -> None:
         model(image(3))
 
 
-def test_an_example_tensor_is_a_static_shape(compile_module: Any, conv_net: Any) -> None:
+def test_an_example_tensor_as_an_input(compile_module: Any, conv_net: Any) -> None:
     assert_equals_eager(compile_module(conv_net, [image()]), conv_net, image())
 
 

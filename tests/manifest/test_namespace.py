@@ -48,7 +48,7 @@ def test_groups_are_merged_field_by_field_and_other_fields_are_replaced(files: F
     assert model.weights is None
 
 
-def test_the_toolchain_of_a_target_overrides_that_of_its_model_and_both_override_the_default(files: Files) -> None:
+def test_the_toolchain_of_a_target_or_of_a_model_overrides_the_default(files: Files) -> None:
     head = HEAD.replace("  ada: {sm: 89}", "  ada: {sm: 89}\n  old: {sm: 89, toolchain: tensorrt-rtx}")
     text = f"""\
 {head}

@@ -1,4 +1,4 @@
-"""From fields to a complete model: required fields, names that must exist, weights, targets."""
+"""From fields to a complete model: required fields, names that must exist, weights, targets, precisions."""
 
 from __future__ import annotations
 

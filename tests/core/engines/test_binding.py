@@ -1,4 +1,4 @@
-"""The bytes of each weight of a program: from the trace, or from a weights file."""
+"""The weights of a program, from the trace or a weights file, and the documents of interfaces and weights."""
 
 from __future__ import annotations
 

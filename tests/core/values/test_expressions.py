@@ -53,7 +53,7 @@ def test_the_interval_holds_every_value(expression: Any, symbols: list[Interval]
 
 
 @pytest.mark.parametrize("operator", BINARY)
-def test_the_interval_of_each_operator_holds_every_value_including_negative_values(operator: str) -> None:
+def test_the_interval_of_each_binary_operator_holds_every_value_including_negative_values(operator: str) -> None:
     ends = [-4, -3, -1, 0, 1, 2, 5]
     ranges = [(low, high) for low, high in itertools.combinations_with_replacement(ends, 2)]
     for left, right in itertools.product(ranges, ranges):
@@ -145,7 +145,7 @@ def test_rejects_expressions_without_bounds(expression: Any) -> None:
         interval(expression, [(1, 2)])
 
 
-def test_a_size_that_depends_on_data_has_no_upper_bound() -> None:
+def test_the_bounds_of_sizes_that_depend_on_data() -> None:
     assert interval(["data", 0], [])[0] == 0
     assert interval(["pow", ["data", 0], ["data", 0]], [])[1] >= 2**31 - 1  # the computation ends
 

@@ -143,7 +143,7 @@ def test_an_output_with_a_key_without_letters_gets_a_name(traced, job_of) -> Non
 
 
 def test_a_trace_works_without_standard_output(traced, job_of, monkeypatch) -> None:
-    """If comparing values would take long, a forked process compares flows. Before the fork, standard output is flushed."""
+    """If comparing values would take long, a forked process compares operator calls. Before the fork, stdout is flushed."""
     monkeypatch.setattr(proving, "FLOWS_WORTHWHILE_S", 0.0)
     monkeypatch.setattr(sys, "stdout", None)
     traced(lambda x: x + 1, job_of(BATCH))

@@ -69,7 +69,7 @@ class GpuKind:
 def kind_here(ordinal: int) -> GpuKind | None:
     """The kind of this machine's GPU with the number `ordinal`.
 
-    None if the GPU does not exist, or if PyTorch for CUDA or a library that runs engines is missing.
+    None if the GPU does not exist, if PyTorch for CUDA is missing, or if no library that runs engines is installed.
     """
     device = devices.describe_gpu(ordinal)
     libraries = {name: version for name, version in runtimes.installed_libraries().items() if version is not None}

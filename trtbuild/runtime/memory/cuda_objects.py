@@ -78,7 +78,7 @@ class Event:
     def query(self) -> bool:
         driver = self._memory.driver
         (error,) = driver.cuEventQuery(self.event)
-        return bool(error != driver.CUresult.CUDA_ERROR_NOT_READY)  # failed work does not read the array either
+        return bool(error != driver.CUresult.CUDA_ERROR_NOT_READY)  # failed work has ended, too
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):

@@ -24,8 +24,8 @@ from trtbuild.stages.program.symbols import Symbols
 
 @dataclass(frozen=True)
 class CallOutput:
-    """An argument of a call: output `number` of the opened program. `is_contiguous` is whether the tensor was contiguous in
-    the traced program (rule 4)."""
+    """An argument of a call: output `number` of the opened program (the program without the calls). `is_contiguous` is
+    whether the tensor was contiguous in the traced program (rule 4)."""
 
     number: int
     is_contiguous: bool

@@ -1,4 +1,4 @@
-"""Search the largest or smallest element of a vector in a matrix of one row, because TensorRT's TopK needs two axes.
+"""Search vectors as matrices of one row (argmax, argmin, max, min), because TensorRT's TopK needs two axes.
 
 ``argmax`` over all axes is a search in the flattened tensor, which is a vector.
 """

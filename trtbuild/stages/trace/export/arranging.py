@@ -48,8 +48,8 @@ class ArrangedProgram:
     """A program in its final form.
 
     `weights` are the weights that the program takes as inputs, in order. `module_weights` are all weights of the module.
-    `leaves` are the leaves of the module's result: its values without the structure of tuples and dicts. `outputs` has for
-    each leaf that is not a constant the index of this leaf's output of the program.
+    `leaves` are the leaves of the module's result: its values without the structure of tuples and dicts. `outputs` has,
+    for each leaf that is not a constant, the index of this leaf's output of the program.
     """
 
     program: Program

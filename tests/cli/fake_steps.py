@@ -1,4 +1,4 @@
-"""Plans, steps and results with only the fields that progress displays read."""
+"""Plans, steps and results with only the fields that the displays of progress read."""
 
 from __future__ import annotations
 

@@ -91,4 +91,5 @@ def test_names_are_public_functions_and_classes_and_all_constants(tmp_path: Path
         "_LIMIT = 1\nSIZE: int = 2\nT = 3\nlower = 4\nclass A: ...\ndef f(): ...\nasync def g(): ...\ndef _h(): ...\n"
     )
     (tmp_path / "a.py").write_text(text)
+    # a name of one letter, such as T, is not listed
     assert list(files._names(tmp_path / "a.py")) == ["_LIMIT", "SIZE", "A", "f", "g"]

@@ -1,4 +1,4 @@
-"""Operations that write to a shared directory, or read from it into the local store: see operations.py.
+"""Operations that write to a shared directory, or read from it or a bundle into the local store: see operations.py.
 
 The shared directory is ``team/``.
 """

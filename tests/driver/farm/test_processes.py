@@ -68,7 +68,7 @@ def wait_until(condition: Callable[[], object], problem: str) -> None:
 
 
 def waiting_pids(folder: Path) -> list[int]:
-    """The pids of the worker processes whose jobs wait or have waited (`pretending`)."""
+    """The pids of the worker processes whose jobs wait or have waited (`pretending.py`)."""
     begun = folder / "begun"
     return [int(pid) for pid in begun.read_text().split()] if begun.exists() else []
 

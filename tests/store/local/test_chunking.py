@@ -1,4 +1,4 @@
-"""The boundaries of a blob's chunks."""
+"""The boundaries of a blob's chunks, and the import of fastcdc."""
 
 from __future__ import annotations
 

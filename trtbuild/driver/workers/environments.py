@@ -55,7 +55,7 @@ def visible_gpu(gpu: int, environ: Mapping[str, str]) -> str:
 def differing_variable(environment: Mapping[str, str], other: Mapping[str, str], *free: str) -> str | None:
     """Return the first variable, by name, that differs between two environments; None if all are equal.
 
-    `FREE_VARIABLES`, variables that begin with `FREE_PREFIX`, and those called `free` are not compared."""
+    `FREE_VARIABLES`, variables that begin with `FREE_PREFIX`, and the names in `free` are not compared."""
     for name in sorted((environment.keys() | other.keys()) - FREE_VARIABLES.union(free)):
         if not name.startswith(FREE_PREFIX) and environment.get(name) != other.get(name):
             return name

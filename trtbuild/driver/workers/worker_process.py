@@ -26,7 +26,7 @@ from trtbuild.driver.workers.kinds import NO_IMPORTS, WorkerKind
 from trtbuild.errors import ToolchainError, TrtbuildError
 from trtbuild.stages.trace.user_code.leading_imports import UnfitLibraries
 
-#: Seconds after which an idle worker that does not exit is killed.
+#: A worker that has not exited this many seconds after its input was closed is killed.
 EXIT_TIMEOUT_S = 5.0
 
 #: An error shows this many characters of the end of a log.

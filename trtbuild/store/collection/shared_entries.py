@@ -7,7 +7,8 @@ Rules
    a link is an error: if it were ignored, its entries would count as missing.
 2. Reading an entry here does not mark it as used: the entry is opened with O_NOATIME. If that is not allowed (the file
    belongs to another user), the atime is ignored.
-3. An entry that is missing when it is read was removed by another process. This is not an error.
+3. An entry that is missing when it is read was removed by another process. The callers of `read` ignore its
+   FileNotFoundError.
 """
 
 # Paths are relative to descriptors here, which pathlib cannot do.

@@ -221,7 +221,7 @@ class LocalStore(LocalBlobs):
     def put_record_copy(
         self, record: Record, document: bytes, signatures: Sequence[Signature] = (), *, replace: bool = False
     ) -> Record:
-        """Publish a record from another store. Its blobs must be in this store. Its document and signatures are not changed.
+        """Publish a record from another store. Its blobs must be in this store. The document and signatures stay unchanged.
         The result is that of `put_record`.
 
         Raises RecordUntrusted, BlobMissing, StoreUnavailable.

@@ -8,7 +8,6 @@ Rules
 3. A setting that the library does not have is ignored if it has its default value. Otherwise it raises an error. For the
    settings that a release is known to lack, `trtbuild.toolchain.libraries.table.check_release` has raised this error
    before any work.
-4. A timing cache is not in any key, because it only decides which kernels are timed again.
 """
 
 from __future__ import annotations

@@ -42,7 +42,8 @@ class Release:
     half_norm_is_scale_layer: bool = True
     #: Whether kernel timings are kept for later builds (`trtbuild.toolchain.compiling.timing_cache`).
     keeps_timings: bool = True
-    #: Whether int64 values are computed in 32 bits; inputs and outputs are then never int64 (`foreign_types`).
+    #: Whether int64 values are computed in 32 bits; inputs and outputs are then never int64
+    #: (`trtbuild.toolchain.compiling.foreign_types`).
     narrows_int64: bool = False
     #: Compatibility policy → `HardwareCompatibilityLevel`, or None if the library needs no level for the policy.
     compatibilities: Mapping[str, str | None] = field(default_factory=dict)

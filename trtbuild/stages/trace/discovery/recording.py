@@ -3,8 +3,8 @@
 Rules
 1. At the first use of a dependency its state is stored: this is its *pin*. The pin of a file is its size, times, inode
    and device. If the digest of the file is already known, the pin is the digest. The pin is also the digest if the file
-   changed a moment ago, because the times may then not show the next change. At the end all dependencies are observed
-   again. A dependency that differs from its pin has changed during the trace.
+   changed a moment ago, because the times may then not show the next change. At the end files, links and listings
+   are observed again. One that differs from its pin has changed during the trace.
 2. If this process writes a file and then reads it, the file is not a dependency. If the process reads or looks up a file,
    and then writes it, the trace is not cacheable. A second trace, which finds the file already written, is cacheable.
 3. Names of dependencies have the separator ``/``. Paths inside the project are relative, other paths are absolute. If a
@@ -212,8 +212,8 @@ class Recorder:
         )
 
     def observations(self) -> tuple[Observation, ...]:
-        """Observe all dependencies now, in the order of first use. Raises SourceError (``changed-during-trace``) if one
-        differs from its pin, and this process did not write it."""
+        """The observations of all dependencies, in the order of first use. Raises SourceError (``changed-during-trace``)
+        if one now differs from its pin, and this process did not write it."""
         observations = []
         with self.ignore_own_reads():
             for dependency, pin in list(self._pins.items()):  # threads of user code may still add records

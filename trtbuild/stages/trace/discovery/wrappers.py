@@ -110,7 +110,7 @@ class ReaderWrappers:
         try:
             setattr(target, name, value)
         except (AttributeError, TypeError):
-            return  # this type cannot be changed: only `mappings` can find the files that it reads
+            return  # this type cannot be changed: only mappings.py can find the files that it reads
         self._undo.append(lambda: delattr(target, name) if is_inherited else setattr(target, name, original))
 
     def _wrap_reader(self, target: Any, name: str, position: int, keyword: str) -> None:

@@ -1,9 +1,9 @@
-"""Look up the present state of a dependency. This module imports only the standard library, because plans use it, too.
+"""Look up the present state of a dependency. This module does not import torch, because plans use it, too.
 
 * The state of a listing is a digest of the names of a directory's entries, with ``/`` after the names of directories. It
   leaves out the names in `IGNORED_ENTRIES`. In the project itself it also leaves out those in `IGNORED_IN_PROJECT`.
-* The state of a symbolic link is its target. A target inside the project is written relative to the project, with ``./``
-  before it.
+* The state of a symbolic link is its target. An absolute target inside the project is written relative to the project,
+  with ``./`` before it.
 * The state of a distribution is its version, which is in the name of its ``.dist-info`` directory. If several entries of
   ``sys.path`` contain the distribution, the first one counts.
 """

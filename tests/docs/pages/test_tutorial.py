@@ -1,4 +1,4 @@
-"""The commands of the tutorial, in one shell and in their order, with the outputs that the page shows."""
+"""The commands of the tutorial, in one shell and in their order, with the outputs that the page shows, and its extras."""
 
 from __future__ import annotations
 

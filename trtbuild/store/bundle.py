@@ -2,7 +2,7 @@
 
 Rules
 1. A bundle is a plain tar (POSIX ustar) of the files of a store, in this order: ``format``, ``cas/…``, ``ac/…``, ``index``.
-   The files of a folder are sorted by name. A bundle contains no time, place or author. So bundles with equal contents have
+   The files of a folder are sorted by name. Their headers contain no time and no owner. So bundles with equal contents have
    equal bytes.
 2. A member is a file of the tar. For each name and size there is exactly one valid header. The reader builds this header,
    and compares it with the header in the file. So a bundle cannot contain links, devices or paths outside a store.

@@ -89,7 +89,7 @@ def _ratio(name: str, document: Any, on_one_gpu: Any) -> Iterator[Row]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure, and write all rows to a file."""
+    """Measure, print all rows, and write them to the file of ``--json``."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.several_gpus", description=__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--work", type=Path, default=Path("several-gpus"), metavar="DIR", help="default %(default)s")

@@ -82,7 +82,7 @@ DAMAGE: dict[str, Callable[[dict[str, Any]], object]] = {
     "another key": lambda d: d.update(key=A),
     "no key": lambda d: d.pop("key"),
     "another recipe": lambda d: d["recipe"]["parts"][0].__setitem__(1, B),
-    "another part": lambda d: d["recipe"]["parts"].pop(),
+    "a missing part": lambda d: d["recipe"]["parts"].pop(),
     "another version": lambda d: d["recipe"].update(version=2),
     "a part that occurs twice": lambda d: d["recipe"]["parts"].append(d["recipe"]["parts"][0]),
     "no recipe": lambda d: d.pop("recipe"),

@@ -1,4 +1,7 @@
-"""The commands of the tutorial, in one shell and in their order, with the outputs that the page shows."""
+"""The commands of the tutorial, in one shell and in their order, with the outputs that the page shows.
+
+The extras that the page installs exist.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The types that ONNX infers for a conversion must be those of the program. Translations with other types are errors."""
+"""The types that ONNX infers for a conversion must be those of the program. Translations with other types are errors.
+
+Additions and multiplications are dropped only if their operand is exactly 0 or 1.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`fetch_records` fetches complete records. It requests no blob that is present, and a shared blob only once."""
+"""`fetch_records` fetches complete records. It requests no blob that is present, and a shared blob only once.
+
+`file_reader` verifies the bytes that are sent.
+"""
 
 from __future__ import annotations
 

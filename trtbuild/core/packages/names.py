@@ -18,8 +18,9 @@ def name_table(
 ) -> dict[str, dict[str, list[str]]]:
     """For each TensorRT partition: ONNX node name → module path and operator.
 
-    `modules` has an entry for each call of the lowered program: first its module path and its operator. `origins` has pairs
-    for each graph digest: the name of an ONNX node, and the number of the partition's call that it comes from."""
+    `modules` has an entry for each call of the lowered program. An entry begins with the call's module path and operator.
+    `origins` has pairs for each graph digest: the name of an ONNX node, and the number of the partition's call that it
+    comes from."""
     table = {}
     for partition in toolchain_partitions.partitions.partitions:
         if partition.kind != "tensorrt":

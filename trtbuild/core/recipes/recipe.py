@@ -170,7 +170,7 @@ def _compare(name: str, was: Value | _Missing, now: Value | _Missing, difference
             _compare(f"{name}[{position}]", old, new, differences)
         return
     texts = [printable(was), printable(now)]
-    if texts[0] == texts[1]:  # 1 and True, or "1" and 1: show the types, too
+    if texts[0] == texts[1]:  # "true" and True, or "1" and 1: show the types, too
         texts = [f"{text} ({type(side).__name__})" for text, side in zip(texts, (was, now), strict=True)]
     if texts[0] == texts[1]:  # two NaNs, or ["a, b"] and ["a", "b"]
         texts = [json.dumps(to_json(side)) for side in (was, now)]

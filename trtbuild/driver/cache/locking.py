@@ -5,8 +5,8 @@ Rules
 2. Versions come from the existing lock file (`driver.project.environment`). With ``--upgrade`` the installed versions are
    used. Entries of models that were not requested stay as they are.
 3. A package contains the engines for all targets of its model, so a model is locked for all of its targets.
-4. All locked records are pinned. The links that lead to a locked trace are also pinned, because a build needs them to find
-   the trace. The keys of these links are computed from the observations in the trace's record, without reading the
+4. All locked records are pinned. The links that lead to a locked calibration or trace are also pinned, because a build
+   needs them to find it. The keys of these links are computed from the observations in its record, without reading the
    project's files.
 """
 

@@ -1,4 +1,4 @@
-"""Push records to a remote cache, and pull records from one. Nothing is built.
+"""Push records to a remote cache, and pull records from one. No engine is built.
 
 Rules
 1. The records that `selection` selects are transferred, if they are complete. The result names each record that could not

@@ -1,4 +1,5 @@
-"""Device memory, streams and graphs for engines: from torch if it can use a GPU here, otherwise from the CUDA driver.
+"""The interface of device memory, streams and graphs for engines. torch provides them if it can use a GPU here, otherwise
+the CUDA driver.
 
 Rules
 1. Streams order the use of memory. Work on a stream may use the result of `empty` for that stream at once. When the last

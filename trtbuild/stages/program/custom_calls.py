@@ -7,7 +7,7 @@ outputs hold for the calls: their types stay those of the traced program, and th
 
 Rules
 1. `open_calls` adds the results of all calls as the last inputs, and the values that calls read as the last outputs. A
-   value that is a placeholder of the program or another result is not added.
+   value that is a placeholder, or the result of another call, is not added.
 2. `OpenedProgram.close` puts the calls back, each before the first reader of its results.
 3. A number that a call reads (a size) is computed again from the sizes of the model's inputs. A size that depends on data
    is read from an earlier tensor that has it. If there is no such tensor, the error is ConversionRefused.

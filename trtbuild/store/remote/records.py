@@ -10,7 +10,7 @@ Rules
    again before the entry is written (files.py, rule 3).
 4. Small files are also in the entry (action_result.py, rule 6). So a link of a trace's chain needs only one request.
 5. Entries are write-once. An unusable entry is replaced, if the remote allows it. An entry that only other machines may
-   trust stays: this machine writes its own entry under its domain's key (core/recipes/trust.py, rule 4).
+   trust stays: this machine writes another entry under the key of the record's domain (core/recipes/trust.py, rule 4).
 6. If several machines write an entry at the same moment, and the remote does not decide which write is the first
    (`Transport.decides_races`), the last writer's entry stays. After `SETTLE_S` all machines find it
    (`current_record`). This time is long enough, because most requests are one packet.

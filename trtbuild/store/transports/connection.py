@@ -28,7 +28,7 @@ _MAX_HEAD_SIZE = 256 << 10
 #: After the last byte of an upload was sent, the upload may still be in the buffers of proxies. So the time limit for the
 #: answer is extended. On Linux, and without a configured proxy, the extension is at most this multiple of `patience_s`. The
 #: factor is small, because trtbuild waits that long, too, if a server never answers. So a line with such buffers must
-#: transfer 1 MiB within three times `patience_s`.
+#: transfer 1 MiB (the largest chunk) within three times `patience_s`.
 _MAX_HIDDEN_FACTOR = 2
 
 

@@ -3,8 +3,8 @@
     ac/<aa>/<key>  cas/<aa>/<sha256>  tmp/  gc/     the layout of nginx's directory, too; only collection uses gc/
 
 Rules
-1. Entries appear complete, with the permissions of the root, and no symbolic link is followed (shared_folder.py). An entry
-   that is not a regular file raises RemoteLied. The next writer replaces it, if possible.
+1. Entries appear complete, with the permissions of the root, and no symbolic link is followed (shared_folder.py). If an
+   entry is not a regular file, `get` raises RemoteLied, and `has` returns False. The next writer replaces it, if possible.
 2. An empty file is not an entry. Such files exist after a loss of power, if a file was not synced (nginx does not sync).
 3. After a race with another machine, a system call may fail with ESTALE or ENOENT. A write is repeated after both errors. A
    read is repeated once after ESTALE. After ENOENT there is no such entry.

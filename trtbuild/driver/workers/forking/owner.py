@@ -109,7 +109,7 @@ class ForkServers:
         """End the servers and all workers that were forked from them. Lent servers stay."""
         if not self.is_own:
             return
-        if self._process.stdin is not None:  # first: a server waits for its end, and not for that of its socket
+        if self._process.stdin is not None:  # first: the servers wait for the end of stdin, not of their sockets
             self._process.stdin.close()
         self._close_controls()
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -34,8 +34,8 @@ _LARGEST_ZERO = 2.0**-24
 
 
 class UnknownLayout(Exception):
-    """A quantizer has settings that are not in the table. The text continues a sentence that begins with the quantizer's
-    name."""
+    """A quantizer has settings that are not in the table, or no usable numbers. The text continues a sentence that begins
+    with the quantizer's name."""
 
 
 def layout_of(quantizer: Any) -> QuantizerLayout:

@@ -5,8 +5,8 @@
 | TRT_FP8QuantizeLinear, TRT_FP8DequantizeLinear | float8e4m3fn, since opset 19 |
 | TRT_INT4QuantizeLinear, TRT_INT4DequantizeLinear, DequantizeLinear of int4 weights | int4, since opset 21 |
 
-The other operators are errors. They compute scales while the model runs, use MXFP8, or stand for weights that Model
-Optimizer's exporter has not quantized yet.
+The operators in `_REFUSED` are errors. They compute scales while the model runs, use MXFP8, or stand for weights that
+Model Optimizer's exporter has not quantized yet.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from trtbuild.cli.terminal import terminal
 class FakeStream(io.TextIOWrapper):
     """A stream whose `isatty` returns `is_terminal`."""
 
-    def __init__(self, *, is_terminal: bool = True, encoding: str = "utf-8") -> None:
-        super().__init__(io.BytesIO(), encoding=encoding, write_through=True)
+    def __init__(self, *, is_terminal: bool = True, encoding: str = "utf-8", errors: str = "strict") -> None:
+        super().__init__(io.BytesIO(), encoding=encoding, errors=errors, write_through=True)
         self._is_terminal = is_terminal
 
     def isatty(self) -> bool:
@@ -83,6 +83,13 @@ def test_text_for_a_stream_without_unicode_has_similar_ascii_characters() -> Non
     assert terminal.render(text, FakeStream()) == text
     assert terminal.render(text, FakeStream(encoding="ascii")) == "3 -> 5 ... x 2 Gr??e"
     assert terminal.render("Größe", FakeStream(encoding="latin-1")) == "Größe"
+
+
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_a_file_name_that_is_not_utf_8_can_be_written(errors: str) -> None:
+    stream = FakeStream(errors=errors)
+    stream.write(terminal.render("→ " + os.fsdecode(b"m\xff.onnx"), stream))
+    assert stream.buffer.getvalue() == "→ ".encode() + {"strict": b"m?.onnx", "surrogateescape": b"m\xff.onnx"}[errors]
 
 
 def test_colour_is_removed_from_plain_streams(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,7 +86,7 @@ def _large(session: Session) -> Iterator[Row]:
         session.say(f"  copying the records of {small.name} (the first time: minutes)")
         shutil.copytree(small, large, dirs_exist_ok=True, symlinks=True)
     write_clones(large, sizes.cloned_models, sizes.models, sizes.targets)
-    session.call(large, "plan")  # reads the links and the files that are new
+    session.call(large, "plan")  # reads all that is new: sources, chains of links (`chain.py`), files of packages
     runs = measure_alternately(
         sizes.cold_repeats,
         small=lambda memory: _with_edit(small / "models/m000.py", lambda: session.call(small, "plan", memory=memory))(),

@@ -178,7 +178,8 @@ class _Place:
 
 
 def spread(items: Sequence[Any], at_most: int) -> list[Any]:
-    """Returns at most `at_most` of `items`, evenly spread, including the first and the last item."""
+    """Returns at most `at_most` of `items`, evenly spread, including the first and the last item. If `at_most` is less
+    than 2, returns all items."""
     if len(items) <= at_most or at_most < 2:
         return list(items)
     return [items[round(number * (len(items) - 1) / (at_most - 1))] for number in range(at_most)]

@@ -2,8 +2,8 @@
 
 Rules
 1. The records that `selection` selects are transferred, if they are complete. The result names each record that could not
-   be transferred, with the reason. If there is such a record, `ok` is false. A build, in contrast, does not fail because of
-   a remote.
+   be transferred, with the reason. If there is such a record, `ok` is false. An exception is a package that the selection
+   has built and that only this machine's own key signs. A build, in contrast, does not fail because of a remote.
 2. A file that the other side has is not transferred again. So a transfer that was interrupted continues where it stopped.
 3. Signatures are not changed. Records that only this machine's own key signs are not sent. Records that are not trusted
    here are neither fetched nor sent.

@@ -53,7 +53,7 @@ def program_text(program: Program, implementation_digest: Callable[[str], str] |
 
 def module_paths(program: Program) -> list[tuple[str, str, str]]:
     """For each call node, in graph order: the path of its module, the operator's name, and the keys of all modules around
-    it. A key is torch's, and has the number of the module's call from the second call on: ``L__self__layers.0@1``.
+    it. A key is torch's: ``L__self__layers.0`` in the first call of a module, ``L__self__layers.0@1`` in the second.
 
     Partitioning by module path reads these paths. The canonical text does not contain them.
     """

@@ -28,8 +28,8 @@ from trtbuild.stages.verify.comparing import largest_magnitude
 class FloatModel:
     """The float model of a quantized model. `run` computes its outputs for inputs; None if nothing can be measured.
 
-    `unknown` names the part of the error that is not known. The text continues "the error is". It is empty if the whole
-    error is known."""
+    `unknown` names the part of the error that is not known, as the end of a sentence that begins with "the error is". It is
+    empty if the whole error is known."""
 
     run: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]] | None
     unknown: str

@@ -1,4 +1,7 @@
-"""Export manifests/programs/mlp.pt2, an example of a program that was exported without trtbuild. Run it with python."""
+"""Export manifests/programs/mlp.pt2, an example of a program that was exported without trtbuild.
+
+Run this script with python.
+"""
 
 from pathlib import Path
 

@@ -52,8 +52,8 @@ MODULE = SimpleNamespace(
 
 
 class FakeConfig:
-    """An IBuilderConfig of 8.6. In addition to the attributes of the real class, it has `flags`, `limits`, `preview`,
-    `profiles` and `sources`, which store the values that the methods set."""
+    """An IBuilderConfig of 8.6, with some of its attributes. `flags`, `limits`, `preview`, `profiles` and
+    `sources` store the values that the methods set. (The real class has `flags` too, as an int.)"""
 
     # No other attribute can be set: the real class rejects settings that 8.6 lacks, too.
     __slots__ = (

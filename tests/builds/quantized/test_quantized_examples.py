@@ -20,7 +20,7 @@ NVFP4 = {"FLOAT4E2M1": 0.5, "FLOAT8E4M3FN": 1 / 16}
 #: TensorRT rounds these weights itself: they are floats in the ONNX model, beside their quantizer.
 FLOATS: dict[str, float] = {}
 
-#: Model → the types of the stored weights of its middle layer, with the number of bytes of each weight.
+#: Model → the types of the stored weights of its middle layer, with the number of bytes per element of the weight.
 STORED: dict[str, dict[str, float]] = {
     "fake_quantized": FLOATS,
     "trained_with_qat": FLOATS,

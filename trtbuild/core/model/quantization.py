@@ -1,6 +1,7 @@
 """The field ``quantize:`` of a model: what its layers are rounded to, and how the scales are found.
 
-`FORMATS` is the table of formats. A *method* finds the scales; its name is that of Model Optimizer's algorithm.
+`FORMATS` is the table of formats. A *method* finds the scales. Its name is that of Model Optimizer's
+algorithm, with two exceptions: ``awq`` is the algorithm ``awq_lite``, and ``entropy`` is a calibrator.
 """
 
 from __future__ import annotations

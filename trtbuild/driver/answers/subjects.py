@@ -5,7 +5,7 @@ Rules
    also known. If the cache has the records of the engines, the recipes of the engines are also known. A record that is not
    trusted on this machine counts as missing.
 2. A model is planned, but no step is run. If a step has to run before the graph is known, only two things are known: the
-   manifest, and the recipes of the earlier steps.
+   manifest, and the recipes of this step and of the steps before it.
 3. The index of a package has the names of some weights. If the project's last build of the model made this package, the
    trace has the names of all weights. If a name is missing and the partitions are equal, the name of the other side is
    used (`driver.answers.differences`).

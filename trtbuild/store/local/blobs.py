@@ -25,7 +25,7 @@ from trtbuild.store.trust import action_result
 _BATCH_SIZE = 512 << 10
 # The number of batches that may wait for their hash, each in its own buffer.
 _BUFFER_COUNT = 2
-# A blob of at most this many bytes is read and hashed by the calling thread.
+# `get_bytes` reads a single file of at most this many bytes at once, without batches and their buffers.
 _SMALL_SIZE = 256 << 10
 
 

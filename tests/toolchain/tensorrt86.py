@@ -52,8 +52,8 @@ MODULE = SimpleNamespace(
 
 
 class FakeConfig:
-    """An IBuilderConfig of 8.6. In addition to the attributes of the real class, it has `flags`, `limits`, `preview`,
-    `profiles` and `sources`, which store the values that the methods set."""
+    """An IBuilderConfig of 8.6. `flags`, `limits`, `preview`, `profiles` and `sources` store the values that the methods
+    set. In the real class, `flags` is an integer."""
 
     # No other attribute can be set: the real class rejects settings that 8.6 lacks, too.
     __slots__ = (

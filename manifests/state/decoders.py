@@ -30,7 +30,8 @@ class StaticDecoder(nn.Module):
 
 
 class GrowingDecoder(nn.Module):
-    """The same decoder. The caller passes the keys and values of all earlier tokens, and gets those with the new tokens."""
+    """The same decoder. The caller passes the keys and values of all earlier tokens. A call also returns those of
+    all tokens, including the new ones."""
 
     def __init__(self, decoder: Any) -> None:
         super().__init__()
@@ -56,7 +57,7 @@ class Prefill(nn.Module):
 
 
 def decoder(layers: int = 2, hidden: int = 64) -> Any:
-    """A Llama with heads of 16 numbers, or of 64 numbers from a hidden size of 256 on."""
+    """A Llama. The size of a head is 16, or 64 if `hidden` is at least 256."""
     torch.manual_seed(0)
     heads = hidden // (64 if hidden >= 256 else 16)
     config = LlamaConfig(

@@ -19,7 +19,7 @@ def bert() -> nn.Module:
 
 
 class SentenceEmbedding(nn.Module):  # type: ignore[misc]
-    """The mean of the token vectors that the mask selects, with length 1."""
+    """The mean of the token vectors that the mask selects, scaled to norm 1."""
 
     def __init__(self, encoder: nn.Module) -> None:
         super().__init__()

@@ -8,7 +8,8 @@ Rules
    workers are forked from one process, which loads torch once for all of them (`forking`).
 2. Environment:
    * A trace worker inherits the user's environment, but it sees no GPU, and its hash seed is fixed.
-   * A torch worker gets the same environment, but sees the GPUs, because TensorRT's parser runs in it and needs a GPU.
+   * A torch worker gets the same environment, but sees the GPUs, because the parser runs in it, and the parser of
+     `tensorrt` needs a GPU.
    * A comparison worker gets the same environment, too, and sees the GPUs, on which it runs engines.
    * An ``original`` worker sees the GPUs, too, but gets no fixed hash seed.
    * An engine worker gets only `ENGINE_ENVIRONMENT`, which is in the engine's key, and `INHERITED`, which is in no key.

@@ -66,7 +66,8 @@ class Validator:
             return Refusal(refused.text, dict.fromkeys(refused.nodes, refused.text))
         largest = {f"i{number}": size for number, size in enumerate(largest_sizes(program))}
         parsed = without_plugins(model) if self._plugins else model
-        # without its plugin calls, the model has other inputs and outputs: the engine step compares their types
+        # Without its plugin calls, the model has other inputs and outputs, so no types are compared here. The engine step
+        # compares the types of the complete model.
         answer = self._parser.find_refusal(parsed, largest, declared_types(program) if parsed == model else None)
         if answer is None:
             return None

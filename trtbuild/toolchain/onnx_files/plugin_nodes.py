@@ -50,7 +50,9 @@ class PluginNode:
 
 
 def read_plugins(model: bytes) -> tuple[PluginNode, ...]:
-    """The plugins in the outer graph of `model`, in graph order. Raises ValueError if it is not a protobuf message."""
+    """The plugins in the outer graph of `model`, in graph order.
+
+    Empty if the bytes do not contain `ONNX_DOMAIN`. Otherwise raises ValueError if they are not a protobuf message."""
     if ONNX_DOMAIN.encode() not in model:
         return ()
     graph = next((part for field, part in messages(memoryview(model)) if field == MODEL_GRAPH), memoryview(b""))

@@ -1,4 +1,4 @@
-"""Search vectors as matrices of one row (argmax, argmin, max, min), because TensorRT's TopK needs two axes.
+"""Write searches in vectors (argmax, argmin, max, min) as searches in matrices of one row: TensorRT's TopK needs two axes.
 
 ``argmax`` over all axes is a search in the flattened tensor, which is a vector.
 """
@@ -20,7 +20,8 @@ _PAIR_SEARCHES = frozenset((_aten.max.dim, _aten.min.dim))
 
 
 def search_vectors_as_matrices(program: Program, request: Request) -> Program:
-    """Return `program`, in which each search in a vector is a search in a matrix of one row."""
+    """Return `program`, in which each search in a vector is a search in a matrix of one row. A search in a vector whose
+    size depends on data is not changed."""
     return change_calls(program, _INDEX_SEARCHES | _PAIR_SEARCHES, _search)
 
 

@@ -116,7 +116,7 @@ class Workspace:
                 problems += error.problems
         if problems:
             raise ManifestErrors(problems)
-        self.lookups.save_trail()
+        self.lookups.save_trail()  # the links that were followed, for the next command
         return plans
 
     def environment_error(self, plans: Mapping[str, ModelPlan]) -> TrtbuildError | None:

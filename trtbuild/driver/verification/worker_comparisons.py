@@ -79,6 +79,7 @@ class OnWorkers:
     def comparisons(
         self, subject: Subject, partitioning: PartitioningJob, number: int
     ) -> Iterator[Comparison | NotRunHere]:
+        """Yield the comparisons of the engines of partitioning `number` of a model."""
         package = provenance_file.package_in_place(subject.workspace.project, subject.plan)
         reason = NO_PACKAGE
         if package is not None:

@@ -110,7 +110,10 @@ class Zoo:
 
 
 def _with_verification(row: Row, entry: Mapping[str, Any], problem: str) -> Row:
-    """`row` with the results of its verification. A cut is one way to divide the model into partitions. `problem` is the first error of the whole command."""
+    """`row` with the results of its verification. `problem` is the first error of the whole command.
+
+    A cut is one way to divide the model into partitions.
+    """
     parts = [part for cut in entry["cuts"] for part in (*cut["partitions"], cut["whole"])]
     error = max((part["error"] for part in parts if part["error"] is not None), default=None)
     return replace(row, status=entry["status"], error=error, problem="" if entry["cuts"] else problem)

@@ -129,7 +129,7 @@ def snapshot_name(directory: str, arguments: list[str]) -> str:
 
 
 def call_line(directory: str, arguments: list[str]) -> str:
-    """The values of rule 3 that this process has without reading files, in one line of ASCII."""
+    """The values of rules 2 and 3 that this process has without reading files, in one line of ASCII."""
     variables, settings = sorted(own_variables().items()), sorted(output_settings().items())
     return ascii([SNAPSHOT_FORMAT, directory, arguments, interpreter(), variables, settings])
 

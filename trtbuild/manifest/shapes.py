@@ -161,7 +161,7 @@ def check_shapes(
 def add_shape_problem(
     problem: ShapeProblem, entries: dict[str, ProfileEntry], dims_node: Node | None, problems: Problems
 ) -> None:
-    """Add a problem at the list or dim that causes it."""
+    """Add a problem at the size, list or dim that causes it."""
     origin = _shape_origin(problem, entries, dims_node)
     problems.add(origin, problem.text, problem.hint)
 

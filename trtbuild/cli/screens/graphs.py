@@ -1,4 +1,4 @@
-"""A build graph as text, for Graphviz and for Mermaid."""
+"""A build graph in three forms: plain text, Graphviz and Mermaid."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ Rules
    be transferred, with the reason. If there is such a record, `ok` is false. An exception is a package that the selection
    has built and that only this machine's own key signs. A build, in contrast, does not fail because of a remote.
 2. A file that the other side has is not transferred again. So a transfer that was interrupted continues where it stopped.
-3. Signatures are not changed. Records that only this machine's own key signs are not sent. Records that are not trusted
-   here are neither fetched nor sent.
+3. Signatures are not changed. Those of this machine's own key are not sent, nor are records that only this key signs.
+   Records that are not trusted here are neither fetched nor sent.
 4. A pointer is a record that leads to another record. Pointers are sent last, so that a pointer never leads to a missing
    record.
 """

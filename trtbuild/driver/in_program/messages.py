@@ -5,8 +5,8 @@ The code that raises these errors is shared with the command line, so its messag
 Rules
 1. An error keeps its type and its place. Its text and hint are reworded when it leaves a block of `reword_errors`.
 2. Errors from a call of a built module are not reworded, because they mention neither manifests nor arguments.
-3. A test checks that the source code contains the text of each entry of `_REPLACEMENTS`. Other tests check that no message
-   of `trtbuild.compile` contains the word "manifest".
+3. A test checks that the source code contains the longest words of each pattern of `_REPLACEMENTS`. Other tests check that
+   no message of `trtbuild.compile` contains the word "manifest".
 """
 
 from __future__ import annotations

@@ -104,8 +104,8 @@ class _Owner:
 def consume_capsule(capsule: object) -> CapsuleTensor:
     """Consume `capsule`, and return its tensor.
 
-    Raises ValueError for an object that is not an unused DLPack capsule, for a newer major version, and for an
-    unsupported element type.
+    Raises ValueError for an object that is not an unused DLPack capsule, for another major version than 1, and
+    for an unsupported element type.
     """
     for name, (structure, used) in _CAPSULE_KINDS.items():
         if not _object_api.PyCapsule_IsValid(ctypes.py_object(capsule), name):

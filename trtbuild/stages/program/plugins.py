@@ -4,8 +4,8 @@ Rules
 1. Tensors that a call reads are the plugin's inputs, in the order of the operator's arguments. All other arguments are
    fields of the plugin: int, float, bool (0 or 1) and str, and lists of these. An argument that is None is left out.
 2. A field is a constant. An argument that depends on a size or on data cannot be one.
-3. The types and shapes of the results are those of the operator's fake implementation. So no check of sizes follows the
-   call: the compiler compares the network with them.
+3. The types and shapes of the results are those of the operator's fake implementation. The compiler compares the network
+   with them, so the check of sizes after the call does not become a node of ONNX.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Rules
 1. Each call of the partition's program is compared with the last ONNX node that came from it, if dtype and shape are
-   equal. A call is right, wrong, or unknown (the optimizer merged or replaced it). The tolerance depends on the call's
-   precision (`precisions`).
+   equal (float32 in ONNX may stand for a half type). A call is right, wrong, or unknown (the optimizer merged or replaced
+   it). The tolerance depends on the call's precision (`precisions`).
 2. A wrong call counts only if it reaches an output through calls that are all wrong or unknown. (A value with another
    layout in ONNX may look wrong, although the calls after it are right.)
 3. The result names two calls: the first wrong call that counts, and the first unknown call that it depends on. The fault is

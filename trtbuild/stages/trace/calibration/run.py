@@ -134,7 +134,7 @@ def _calibrate_by_entropy(module: torch.nn.Module, forward_loop: Callable[[torch
     """Set the scales from histograms of activations. The scales of weights come from their largest values.
 
     No algorithm of ``modelopt.torch.quantization.quantize`` reads the histograms, and `finish_stats_collection` takes one
-    method for all quantizers. So this function replaces an algorithm and `finish_stats_collection`."""
+    method for all quantizers. So this function does the work of both."""
     calibration = importlib.import_module("modelopt.torch.quantization.model_calib")
     histogram = importlib.import_module("modelopt.torch.quantization.calib").HistogramCalibrator
     calibration.enable_stats_collection(module)

@@ -1,4 +1,4 @@
-"""The operators of quantizers to types that PyTorch's own quantizers do not have: int4, float8 and float4.
+"""Quantizers to types that PyTorch's own quantizers do not have (int4, float8, float4), and a dequantizer, also for int8.
 
     trtbuild::fake_quantize(Tensor x, Tensor scale, str element, int axis, int block_size, int smallest) -> Tensor
     trtbuild::fake_quantize_two_levels(Tensor x, Tensor scale, int block_size) -> Tensor
@@ -111,7 +111,8 @@ def _fake_quantize_two_levels(x: torch.Tensor, scale: torch.Tensor, block_size: 
 
 
 def _rounded(x: torch.Tensor, scales: torch.Tensor, element: str, smallest: int) -> torch.Tensor:
-    """`x`, rounded to multiples of `scales`. The result has the strides of `x`, and new memory."""
+    """`x`, divided by `scales`, rounded to `element`, and multiplied by `scales`. The result has the strides of `x`, and
+    new memory."""
     import torch
 
     codes = _codes(x / scales, element, smallest)

@@ -50,7 +50,7 @@ class Recipe:
         return b"".join(map(encode, self.parts)) if stored is None else stored
 
     def followed_by(self, parts: Sequence[tuple[str, Value]]) -> Recipe:
-        """This recipe with `parts` added at the end. The existing parts are not encoded again."""
+        """This recipe with `parts` added at the end. The result stores its encoded parts, so they are not encoded again."""
         longer = Recipe(self.stage, self.version, (*self.parts, *parts))
         longer.__dict__["_stored_parts"] = self._encoded_parts() + b"".join(map(encode, parts))
         return longer

@@ -1,4 +1,4 @@
-"""Read and write ``provenance.json`` in the directories of a project's packages (`core.packages.provenance`)."""
+"""Read and write ``provenance.json`` in the directories of packages (`core.packages.provenance`)."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class Reply(Result):
-    """A result, and the worker's duration, printed log and memory peak."""
+    """A result, the duration and the printed log of the task, and the worker's memory peak."""
 
     duration_s: float
     log: str

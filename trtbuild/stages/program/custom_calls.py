@@ -130,7 +130,8 @@ class _Opening:
         copy.meta = dict(node.meta)
 
     def _add_results(self, number: int, call: torch.fx.Node) -> Iterator[tuple[str, tuple[int | None, torch.fx.Node]]]:
-        """Add an input for each result of `call` that is read. Yields its name with the entry of `TakenCall.results`."""
+        """Add an input for the only result of `call`, or for each of several results that is read. Yields its name with the
+        entry of `TakenCall.results`."""
         readers: list[tuple[int | None, torch.fx.Node]] = [(None, call)]  # one tensor: the call is its own result
         if not isinstance(call.meta["val"], torch.Tensor):
             readers = [(reader.args[1], reader) for reader in call.users]

@@ -2,8 +2,8 @@
 
 Rules
 1. Everything is verified. The document of a record must have the digest that its entry names, and its recipe must have the
-   key under which the record was found. If trusted keys are configured, a signature is verified before the document is
-   parsed. A difference raises RemoteLied.
+   key under which the record was found. A difference raises RemoteLied. If trusted keys are configured, a signature is
+   verified before the document is parsed. Without a trusted signature, RecordUntrusted is raised.
 2. Sizes are limited: an entry and a document have at most `MAX_ENTRY_SIZE` bytes. The files of a blob have together the
    size that the record names.
 3. CAS files are sent first, then the record's document, then the entry. If sending the files took long, they are looked up

@@ -95,8 +95,8 @@ class Keyring:
     """A machine's policy. Several threads may share an object.
 
     `trusted` are the trusted keys. `revoked` are public keys that are never trusted. `read_domains` are the domains to
-    read, in addition to this machine's domain. By default, they are the domains of all trusted keys. A trusted key without
-    domains has the domain with its name. `signer` signs for `domain`; the default is the signer's name. `machine` is the
+    read, in addition to this machine's domain. By default, they are the domains of all trusted keys, and the name of each
+    key without domains. `signer` signs for `domain`; the default is the signer's name. `machine` is the
     machine key (rule 3), and `builder` names the user and the machine. `warnings` are texts for people about these keys.
 
     Raises ConfigurationError for an invalid domain, and when `cryptography` is not installed.

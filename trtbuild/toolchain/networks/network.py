@@ -33,7 +33,7 @@ _TENSORRT_TYPES = {ELEMENT_TYPES[name].onnx: ELEMENT_TYPES[name].tensorrt for na
 
 @dataclass(frozen=True)
 class NodeError:
-    """The parser's reason for a refusal. `node` is the ONNX node's name, or empty if the parser does not name a node."""
+    """A reason why a model is refused. `node` is the ONNX node's name, or empty if no node is known."""
 
     text: str
     node: str

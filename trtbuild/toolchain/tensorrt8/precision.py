@@ -4,7 +4,7 @@ In such networks `BuilderFlag.FP16` allows half precision for all layers. But th
 (`trtbuild.stages.lower.half_precision.precision`).
 
 Rules
-1. For a graph without float16 values the flag is not set: all layers compute in float32.
+1. For a graph without float16 values the flag is not set: layers compute floats in float32.
 2. Otherwise the flag is set, and every layer that computes floats gets the precision and output type of its values in the
    graph. With OBEY_PRECISION_CONSTRAINTS a build fails if TensorRT cannot follow these constraints. The float32 parts of
    the graph stay float32. Layers that only move float16 values get no constraint. TensorRT may move these values as

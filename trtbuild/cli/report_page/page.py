@@ -2,7 +2,7 @@
 
 Rules
 1. Names and messages come from manifests, models and servers. The template escapes them (autoescape). In the JSON
-   element, ``<``, ``>``, ``&`` and ``'`` are written as escapes. The scripts create elements and set `textContent` only.
+   element, ``<``, ``>``, ``&`` and ``'`` are written as escapes. The scripts never insert text as HTML.
 2. The page's policy (Content-Security-Policy) allows no request. It allows only the one script and the one style sheet
    whose digests it names. So the page is safe even if rule 1 is broken.
 3. Without JavaScript, the page shows the headline and the tables, with at most `MOST_ROWS` rows each.

@@ -8,7 +8,7 @@ Rules
    the screen.
 3. The area uses at most half of the screen, so that finished steps stay visible, and at most two rows of a tiny screen.
 4. `close` removes the area at the end of every build, also after an error. Rich would hide the cursor, but this module
-   keeps it visible, so that the terminal works as before after a ``kill -9``.
+   keeps it visible, so that it is not lost after a ``kill -9``.
 """
 
 from __future__ import annotations

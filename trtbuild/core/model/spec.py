@@ -38,8 +38,8 @@ class Origin:
 class Source:
     """The source of a model. `kind` is the name of a `trtbuild.core.model.source_kinds.SourceKind`.
 
-    `target` is ``module.path:callable``, or a file's path relative to the project. `deps` and `env` are dependencies that
-    the manifest declares. `cacheable` is False if the model must be traced in every build.
+    `target` is ``module.path:callable``, a file's path relative to the project, or the name of a module in memory. `deps`
+    and `env` are dependencies that the manifest declares. `cacheable` is False if the model must be traced in every build.
     """
 
     kind: str

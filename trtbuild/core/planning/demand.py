@@ -94,7 +94,7 @@ def _blobs_of_files(plan: ModelPlan, contents: PackageContents) -> Iterator[Need
 
 
 def _blobs_for_index(plan: ModelPlan, contents: PackageContents) -> Iterator[Needed]:
-    """The blobs that the package step reads to write the index and the table of names."""
+    """The other blobs that the package step reads to write the index and the table of names."""
     yield step_id(plan.model.name, "lower"), contents.modules.sha256
     for step in plan.steps.values():
         if step.stage == "convert" and step.record is not None:

@@ -148,7 +148,7 @@ class Farm:
     def compare(self, job: ComparisonJob, *, replace: bool) -> ComparedOnWorker:
         """Compare engines with PyTorch on a worker with a GPU of the kind `job.gpu`. No record is stored.
 
-        The blobs of the job are in the local store. With `replace`, the comparison is not shared with another driver.
+        The blobs of the job are in the local store. With `replace`, the comparison is not shared with another command.
         Raises NoWorker, SchedulerLost, WorkersError, StoreError, NotCompared, or the error of the comparison.
         """
         recipe = job.recipe

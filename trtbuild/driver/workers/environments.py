@@ -26,7 +26,7 @@ FREE_PREFIX = "TRTBUILD_"
 
 
 def worker_environment(kind: WorkerKind, gpu: int | None = None) -> dict[str, str]:
-    """Return the environment of a worker. `gpu` is this process's number of the only GPU that an engine worker sees."""
+    """Return the environment of a worker. With `gpu`, an engine worker sees only the GPU with this number here."""
     if kind == "engine":
         environment = {**ENGINE_ENVIRONMENT, **{name: os.environ[name] for name in INHERITED if name in os.environ}}
         if gpu is not None:

@@ -42,7 +42,7 @@ _TYPES_BY_TAG: dict[str, tuple[type, ...]] = {
 
 
 class InvalidScalar(ValueError):
-    """A scalar that is not allowed in a manifest. `hint` names a correct form."""
+    """A scalar that is not allowed in a manifest. `hint` names a correct form, a limit or the reason."""
 
     def __init__(self, text: str, hint: str | None = None) -> None:
         super().__init__(text)

@@ -56,7 +56,7 @@ class Fields:
 
 
 def restorer(tree: Any) -> Restore:
-    """Return a function that restores `tree`, an index's output structure."""
+    """Return a function that restores `tree`, the output structure in a package's index."""
     kind = tree["kind"]
     if kind == "tensor":
         index = tree["index"]
@@ -111,7 +111,7 @@ def _class_restorer(name: str, keys: Sequence[str], items: Callable[[Sequence[An
 
 
 def _loaded_class(name: str) -> Any:
-    """Return the named tuple or dataclass ``module:qualname``, or None if its module is not loaded."""
+    """Return the named tuple or dataclass ``module:qualname``, or None if no such class is loaded."""
     module, _, path = name.partition(":")
     value: Any = sys.modules.get(module)
     for attribute in path.split("."):

@@ -5,9 +5,9 @@ This module does not import TensorRT: versions come from the metadata of install
 works without a toolchain.
 
 Rules
-1. A difference between flavours is a field of `Flavour`, and a difference between releases is a field of `Release`. Each
-   value cites its source. Code outside this folder uses these tables.
-2. `check_target` raises its errors before any work. An error names the allowed values and the next command to type.
+1. A difference between flavours is a field of `Flavour`, and a difference between releases is a field of `Release`. The
+   comments cite the sources. Code outside this folder uses these tables.
+2. `check_target` raises its errors before any work. The hint of each error says what to do next, or what is allowed.
 3. A default that depends on the machine has an explicit value here (`default_workspace`).
 """
 

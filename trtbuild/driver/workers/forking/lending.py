@@ -20,10 +20,10 @@ class ServerSource(Protocol):
 
 
 class ServersOfBuild:
-    """Starts servers for a build, and ends them with it. A copy of a watcher uses the watcher's servers."""
+    """Starts servers for a build, and ends them with it. In a forked copy of `trtbuild watch`, it uses lent servers."""
 
     def borrow(self, folder: Path) -> ForkServers | None:
-        """Return the servers of the watcher, or new ones."""
+        """Return the servers that were lent to this process, or new ones."""
         return lent() or start_servers(folder)
 
     def give_back(self, servers: ForkServers) -> None:

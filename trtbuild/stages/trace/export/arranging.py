@@ -135,7 +135,7 @@ def _merge_weights(
     """Merge the placeholders of each weight into one (rule 1). Returns these placeholders with their weights, and the
     placeholders of the constants that are not weights.
 
-    `named_values` are the names and values of the weights' placeholders, and `constant_values` are those of the constants.
+    `named_values` are the names and values of the weights' placeholders, and `constant_values` the constants' values.
     Raises SourceError for a constant that is a view of a weight, if the job has a weights file."""
     first_nodes: dict[int, torch.fx.Node] = {}
     merged: list[tuple[torch.fx.Node, Weight]] = []

@@ -18,7 +18,7 @@ from trtbuild.core.model.spec import Input, Profile
 
 @dataclass(frozen=True)
 class Symbol:
-    """One dynamic dimension. `min`, `max` and `example` are sizes, not units: each is a multiple of `multiple_of`."""
+    """One dynamic dimension. `min`, `max` and `example` are sizes, and multiples of `multiple_of`."""
 
     name: str
     min: int

@@ -1,6 +1,6 @@
 """The results of a verification in the form of the document ``trtbuild.verify/1`` and of ``provenance.json``.
 
-Each class has the members of one JSON object, with the same names and in the same order.
+Each class has the members of one JSON object, with the same names and, except in entries from records, in the same order.
 """
 
 from __future__ import annotations
@@ -93,11 +93,11 @@ class CutEntry:
     """The comparison of all partitions of a model by one runner, for one cut.
 
     A cut is one way to divide the model into partitions. Each toolchain has its own cut. `targets` are the targets that
-    share this cut. `against`: the library that computed the reference. `float_error`: the error against the model without
-    quantizers, left out if the model has no quantizers. `worst_input`: the file with the inputs of the worst
-    point, relative to the project. `finished` and `builder`: when and where the comparison ran, null if that was not
-    recorded. `key`: the key of the record. `verdict`: ``hit`` if the result is from a record. `worker`: the worker of a
-    scheduler that ran the comparison, otherwise left out.
+    share this cut. `against`: the library that computed the reference. `lowered`: the comparison of the lowered program,
+    run by PyTorch. `float_error`: the error against the model without quantizers, left out if the model has no quantizers.
+    `worst_input`: the file with the inputs of the worst point, relative to the project. `finished` and `builder`: when and
+    where the comparison ran, null if that was not recorded. `key`: the key of the record. `verdict`: ``hit`` if the result
+    is from a record. `worker`: the worker of a scheduler that ran the comparison, otherwise left out.
     """
 
     by: Runner

@@ -105,7 +105,7 @@ class PackageContents:
         return PackedPlugins(names, plugin_library_path(self.plugin_library.sha256), library.rpartition("/")[2])
 
     def inputs(self) -> list[dict[str, Any]]:
-        """The JSON of each input: its traced type, and its declared name, form and range."""
+        """The JSON of each input: its traced type, its declared name and range, and whether it is a keyword."""
         return [
             {
                 **dict(traced),

@@ -28,8 +28,8 @@ def evaluate(expression: Expression, symbols: Sequence[int]) -> int:
     """The size if symbol k has the value `symbols[k]`.
 
     Raises ValueError if `expression` is not valid, or if the size depends on data. Also raises ValueError for a division by
-    zero, for a negative exponent, and for a power that is too large: an exponent of more than 63, or a base of more than
-    64 bits. Raises IndexError for a symbol without a value."""
+    zero, for a negative exponent, and for a power that is too large (`_apply` has the limits). Raises IndexError for a
+    symbol without a value."""
     if isinstance(expression, int):
         return expression
     operator, *operands = expression

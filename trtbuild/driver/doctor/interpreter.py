@@ -1,4 +1,4 @@
-"""Checks of Python, of the imported trtbuild, and of the ``trtbuild`` command that a shell finds."""
+"""Checks of Python, of the imported trtbuild, and of the ``trtbuild`` command on PATH; the line for shell completion."""
 
 from __future__ import annotations
 

@@ -7,8 +7,9 @@ Rules
    this process never loads TensorRT. If the compiler crashes, this process still sends an answer.
 3. The store is opened for each job, with this machine's configuration: its remotes, its trusted keys, its signing key. A
    remote that was down during one job is used again for the next.
-4. A record of an engine that this machine already has is used if this machine trusts it. The worker holds no lock of the
-   key: the driver may hold it in the same directory. The scheduler runs equal jobs once, and records are write-once.
+4. A record of an engine that this machine already has is used if this machine trusts it, unless the job replaces it. The
+   worker holds no lock of the key: the driver may hold it in the same directory. The scheduler runs equal jobs once, and
+   records are write-once.
 5. `comparing` does the jobs that compare engines with PyTorch.
 """
 

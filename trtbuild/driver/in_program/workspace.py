@@ -3,7 +3,7 @@
 Rules
 1. The cache is `cache_dir` or, if that is None, the cache of ``trtbuild build`` in the working directory. Remotes and
    trusted keys come from the user's configuration.
-2. Durations and logs of failed steps are stored in the user's cache directory, not in the working directory, because a
+2. Durations and logs of steps are stored in the user's cache directory, not in the working directory, because a
    program may run anywhere.
 3. The trace is not looked up. The caller passes it to `set_trace`, and only this build uses its record.
 4. A lock file in the working directory is ignored, because it belongs to a project.

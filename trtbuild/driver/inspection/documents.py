@@ -1,4 +1,4 @@
-"""The document of ``inspect``, as ``--json`` prints it."""
+"""The documents of ``inspect``, as ``--json`` prints them."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def _size_text(size: int) -> str:
 
 
 def _type_flags(partition: Partition, toolchain: str, version: str, differs: list[str]) -> Iterator[str]:
-    """Yield the flag of strong typing. Releases without strong typing get the types of inputs and outputs instead."""
+    """Yield the flag of strong typing. For a release without it: the types of inputs and outputs, if one is float16."""
     if toolchain == "tensorrt-rtx" or version_numbers(version) >= (11,):
         return  # always strongly typed
     if release("tensorrt", version).strongly_typed:

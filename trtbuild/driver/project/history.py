@@ -3,7 +3,7 @@
 The history may be deleted. It affects messages and estimates, but no result.
 
 The file is one JSON object in ``.trtbuild/``: step id → entry, with each entry on its own line. An entry is read and parsed
-when it is needed. A project with thousands of steps has megabytes of entries, and a build without changes needs none of
+when it is needed. A project with thousands of steps has megabytes of entries, and a build without changes parses few of
 them. The file is replaced atomically. Simultaneous builds of different models merge their entries.
 """
 

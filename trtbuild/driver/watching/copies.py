@@ -76,7 +76,7 @@ def start(work: Callable[[int], int], *, client: socket.socket | None = None) ->
 
 def use_client_streams() -> None:
     """Create Python's standard streams again, after their descriptors were replaced."""
-    encoding, errors = sys.stdout.encoding, sys.stdout.errors  # the client has the same variables
+    encoding, errors = sys.stdout.encoding, sys.stdout.errors  # the client has the same environment variables
     buffering = 1 if os.isatty(1) else -1
     sys.stdin = os.fdopen(0, closefd=False, encoding=encoding)
     sys.stdout = os.fdopen(1, "w", closefd=False, buffering=buffering, encoding=encoding, errors=errors)

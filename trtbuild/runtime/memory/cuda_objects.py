@@ -1,4 +1,4 @@
-"""Objects of the CUDA driver for a `CudaMemory`. Python frees each object when it is no longer used."""
+"""Objects of the CUDA driver for a `CudaMemory`. An object that is no longer used is freed, or kept for reuse (streams)."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@ the CUDA driver.
 
 Rules
 1. Streams order the use of memory. Work on a stream may use the result of `empty` for that stream at once. When the last
-   reference to an array is deleted, the stream may still have work. The memory is used again only after that work. No call
-   waits for the GPU.
+   reference to an array is deleted, the stream may still have work. The memory is used again only after that work.
+   Neither `empty` nor the release of an array waits for the GPU.
 2. After the first calls, a call allocates no memory from the system: freed memory is kept for later use, by torch's caching
    allocator or by a memory pool of the driver that releases nothing.
 3. The allocator of an adopted array (`adopt`) does not know our stream. So the array is kept until the stream has finished

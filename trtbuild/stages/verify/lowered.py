@@ -10,8 +10,8 @@ Rules
    difference as in rule 1 in half precision is an error of the model, because half cannot represent a number of the model.
    The message names the other precisions.
 4. If the traced program itself fails on random inputs, nothing is compared.
-5. Matrix products and convolutions of half-precision values are computed in float32 and rounded, as on a GPU. The CPU's
-   own kernels for them are several times slower.
+5. Matrix products and convolutions of half-precision values in the lowered program are computed in float32 and rounded, as
+   on a GPU. The CPU's own kernels for them are several times slower.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ class Values:
         return [self[source] for source, _ in part.inputs]
 
     def put(self, number: int, part: Partition, results: Sequence[torch.Tensor]) -> None:
-        """Store the results of partition `number`, and delete values that no later partition reads."""
+        """Store the results of partition `number`, and delete values without a later use."""
         self._values.update((f"{part.name}:{k}", value) for k, value in enumerate(results))
         for name in [name for name in self._values if self._last_readers.get(name, -1) <= number]:
             del self._values[name]

@@ -15,7 +15,7 @@ Rules
    not returned after `patience_s`, requests fail until it returns. A mount that hangs later blocks the calling thread. A
    slow mount does not block timed calls for long, because they read pieces of `_PIECE_SIZE` bytes and check the time after
    each piece.
-6. `has` marks the entry that it finds as used, and `get` marks an entry in ``ac/``. The mark is a new mtime. It is set if
+6. `has` marks a found entry as used, and so does `get` in ``ac/``. The mark is a new mtime. It is set if
    the mtime differs from now by more than `MARK_TOLERANCE_S`.
 """
 

@@ -40,7 +40,7 @@ class Watcher:
     """Receives the events of a build. The base class ignores them. As a context manager it calls `close` at the end."""
 
     def build_started(self, jobs: int, last_duration_s: LastDuration) -> None:
-        """A build begins to run steps, at most `jobs` at once.
+        """A build begins to run steps, at most `jobs` at once on this machine.
 
         `last_duration_s` returns the seconds that a step took last time, by step id.
         """

@@ -39,7 +39,7 @@ from trtbuild.stages.trace.export.arranging import ArrangedProgram
 from trtbuild.stages.trace.export.weights import ModuleWeights
 from trtbuild.stages.trace.job import TraceJob
 
-#: Objects of these types do not refer to tensors of a model.
+#: Objects of these types are not searched for tensors.
 _OPAQUE_TYPES = (
     type, ModuleType, FunctionType, BuiltinFunctionType, MethodType, str, bytes, int, float, torch.Tensor, torch.dtype,
     torch.device, torch.Generator,

@@ -17,7 +17,7 @@ _COLOURS = {"trtbuild": "#2f7d4f", "eager": "#8a8f98", "torch.compile": "#c7772e
 _OTHER_COLOUR = "#5b6abf"
 #: In pixels: the width of the picture, and the margins beside the axis.
 _WIDTH, _LEFT, _RIGHT = 860, 250, 90
-#: In pixels: the height of a bar, the gap between two points, and the margin above the first point.
+#: In pixels: the height of a bar with the space below it, the gap between two points, and the margin above the first point.
 _BAR, _GAP, _TOP = 16, 14, 64
 
 

@@ -176,7 +176,7 @@ class PackageIndex:
     #: The quantized types of the networks that its engines were built from: names of
     #: `trtbuild.core.model.quantized_types.QUANTIZED_TYPES`, in that order. Empty for a package without quantized values.
     quantized: tuple[str, ...] = ()
-    #: The types in which modules compute that do not compute in `precision`.
+    #: The types other than `precision` in which modules compute.
     other_precisions: tuple[str, ...] = ()
     #: The operators from outside PyTorch that its programs call.
     operators: tuple[CustomOperator, ...] = ()

@@ -22,7 +22,7 @@ from trtbuild.core.recipes.record import Record
 
 
 class EnginePlanner:
-    """Adds the convert and engine steps to a plan whose lower step is a hit.
+    """Adds convert and engine steps to a plan, for the targets whose partition step has a record.
 
     `versions` are the versions of torch and related packages, and `environment` is the environment of engine workers."""
 

@@ -6,7 +6,8 @@ code. The kinds are:
 * ``file``: the name is a path, relative to the project or absolute. The state is the SHA-256 of the bytes, ``absent``,
   ``directory``, or ``special`` (a pipe, a socket, a device).
 * ``link``: the name is the path of a symbolic link. The state is its target, or ``absent``.
-* ``listing``: the name is the path of a directory. The state is the SHA-256 of its sorted entry names, or ``absent``.
+* ``listing``: the name is the path of a directory. The state is the SHA-256 of its sorted entry names (some, such as
+  ``__pycache__``, are left out), or ``absent``.
 * ``distribution``: the name is the normalized name of a distribution. The state is its installed version, or ``absent``.
 * ``environment``: the name is the name of a variable. The state is the SHA-256 of its value, or ``absent``.
 """

@@ -2,6 +2,8 @@
 
 Random inputs are drawn from this range: for the trace's example, for the comparisons of the trace and lower steps, and for
 `verify`, `run` and `bench`. Engines do not depend on the range.
+
+`is_index_error` recognizes errors about indices that are out of range.
 """
 
 from __future__ import annotations

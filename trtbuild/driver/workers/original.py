@@ -24,7 +24,7 @@ def handler(project: Path) -> Callable[[Job], dict[str, Any]]:
 
     * `shapes`: make the first call with these shapes; the reply contains its seconds, ``first_s``.
     * `warm_up`: make calls for this number of seconds.
-    * `turn`: time a turn; the reply contains the seconds of each call, ``times``.
+    * `turn`: time the calls of one `Turn`; the reply contains the seconds of each call, ``times``.
 
     If a call fails, the reply contains the error text, ``dropped``.
     """

@@ -20,7 +20,8 @@ from trtbuild.manifest.yaml_text.problems import Problems
 
 @dataclass(frozen=True)
 class _Wording:
-    """The message for errors whose `problem` and `context` match. `at` selects the place of `problem` or of `context`.
+    """The message for errors whose `problem` and `context` match. An empty `context` matches all. `at` selects the place of
+    `problem` or of `context`.
 
     ``{0}`` is the first group of `problem`. ``{line}`` is the line of the context, where the mapping, list or text began.
     """

@@ -15,8 +15,8 @@
    step rewrites the calls whose result is never empty.
 10. ELU with an input scale: the translation scales positive elements, too.
 11. Interpolation by a scale that is not the quotient of the sizes: the translation uses the quotient.
-12. Interpolation of a dynamic axis by a scale like 0.7: ONNX has scales of float32, and 10 times the nearest float32 is
-    less than 7. So ONNX gives another size than PyTorch at some sizes.
+12. Interpolation of a dynamic axis by a scale like 0.7: ONNX computes sizes with float32, and PyTorch with float64. So ONNX
+    gives another size than PyTorch at some sizes: for 90, it gives 63 instead of 62.
 13. A size that is rounded from a float: the translation computes with float32, and Python with float64. The lower step
     rewrites the products that whole numbers can express.
 14. Clamping by a bound that is NaN: the result is NaN everywhere in PyTorch. ONNX ignores the bound.

@@ -282,7 +282,7 @@ class LayeredStore:
             remote.close()
 
     def warnings(self) -> list[str]:
-        """The warnings about the remotes and the keys, each once."""
+        """The warnings about the remotes and the signing keys, each once."""
         return remote_statistics.warning_texts(self.reports(), self.local.trust, self.writers)
 
     def reports(self) -> list[remote_statistics.RemoteStatistics]:

@@ -5,8 +5,8 @@ The first of these sources that has credentials is used:
 1. user information in the URL (``https://user:password@host``)
 2. ``TRTBUILD_REMOTE_<NAME>_TOKEN``: a bearer token
 3. ``TRTBUILD_REMOTE_<NAME>_USER`` and ``…_PASSWORD``
-4. the entry of exactly that host in ``$NETRC``, otherwise in ``~/.netrc``. A `default` entry is ignored,
-   because it names no host.
+4. the entry of exactly that host in the file ``$NETRC``, or in ``~/.netrc`` if that variable is not set. A `default` entry
+   is ignored, because it names no host.
 """
 
 from __future__ import annotations

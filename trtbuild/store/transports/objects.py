@@ -5,11 +5,11 @@
 
 Rules
 1. obstore finds credentials and endpoints in environment variables, web identity and the machine's role (container,
-   instance). It does not read ~/.aws. A URL has no credentials. Plain http is used only for an ``AWS_ENDPOINT_URL`` with
-   that scheme. obstore always follows redirects. It does not send the Authorization header to another host. But it sends a
-   session token to that host. The token is useless without its key.
-2. The texts of obstore's errors contain URLs, some with signatures. An error here consists of the status and the service's
-   code only, and is not chained to obstore's error.
+   instance). It does not read ~/.aws. A URL has no credentials. Plain http is used only for an endpoint with that scheme in
+   a variable such as ``AWS_ENDPOINT_URL``. obstore always follows redirects. It does not send the Authorization header to
+   another host. But it sends a session token to that host. The token is useless without its key.
+2. The texts of obstore's errors contain URLs, some with signatures. An error here repeats only the status, the service's
+   code, and the name of a missing setting. It is not chained to obstore's error.
 3. ``If-None-Match: *`` prevents an entry from being written twice. For a service that does not support this header, the
    entry is looked up first.
 4. Silence is limited as far as obstore allows it: while connecting (and resolving), until the first byte of an answer, and

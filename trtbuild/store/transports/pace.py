@@ -4,7 +4,7 @@ Rules
 1. Time is measured in windows. The first window begins with the attempt, and lasts `patience_s` for connecting, the request
    and the head of the answer together. The second window, for the body, ends when the first would have ended, but lasts at
    least a fifth of `patience_s`. So a remote that answers at the last moment and then sends too slowly costs 1.2 times
-   `patience_s`. Later windows last `patience_s`.
+   `patience_s`. Later windows last `patience_s`; the one after an upload may be longer (`begin_longer_window`).
 2. A window with fewer than `MIN_BYTES_PER_S` bytes a second counts as silence, except in the case of rule 3.
 3. Connections that share a slow line share its speed. While all connections together move `MIN_BYTES_PER_S` bytes a second,
    a single connection may wait. Without any byte it may wait for at most `MAX_QUEUE_FACTOR` times `patience_s`.
@@ -24,7 +24,7 @@ MAX_QUEUE_FACTOR = 8
 
 
 class Silence(Exception):
-    """For `seconds`, nothing was received, or too few bytes."""
+    """For `seconds`, no or too few bytes were received or sent."""
 
     def __init__(self, seconds: float, received_any: bool) -> None:
         super().__init__(f"{'hardly anything' if received_any else 'nothing'} came for {seconds:.2g} s")

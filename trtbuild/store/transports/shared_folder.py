@@ -4,9 +4,9 @@ Rules
 1. No symbolic link below the root is followed: each directory is opened relative to its parent.
 2. The root's mode and group determine who may use a file. The umask of the file's writer does not matter. A file or
    directory gets this mode and group before it gets its name, so it is never visible with other permissions.
-3. A file gets its name after all its bytes are written and synced. ``link`` gives the file its name only if the name does
-   not exist yet. NFS may repeat a ``link`` whose answer was lost, and then report that the name exists. If the new file has
-   two names in this case, the ``link`` was successful.
+3. A file gets its name after all its bytes are written and synced. If an existing file may stay (`is_kept`), ``link`` gives
+   the new file its name, and fails if the name exists. NFS may repeat a ``link`` whose answer was lost, and then report
+   that the name exists. If the new file has two names in this case, the ``link`` was successful.
 """
 
 # Paths are relative to descriptors here, which pathlib cannot do.

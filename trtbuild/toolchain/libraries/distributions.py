@@ -18,7 +18,7 @@ _HEADERS_SIZE = 8 << 10
 
 
 def installed_version(name: str) -> str | None:
-    """Return the version of the distribution `name`, or None if it is not installed. Nothing is imported."""
+    """Return the version of the distribution `name`, or None if it is not installed. Does not import it."""
     return _version(name, tuple([(folder, _mtime_ns(folder or ".")) for folder in sys.path]))
 
 

@@ -3,7 +3,8 @@
 Rules
 1. Without `inputs`, a dim has the program's range, and its opt size is the size in the program's example. If that size is
    not known, the opt size is the max size.
-2. `dims` and `dynamic_shapes` need `inputs` with ranges. Without these two, the program's own dims are used.
+2. `dims` and `dynamic_shapes` need `inputs`, and `dims` also needs ranges, in `inputs` or in `dynamic_shapes`. If no dims
+   are declared, the program's own dims are used.
 3. If `inputs` have static shapes that the program accepts (tensors, for example), these sizes are the opt sizes. All other
    `inputs`, such as ranges and several profiles, replace the program's ranges. The dtypes and ranks of `inputs` must be
    those of the program.

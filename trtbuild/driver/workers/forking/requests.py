@@ -1,7 +1,7 @@
 """Receive the request of a client, and take over its streams, directory, umask, variables and arguments.
 
 `client.py` sends the request. A fork server or a watcher receives it. The worker that the server forks, or the copy of the
-watcher, takes over the rest.
+watcher, takes over the streams and the other properties of the client.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Find the dependencies of a trace while user code runs.
 
-`recording` stores the dependencies. Six modules find them: `hooks` (audit events), `loader` (imports), `wrappers` (readers
-that are not written in Python), `mappings` (files that the other modules missed), `operators` (custom operators) and
-`patterns` (files that the manifest declares).
+The module `recording` stores the dependencies. Six modules find them: `hooks` (audit events), `loader` (imports),
+`wrappers` (readers that are not written in Python), `mappings` (files that the other modules missed), `operators` (custom
+operators) and `patterns` (files that the manifest declares).
 
 A trace does not notice the network, the clock, other processes, and edits inside installed distributions. Libraries in C,
 C++ or Rust that are not in ``wrappers.READERS`` may read files without an audit event. A trace finds such a file only if it
@@ -52,7 +52,7 @@ class Discovery:
         self._mapped_before: frozenset[str] = frozenset()
         #: Files that were mapped at the end of the block `preloading`; None without such a block.
         self._mapped_after_preloading: frozenset[str] | None = None
-        #: The module path and the finders at the end of the block `preloading`.
+        #: ``sys.path`` and the finders at the end of the block `preloading`.
         self._search_state: SearchState | None = None
         self.places = Places()
         self._recorder = Recorder(project, self.places, environment)

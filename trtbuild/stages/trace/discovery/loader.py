@@ -40,7 +40,7 @@ from trtbuild.stages.trace.user_code.places import PACKAGE_PARENT, Place
 
 Patch = Callable[[ModuleType], None]
 
-#: The module path, and the finders; None stands for the finder of `ImportRules`.
+#: ``sys.path``, and the finders; None stands for the finder of `ImportRules`.
 SearchState = tuple[list[str], list[Any]]
 
 
@@ -115,11 +115,11 @@ class ImportRules:
             self._undo.pop()()
 
     def search_state(self) -> SearchState:
-        """The present module path and finders. Imports may have changed them."""
+        """The present ``sys.path`` and finders. Imports may have changed them."""
         return list(sys.path), [None if finder is self._finder else finder for finder in sys.meta_path]
 
     def use_search_state(self, state: SearchState) -> None:
-        """Use a module path and finders that other `ImportRules` with the same roots have returned."""
+        """Use the ``sys.path`` and finders that other `ImportRules` with the same roots have returned."""
         sys.path[:], finders = state
         sys.meta_path[:] = [self._finder if finder is None else finder for finder in finders]
 

@@ -276,7 +276,7 @@ def _is_input_or_size(node: torch.fx.Node) -> bool:
 
 
 def _require_pure_operator(target: Any) -> None:
-    """Raise `_RetraceNeeded` for an operator that may write, or has another effect (rule 1)."""
+    """Raise `_RetraceNeeded` for an operator with which the program needs a retrace (rule 1)."""
     if not isinstance(target, torch._ops.OpOverload):
         raise _RetraceNeeded
     if target._schema.is_mutable or not target._schema.returns or target.overloadpacket in _RETRACED_OPERATORS:

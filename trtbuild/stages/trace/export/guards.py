@@ -99,7 +99,7 @@ class Guard:
 
     @classmethod
     def parse(cls, code: str, arguments: Mapping[str, Any], plan: ShapePlan, inputs: Sequence[Input]) -> Guard | None:
-        """Parse a guard; None if it is not about the sizes of inputs."""
+        """Parse a guard; None if it is not about the sizes of inputs, or cannot be evaluated."""
         reader = _SizeReader(arguments, plan, inputs)
         try:
             tree = reader.visit(ast.parse(code.strip(), mode="eval"))

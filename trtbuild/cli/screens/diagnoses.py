@@ -1,4 +1,4 @@
-"""The findings of `doctor` as text: a line for each check, and the command that solves a problem."""
+"""The findings of `doctor` as text: a line for each check, and the correction if there is one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MARKS = {"ok": terminal.green("ok     "), "warning": terminal.yellow("warning")
 
 
 def doctor_lines(document: Diagnosis) -> list[str]:
-    """A line for each check, and the numbers of problems and warnings."""
+    """A line for each check and each correction, and the numbers of problems and warnings."""
     width = max(len(check.name) for check in document.checks)
     lines = []
     for check in document.checks:

@@ -1,4 +1,4 @@
-"""The result of ``trtbuild diff`` as text: one line for each difference, by area."""
+"""The result of ``trtbuild diff`` as text: the differences, by area."""
 
 from __future__ import annotations
 

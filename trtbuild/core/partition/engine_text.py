@@ -55,7 +55,7 @@ class EngineText:
 
     @classmethod
     def from_text(cls, text: str) -> EngineText:
-        """The inverse of `to_text`. Raises ValueError, KeyError, TypeError or AttributeError for any other text."""
+        """The inverse of `to_text`. Raises ValueError, KeyError, TypeError or AttributeError for an invalid text."""
         try:
             return cls._from_data(json.loads(text))
         except RecursionError:

@@ -15,7 +15,7 @@ POINTER_STAGES = frozenset(("calibrate-any", "trace-any", "partition-any"))
 
 
 def exported_file_with_any_torch(recipe: Recipe) -> Recipe:
-    """The recipe for looking up the ``.pt2`` files of the same package on a machine without that version of torch."""
+    """The recipe for looking up a package's ``.pt2`` files that any torch has written: the same parts, without torch."""
     return Recipe("pt2-any", recipe.version, tuple(part for part in recipe.parts if part[0] != "torch"))
 
 

@@ -5,9 +5,9 @@ trusted keys configured, a record counts only if one of these keys has signed it
 reads.
 
 Rules
-1. A signature covers `statement`: the key of the record, the SHA-256 of its document, the domain, the signer, and the other
-   fields of the signature. The document has the recipe and the digests of all outputs. So the signature is not valid under
-   another key, for another target, or in another domain.
+1. A signature covers `statement`: the key of the record, the SHA-256 and size of its document, the domain, the signer, and
+   the other fields of the signature. The document has the recipe and the digests of all outputs. So the signature is
+   not valid under another key, for another target, or in another domain.
 2. A machine without trusted keys and without a signing key trusts all records and does not check signatures. A machine
    that signs always checks signatures. Otherwise it could sign results that follow from untrusted records.
 3. A domain is the origin of a record (`release`, `ci`, `pr-17`). A machine writes one domain and reads several.

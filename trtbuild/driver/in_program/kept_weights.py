@@ -1,6 +1,6 @@
 """Detect changed weights: compare the weights of a graph of torch.compile with those that its engines contain.
 
-The comparison runs before every call, for every weight. For a few hundred weights, it must take only a few microseconds.
+The comparison runs before every call, for every weight. A few hundred weights must take much less than a millisecond.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def _refuse_contradiction(target_fields: Mapping[str, Any], arguments: Mapping[s
 
 
 def ensure_gpu(target: Target, name: str) -> None:
-    """Raise NoFittingTarget, before the build begins, if this machine has no GPU to run `name` on."""
+    """Raise NoFittingTarget, before the build begins, if this machine has no GPU. `name` is that of the model."""
     if not device_sms():
         raise NoFittingTarget(
             f"no GPU was found, and the engines of {name!r} need one: {target.name} (SM {target.sm}, {target.toolchain})",

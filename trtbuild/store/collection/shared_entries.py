@@ -33,7 +33,7 @@ _NO_ATIME_FLAG = getattr(os, "O_NOATIME", 0)
 
 
 class SharedEntries:
-    """The entries of the directory `shared`. Methods raise OSError, and StoreUnavailable if a folder is a link (rule 1)."""
+    """The entries of the directory `shared`. Methods raise OSError; StoreUnavailable comes from `list_all` (rule 1)."""
 
     def __init__(self, shared: SharedFolder) -> None:
         self._shared = shared

@@ -3,7 +3,7 @@
 In this module "half" is float16 or bfloat16. The graph has a `BatchNormalization` with an input in half and four parameters
 in float32. The normalization multiplies each channel by a factor and adds a term. Both are computed from the parameters in
 float32. If the types differ, the parser of TensorRT 10 (seen in TensorRT-RTX 1.7) casts all parameters to half and computes
-in half. In float16, a variance above 65504 is then infinite, and an epsilon of 1e-5 has two digits. With parameters in
+in half. In float16, a variance of 65520 or more is then infinite, and an epsilon of 1e-5 has two digits. With parameters in
 half, the parser creates one Scale layer, which TensorRT folds into the convolution before it. Releases before 9 create this
 Scale layer from float32 parameters (8.6, on an H200: ResNet-50 takes 565 µs, the same time as with factors in half).
 
@@ -115,8 +115,8 @@ def _float32_nodes(norm: Node, types: Mapping[str, int], half_type: int) -> tupl
 
 
 def _round_to_half(values: Any, half_type: int) -> Any:
-    """Round `values` to the nearest number of `half_type`, ties to even. The result is float64. Values beyond the largest
-    number become infinite."""
+    """Round `values` to the nearest number of `half_type`, ties to even. The result is float64. Values that round
+    beyond the largest number become infinite."""
     if half_type == FLOAT16:
         return values.astype(np.float16).astype(np.float64)
     return (_bfloat16_bits(values).astype(np.uint32) << 16).view(np.float32).astype(np.float64)

@@ -7,7 +7,7 @@ takes 56 µs.
 
 Rules
 1. A float32 weight that a Cast converts to float16 becomes a float16 weight with the name of the Cast's output. It is
-   rounded to the nearest, ties to even. Values beyond 65504 become infinite, as PyTorch and ONNX define the Cast.
+   rounded to the nearest, ties to even. Magnitudes from 65520 become infinite, as PyTorch and ONNX define the Cast.
 2. If no other node reads the float32 weight, and it is not an output of the model, it is left out of the model.
 3. Casts in nested graphs, and casts whose results are outputs of the model, stay in the graph.
 """

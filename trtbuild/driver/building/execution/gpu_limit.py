@@ -85,7 +85,7 @@ class GpuLimit:
 
 
 def least_gpu_bytes(step: Step) -> int:
-    """The free bytes on a GPU from which an engine step may start beside steps on other GPUs."""
+    """The free bytes that an engine step needs on its GPU to start while steps run on other GPUs."""
     return GPU_BASE_BYTES + GPU_BYTES_PER_WEIGHT_BYTE * weights_bytes(step)
 
 

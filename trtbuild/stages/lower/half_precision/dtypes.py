@@ -82,9 +82,9 @@ class Dtypes:
     dtype.
 
     `default` is the dtype that the model itself requests, and `requested` has the dtype that the module of each call node
-    requests. `rules` has the reasons of nodes that are float32. Data movement with a reason other than `Rule.RANGE` is
-    float32 only if its input is float32, too. `without_cast` contains the nodes that read an `UNSEEN` value without a cast.
-    `ranges` are the ranges of all nodes, for each half type.
+    requests. `rules` has the reasons of nodes that are float32. Data movement with the reason `Rule.READERS` or `Rule.MASK`
+    is float32 only if its input is float32, too. `without_cast` contains the nodes that read an `UNSEEN` value without a
+    cast. `ranges` are the ranges of all nodes, for each half type.
     """
 
     half: Mapping[torch.fx.Node, torch.dtype]

@@ -2,11 +2,13 @@
 operators or writes to buffers.
 
 1. A module in training mode is rejected, because it does not compute the same as the deployed model.
-2. A write to a buffer, a parameter or an input is rejected, because engines write nothing back. The write would be lost.
+2. A write to a parameter, an input or a buffer outside the manifest's `state` is rejected, because engines write nothing
+   back. The write would be lost.
 3. A random operator is rejected, because each run gives other numbers, and TensorRT draws other numbers than PyTorch.
 4. At least one output must be a tensor. The output structure may also contain numbers (sizes, for example), None and
    plain constants.
 5. A resize to more elements is rejected, because the new elements are uninitialized memory.
+6. An output tensor must be dense, in main memory and not quantized.
 """
 
 from __future__ import annotations

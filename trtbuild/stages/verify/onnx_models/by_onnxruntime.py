@@ -4,7 +4,8 @@ Rules
 1. Graph optimization is off. The converted model runs node by node, and values of float16 and bfloat16 are rounded after
    each node (`narrow`). So every value inside can be compared with PyTorch's value.
 2. Weights do not pass through protobuf: onnxruntime gets pointers to them, or to their converted copies (rules 1 and 4).
-3. Sessions are cached while their weights have at most `_MAX_CACHED_BYTES` in total. The oldest session is deleted first.
+3. Sessions are cached while their weights have at most `_MAX_CACHED_BYTES` in total. The oldest session is deleted first,
+   and the newest one stays.
 4. Weights of 4 bits become int8 (`four_bits`).
 5. If onnxruntime has no kernel for a partition, or if its engine calls plugins, the partition is not checked
    (`NotRunnable`). If the partition fails (`PartFailed`), its conversion counts as wrong.
@@ -50,7 +51,7 @@ class OnnxRuntime:
         return self._session(part).run(inputs, [f"o{k}" for k in range(len(part.outputs))])
 
     def values(self, part: Partition, inputs: Sequence[torch.Tensor], names: Sequence[str]) -> list[torch.Tensor]:
-        """Values inside `part`, by their names in the ONNX model. If the model was rewritten, inner values of a
+        """Values inside `part`, by their names in the ONNX model. If the model runs in float32, inner values of a
         narrow type are float32."""
         return _Session(self._models(part.graph), part, self._weights, names).run(inputs, names)
 
@@ -133,7 +134,7 @@ class _Session:
         ]
 
     def _array(self, value: torch.Tensor) -> np.ndarray:
-        """The values of a tensor as a row-major array. If the model was rewritten, narrow types become float32."""
+        """The values of a tensor as a row-major array. If the model runs in float32, narrow types become float32."""
         tensor = value.detach().contiguous()
         if tensor.dtype is torch.bfloat16 and not self._runs_in_float32:
             raise NotRunnable("onnxruntime has no bfloat16")

@@ -176,7 +176,8 @@ def _changes(changed: Sequence[Change]) -> list[str]:
 
 
 def status_lines(document: Status) -> list[str]:
-    """One line for each model (with many models, only for those out of date), and the number of models up to date."""
+    """One line for each model (with many models, only for those out of date). For several models, also a line with the
+    number of models up to date."""
     models = document.models
     up_to_date = sum(entry.up_to_date for entry in models)
     shown = [entry for entry in models if len(models) <= MOST_ROWS or not entry.up_to_date]

@@ -42,14 +42,14 @@ def engine_labels_here(sms: Iterable[int]) -> list[str]:
     """The engine labels of a process on this machine.
 
     `sms` are those of the GPUs that the process may use. A process with a GPU compiles only for toolchains that need one. A
-    process without a GPU compiles for the others, whose labels have no SM.
+    process without a GPU compiles for the others, whose labels have ``any SM``.
     """
     visible, labels = tuple(dict.fromkeys(sms)), []
     for name, flavour in table.FLAVOURS.items():
         version = table.installed_version(name)
         if version is None or flavour.needs_gpu != bool(visible):
             continue
-        any_sm = 0  # for a flavour that needs no GPU, the label has no SM
+        any_sm = 0  # for a flavour that needs no GPU, the label does not contain this number
         labels += [_engine_label(flavour, version, table.host_platform(), sm) for sm in visible or (any_sm,)]
     return labels
 

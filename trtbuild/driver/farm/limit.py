@@ -13,8 +13,8 @@ MOST_JOBS = 1024
 
 
 class FarmLimit:
-    """Allows an engine step if a worker of `farm` is free. Allows at most `jobs` other steps at the same time, each only if
-    `inner_limit` allows it."""
+    """Allows an engine step if `farm` has room for it (`Farm.has_room`). Allows at most `jobs` other steps at the
+    same time, each only if `inner_limit` allows it."""
 
     def __init__(self, farm: Farm, inner_limit: ResourceLimit, jobs: int) -> None:
         self._farm = farm

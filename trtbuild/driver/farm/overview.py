@@ -13,7 +13,7 @@ from typing import Any
 
 from trtbuild.driver.farm import labels
 
-#: The most workers that a message lists.
+#: A message lists at most this many workers that are left out.
 _MOST_LISTED = 6
 
 

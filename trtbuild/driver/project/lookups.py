@@ -149,7 +149,7 @@ class StoreLookups:
             return None
 
     def found_record_keys(self) -> frozenset[str]:
-        """The keys of all records that this command has looked up and found so far, including the links of chains."""
+        """The keys of all records that this command has found or made so far, including the links of chains."""
         found_keys = {key for key, record in list(self._records.items()) if record is not None}
         return frozenset(found_keys.union(list(self._links)))
 

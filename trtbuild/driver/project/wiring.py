@@ -113,7 +113,7 @@ def create_lookups(
 def _policy_text(trust: Trust) -> str:
     """A text that identifies the keys and domains of a trust policy.
 
-    If a key has an expiry date, the text also contains the day, because the policy changes when the key expires.
+    If a key has an expiry date, the text also contains the current day, because the policy changes when the key expires.
     """
     policy = trust.to_json()
     if policy is None:

@@ -6,7 +6,7 @@ Rules
    clock before the read (`settled`).
 2. Listings are read again, between two reads of the directory's identity. Links are read again, too.
 3. trtbuild's own sources and the directories of ``sys.path`` were last changed before this process started. The same holds
-   for the directories of the cache in the snapshot of a plan.
+   for the directory ``manifests``, and in the snapshot of a plan for the directories of the cache.
 """
 
 # Paths are strings here: there are thousands of them, and the snapshot has to contain them exactly as they are.

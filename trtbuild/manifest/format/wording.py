@@ -23,7 +23,7 @@ from trtbuild.manifest.format.source_fields import SourceFields
 from trtbuild.manifest.yaml_text.problems import Problems
 from trtbuild.manifest.yaml_text.tree import Node, kind_of
 
-#: Words for true and false that are text in YAML 1.2.
+#: Text and numbers that stand for true and false, in lower case → the boolean in YAML.
 _BOOLEAN_WORDS = {
     "yes": "true", "on": "true", "y": "true", "1": "true", "true": "true",
     "no": "false", "off": "false", "n": "false", "0": "false", "false": "false",

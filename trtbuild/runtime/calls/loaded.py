@@ -78,8 +78,8 @@ class Loaded:
         self._create_engines = create_engines
         self._engines: Engines | None = None
         #: The objects that all runners share: the operations on arrays of the device, the parts that PyTorch computes (by
-        #: partition), and the value weights (by slot). A value weight is a weight that a part reads like an input, or that
-        #: is an output of the model.
+        #: partition), and the value weights (by slot). A value weight is a weight that a part reads like an input, that is
+        #: an output of the model, or that is the first value of a state.
         self._shared_by_runners: tuple[ArrayOperations, Mapping[str, Part], Mapping[int, Any]] | None = None
         self._runners: dict[bool, Runner] = {}
         self._lock = threading.Lock()

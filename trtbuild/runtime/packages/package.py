@@ -54,7 +54,7 @@ class Package:
     folder: PackageFolder = field(repr=False, compare=False)
 
     def read_unlisted(self, name: str) -> bytes | None:
-        """Read a file in the package that is not in its index. Returns None if the file does not exist."""
+        """Read a file in the package that is not in its index. Returns None if the file cannot be read."""
         try:
             return self.folder.read(name)
         except (OSError, LinkRefused):

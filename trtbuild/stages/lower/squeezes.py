@@ -1,7 +1,7 @@
 """Make each squeeze remove the same axes in ONNX as in PyTorch.
 
-``squeeze`` removes an axis only if its size is 1. ONNX's Squeeze removes the named axes, even if their size is not 1. So
-this pass leaves only axes of size 1 in the arguments of a squeeze, and replaces a squeeze without effect by a copy. The
+``squeeze`` removes an axis only if its size is 1. ONNX's Squeeze fails if the size of a named axis is not 1. So this
+pass leaves only axes of size 1 in the arguments of a squeeze, and replaces a squeeze without effect by a copy. The
 trace has proven for all sizes of the range which axes a squeeze keeps.
 """
 

@@ -2,7 +2,8 @@
 
 Rules
 1. The values of an input with a range are drawn uniformly from this range. Without a range, floats are normal, as in the
-   trace, and bools are random, with both values in each row.
+   trace, and bools are random, with both values in each row. For a point with `zeros`, about a
+   quarter of the floats are then replaced by 0, unless 0 is outside the range.
 2. Without a range, integers are 0 or 1, because the trace has shown that the model accepts these. The values of an input
    that indexes the rows of a table (token ids, positions) are drawn from all rows. If the input indexes several tables, the
    smallest table counts.

@@ -89,7 +89,8 @@ class VerifyJob:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> VerifyJob:
-        """The inverse of `to_json`, after JSON encoding. Raises KeyError or TypeError on anything else."""
+        """The inverse of `to_json`, after JSON encoding. Raises KeyError, TypeError, ValueError or AttributeError on
+        anything else."""
         plain = {name: data[name] for name in cls.__dataclass_fields__}
         plain["weights"] = _weights(data["weights"])
         plain["first_state"] = _weights(data["first_state"])

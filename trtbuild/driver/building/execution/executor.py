@@ -54,7 +54,8 @@ class Callbacks:
     """The functions that an executor calls.
 
     `replan` plans a model again, `run` runs one step, and `write` writes the outputs of a finished model. `abort` ends the
-    running steps when the build is interrupted. `last_duration_s` returns the seconds that a step took last time, by id.
+    running steps if `execute` ends with an exception. `last_duration_s` returns the seconds that a step took last time,
+    by id.
 
     The last argument of `run` is a function that announces the results of the step (rule 8). `run` may call it once, when
     `replan` can already use these results.

@@ -129,7 +129,8 @@ class ModuleWeights:
 
 
 def refuse_other_weights(module: torch.nn.Module, weights: ModuleWeights, job: TraceJob) -> None:
-    """Raise SourceError if the names, dtypes or shapes in the ``weights:`` file are not those of the module."""
+    """Raise SourceError if the names, dtypes or shapes in the ``weights:`` file are not those of the module, or for a
+    module of rule 3."""
     if job.weights is None:
         return
     _refuse_custom_loading(module, weights, job)

@@ -26,8 +26,8 @@ Rules
 4. A worker does not have the server's descriptors.
 5. When standard input ends, the server and its workers end. The owner of the server has the other end of the pipe, which
    the kernel closes, too, if the owner is killed. The end of the thread that started the server does not end it.
-6. The server never forks a process that may use a GPU after CUDA's driver was loaded in the server, because the driver does
-   not work after a fork. The client then starts a new worker.
+6. Once CUDA's driver is loaded in the server, the server forks no process that may use a GPU, because the driver does not
+   work after a fork. The client then starts a new worker.
 7. This file imports only modules that a worker loads before torch, because a trace records the modules that were loaded
    before torch.
 """

@@ -10,7 +10,7 @@ Rules
      have the same parent. A watcher compares all of them except the priority
      (`trtbuild.driver.watching.endpoint.program`).
    * Python and torch read variables while they start: the seed of hashes, the locale, ``OMP_NUM_THREADS``,
-     ``LD_LIBRARY_PATH``. So the variables of server and client must be equal (`ForkServers.suit`).
+     ``LD_LIBRARY_PATH``. So the variables of server and client must be equal (`ForkServers.suit` names one exception).
    * It has the modules that `handlers.prepare` loads, with their warning filters and exit functions. A new worker loads
      them, too, before its first job. The server handles no signal, and blocks none.
    * A forked torch worker also has the tables that a new one fills during its first job (`handlers.fill_tables`).

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from trtbuild.core.model.quantized_types import QUANTIZED_TYPES
 
-#: Kinds of kernels that compute products: of matrices, and convolutions.
+#: Kinds of kernels that compute matrix products or convolutions.
 _PRODUCTS = ("fully_connected", "corrltn", "deconvolution")
 #: Kinds of kernels that compute no products. A fusion is listed a second time, as the kernels that it consists of.
 _NO_PRODUCTS = ("runtime_fusion", "cast", "mul", "add", "copy")

@@ -29,7 +29,7 @@ _MAX_LISTED = 20
 
 
 def export_models(request: Request, file: Path, progress: Progress) -> CacheExport:
-    """Write all records of the requested models, from the local store and the remotes, to one file.
+    """Write the records of the requested models, from the local store and the remotes, to one file.
 
     Raises UsageError if `file` is the name of a model and no model is requested. Raises StoreError if a record that a build
     needs is missing or cannot be exported, or if the file cannot be written.

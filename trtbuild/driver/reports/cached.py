@@ -25,7 +25,7 @@ class CachedFacts:
             self._store = wiring.open_local(project, trust)
 
     def signers(self, keys: Iterable[str]) -> dict[str, str]:
-        """The signer of each record, by key. Empty if this machine has no trusted keys, because then nothing is checked."""
+        """The signer of each record, by key. Empty if this machine does not check signatures."""
         signers: dict[str, str] = {}
         if self._store is None or not self._store.trust.enforced:
             return signers

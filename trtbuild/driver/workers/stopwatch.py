@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 MIN_WARMUP_CALLS = 3
-#: The smallest and the largest number of timed calls.
+#: The smallest and the largest number of timed calls. After a slow call there may be fewer (`SLOW_CALL_S`).
 MIN_CALLS, MAX_CALLS = 10, 100_000
 #: The number of turns of each contender, if there are several contenders.
 TURN_COUNT = 10

@@ -255,8 +255,8 @@ class Arguments:
     def _solve(self, number: int, axis: int, expression: Expression, size: int) -> tuple[int | None, int]:
         """Return the symbol of an axis and its value, from the size of the axis.
 
-        The symbol is None if the expression has several symbols, or is not linear. Raises CallRefused if no value of the
-        symbol gives this size.
+        The symbol is None if the expression has several symbols, or does not grow linearly. Raises CallRefused if no
+        value of the symbol gives this size.
         """
         symbols = symbols_of(expression)
         if len(symbols) != 1:

@@ -6,9 +6,9 @@ Rules
    transport and does both.
 2. A transport does not verify bytes: its caller compares them with their name. But it stops reading at `limit`, and it
    raises RemoteDown for a body that is shorter than announced.
-3. Silence is limited: while connecting, until the first byte, and while bytes are sent or received. Fewer bytes a second
-   than `MIN_BYTES_PER_S` count as silence. A `timed` call has a total limit, too: `TIMED_FACTOR` times `patience_s`,
-   because a plan waits for the call. Other calls have no total limit.
+3. Silence is limited by `patience_s` (settings.py): while connecting, until the first byte, and while bytes are sent or
+   received. Fewer bytes a second than `MIN_BYTES_PER_S` count as silence. A `timed` call has a total limit, too:
+   `TIMED_FACTOR` times `patience_s`, because a plan waits for the call. Other calls have no total limit.
 4. An entry appears complete or not at all.
 5. No error, log or repr contains credentials. Credentials are sent only to the host that they are configured for.
 6. Several threads may call all methods at once.

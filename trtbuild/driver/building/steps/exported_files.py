@@ -1,4 +1,4 @@
-"""Create a package's ``.pt2`` files in a torch worker, and store them as a record with its own recipe."""
+"""Create a package's ``.pt2`` files in a worker, and store them as records with their own recipes."""
 
 from __future__ import annotations
 

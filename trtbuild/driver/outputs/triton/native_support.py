@@ -1,6 +1,6 @@
 """Decide whether Triton's TensorRT backend and ensembles can serve a package.
 
-Rules (with their place in triton-inference-server's sources)
+Rules (some with their place in triton-inference-server's sources)
 1. The backend `tensorrt` links one version of TensorRT, and accepts only plans of that library, not of TensorRT-RTX.
 2. The backend chooses a plan only by compute capability (`cc_model_filenames`). So it cannot distinguish two targets with
    the same SM, or two targets of different platforms.

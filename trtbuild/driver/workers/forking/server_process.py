@@ -10,7 +10,7 @@ Rules
      have the same parent. A watcher compares all of them except the priority
      (`trtbuild.driver.watching.endpoint.program`).
    * Python and torch read variables while they start: the seed of hashes, the locale, ``OMP_NUM_THREADS``,
-     ``LD_LIBRARY_PATH``. So the variables of server and client must be equal (`ForkServers.suit`).
+     ``LD_LIBRARY_PATH``. So the variables of server and client must be equal (`ForkServers.suit` names one exception).
    * It has the modules that `handlers.prepare` loads, with their warning filters and exit functions. A new worker loads
      them, too, before its first job. The server handles no signal, and blocks none.
    * A forked torch worker also has the tables that a new one fills during its first job (`handlers.fill_tables`).
@@ -26,8 +26,8 @@ Rules
 4. A worker does not have the server's descriptors.
 5. When standard input ends, the server and its workers end. The owner of the server has the other end of the pipe, which
    the kernel closes, too, if the owner is killed. The end of the thread that started the server does not end it.
-6. The server never forks a process that may use a GPU after CUDA's driver was loaded in the server, because the driver does
-   not work after a fork. The client then starts a new worker.
+6. Once CUDA's driver is loaded in the server, the server forks no process that may use a GPU, because the driver does not
+   work after a fork. The client then starts a new worker.
 7. This file imports only modules that a worker loads before torch, because a trace records the modules that were loaded
    before torch.
 """

@@ -4,8 +4,8 @@ Model Optimizer.
 Rules
 1. Linear layers and convolutions are rounded. Formats with blocks round linear layers only, because a block is a part of
    a row of a matrix.
-2. Model Optimizer's presets leave out layers by their names (``lm_head``, ``router``, …). trtbuild leaves out the layers
-   that `exclude` names, and no others.
+2. Model Optimizer's presets leave out layers by their names (``lm_head``, ``router``, …). trtbuild has no such
+   list: only `exclude` leaves out layers by name.
 3. A transposed convolution has its output channels in axis 1. With several groups, no axis has all of them, so it stays in
    float with every format. fp8 has one scale for a whole weight, also in transposed convolutions with one group, as
    ``FP8_DEFAULT_CFG`` of Model Optimizer.

@@ -6,13 +6,13 @@ Rules
    changed a moment ago, because the times may then not show the next change. At the end files, links and listings
    are observed again. One that differs from its pin has changed during the trace.
 2. If this process writes a file and then reads it, the file is not a dependency. If the process reads or looks up a file,
-   and then writes it, the trace is not cacheable. A second trace, which finds the file already written, is cacheable.
+   and then writes it, the trace is not cacheable. A second trace is cacheable if it only reads the file.
 3. Names of dependencies have the separator ``/``. Paths inside the project are relative, other paths are absolute. If a
    path leads through a symbolic link, the path and its target are both recorded. If user code reads the link itself
    (``Path.resolve``), the link is a dependency.
-4. The recorded value of a variable is its value at the start of this process, even if torch or the model has changed it
-   since. The reason is that the next build compares its own value at the start. As in rule 2, a variable that user code
-   sets and then reads is not a dependency.
+4. The recorded value of a variable is its value at the start of this process, even if torch or other installed code has
+   changed it since. The reason is that the next build compares its own value at the start. As in rule 2, a variable that
+   user code sets and then reads is not a dependency.
 5. If a file belongs to a distribution, the distribution is recorded, not the file. Files of Python, of trtbuild and in
    `places.IGNORED_PATHS` are not recorded.
 """
@@ -47,7 +47,7 @@ PARENT_VARIABLES = frozenset({"CUDA_VISIBLE_DEVICES", "PYTHONHASHSEED", "PYTHOND
 class _OwnReads(threading.local):
     """A block in which the recorder itself reads. Each thread has its own `depth`.
 
-    The wrappers enter the block thousands of times. So this is a plain class, which is faster than ``contextmanager``."""
+    The module `wrappers` enters the block thousands of times. So this is a plain class, faster than ``contextmanager``."""
 
     depth = 0
 

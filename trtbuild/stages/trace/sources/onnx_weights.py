@@ -1,7 +1,7 @@
 """Take the weights out of an ONNX model, and read their values.
 
 Initializers of at least `WEIGHT_BYTES` bytes are weights, if weights can have their type. Other initializers, such as axes
-and shapes, stay in the graph, where their numbers are stored as raw data.
+and shapes, and all initializers of nested graphs stay in the graph, where their numbers are stored as raw data.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from trtbuild.errors import SourceError
 from trtbuild.stages.trace.job import TraceJob
 
-#: Initializers of at least this size are weights, if weights can have their type.
+#: The smallest size of an initializer that becomes a weight.
 WEIGHT_BYTES = 1024
 #: Element types with several elements in a byte → the bits of an element. Weights cannot have these types, because torch
 #: has no tensors of them.

@@ -108,9 +108,34 @@ def test_as_strided_reads_the_memory_of_its_input(lower_module: Any, view: str) 
             assert torch.equal(result, expected)
 
 
-def test_as_strided_of_an_unknown_order_in_memory_is_refused(lower_module: Any) -> None:
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "x0.split(1)[0]",
+        "x0.split_with_sizes([1, 2])[0]",
+        "x0.unbind(0)[0]",
+        "x0.chunk(3)[0]",
+        "torch.tensor_split(x0, 3)[0]",
+        "x0[:1].as_strided((1, 4), (4, 1))",
+    ],
+)
+def test_as_strided_reads_beyond_the_piece_of_a_tensor(lower_module: Any, piece: str) -> None:
+    ((result, expected),) = _results(lower_module, f"{piece}.as_strided((3, 4), (4, 1))", (_WIDE_MATRIX,), None)
+    assert torch.equal(result, expected)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "torch.empty_like(x0.T).copy_(x0.T).as_strided((2, 3), (1, 2))",
+        "F.dropout(x0[:1], 0.5, False).as_strided((3, 4), (4, 1))",
+        "x0[:1].type_as(x0).as_strided((3, 4), (4, 1))",
+        "x0.diagonal()[:1].as_strided((3, 4), (4, 1))",
+    ],
+)
+def test_as_strided_of_an_unknown_memory_is_refused(lower_module: Any, text: str) -> None:
     with pytest.raises(SourceError, match="as_strided") as caught:
-        _results(lower_module, "torch.empty_like(x0.T).copy_(x0.T).as_strided((2, 3), (1, 2))", (_WIDE_MATRIX,), None)
+        _results(lower_module, text, (_WIDE_MATRIX,), None)
     assert caught.value.code == "strides"
 
 

@@ -46,13 +46,13 @@ from trtbuild.core.values.value_ranges import ValueRange
 STEP_VERSIONS: Mapping[str, int] = {
     "calibrate": 2,
     "trace": 6,
-    "lower": 7,
+    "lower": 8,
     "partition": 5,
     "convert": 4,
     "engine": 2,
     "package": 3,
     "weights": 1,
-    "verify": 2,
+    "verify": 3,
     "pt2": 1,
 }
 

@@ -1,15 +1,18 @@
 """Let ``as_strided`` read the tensor that owns the memory.
 
 ``as_strided`` reads the memory of its input, and ONNX has no memory: the translation reads the elements of the input in
-their order. So the result is right only if the input begins its memory and is contiguous. An input that is a view of such a
-tensor (a transpose, a slice) is replaced by this tensor.
+their order. So the result is right only if the input begins its memory, is contiguous, and has all elements that are read.
+An input that is a view of such a tensor (a transpose, a slice, a piece of a split) is replaced by this tensor.
 """
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from trtbuild.errors import SourceError
 from trtbuild.stages.lower.operators.calls import argument_of, change_calls
@@ -22,10 +25,14 @@ _TARGETS = frozenset((_aten.as_strided.default, _aten.as_strided_copy.default))
 #: Operators whose result is always a view of their first input.
 _VIEWS = frozenset((
     "transpose", "t", "permute", "slice", "select", "unsqueeze", "squeeze", "expand", "view", "diagonal", "unfold", "alias",
-    "detach",
+    "detach", "as_strided",
 ))  # fmt: skip
+#: Operators whose results are always views of their first input.
+_SPLITS = frozenset(("split", "split_with_sizes", "tensor_split", "chunk", "unbind", "unsafe_split", "unsafe_chunk"))
 #: Operators whose result is a view of a contiguous input.
 _RESHAPES = frozenset(("reshape", "_unsafe_view", "contiguous"))
+#: Operators that the functional form may have in place of views, and of operators that may return their input.
+_COPIES = frozenset(("clone", "copy", "_to_copy", "to", "gather", "index", "index_select"))
 
 
 def read_owners(program: Program, request: Request) -> Program:
@@ -36,27 +43,59 @@ def read_owners(program: Program, request: Request) -> Program:
 
 def _read_owner(node: torch.fx.Node) -> None:
     owner = source = node.args[0]
-    while _is_view(owner):
-        owner = owner.args[0]
+    while (viewed := _viewed(owner)) is not None:
+        owner = viewed
     offset = argument_of(node, 3, "storage_offset", None)
     if offset is None:
         offset = source.meta["val"].storage_offset()
     memory = owner.meta["val"]
-    if not isinstance(offset, int) or memory.storage_offset() != 0 or not _is_contiguous(memory):
+    is_known = isinstance(offset, int) and memory.storage_offset() == 0 and _is_contiguous(memory)
+    sizes, strides = argument_of(node, 1, "size", None), argument_of(node, 2, "stride", None)
+    if not is_known or not (_owns_memory(owner) or _has_elements(memory, sizes, strides, offset)):
         raise SourceError(
             "the model calls as_strided on a tensor whose order in memory is not known",
             code="strides",
             hint="call .contiguous() before as_strided, or select the elements by slices and indices",
         )
-    node.args = (owner, *node.args[1:3], offset)
-    node.kwargs = {name: value for name, value in node.kwargs.items() if name != "storage_offset"}
+    node.args = (owner, sizes, strides, offset)
+    node.kwargs = {}
     propagate(node)
 
 
-def _is_view(node: torch.fx.Node) -> bool:
-    """Whether the result of a call certainly has the memory of its first input."""
-    name = getattr(node.target, "_opname", "") if node.op == "call_function" else ""
-    return name in _VIEWS or (name in _RESHAPES and _is_contiguous(node.args[0].meta["val"]))
+def _viewed(node: torch.fx.Node) -> torch.fx.Node | None:
+    """The tensor of which a call's result certainly is a view, or None."""
+    if node.op != "call_function":
+        return None
+    source = node.args[0]
+    if node.target is operator.getitem:
+        return source.args[0] if getattr(source.target, "_opname", "") in _SPLITS else None
+    name = getattr(node.target, "_opname", "")
+    if node.target is _aten.view.dtype:  # the elements have another size
+        return None
+    return source if name in _VIEWS or (name in _RESHAPES and _is_contiguous(source.meta["val"])) else None
+
+
+def _owns_memory(node: torch.fx.Node) -> bool:
+    """Whether a value certainly has all elements of its memory in the user's model, too.
+
+    PyTorch itself rejects a read beyond the memory. But the functional form has copies in place of some views and of
+    operators that may return their input (``diagonal``, ``dropout``), and a copy has fewer elements than that memory.
+    """
+    if node.op == "placeholder":
+        return True
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload) or target._opname in _COPIES:
+        return False
+    is_composite = target.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
+    return not is_composite and all(result.alias_info is None for result in target._schema.returns)
+
+
+def _has_elements(memory: torch.Tensor, shape: Sequence[Any], strides: Sequence[Any], offset: int) -> bool:
+    """Whether a contiguous tensor certainly has all elements that ``as_strided`` reads."""
+    sizes = [size.meta["val"] if isinstance(size, torch.fx.Node) else size for size in (*shape, *strides)]
+    pairs = zip(sizes[: len(shape)], sizes[len(shape) :], strict=True)
+    last = offset + sum((size - 1) * stride for size, stride in pairs)
+    return bool(statically_known_true(last < memory.numel()))
 
 
 def _is_contiguous(tensor: torch.Tensor) -> bool:

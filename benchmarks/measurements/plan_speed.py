@@ -12,6 +12,7 @@ grow at most tenfold, and the memory has a limit.
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ from benchmarks.figure import Check, Limit, Ratio, Row, Value
 from benchmarks.measure import Median, Run, measure_alternately, run, run_alternately
 from benchmarks.measurements.null_build import build_project
 from benchmarks.session import Session
+from trtbuild.core.recipes import keys
 
 
 def rows(session: Session) -> Iterator[Row]:
@@ -82,10 +84,13 @@ def _large(session: Session) -> Iterator[Row]:
     """The plan of a project with many models after an edit: its time, its memory, and the growth of its CPU time."""
     sizes = session.sizes
     small, large = build_project(session, sizes.models), session.folder(f"many-{sizes.cloned_models}x{sizes.targets}")
-    if not (large / "cache").exists():
+    versions_file, versions = large / "step-versions.json", json.dumps(dict(keys.STEP_VERSIONS))
+    if not versions_file.exists() or versions_file.read_text() != versions:  # records of other versions are not found
+        shutil.rmtree(large, ignore_errors=True)
         session.say(f"  copying the records of {small.name} (the first time: minutes)")
         shutil.copytree(small, large, dirs_exist_ok=True, symlinks=True)
     write_clones(large, sizes.cloned_models, sizes.models, sizes.targets)
+    versions_file.write_text(versions)
     session.call(large, "plan")  # reads all that is new: sources, chains of links (`chain.py`), files of packages
     runs = measure_alternately(
         sizes.cold_repeats,

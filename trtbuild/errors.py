@@ -20,7 +20,7 @@
     target as not run
   * VerificationFailed, exit 1: the results of a build differ from those of PyTorch, or could not be compared with them
   * PackageError, exit 1: a package cannot be loaded or used, or a call does not fit it
-    * PackageMissing: there is no package, or it cannot be read
+    * PackageMissing: the path has no package, or is not readable
     * PackageDamaged: the package is truncated or altered, has no valid index, or has an engine that does not fit it
     * LinkRefused: a symbolic link leads out of the package, and following such links was not allowed
     * PackageTooNew: the package has a newer format than this version of trtbuild can read
@@ -224,7 +224,7 @@ class PackageError(TrtbuildError):
 
 
 class PackageMissing(PackageError):
-    """There is no package or ``.pt2`` file at a path, or it cannot be read."""
+    """A path has no package or ``.pt2`` file, or is not readable."""
 
 
 class PackageDamaged(PackageError):

@@ -101,7 +101,7 @@ class MemoryStore:
             return self._first_trusted(key, wanted)[1]
 
     def _first_trusted(self, key: str, wanted: Recipe | None) -> tuple[str, Record | None]:
-        """The AC key of the first trusted record, and the record; (`key`, None) if there is no record. Raises
+        """The AC key of the first trusted record, and this record. Without any record: `key` and None. Raises
         EntryCorrupt, RecordUntrusted."""
         problem: EntryCorrupt | RecordUntrusted | None = None
         for name in lookup_keys(self.trust, key):

@@ -230,8 +230,8 @@ def verification(
     document. `made_of` are the digests of the ONNX models by graph, or of the plans by partition. `tolerances` are by the
     type that an output is computed in. This type follows from the programs. `ranges` are the declared ranges of inputs, by
     name. Only the recipes of `quantized` models have the tolerances of quantizers, so that other recipes keep their keys.
-    `float_model` has the digest of the canonical text and the weights of the model without ``quantize:``. It is None if
-    there is no such trace. `has_rounded_weights` is whether floats among the weights were rounded by the trace.
+    `float_model` has the digest of the canonical text and the weights of the model without ``quantize:``. It is None
+    without such a trace. `has_rounded_weights`: whether the trace rounded floats among the weights.
     """
     return _step(
         "verify",

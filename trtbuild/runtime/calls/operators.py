@@ -126,7 +126,7 @@ def parse_text(about: str) -> EngineText:
     """Parse the operator's argument `about`. Raises PackageDamaged."""
     try:
         return EngineText.from_text(about)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise PackageDamaged(
             f"the file's text about an engine cannot be used: {error}", hint="write it again, or upgrade trtbuild"
         ) from None

@@ -1,4 +1,4 @@
-"""Objects of the CUDA driver for a `CudaMemory`. An object that is no longer used is freed, or kept for reuse (streams)."""
+"""Objects of the CUDA driver for a `CudaMemory`. Unused streams are kept for reuse, other objects are freed."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ Rules
    value that is a placeholder, or the result of another call, is not added.
 2. `OpenedProgram.close` puts the calls back, each before the first reader of its results.
 3. A number that a call reads (a size) is computed again from the sizes of the model's inputs. A size that depends on data
-   is read from an earlier tensor that has it. If there is no such tensor, the error is ConversionRefused.
+   is read from an earlier tensor that has it. Without such a tensor, ConversionRefused is raised.
 4. A tensor that was contiguous in the traced program is made contiguous for its call. Kernels may rely on it, and a lowered
    program has no copies that only change the layout.
 5. The results are checked (`size_checks`).

@@ -7,7 +7,7 @@ Rules
    attributes. Their arguments are converted before the change is made. Reads are not recorded. All other calls (plugins,
    debug tensors, refit marks) cannot be recorded, and raise `NotRecorded` at the caller's line.
 3. If TensorRT refuses a call, it only logs an error and continues. Here, a recorded call or a read in which TensorRT logs
-   an error raises `NotRecorded`. Only ``get_input`` and ``get_output`` return None instead, if there is no such tensor.
+   an error raises `NotRecorded`. For an index without a tensor, ``get_input`` and ``get_output`` return None.
 4. Names that the function sets are labels: they are in the network, but not in the document.
 5. TensorRT-RTX records the networks for all toolchains, because only TensorRT-RTX can define networks without a GPU.
 """

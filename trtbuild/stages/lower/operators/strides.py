@@ -31,8 +31,9 @@ _VIEWS = frozenset((
 _SPLITS = frozenset(("split", "split_with_sizes", "tensor_split", "chunk", "unbind", "unsafe_split", "unsafe_chunk"))
 #: Operators whose result is a view of a contiguous input.
 _RESHAPES = frozenset(("reshape", "_unsafe_view", "contiguous"))
-#: Operators that the functional form may have in place of views, and of operators that may return their input.
-_COPIES = frozenset(("clone", "copy", "_to_copy", "to", "gather", "index", "index_select"))
+#: Operators that the functional form may have in place of views, and of operators that may return their input. Those whose
+#: names end with ``_copy`` are such operators, too.
+_COPIES = frozenset(("clone", "copy", "to", "gather", "index", "index_select"))
 
 
 def read_owners(program: Program, request: Request) -> Program:
@@ -84,7 +85,9 @@ def _owns_memory(node: torch.fx.Node) -> bool:
     if node.op == "placeholder":
         return True
     target = node.target
-    if not isinstance(target, torch._ops.OpOverload) or target._opname in _COPIES:
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    if target._opname in _COPIES or target._opname.endswith("_copy"):
         return False
     is_composite = target.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
     return not is_composite and all(result.alias_info is None for result in target._schema.returns)

@@ -43,7 +43,7 @@ docs: $(READY)
 site: $(READY)
 	$(BIN)/python -m mkdocs build --strict
 
-# Benchmarks of trtbuild and of other tools (the peers): most of an hour, and hours the first time. `make bench ONLY="null
+# Benchmarks of trtbuild and of other tools (the peers): about 40 minutes on two cores. `make bench ONLY="null
 # plan"` runs some of them, and `ONLY=--help` says more. The peers are in a virtual environment of their own: dvc alone brings
 # 90 distributions.
 PEERS := benchmarks/.work/peers
@@ -55,9 +55,9 @@ $(PEERS)/.ready: benchmarks/peers.txt
 	$(PEERS)/bin/python -m pip install --quiet --requirement benchmarks/peers.txt
 	touch $@
 
-# Public architectures with random weights, built and verified; the tables of docs/zoo.md: an hour or more, and 40 GB. `make zoo
-# ONLY=gpt2,yolo11n SIZE=small` builds some of them. The libraries of the models are in a virtual environment of their own:
-# 8 GB.
+# Public architectures with random weights, built and verified; writes the tables of docs/zoo.md. It takes long, and 40 GB of
+# disk. `make zoo ONLY=gpt2,yolo11n SIZE=small` builds some of them. The libraries of the models are in a virtual environment
+# of their own: 8 GB.
 ZOO  := benchmarks/zoo/.work/venv
 SIZE := published
 zoo: $(ZOO)/.ready

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import socket
@@ -22,6 +23,7 @@ from pathlib import Path
 import psutil
 import pytest
 from distributed import Client
+from distributed.utils import LoopRunner
 
 from tests.driver.farm.cluster import Driver
 from tests.driver.farm.servers import (
@@ -235,7 +237,17 @@ def test_a_scheduler_that_refuses_is_an_error_before_any_work(project: Path, mon
         pass
 
 
+@pytest.fixture
+def _no_garbage_collection() -> Iterator[None]:
+    """The garbage collector, too, closes clients."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
 @pytest.mark.parametrize("greeting", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", bytes(64)])
+@pytest.mark.usefixtures("_no_garbage_collection")
 def test_a_server_that_is_not_a_scheduler_is_an_error_before_any_work(
     project: Path, greeting: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,6 +280,7 @@ def test_a_server_that_is_not_a_scheduler_is_an_error_before_any_work(
     server.close()
     for connection in connections:
         connection.close()
+    wait_until(lambda: not LoopRunner._all_loops, "a client is open")
 
 
 # -- certificates

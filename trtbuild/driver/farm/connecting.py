@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import logging
 import os
-import queue
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future, InvalidStateError
 from pathlib import Path
-from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from trtbuild.driver.configuration import WorkersSettings
@@ -65,32 +65,49 @@ def _client(address: str, security: object | None = None) -> Iterator[Client]:
     try:
         yield client
     finally:
-        with contextlib.suppress(Exception):  # the connection may be lost already
-            client.close(timeout=2)
+        _close(client)
 
 
 def _connect(address: str, security: object | None) -> Client:
-    """Connect in a thread, because Dask waits forever for some answers of a server that is not a scheduler."""
+    """Connect in a thread, because Dask waits forever for some answers of a server that is not a scheduler.
+
+    The thread closes a client that has no connection, or that got it too late. Otherwise the garbage collector would close
+    it, in any thread and at any moment: also in the event loop of the next client while that is started. Then both wait for
+    the same lock.
+    """
     from distributed import Client
 
-    answers: SimpleQueue[Client | Exception] = SimpleQueue()
+    answer: Future[Client] = Future()
 
     def connect() -> None:
+        client = Client.__new__(Client)  # so that a client whose __init__ fails can be closed
         try:
-            answers.put(
-                Client(address, security=security, timeout=CONNECT_TIMEOUT_S, set_as_default=False, name="trtbuild")
+            Client.__init__(
+                client, address, security=security, timeout=CONNECT_TIMEOUT_S, set_as_default=False, name="trtbuild"
             )
         except Exception as error:
-            answers.put(error)
+            _close(client)
+            with contextlib.suppress(InvalidStateError):  # the caller has stopped waiting
+                answer.set_exception(error)
+            return
+        try:
+            answer.set_result(client)
+        except InvalidStateError:
+            _close(client)
 
     threading.Thread(target=connect, name="trtbuild-connect", daemon=True).start()
     try:
-        answer = answers.get(timeout=CONNECT_TIMEOUT_S + 2)
-    except queue.Empty:
-        raise TimeoutError("it does not answer as a Dask scheduler does") from None
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
+        return answer.result(timeout=CONNECT_TIMEOUT_S + 2)
+    except concurrent.futures.TimeoutError:  # another type than TimeoutError before Python 3.11
+        if answer.cancel():
+            raise TimeoutError("it does not answer as a Dask scheduler does") from None
+        return answer.result()  # the answer came at the last moment, or this is Dask's own TimeoutError
+
+
+def _close(client: Client) -> None:
+    with contextlib.suppress(Exception):  # the connection may be lost already
+        client.close(timeout=2)
+        client._loop_runner.stop(timeout=2)  # does nothing after a complete close(); Dask forgets it after a timeout
 
 
 def _local_cluster(address: LocalWorkers, project: Path, security: Security) -> SpecCluster:

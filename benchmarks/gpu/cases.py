@@ -119,7 +119,10 @@ class Case:
 
 
 def import_file(path: Path) -> Any:
-    """Import one Python file. Packages that were imported before do not matter. Raises ImportError."""
+    """Import one Python file, even if `sys.modules` has a package of another project with the same name.
+
+    Raises ImportError.
+    """
     specification = importlib.util.spec_from_file_location(path.stem, path)
     if specification is None or specification.loader is None:
         raise ImportError(f"{path} cannot be imported")

@@ -33,7 +33,8 @@ _URL_HINT = f"write one such as {EXAMPLE_REMOTE.partition(':')[2]}, file:///mnt/
 
 @dataclass(frozen=True)
 class _Entry:
-    """A remote as the user wrote it. A missing mode is ``rw``. Any other text that is missing or not a string is empty."""
+    """A remote as the user wrote it. In a ``[[remote]]`` table, a missing mode is ``rw``. Any other text that is missing
+    or not a string is empty."""
 
     place: Place
     name: str

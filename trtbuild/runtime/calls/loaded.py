@@ -283,8 +283,8 @@ def target_to_run(index: PackageIndex, target: PackedTarget | None) -> PackedTar
 
 
 def needed_files(package: Package, target: PackedTarget | None) -> list[str]:
-    """List the files that `target` needs to run. If `target` is None, list the files for a run without engines. Raises
-    NoFittingTarget."""
+    """List the programs, weights and engines that `target` needs to run. If `target` is None, list the files for a run
+    without engines. A library of plugins is not in the list. Raises NoFittingTarget."""
     index = package.index
     to_run = target_to_run(index, target)
     torch_partitions = [entry for entry in to_run.partitions.partitions if target is None or entry.kind == "torch"]

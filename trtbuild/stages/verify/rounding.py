@@ -8,8 +8,8 @@ Rules
    floating-point inputs and weights are multiplied by random factors from 1 - `amount` to 1 + `amount`. `amount` is the
    tolerance of the output.
 2. If an integer or a bool changes in one of these runs, rounding decides it. Rounding also decides a floating-point number
-   that changes by more than `MAX_TOLERANCES` x `amount` of the largest number. Such a number depends on a decision
-   (``where``, ``round``, ``topk``), or the model amplifies errors too much for a comparison.
+   that changes by more than `MAX_TOLERANCES` x `amount` x the largest absolute value of the output. Such a number depends
+   on a decision (``where``, ``round``, ``topk``), or the model amplifies errors too much for a comparison.
 3. The reference may change by more than the tolerance in these runs, because the model amplifies errors (``exp`` of a
    large number). Then the change is allowed as an error, up to `MAX_AMPLIFICATION` tolerances. Without this limit a wrong
    conversion could hide in a model with a large tolerance, because the runs change each weight by up to a whole tolerance.

@@ -1,6 +1,7 @@
 """Run the partitions of a model in order, in PyTorch or with another runner.
 
-A value is deleted after its last use. So the memory contains the values of one point, and the model's weights once.
+A value is deleted after its last use. So the memory contains only the values that are still needed at the current
+point, and the model's weights once.
 """
 
 from __future__ import annotations

@@ -3,14 +3,14 @@
 Rules
 1. Calls of ``os.stat``, ``lstat``, ``access`` and ``readlink`` are recorded if user code makes them, or if the file is
    inside the project. ``os.path.exists``, ``Path.exists`` and similar functions call these four functions. Calls by
-   ``inspect`` and ``linecache`` are not recorded. When Python resolves a path (``realpath``), only the symbolic links
-   that it follows are recorded.
+   ``inspect``, ``linecache`` and ``os.path.samefile`` are not recorded. When Python resolves a path (``realpath``), only
+   the symbolic links that it follows are recorded.
 2. ``os.environ``: a variable is recorded when user code reads it. Reads by installed code (``HF_HOME``,
    ``OMP_NUM_THREADS``) are not recorded, because these values differ between machines without an effect on the model.
    ``source: {env: […]}`` declares variables that do have an effect. If user code calls the standard library, and the
    library reads a ``PYTHON…`` variable or one of `MACHINE_VARIABLES`, the read is not recorded either. If user code reads
    all variables at once, the trace is not cacheable. A variable that installed code sets and user code reads is a
-   dependency, because the installed code may set it only if it does not exist yet.
+   dependency: installed code often leaves a variable as it is if it exists (``os.environ.setdefault``).
 3. The path argument of a function that reads files in C++ or Rust (`TORCH_READERS`, `READERS`) is a file dependency.
 4. ``importlib.metadata``: a lookup of a distribution is a dependency, even if the distribution is not installed.
 """

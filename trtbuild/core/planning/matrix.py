@@ -5,8 +5,8 @@ Rules
    contain each model whose engines are not known yet, because it is not partitioned or converted.
 2. An engine is built in one job only. Models whose engines have a common key are in the same job. If several targets have
    engines with a common key (equal targets with two names), the first target builds them.
-3. Engines that are not known yet have no keys. So two jobs may build the same engine, if both have a model whose engines
-   are unknown. A plan that is made after the convert steps has no such models.
+3. Engines that are not known yet have no keys. So two jobs may build the same engine, if one of them has a model whose
+   engines are unknown. A plan that is made after the convert steps has no such models.
 4. Models that must be in one job (rule 2) are a group. A target has as many jobs of `job_duration_s` as its estimated time
    needs, but not more jobs than groups. The jobs are balanced: the longest group is assigned first, and each group is
    assigned to the job with the least work.

@@ -3,7 +3,7 @@ translation differs from eager PyTorch.
 
 Rules
 1. Attention without a mask is not written out, even with ``is_causal`` (which masks no row entirely). There are two
-   exceptions: a negative scale, because the translation computes the square root of the scale, which is NaN, and rule 4.
+   exceptions: rule 4, and a negative scale. For a negative scale, the translation's square root of the scale is NaN.
 2. A mask can hide every key of a row, by ``False`` or by -inf. Eager then returns 0 (``torch._safe_softmax``), and the
    translation returns the average of the values, or NaN. This pass sets such a row to 0 behind the second MatMul, so that
    the compiler can fuse the four operators.

@@ -46,8 +46,8 @@ from trtbuild.store.digests.reading import BUFFER_SIZE, Consumer, read_through
 #: A time stamp that is at least this old, in seconds, is trusted. This is the tick of the coarsest clock of a file system
 #: in use (FAT).
 RACY_S = 2.0
-#: The same age if the clock is finer than a millisecond. A tick of the kernel is at most 10 ms, and the clock of a file
-#: server may be a little behind this machine's.
+#: The limit in place of `RACY_S` if the file system's clock is finer than a millisecond. A tick of the kernel is at most
+#: 10 ms, and the clock of a file server may be a little behind this machine's.
 FINE_RACY_S = 0.2
 
 #: The size in bytes of a segment. Another size gives other fingerprints.

@@ -1,6 +1,7 @@
 """Quantized ONNX files.
 
-An int32 bias becomes the floats that onnxruntime computes from it. Operators on integers and unsigned types are errors.
+An int32 bias becomes the floats that onnxruntime computes from it. Operators that compute with integers are
+errors, and so are quantizers to unsigned types.
 """
 
 from __future__ import annotations

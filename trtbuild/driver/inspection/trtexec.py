@@ -105,9 +105,10 @@ def _setting_flags(settings: Mapping[str, Any], toolchain: ToolchainName, versio
 
 
 def _passed_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that the command passes, in the order of its arguments.
+    """Return the settings that the command should pass, in the order of its arguments.
 
-    These are the settings with a value other than the default, and those that trtexec always needs.
+    These are the settings with a value other than the default, and those that trtexec always needs. The command leaves out
+    those for which trtexec has no argument.
     """
     default = vars(BuilderSettings())
     values = {name: settings.get(name, default[name]) for name in (*_FIRST_SETTINGS, *SETTINGS)}

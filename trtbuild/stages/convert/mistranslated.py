@@ -9,7 +9,8 @@
 5. Scattering with the reduction mean: ONNX's ScatterElements does not have it. Scattering with amax or amin and without
    the elements of the target: the translation begins with the lowest (amin: largest) number, not with -inf (inf).
 6. atan2: the translation divides, so a negative zero in the denominator reverses the sign.
-7. logcumsumexp: the translation subtracts the largest element of the row, so smaller elements before it become -inf.
+7. logcumsumexp: the translation subtracts the largest element of the row before `exp`. Results before this element are
+   -inf if the elements so far are so much smaller that `exp` gives 0.
 8. erfc and erfcx: the translation subtracts from 1, which leaves no digits of a small result.
 9. diagonal: the translation multiplies the elements outside the diagonal by 0, which is NaN for infinities. The lower
    step rewrites the calls whose result is never empty.

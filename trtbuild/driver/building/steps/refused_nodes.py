@@ -43,7 +43,7 @@ def name_operators(error: ToolchainError, plan: ModelPlan, step: Step, lookups: 
 
 
 def _operators_of_nodes(plan: ModelPlan, step: Step, lookups: StoreLookups) -> Mapping[str, list[str]]:
-    """Node → [module path, operator, …], for the partition of an engine step.
+    """Node → [module path, operator], for the partition of an engine step.
 
     Raises LookupError if the plan does not contain the partition.
     """

@@ -12,26 +12,22 @@ import time
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from tests.builds.faults.test_interrupt import ENDLESS, NET
 from tests.conftest import CommandLine
-from tests.documents.test_documents import without_other_fields
+from tests.documents.schemas import validator
 from tests.faults.processes import descendants, wait_until_gone
 from tests.projects import copy_project, edit
-from trtbuild.cli.commands import documents
 from trtbuild.driver.event_log.events import KINDS
 from trtbuild.driver.event_log.kept import MOST_BUILDS, kept_builds
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:
     """Read a file of events. Fails if a line does not match its schema."""
-    schema = without_other_fields(documents.schema())
     events = [json.loads(line) for line in path.read_text().splitlines()]
     for event in events:
-        kind = KINDS[event["event"]].__name__
-        jsonschema.validate(event, {"$ref": f"#/$defs/{kind}", "$defs": schema["$defs"]})
+        validator(KINDS[event["event"]].__name__).validate(event)
     return events
 
 

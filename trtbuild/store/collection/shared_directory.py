@@ -69,8 +69,8 @@ def collect_directory(
     """Remove entries until the shared directory `root` has at most `max_size` allocated bytes, and the last use of each
     record was at most `max_age_s` seconds ago. Condemned files do not count: later collections remove them.
 
-    Records whose keys are `pinned` stay, with their blobs, unless they are invalid or lack a file. With `dry_run` nothing is
-    written, and the report says what would be done. Raises StoreUnavailable.
+    Records whose keys are `pinned` stay, with their blobs, unless they are invalid or lack a file. With `dry_run` nothing
+    is written, and the report says what would be done. Raises StoreUnavailable.
     """
     try:
         return _Collection(root, grace_s, dry_run).run(max_size, max_age_s, pinned)

@@ -195,7 +195,7 @@ def _memory() -> str | None:
 
 
 def enumerate_faults(how: str, name: str, at_most: int = 1 << 30) -> Tally:
-    """Inject faults at the calls of the operation `name`, or at `at_most` of them. `how` is `kill` or `error`."""
+    """Inject faults at the calls of the operation `name`, at most `at_most` faults. `how` is `kill` or `error`."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="trtbuild-calls-", dir=_memory()) as scratch, one_thread(*_THREADED):
         enumeration = Enumeration(name, ALL[name], Path(scratch))

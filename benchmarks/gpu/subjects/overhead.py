@@ -20,7 +20,7 @@ from benchmarks.gpu.cases import Case, cases, output_tensors
 from benchmarks.gpu.host import Host
 from benchmarks.gpu.timing import host_times_us
 
-#: The largest allowed difference between a package's call and the bare loop, in microseconds.
+#: The largest allowed difference between a package's call and the bare loop at equal shapes, in microseconds.
 BOUND_US = 20.0
 #: Models with one engine each. `detector` has two profiles and two outputs; the others have one of each.
 MODELS = ("any_image", "class_token", "attention", "detector")

@@ -67,7 +67,7 @@ class CacheStats:
 
 @dataclass(frozen=True, kw_only=True)
 class DamagedEntry:
-    """An entry whose content does not match its name. It is in quarantine.
+    """An entry that has invalid content, or names a missing or damaged file. It is in quarantine.
 
     `kind`: ``blob``, ``chunk list`` or ``record``. `text`: the damage.
     """

@@ -3,7 +3,8 @@
 Rules
 1. Both sides name a store by its label (`labels`). A remote cache is usable if both sides read and write it under the same
    URL. A cache directory is usable for the processes of one host. `Overview.store_for` chooses one of them.
-2. `receive` verifies each blob. So a wrong byte is an error, and never becomes a part of an input or an engine.
+2. `receive` verifies each blob that it reads. So a wrong byte is an error, and never becomes a part of an input or an
+   engine.
 3. Through a remote cache, only the files of blobs are exchanged. The driver alone publishes records there.
 """
 

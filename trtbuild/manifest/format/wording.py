@@ -107,7 +107,8 @@ def allowed_text(expected: ExpectedType) -> str:
 
 
 def check(kind: Any, name: str, node: Node, key: Origin, problems: Problems) -> Any | None:
-    """`node` as a value of `kind`, or None if it is invalid; its problems are then added.
+    """`node` as a value of `kind`. If it is invalid, its problems are added, and the result is None, or a pydantic model
+    without its invalid fields.
 
     `name` is the node's name, and `key` is the place of this name."""
     value, _ = check_fields(kind, name, node, key, problems)
@@ -117,7 +118,7 @@ def check(kind: Any, name: str, node: Node, key: Origin, problems: Problems) -> 
 def check_fields(
     kind: Any, label: str, node: Node, key: Origin, problems: Problems
 ) -> tuple[Any | None, frozenset[str]]:
-    """Like `check`, but return a pydantic model without its invalid fields, and the names of these fields.
+    """Like `check`, but also return the names of the invalid fields.
 
     The caller can then check the rules for the other fields, so that all problems are found at once.
     """

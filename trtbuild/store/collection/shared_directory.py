@@ -69,8 +69,8 @@ def collect_directory(
     """Remove entries until the shared directory `root` has at most `max_size` allocated bytes, and the last use of each
     record was at most `max_age_s` seconds ago. Condemned files do not count: later collections remove them.
 
-    Records whose keys are `pinned` stay, with their blobs. With `dry_run` nothing is written, and the report says what
-    would be done. Raises StoreUnavailable.
+    Records whose keys are `pinned` stay, with their blobs, unless they are invalid or lack a file. With `dry_run` nothing
+    is written, and the report says what would be done. Raises StoreUnavailable.
     """
     try:
         return _Collection(root, grace_s, dry_run).run(max_size, max_age_s, pinned)
@@ -195,7 +195,7 @@ class _Collection:
         return {file for entry in entries for file in entry.files}
 
     def _size_of_entries(self) -> Size:
-        """The total size of the listed entries."""
+        """The total size of the listed entries, except files of a wrong size."""
         scan = self._scan
         lists = [entry for _, entry in scan.lists.values()]
         return _total_size(entry.size for entry in [*scan.records.values(), *lists, *scan.cas.values()])

@@ -187,8 +187,8 @@ class Signer:
 
     @classmethod
     def load(cls, path: Path) -> Signer:
-        """The key in a file. Raises ConfigurationError if the file is missing or not a key, or if other users may read
-        or write it."""
+        """The key in a file. Raises ConfigurationError if the file is missing or not a key, or if it is this user's
+        file and other users may read or write it."""
         try:
             with open(path, "rb") as file:
                 status, text = os.fstat(file.fileno()), file.read(4096).decode("ascii", "replace")

@@ -1,6 +1,6 @@
 """Proxies of TensorRT's objects. A user's function that defines a network calls these proxies instead of TensorRT.
 
-A read returns TensorRT's own answer. A proxy passes changes of the network to the recorder
+A read returns TensorRT's own answer, or a proxy of it. A proxy passes changes of the network to the recorder
 (`trtbuild.toolchain.networks.recording`). All other calls raise an error at the caller's line.
 """
 

@@ -3,9 +3,10 @@
 Rules
 1. The function gets TensorRT's real module, and a proxy of a real network (`trtbuild.toolchain.networks.proxies`). So the
    values that it reads (shapes, types, numbers of layers) are TensorRT's own answers.
-2. Changes of the network are recorded: ``add_…``, ``mark_output``, ``unmark_output``, ``set_input``, assignments to
-   attributes. Their arguments are converted before the change is made. Reads are not recorded. All other calls (plugins,
-   debug tensors, refit marks) cannot be recorded, and raise `NotRecorded` at the caller's line.
+2. Changes of the network are recorded: ``add_…``, ``mark_output``, ``unmark_output``, ``set_input``, ``set_condition``,
+   ``set_output_type``, assignments to attributes. Their arguments are converted before the change is made. Reads are not
+   recorded. All other calls (plugins, debug tensors, refit marks) cannot be recorded, and raise `NotRecorded` at the
+   caller's line.
 3. If TensorRT refuses a call, it only logs an error and continues. Here, a recorded call or a read in which TensorRT logs
    an error raises `NotRecorded`. For an index without a tensor, ``get_input`` and ``get_output`` return None.
 4. Names that the function sets are labels: they are in the network, but not in the document.

@@ -1,4 +1,4 @@
-"""The executor runs the steps of plans in parallel. A step starts as soon as its inputs exist, and each key runs once.
+"""The executor runs the steps of plans in parallel. A step may start as soon as its inputs exist, and each key runs once.
 
 Rules
 1. The plan decides which steps run, not the executor. When steps have finished, their model is planned again before any

@@ -10,8 +10,8 @@ Rules
    ends first, after its workers.
 4. The server passes the client's connection and streams to the process, and keeps them until the process answers. So no
    client is lost if a process ends.
-5. Each process is a new session. If it ends without being out of date, the server kills the processes that its imports have
-   started.
+5. Each process is a new session. If it ends by itself without being out of date, the server kills the processes that its
+   imports have started.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class PreloadedProcess:
 
 
 class TraceServer(ForkServer):
-    """Forks trace workers, and the processes from which other trace workers are forked (rules 1 to 4).
+    """Forks trace workers, and the processes from which other trace workers are forked (rules 1 to 5).
 
     `set_by_libraries` are the variables that torch has set at its import.
     """

@@ -1,4 +1,4 @@
-"""Rewrite an ONNX model with float16 or bfloat16 for a runner without these types.
+"""Rewrite an ONNX model with float16 or bfloat16 for a runner that cannot compute in these types.
 
 The rewritten model computes in float32, and rounds to the narrow type after each node.
 

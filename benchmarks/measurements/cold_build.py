@@ -41,7 +41,7 @@ def rows(session: Session) -> Iterator[Row]:
 
 
 def compare(name: str, ours: Median, script: Median, bound: float) -> Iterator[Row]:
-    """The rows of one cold build. `bound` is the limit of the ratio of times."""
+    """The rows of one cold build. `bound` is the limit of the ratio of wall times."""
     name = f"cold build, {name}"
     yield Ratio(f"{name}: time", Value("trtbuild", ours.wall_s), Value("script", script.wall_s), bound=bound)
     yield Ratio(f"{name}: CPU time", Value("trtbuild", ours.cpu_s), Value("script", script.cpu_s), bound=1.2)

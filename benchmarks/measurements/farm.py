@@ -1,7 +1,7 @@
 """Measure engine steps on the workers of a Dask scheduler: small real engines, and workers that sleep instead of compiling.
 
 The scheduler, the workers and the driver are separate processes of this machine, and share its cores. The workers that
-sleep do everything but compile: they read the job, look in the store, write and sign a record, and answer.
+sleep do everything but compile: they read the job, look in the store, write a record, and answer.
 """
 
 from __future__ import annotations

@@ -90,8 +90,8 @@ class FakeWorld:
     """Implements `core.planning.lookups.Lookups` with dictionaries, and builds models by steps that only compute texts.
 
     A model's source is a file of lines: ``read FILE``, ``layer PATH OPERATOR``, ``torch PATH OPERATOR``, or a comment.
-    Each layer has one weight. Steps read their blobs from `blobs`. So a test fails if a plan runs a step
-    whose input blob does not exist.
+    Each line ``layer`` or ``torch`` has one weight. Steps read their blobs from `blobs`. So a test fails if a plan runs a
+    step whose input blob does not exist.
     """
 
     def __init__(self) -> None:

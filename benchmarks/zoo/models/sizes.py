@@ -27,8 +27,8 @@ def by_size(published: T, small: T) -> T:
 def prepare_module(module: nn.Module) -> nn.Module:
     """Return `module` in evaluation mode, with random numbers added to its vectors. They are the same in each process.
 
-    Vectors are biases, the weights of normalization layers, and scales of layers. Their usual initial values (zero, one or
-    1e-6) would hide an error in their use. Tensors of zeros are changed, too.
+    Vectors are biases, the weights and running statistics of normalization layers, and scales of layers. Their usual
+    initial values (zero, one or 1e-6) would hide an error in their use. Tensors of zeros are changed, too.
     """
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():

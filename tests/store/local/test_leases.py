@@ -77,7 +77,7 @@ def test_many_processes_build_one_after_the_other(tmp_path: Path, child: Callabl
 
 
 def test_a_waiter_for_a_removed_lock_file_waits_again(local: LocalStore) -> None:
-    """The holder deletes its lock file. Before it releases the old file, another thread creates and locks a new one."""
+    """The holder deletes its lock file. Before it releases the old file, a new one is created and locked."""
     local.put_bytes(b"x")
     path = str(local.root / "locks" / KEY)
     held = leases._acquire_lock(local.entries.layout, path)

@@ -126,7 +126,7 @@ def test_reports_why_the_record_of_a_read_domain_is_rejected(
     open_as: Callable[..., LayeredStore], build: Build, tmp_path: Path, where: str
 ) -> None:
     """Two records are rejected: the one under the step's key has no signature, and the one under the key for the domain
-    ``ci`` has a revoked key. The error names only the revoked key.
+    ``ci`` has a revoked key. The error names the revoked key.
     """
 
     def open_store(trust: Trust) -> LayeredStore:

@@ -57,7 +57,7 @@ def pull_lines(document: CachePull) -> list[str]:
 
 
 def export_lines(document: CacheExport) -> list[str]:
-    """The file that was written."""
+    """The file that was written, and the records that it lacks."""
     rows = [("exported", terminal.bold(document.file), _amount(document.records, document.bytes))]
     left_out = [
         (f"  {terminal.yellow('left out')}", f"record {record.key}", record.reason) for record in document.left_out

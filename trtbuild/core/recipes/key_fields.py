@@ -1,4 +1,4 @@
-"""The fields of settings and models that are parts of a key: all fields, except those that `EXCLUDED` names."""
+"""The fields of settings and models that are parts of a key: all, except those in `EXCLUDED` and some at their default."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import platform
 
 
 def builder_name() -> str:
-    """Return ``user@host``; the user is ``unknown`` if the user id has no name."""
+    """Return ``user@host``; the user is ``unknown`` if neither the environment nor the user database names it."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # the user id has no entry

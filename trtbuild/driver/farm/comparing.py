@@ -5,7 +5,7 @@ Rules
    job. So a key never names a machine on which the comparison did not run.
 2. The comparison runs in a separate process (`trtbuild.driver.workers`), which ends afterwards. The worker itself never
    loads torch or TensorRT. If the separate process crashes, the worker still sends an answer.
-3. The worker signs the record of the report, but does not store it. The driver stores it if the report is right.
+3. The worker signs the record of the report, but does not store it. The driver decides whether it is stored.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class KeptWeights:
         #: (position, tensor, number of writes, address).
         self._with_counted_writes: list[tuple[int, Any, int, int]] = []
         #: (position, tensor, (number of writes, address)). These are inference tensors, whose writes torch does not count,
-        #: and wrapper subclasses, which have no memory.
+        #: and tensors without memory, such as wrapper subclasses.
         self._others: list[tuple[int, Any, tuple[int, int]]] = []
         for position, tensor in weights:
             writes, address = _writes_and_address(tensor)

@@ -129,7 +129,7 @@ def _partition_row(
 
 
 def _name_of_value(index: PackageIndex, source: str) -> str:
-    """The name of the input or the partition that a value is from (`core.partition.partitions`), or ``state``."""
+    """The name of the input or partition that a value is from (`core.partition.partitions`), ``state`` or ``weight``."""
     name, _, number = source.rpartition(":")
     if name == "input" and number.isdigit():
         position = int(number)

@@ -35,9 +35,9 @@ def run(
     """Call the package `name` (a directory or a model) once.
 
     `inputs` have the format of `trtbuild.driver.running.inputs`. Other inputs get their sizes from the min, opt or max
-    (`which`) of `profile`. The outputs are written to the file `output`. With `import_operators`, the modules of operators
-    from outside PyTorch are imported. With `load_plugins`, the library of plugins in the package is loaded. Raises
-    UsageError, PackageError, and the errors of the call.
+    (`which`) of `profile`; None: of the profile that `gather_inputs` chooses. The outputs are written to the file `output`.
+    With `import_operators`, the modules of operators from outside PyTorch are imported. With `load_plugins`, the library of
+    plugins in the package is loaded. Raises UsageError, PackageError, and the errors of the call.
     """
     package = open_package(package_of(request, name))
     index, project = package.index, Path(request.project)

@@ -137,7 +137,7 @@ def _input_specs(exported: ExportedProgram) -> list[InputSpec]:
 def _restore_placeholders(exported: ExportedProgram, placeholders: list[tuple[InputSpec, str]]) -> list[InputSpec]:
     """Give the placeholders the order and the names of `placeholders` again. Returns the specs in this order.
 
-    Constants that a decomposition created follow the other weights and constants, before the inputs.
+    Constants that a decomposition created follow the other constants. Without other constants, they are first.
     """
     pairs = list(zip(_input_specs(exported), exported.graph.find_nodes(op="placeholder"), strict=True))
     user_inputs = iter([pair for pair in pairs if pair[0].kind == InputKind.USER_INPUT])
@@ -147,7 +147,7 @@ def _restore_placeholders(exported: ExportedProgram, placeholders: list[tuple[In
         for spec, name in placeholders
     ]
     new_constants = [(spec, node, node.name) for spec, node in constants.values()]
-    # new constants stand after the last placeholder of a weight or a constant
+    # new constants stand after the last placeholder of a constant (weights are user inputs)
     constants_end = max(
         (position + 1 for position, (spec, _) in enumerate(placeholders) if spec.kind != InputKind.USER_INPUT),
         default=0,

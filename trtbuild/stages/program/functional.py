@@ -9,7 +9,7 @@ Rules
 3. Nodes keep only ``val`` and the paths of ``nn_module_stack``. Stack traces, file and class names are removed, because
    stored programs must not change when a source file moves.
 4. The trace step replaces numbers among the outputs by 0-d tensors. It rejects models that cannot have this form (a
-   mutated buffer, no tensor among the outputs).
+   mutated buffer that is not in ``state:``, no tensor among the outputs).
 """
 
 from __future__ import annotations

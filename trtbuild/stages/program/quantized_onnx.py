@@ -2,8 +2,8 @@
 
 Rules
 1. ``fake_quantize`` becomes QuantizeLinear and DequantizeLinear, and ``dequantize`` becomes DequantizeLinear.
-   ``fake_quantize_two_levels`` has no translation, because ONNX has no quantizer that computes scales while the model runs.
-   The trace replaces it where its input is a weight.
+   ``fake_quantize_two_levels`` has no translation, because no quantizer of ONNX computes scales of blocks while the model
+   runs. The trace replaces it where its input is a weight.
 2. Stored numbers are bytes in the program, and have their own type in the ONNX model (`set_stored_types`). So a number
    of 4 bits takes 4 bits in an engine.
 3. The quantizers need newer opsets than other operators: int8 and float8 19 (with several scales, ``fake_quantize`` needs

@@ -115,7 +115,7 @@ def trace(
 
     `refuse_weights` receives weights before they are stored. It may raise InsufficientResources. `graph_functions` are the
     functions for sources that are graphs already (``onnx:``, ``network:``). `quantizers` are the result of a calibration.
-    `announce` receives the results of a large model before the proof has ended.
+    `announce` receives the results of a large model without custom operators before the proof has ended.
 
     Raises UnfitLibraries if this process has imported libraries for a source that begins with other imports. If an error is
     raised, `store_weights` may already have stored weights; then no record refers to them.

@@ -54,8 +54,8 @@ class Refusal:
 class Parser:
     """The ONNX parser of one toolchain, or a `stand_in` for it (rule 5).
 
-    Raises ToolchainMissing and EnvironmentFault like `load`. `find_refusal` raises ToolchainMissing if the parser cannot
-    run here.
+    Raises ToolchainMissing and EnvironmentFault, as `load` does. `find_refusal` raises ToolchainMissing if the parser
+    cannot run here.
     """
 
     def __init__(

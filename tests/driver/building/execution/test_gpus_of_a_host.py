@@ -1,4 +1,4 @@
-"""A build with a target of `tensorrt` uses all GPUs. The GPUs and the compiler are fakes, and all other parts are real."""
+"""A build with a target of `tensorrt` uses all GPUs. The GPUs and the toolchain are fakes, and torch is hidden."""
 
 from __future__ import annotations
 

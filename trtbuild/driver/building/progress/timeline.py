@@ -5,8 +5,8 @@ ui.perfetto.dev and chrome://tracing open the file. (Format: "Trace Event Format
 Rules
 1. Events within one lane (a "thread" of the format) do not overlap. A step uses the lowest free worker lane, and a phase
    uses the lowest free lane of the build itself.
-2. The document is written when the build ends, with or without an error. It replaces the file atomically. Steps that were
-   still running are marked as interrupted.
+2. The document is written when the build ends, with or without an error. It replaces a regular file atomically. Steps that
+   were still running are marked as interrupted.
 3. Before the build starts, the command fails if the file cannot be written. If writing fails at the end, the error is
    only reported.
 """

@@ -1,7 +1,7 @@
 """The steps of a build of a module, from trace to engine, in one process and without a store on disk.
 
-The handlers of workers are called with the jobs of a plan. The results are those of a build before the package step.
-`tests.fuzz.comparing` compares them with the module.
+After the trace, the handlers of workers are called with the jobs of a plan. The results are those of a build before the
+package step. `tests.fuzz.comparing` compares them with the module.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def check_or_write(name: str, case: Case, output: str) -> None:
 
 
 def normalized(text: str, project: Path) -> str:
-    """Replace paths and versions of this machine by names."""
+    """Replace paths and versions of this machine, and the count in ``(3 times)``, by names."""
     text = text.replace(str(project), "PROJECT").replace(sys.executable, "PYTHON")
     text = re.sub(r"[^\s(]*/site-packages/", "SITE/", text)
     text = re.sub(r"\([0-9]+ times\)", "(N times)", text)

@@ -140,7 +140,7 @@ class FakeGpu:
             return handle
 
     def stream(self) -> int:
-        """Return the stream that probes use."""
+        """Return the first stream that is not the legacy stream. A missing stream is created."""
         if len(self.streams) == 1:
             self.new_stream(blocking=False)
         return next(handle for handle in self.streams if handle != LEGACY)

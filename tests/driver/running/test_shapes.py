@@ -41,7 +41,7 @@ def test_a_given_shape_decides_its_dims_for_all_inputs() -> None:
     assert shapes_of(an_index(), {"mask": (3, 96)})["image"] == (3, 3, 96)
 
 
-def test_the_profile_is_chosen_for_the_given_shapes() -> None:
+def test_a_given_shape_may_be_outside_of_the_first_profile() -> None:
     assert shapes_of(an_index(), {"image": (5, 3, 320)})["mask"] == (5, 320)
 
 

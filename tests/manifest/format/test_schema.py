@@ -1,4 +1,4 @@
-"""The JSON Schema accepts the manifests that trtbuild accepts, and rejects the manifests that it rejects."""
+"""The JSON Schema and the reader of manifests agree: both accept a manifest of these tests, or both reject it."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_a_decision_that_a_last_bit_changes_is_left_out(
     assert deviation.error > TOLERANCE and deviation.undecided == 1 and runs == MAX_RUNS
 
 
-def test_weights_are_changed_by_their_last_bits_like_inputs() -> None:
+def test_weights_are_changed_like_inputs() -> None:
     x, w = torch.arange(4), torch.tensor([0.1, 0.49999, 0.7, 2.0])
     deviation, _ = deviation_and_runs(lambda x, w: w[x] > 0.5, [x], torch.tensor([False, True, True, True]), [w])
     assert deviation == Deviation(0.0, undecided=1)

@@ -93,6 +93,6 @@ def calibrate_declared(model: Model, platform: str, versions: Mapping[str, str] 
 
 
 def proof_points(model: Model, shapes: ShapePlan) -> tuple[tuple[int, ...], ...]:
-    """The sizes at which a trace is compared with eager PyTorch: min and max of every profile, without duplicates."""
+    """The sizes of the profiles at which a trace is compared with eager PyTorch: each min and max, without duplicates."""
     points = [symbol_values(shapes, profile, which) for profile in model.profiles for which in ("min", "max")]
     return tuple(dict.fromkeys(points))

@@ -128,7 +128,7 @@ class Workspace:
         return None
 
     def check_environment(self, plans: Mapping[str, ModelPlan]) -> None:
-        """Raise EnvironmentFault if one of the steps that have to run can run neither here nor on a worker."""
+        """Raise EnvironmentFault if a step that has to run, or may have to, can run neither here nor on a worker."""
         engines: list[tuple[str, Target]] = []
         requested_stages = stages_until(self.request.until)
         for name, plan in plans.items():

@@ -8,7 +8,7 @@ Rules
    not contain its values is copied here, before its address is used (`ArrayOperations.materialize`).
 3. All axes of a dim must have the same size, which must be a multiple of the dim's `multiple_of`. One profile must allow
    the sizes of all dims.
-4. If the shapes were checked in an earlier call, only the dtypes and devices are checked again.
+4. If the shapes were checked in an earlier call, only dtypes, devices and memory (rule 2) are checked again.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Rules
 1. A target fits when its platform is this machine's, a library is installed that runs its plans, and its plans are for
-   this GPU. The error lists the reason for every target.
+   this GPU. The error lists the reason for every target (without a GPU, only the targets).
 2. Plans run on the GPUs whose SM is in `PackedTarget.sms`. With TensorRT's ``ampere_plus`` they run on every SM from 80 on
    (``HardwareCompatibilityLevel.AMPERE_PLUS``), which a list cannot express.
 3. `trtbuild.core.packages.engine_libraries` has the table of the libraries that run plans.

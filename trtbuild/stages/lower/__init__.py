@@ -1,1 +1,1 @@
-"""The lower step: makes a traced program functional, cleans it, and changes it to the requested precision."""
+"""The lower step: decomposes operators of a traced program, cleans it, and changes it to the requested precision."""

@@ -7,7 +7,7 @@ to, chunk). Here each of them is replaced with the operators that torch decompos
 Rules
 1. A program needs a retrace if this module might give another result. This is so if the program has one of these: operators
    that may write, operators that copy or return their input because of autograd, nested graphs, assertions about values,
-   sizes that no node computes, strides that torch.export has not decided.
+   sizes that no input has and no node computes, strides that torch.export has not decided.
 2. torch itself decomposes an operator (``OpOverload.decompose``), with the shapes at its place in the graph.
 3. The caller's program is not changed.
 """

@@ -279,7 +279,7 @@ def _raise_resize_error(error: BaseException, job: TraceJob, frames: Frames) -> 
 
 
 def _raise_violations(exporter: _Exporter, error: BaseException, frames: Frames) -> None:
-    """Raise the SourceError of a refusal of torch.export, at the line of user code that restricts the size."""
+    """Raise the SourceError of a refusal of torch.export, at the line of user code or of the manifest."""
     job = exporter.job
     found_violations = violations_in(error, job)
     if not found_violations:

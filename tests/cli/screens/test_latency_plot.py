@@ -1,4 +1,4 @@
-"""The plot of ``trtbuild bench``: its bars and ticks, and one well-formed file for all names and numbers."""
+"""The plot of ``trtbuild bench``: its bars and ticks. It is one well-formed file, whatever its names and numbers are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plot of ``trtbuild bench``: its bars and ticks. It is one well-formed file, whatever its names and numbers are."""
+"""The plot of ``trtbuild bench``: its bars and ticks. Any names and numbers give a well-formed file."""
 
 from __future__ import annotations
 

@@ -77,7 +77,8 @@ class Host:
         cache: Path | None = None,
         timeout_s: float = 580,
     ) -> subprocess.CompletedProcess[str]:
-        """Run Python in `folder`, with a copy of this environment that lacks trtbuild's variables."""
+        """Run Python in `folder`, with a copy of this environment that lacks trtbuild's variables, except the one for
+        `cache`."""
         if bare and self.bare_python is None:
             raise ValueError("name a Python without torch: --python-without-torch")
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TRTBUILD_")}

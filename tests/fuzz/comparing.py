@@ -9,7 +9,7 @@ Rules
 4. Two numbers differ if their distance exceeds the tolerance of `verify`, and is also much larger than the change of
    PyTorch's results when the last bits of the inputs change (`_perturbed_results`). For the outputs of the whole model,
    the tolerance is larger (`_WHOLE_MODEL_TOLERANCES`). Dtypes and shapes must always be equal.
-5. Uninitialized memory is filled with NaN (`filled_memory`), so that a read of it is visible in the results.
+5. Uninitialized memory is filled, floats with NaN (`filled_memory`), so that a read of it is visible in the results.
 """
 
 from __future__ import annotations

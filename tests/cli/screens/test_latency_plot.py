@@ -1,4 +1,4 @@
-"""The plot of ``trtbuild bench``: its bars and ticks, and one well-formed file for all names and numbers."""
+"""The plot of ``trtbuild bench``: its bars and ticks. Any names and numbers give a well-formed file."""
 
 from __future__ import annotations
 

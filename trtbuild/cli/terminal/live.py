@@ -3,7 +3,7 @@ long names are cut in the middle.
 
 Rules
 1. Rich is imported when the first step starts, or when other work, such as planning, takes longer than `PHASE_DELAY_S`. A
-   build with nothing to do does not import it.
+   build that quickly finds nothing to do does not import it.
 2. In the line of a finished step, only the text after the step's id may be cut. Each line of the area fits into one row of
    the screen.
 3. The area uses at most half of the screen, so that finished steps stay visible, and at most two rows of a tiny screen.

@@ -1,7 +1,8 @@
 """The contents of a package, as values.
 
 Rules
-1. Names of inputs, outputs, dims and profiles come from the manifest. They belong to the package, not to an engine.
+1. Names of inputs, dims and profiles come from the manifest, those of outputs from the trace. They belong to the
+   package, not to an engine.
 2. A package with ``reference`` has the programs of all partitions and all weights, so it can run without engines.
 """
 

@@ -170,7 +170,7 @@ _quoted = json.encoder.encode_basestring_ascii
 
 
 def from_json(data: object) -> Value:
-    """The inverse of `to_json`. Raises ValueError for any other `data`."""
+    """The inverse of `to_json`. Raises ValueError if `data` has another structure."""
     if data is None or isinstance(data, bool | int | str):
         return data
     if isinstance(data, list):

@@ -114,7 +114,7 @@ def _equal_axes(plan: ModelPlan) -> list[EqualAxes]:
 
 
 def failure_document(schema: str, error: TrtbuildError) -> Failure:
-    """The document that a command prints with exit status 2. It contains all errors, and no steps."""
+    """The document of a command that `error` has ended. It contains all errors, and no steps."""
     return Failure(
         schema=schema,
         ok=False,

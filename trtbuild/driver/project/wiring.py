@@ -1,4 +1,5 @@
-"""The composition root: only this module, and the tables that it reads, choose concrete classes."""
+"""The composition root: this module, and the tables that it reads, choose the classes of a project's store, trust policy
+and lookups."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def replay(log: Iterable[events.Event]) -> ReplayedBuild:
 def _replan(build: ReplayedBuild, event: events.ModelPlanned) -> None:
     """Add the steps of a new plan, and remove those that it no longer has.
 
-    A step that is running, was run or has failed keeps its row, unless it has to run again."""
+    A failed step keeps its row. A step that is running or was run keeps its row, unless it has to run again."""
     for id in event.removed:
         if id in build.steps and build.steps[id].start_s is None:
             del build.steps[id]

@@ -1,4 +1,4 @@
-"""Copies (forks) of the watcher. Each runs one command, so a build does not see the state of an earlier one."""
+"""Copies (forks) of the watcher. Each runs one function, so a build does not see the state of an earlier one."""
 
 from __future__ import annotations
 

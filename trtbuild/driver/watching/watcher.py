@@ -6,8 +6,8 @@ Rules
    runs in a copy of the watcher, and each trace in a copy of a server or of such a process.
 2. While it waits, it holds no lock of a store, and it has no store open.
 3. It waits with one `poll`, in one thread. A change during a build starts another build after it.
-4. A client is served only if its program and its variables are those of the watcher, because torch may have read the
-   variables (`environments`).
+4. A client is served only if its program is that of the watcher, and if no variable that torch may have read differs
+   (`environments`).
 5. Before each build and every few seconds it checks whether it may continue (`conditions`).
 """
 

@@ -4,7 +4,8 @@ Rules
 1. Lists, tuples, dicts, constants and None are restored.
 2. Named tuples and dataclasses (such as transformers' ``ModelOutput``) are restored as their class, if the module of the
    class is loaded in this process. Nothing is imported, because a package must not run user code. If the module is not
-   loaded, a `Fields` object replaces the instance. It has the same fields as attributes, by name and by position.
+   loaded, or the class does not accept the fields, a `Fields` object replaces the instance. It has the same fields as
+   attributes, by name and by position.
 3. A number (a size, for example) is restored as a Python number. On a GPU, reading the number waits for the work of the
    call.
 4. The package contains the name of the class, and could name any class, such as ``subprocess:Popen``. So only named tuples

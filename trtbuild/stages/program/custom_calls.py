@@ -89,7 +89,7 @@ def open_calls(program: Program) -> OpenedProgram:
 def checked_copy(program: Program) -> Program:
     """A copy of `program` with a check of each result of a call (rule 5), or `program` itself if it has no such call.
 
-    Raises ConversionRefused (rule 3)."""
+    Raises ConversionRefused, for example under rule 3."""
     opened = open_calls(program)
     return opened.close(opened.program)
 

@@ -258,7 +258,7 @@ class _Verification:
             return None
 
     def _write_worst_inputs(self) -> str | None:
-        """Write the inputs of the worst of all points to a file. Returns the path of the file."""
+        """Write the inputs of the worst of all points to a file. Returns its path, or None if nothing was written."""
         outcomes = [outcome for outcome in (*self._outcomes.values(), self._whole_outcome) if outcome.point is not None]
         if self._job.worst is None or not outcomes or self._replayed is not None:
             return None

@@ -102,8 +102,8 @@ class Uploads:
         """Send one record, and wait until the remote has it. Returns False, and sends nothing, if the local store has no
         such record, or if other machines must not have it.
 
-        Raises RemoteFault, RecordUntrusted, StoreUnavailable, and BlobMissing or EntryCorrupt when the local record is not
-        complete.
+        Raises RemoteFault, RecordUntrusted, StoreUnavailable, and BlobMissing, EntryCorrupt, KeyError or ValueError when
+        the local record is not complete.
         """
         found = read_local_record(self._local, key)
         found = None if found is None else sendable_record(found, remote.trust)

@@ -149,7 +149,7 @@ def test_a_constant_index_beyond_its_table_fails_as_in_the_model() -> None:
 
 
 def test_indices_that_grow_with_sizes_are_not_followed() -> None:
-    """Positions that are counted from a mask, as in RoBERTa."""
+    """Positions that are counted from a mask, as in RoBERTa. An in-place operator with indices is not followed, either."""
     mask = torch.empty(9, dtype=torch.int64)
     with pytest.raises(CannotFollow):
         flow(Flows(), lambda mask: F.embedding(mask.cumsum(0), WEIGHT), (mask,))

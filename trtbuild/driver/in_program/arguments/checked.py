@@ -1,4 +1,5 @@
-"""Checks of single arguments. Each check returns the argument, or raises the error of `wrong_value`."""
+"""Checks of single arguments. Each check returns the argument, or a list or dict of its items, or raises the error of
+`wrong_value`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The output of `--help` and `--version`."""
+"""The output of `--help` and `--version`, and the error about a missing command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recipes: golden keys, and the text of the changes between two recipes."""
+"""Recipes: golden keys, JSON, and the changes between two recipes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The HTTP transport with a real nginx in its documented configuration, and with scripted servers for TLS and proxies."""
+"""The HTTP transport with a real nginx in its documented configuration, and with scripted servers."""
 
 from __future__ import annotations
 

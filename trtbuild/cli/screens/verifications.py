@@ -40,7 +40,7 @@ def overview(document: Verification) -> list[str]:
 
 
 def _results(model: ModelEntry | PackageEntry) -> list[_Result]:
-    """A result for each cut of a model. If nothing was compared, one result gives the reason.
+    """A result for each cut of a model. If nothing was compared, one result says so.
 
     The last result also has the notes about the whole model.
     """

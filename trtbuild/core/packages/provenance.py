@@ -5,7 +5,8 @@ exactly these bytes. `parse` ignores the results if the index has changed by a s
 package.
 
 Anyone who can write into a package's directory can also write this file. The record of the verification is stronger
-evidence, because it is signed like any other record if trusted keys are configured. Each entry names the record's key.
+evidence, because it is signed like any other record if trusted keys are configured. An entry names the record's key,
+if there is a record.
 """
 
 from __future__ import annotations

@@ -6,8 +6,9 @@ records is a hit.
 Rules
 1. A record counts only if its stage is that of the step, and more than half of the step's parts are equal. The source of a
    calibration or a trace, the target of an engine, and the model of a package must be equal, too.
-2. The record with the most equal parts is the nearest. If several have the same number, the last written one counts.
-3. The search is bounded: at most `MOST_ENTRIES` entries of the cache are read, the newest first.
+2. The record with the most equal parts is the nearest. If several have the same number, the most recently used
+   one counts.
+3. The search is bounded: at most `MOST_ENTRIES` entries of the cache are read, the most recently used first.
 4. The answer is only for people. An entry that cannot be read or is not trusted is left out.
 """
 

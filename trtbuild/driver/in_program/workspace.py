@@ -5,7 +5,7 @@ Rules
    trusted keys come from the user's configuration.
 2. Durations and logs of steps are stored in the user's cache directory, not in the working directory, because a
    program may run anywhere.
-3. The trace is not looked up. The caller passes it to `set_trace`, and only this build uses its record.
+3. The trace is made in this process. The caller passes it to `set_trace`, and only this build uses its record.
 4. A lock file in the working directory is ignored, because it belongs to a project.
 """
 

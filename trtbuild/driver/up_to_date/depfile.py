@@ -42,7 +42,8 @@ class Depfile:
     """One depfile. `path` is relative to the current directory; `targets` are the values of `--depfile-target`."""
 
     def __init__(self, path: Path, targets: Sequence[str] = ()) -> None:
-        """Raise UsageError if the depfile cannot be written, or if make cannot have a target with one of these names."""
+        """Create the folder of the depfile. Raise UsageError if that fails, if `path` is a directory, or if make cannot
+        have a target with one of these names."""
         self.path = path
         self._targets = tuple(targets)
         for target in targets:

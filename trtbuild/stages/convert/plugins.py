@@ -19,7 +19,7 @@ def has_plugins(model: onnx.ModelProto) -> bool:
 def without_plugins(model: bytes) -> bytes:
     """Replace each result of a plugin by an input. A model without plugins is returned unchanged.
 
-    The replaced nodes become Identity nodes, so that all nodes keep their names and places."""
+    The replaced nodes become Identity nodes, so that all nodes keep their names and their order."""
     proto = onnx.ModelProto.FromString(model)
     if not has_plugins(proto):
         return model

@@ -2,8 +2,8 @@
 
 Rules
 1. The labels (`labels`) determine the candidates: pieces of the graph that may become engines. Each distinct candidate is
-   converted, and its ONNX model is passed to the toolchain's own parser. Rejected units (operator calls) stay in PyTorch,
-   and the graph is split again.
+   converted, and its ONNX model is passed to TensorRT's parser. Rejected units (operator calls) stay in PyTorch, and the
+   graph is split again.
 2. If a size is rejected, the operators that use it are rejected. If a refusal names no node of the candidate, the whole
    candidate stays in PyTorch.
 3. `min_block_size` moves small pieces of a split model to PyTorch. A model whose units all go to TensorRT is not split.
@@ -59,7 +59,7 @@ class Refusal:
 
 
 class CandidateValidator(Protocol):
-    """Converts a candidate and asks the toolchain's parser about it."""
+    """Converts a candidate and asks TensorRT's parser about it."""
 
     def untranslatable_calls(self, program: Program) -> Reasons:
         """The calls for which the ONNX exporter has no correct translation."""

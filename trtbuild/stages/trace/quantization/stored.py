@@ -47,7 +47,7 @@ class StoredQuantizers:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """The inverse of `to_bytes`. Raises ValueError, KeyError or TypeError for other bytes."""
+        """The inverse of `to_bytes`. Raises ValueError, KeyError, TypeError or AttributeError for other bytes."""
         document = json.loads(metadata_of(data)["trtbuild"])
         if document["schema"] != SCHEMA:
             raise ValueError(f"not a {SCHEMA} document")

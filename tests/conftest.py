@@ -1,4 +1,4 @@
-"""Fixtures for several folders: the real command line in a real project."""
+"""Fixtures for several folders: the real command line in a real project, and a real nginx."""
 
 from __future__ import annotations
 

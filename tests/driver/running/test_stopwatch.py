@@ -25,7 +25,7 @@ SHORT = Budget(0.0, 0.0)
 
 
 class FakeContender:
-    """Records its calls in `calls`. Each call takes `seconds`, or fails."""
+    """Records its calls in `calls`. A call takes `seconds`, the first call twice as long. The event `fails` fails."""
 
     def __init__(self, calls: list[str], name: str, seconds: float = 0.001, fails: str = "") -> None:
         self._calls = calls

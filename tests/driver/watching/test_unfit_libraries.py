@@ -1,8 +1,8 @@
 """A trace that meets other imports than the process from which it was forked starts again without that process.
 
 The file ``helpers/tools.py`` of the project is part of a namespace package, which an installed package replaces. So Python
-does not execute the imports that trtbuild finds in the project. The installed ``helpers.tools`` writes to a file which
-processes have executed it, and whether they had imported the library.
+does not execute the imports that trtbuild finds in the project. The installed ``helpers.tools`` writes a line to a file in
+each process that executes it: the pid, and whether the process had imported the library.
 """
 
 from __future__ import annotations

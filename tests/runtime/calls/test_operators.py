@@ -1,4 +1,4 @@
-"""The operator of ``.pt2`` files, without a GPU: symbolic shapes, the reference program, and errors."""
+"""The operator of ``.pt2`` files, without a GPU: symbolic shapes, the reference program, opened engines, and errors."""
 
 from __future__ import annotations
 

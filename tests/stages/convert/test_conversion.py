@@ -162,7 +162,7 @@ def test_dims_are_named_by_position_not_by_torchs_names(lowered: Any) -> None:
     assert [size.dim_param for size in shape.dim] == ["d0", "d1", ""]
 
 
-def test_another_structure_gives_other_bytes(lowered: Any) -> None:
+def test_another_number_in_the_model_gives_other_bytes(lowered: Any) -> None:
     class Scale(nn.Module):
         def __init__(self, factor: float) -> None:
             super().__init__()

@@ -52,7 +52,7 @@ def shorten_to_width(text: str, width: int) -> str:
 
 
 def shorten(value: str, most: int = 70) -> str:
-    """A value in one line: the first 12 digits of a digest, and the two ends of a long text."""
+    """The short form of a value: the first 12 digits of a digest, and the two ends of a long text."""
     if _DIGEST.fullmatch(value):
         return value[:12]
     text = _DIGEST.sub(lambda digest: digest[0][:12], value)

@@ -108,7 +108,7 @@ ABSENT = "(absent)"
 
 
 def printable(value: Value) -> str:
-    """`value` as one line of text, for messages. It is never part of a key."""
+    """`value` as text, for messages. The text is never part of a key."""
     if value is None:
         return "none"
     if isinstance(value, bool):

@@ -106,6 +106,7 @@ def test_engines_reshape_scalars_and_the_ensemble_does_not() -> None:
     assert list(scale.dims) == [1] and scale.HasField("reshape") and not scale.reshape.shape
     assert types_and_dims(configs["det"].input)["scale"] == ("TYPE_FP32", [1])
     assert types_and_dims(configs["det"].output) == {"loss": ("TYPE_FP32", [1])}
+    assert not any(entry.HasField("reshape") for entry in (*configs["det"].input, *configs["det"].output))
 
 
 def test_a_value_may_be_an_output_and_an_input_of_a_later_engine() -> None:

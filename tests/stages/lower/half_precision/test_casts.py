@@ -1,4 +1,4 @@
-"""No cast is repeated, each belongs to the right module, and weights keep their dtype."""
+"""No cast is repeated, each belongs to the right module, and no float32 value leaves a repeated module."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ from trtbuild.stages.trace.user_code.places import IGNORED_DISTRIBUTIONS, Places
 #: If a file changed less than this time before it was read, its times may not show the next change.
 _GRANULARITY_S = 2.0
 
-#: Variables that the parent process sets for a trace, to equal values (`trtbuild.driver.workers.environments`).
+#: Variables that the parent process sets, to the same values for each trace (`trtbuild.driver.workers.environments`).
 PARENT_VARIABLES = frozenset({"CUDA_VISIBLE_DEVICES", "PYTHONHASHSEED", "PYTHONDONTWRITEBYTECODE"})
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from trtbuild.driver.workers.forking.owner import client_command
 
-#: The kinds of workers that can be forked: those that load torch and run no compiler.
-KINDS = ("trace", "torch")
+#: The kinds of workers that can be forked: they need no GPU, and load TensorRT only for a job.
+KINDS = ("trace", "torch", "engine")
 
 POOL = "trtbuild.driver.workers.pool"
 

@@ -1,14 +1,14 @@
 """``server.py KIND DESCRIPTOR``: a server that has loaded all modules and forks processes, so that they start quickly.
 
-KIND is a kind of workers, which need torch, or ``command`` for the command line, which does not need torch.
+KIND is a kind of workers in `command_line.KINDS`, or ``command`` for the command line, which does not need torch.
 
 Rules
 1. A worker of this server behaves like a worker of `trtbuild.driver.workers.forking.server_process`. Rules 1 and 3 to 5 of
    that module hold.
 2. A server loads its modules at the first request. It runs no user code, and only its main thread runs Python. So a worker
    has no state of an earlier job. A server of workers loads torch, and one of torch workers also lowers and converts a
-   small program. A server of commands loads all modules of commands. The forked process runs the module of the command
-   line, as ``python -m`` does.
+   small program. A server of engine workers loads their modules, but not TensorRT, which the first job loads. A server of
+   commands loads all modules of commands. The forked process runs the module of the command line, as ``python -m`` does.
 3. This file imports only modules that a worker loads before torch, because a trace records the modules that are
    loaded before torch.
 """
@@ -63,20 +63,27 @@ class Server(ForkServer):
         handlers.prepare(self._kind)
         if self._kind == "torch":
             handlers.fill_tables()
+            _import_packages("trtbuild.stages.verify", "trtbuild.toolchain.compiling")
+        elif self._kind == "engine":
+            _import_packages("trtbuild.driver.workers", "trtbuild.toolchain.compiling", "trtbuild.store")
+
+
+def _import_packages(*names: str) -> None:
+    """Import packages and all their modules."""
+    import importlib
+    import pkgutil
+
+    for name in names:
+        package = importlib.import_module(name)
+        for module in pkgutil.walk_packages(package.__path__, f"{name}."):
+            importlib.import_module(module.name)
 
 
 def _import_commands() -> None:
     """Import every module that a command may need, except torch and the libraries of engines."""
-    import importlib
-    import pkgutil
     import threading
 
-    import trtbuild.cli
-    import trtbuild.driver
-
-    for package in (trtbuild.cli, trtbuild.driver):
-        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            importlib.import_module(module.name)
+    _import_packages("trtbuild.cli", "trtbuild.core", "trtbuild.driver", "trtbuild.manifest", "trtbuild.store")
     del sys.modules["trtbuild.cli.main"]  # runpy would warn if the module that it runs were loaded
     if "torch" in sys.modules or threading.active_count() > 1:
         raise AssertionError("the modules of commands import torch or start a thread")

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.warm.command_line import KINDS
+from trtbuild.driver.workers.environments import worker_environment
 from trtbuild.driver.workers.forking.owner import CAN_FORK_WORKERS, client_command
 
 #: Prefixes of variables that a process reads at its start or at the import of torch. It is too late to set them for a
@@ -96,9 +97,9 @@ class Servers:
         return [process.pid for process in self._processes]
 
     def _start_server(self, kind: str, folder: Path) -> subprocess.Popen[bytes]:
-        environment = {name: value for name, value in os.environ.items() if name not in SET_BY_TORCH}
-        if kind != "command":
-            environment |= {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}  # as in a worker
+        environment = dict(os.environ) if kind == "command" else worker_environment(kind)
+        for name in SET_BY_TORCH:
+            environment.pop(name, None)
         if kind == "trace":
             environment["CUDA_VISIBLE_DEVICES"] = ""
         safe_path = ["-P"] if sys.version_info >= (3, 11) else []

@@ -169,7 +169,7 @@ def test_servers_and_forked_workers_end_when_their_owner_is_killed(tmp_path: Pat
     assert owner.stdout is not None
     pids = json.loads(owner.stdout.readline())
     started_pids = [*pids, *(pid for server in pids for pid in descendants(server))]
-    assert len(started_pids) == 4  # three servers and the worker
+    assert len(started_pids) == 5  # four servers and the worker
     assert all(alive(pid) for pid in started_pids)
     owner.kill()
     owner.wait()

@@ -267,7 +267,7 @@ def state(place: Path) -> State:
 
 
 def assert_whole(place: Path, before: State, after: State, *, may_be_damaged: bool) -> None:
-    """Fail if a visible file is damaged, lost or unexpected, or if a lock is held.
+    """Fail if an entry is damaged, lost or unexpected, if an exported file is not complete, or if a lock is held.
 
     `before` and `after` are the states before and after a run without faults.
     """

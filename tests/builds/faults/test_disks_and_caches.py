@@ -225,7 +225,7 @@ def test_a_cache_of_a_newer_format_is_not_touched(copied: CommandLine, command: 
     assert contents(copied.cache) == before
 
 
-def test_the_error_names_a_file_where_the_output_directory_should_be(copied: CommandLine) -> None:
+def test_a_file_where_the_output_directory_should_be_is_an_error(copied: CommandLine) -> None:
     shutil.rmtree(copied.project / "dist" / "net")
     (copied.project / "dist" / "net").write_text("a file")
     error = only_error(copied.run("build", "--json"), 1)

@@ -1,6 +1,6 @@
 """Load the library of TensorRT plugins that a package has, before its engines are loaded.
 
-The library is code of the package, which may come from another person. So nothing is loaded unless the caller passes
+The library is code of the package, which may come from another person. So it is loaded only if the caller passes
 ``load_plugins=True``.
 """
 

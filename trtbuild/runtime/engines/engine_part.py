@@ -1,11 +1,11 @@
 """Run one engine as a part of a package: choose the context for a call.
 
 Rules
-1. A thread has its own contexts, one for each optimization profile and stream that it uses. In TensorRT, threads may
-   share engines, but not contexts. Work of one context on two streams would share the context's state. Separate contexts
-   make concurrent calls safe, and let calls of one thread on two streams overlap on the GPU. A context's last work may
-   still run on its stream when its thread ends. So the contexts of a thread that has ended are used only by the next thread
-   with the same profile and stream.
+1. A thread has its own contexts, one for each optimization profile and stream that it uses, or for each CUDA graph. In
+   TensorRT, threads may share engines, but not contexts. Work of one context on two streams would share the context's
+   state. Separate contexts make concurrent calls safe, and let calls of one thread on two streams overlap on the GPU. A
+   context's last work may still run on its stream when its thread ends. So the contexts of a thread that has ended are used
+   only by the next thread with the same profile and stream.
 2. Contexts do not contain activation memory: all engines of a thread and stream share one `Workspace`. Sharing is safe,
    because TensorRT needs the workspace only while the enqueued work runs, and work on one stream runs in order. TensorRT's
    auxiliary streams join the stream at the end of the work. Another thread or stream has another workspace.
@@ -29,8 +29,8 @@ from trtbuild.runtime.engines.runs import Run
 from trtbuild.runtime.engines.workspaces import Workspaces
 from trtbuild.runtime.memory.device_memory import Array
 
-#: The largest number of contexts (by stream and profile) that an engine has for one thread. When it is reached, all of them
-#: are freed. So a program that creates a stream for each call is slow, but its memory stays bounded.
+#: The largest number of runs (by stream and profile) that an engine has for one thread. When it is reached, all of them are
+#: freed, with their contexts. So a program that creates a stream for each call is slow, but its memory stays bounded.
 _MOST_CONTEXTS = 32
 
 

@@ -46,7 +46,7 @@ class CollectReport:
     records_kept: int
     blobs_kept: int
     kept: Size
-    #: Reason → number of records and blobs that were kept, although they exceed a limit or are unreferenced.
+    #: Reason → number of entries that were kept, although they exceed a limit or are unreferenced.
     kept_because: Mapping[str, int]
     #: Files of dead processes (``tmp/``, ``locks/``, ``sessions/``) and old quarantined entries that were removed.
     leftovers_removed: int

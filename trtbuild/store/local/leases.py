@@ -12,7 +12,7 @@ Rules
    releases the lock. So a process that gets the lock checks that the locked file still has the name ``locks/<key>``. If
    not, the process opens the new file of this name.
 4. Descriptors are closed in forked children and on exec. Otherwise a child would hold the lock after its parent has
-   released it.
+   released it. Only those of `lock_if_abandoned` stay open in forked children.
 5. A user who may not write to the store reads it without a session, and locks ``locks/store`` through a read-only
    descriptor. If this file does not exist or cannot be opened, the store is read without locks. Then a collection of
    another user may remove an entry that was just found, and the entry counts as missing when it is read.

@@ -72,7 +72,7 @@ class _TrustedRecord:
 
 
 class LocalStore(LocalBlobs):
-    """The `Store` of core/recipes/ports.py in the directory `root`, which the first write creates.
+    """The `Store` of core/recipes/ports.py in the directory `root`, which the first write or session creates.
 
     Raises StoreUnavailable when `root` is a store of an unknown format. Several threads may share an object, and any number
     of processes may use one directory. When an entry is moved to quarantine, the logger `trtbuild.store` gets a warning.

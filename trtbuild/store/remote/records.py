@@ -172,8 +172,8 @@ class RemoteRecords:
         """Write the entry of a record, after its files. With `replace`, an existing entry is replaced, if the remote allows
         it.
 
-        Returns another machine's record, if that was published first and is trusted. Otherwise returns `found`, even if an
-        untrusted entry stays and `found` has no trusted signature. Raises RemoteFault, and the errors of `read`.
+        Returns another machine's record, if that was published first, is usable, and stays. Otherwise returns `found`, even
+        if an untrusted entry stays and `found` has no trusted signature. Raises RemoteFault, and the errors of `read`.
         """
         key, data = found.record.recipe.key, found.entry(_small_files(found, read)).to_bytes()
         if self._transport.put("ac", key, data, once=not replace):

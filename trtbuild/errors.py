@@ -301,7 +301,7 @@ class RecordUntrusted(StoreError):
 
 
 class BundleRefused(StoreError):
-    """A file for import is truncated, altered, or not a bundle. No part of it was used."""
+    """A file for import is truncated, altered, or not a bundle. The text says whether some of its records were imported."""
 
 
 class RemoteFault(StoreError):

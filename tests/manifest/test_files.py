@@ -51,6 +51,11 @@ def test_reads_a_manifest_outside_of_the_project(files: Files) -> None:
     assert project.models[0].source.roots == ("../out",)
 
 
+def test_a_folder_whose_name_begins_with_two_dots_is_in_the_project(files: Files) -> None:
+    project = files.write("..models/net.yaml", BASE).load("..models/net.yaml")
+    assert project.models[0].source.roots == ("..models", ".")
+
+
 def test_reads_a_project_through_a_link(files: Files, tmp_path: Path) -> None:
     files.write("real/m/a.yaml", BASE)
     (tmp_path / "link").symlink_to("real")

@@ -56,7 +56,7 @@ def import_roots(name: str) -> tuple[str, ...]:
 
     For a manifest outside the project, this is only its folder."""
     folder = folder_of(name)
-    if folder.startswith(".."):
+    if is_outside(folder):
         return (folder,)
     parts = [] if folder == "." else folder.split("/")
     return tuple("/".join(parts[:count]) or "." for count in range(len(parts), -1, -1))

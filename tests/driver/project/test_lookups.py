@@ -53,11 +53,20 @@ def test_a_damaged_record_is_a_miss_with_that_reason(store: LocalStore, tmp_path
     store_lookups = lookups(store, tmp_path)
     assert store_lookups.record(RECIPE.key) is None
     reason = store_lookups.why_unusable(RECIPE.key)
-    assert reason is not None
-    assert reason.code == "corrupt"
+    assert reason == Reason("corrupt", "its record was damaged, and is in quarantine now")
+    assert not path.exists()
     assert store_lookups.why_forced_to_run("m/engine", RECIPE.key) is None
     store_lookups.note_run("m/engine", Record(RECIPE, {}))
     assert store_lookups.record(RECIPE.key) is not None
+
+
+def test_a_record_with_damaged_results_is_a_miss_and_stays_in_its_place(store: LocalStore, tmp_path: Path) -> None:
+    store.put_record(Record(RECIPE, {"index": store.put_bytes(b"{")}))
+    store_lookups = lookups(store, tmp_path)
+    store_lookups.mark_damaged(RECIPE.key)
+    assert store_lookups.record(RECIPE.key) is None
+    assert store_lookups.why_unusable(RECIPE.key) == Reason("corrupt", "its results are damaged")
+    assert entry(store, RECIPE.key).exists()
 
 
 def test_a_record_that_the_plan_has_refused_is_not_a_new_result(store: LocalStore, tmp_path: Path) -> None:

@@ -73,6 +73,22 @@ def test_a_step_that_starts_before_its_producer_has_ended() -> None:
     assert path_s == 7.0, "the time in which both ran counts once"
 
 
+def test_a_step_that_waited_for_another_build_keeps_its_times() -> None:
+    engine, planned_hit = a_planned_step("engine", "run"), a_planned_step("engine", "hit")
+    build = replay(
+        [
+            events.ModelPlanned(at_s=0.0, model="m", steps=[engine], removed=[]),
+            started(1.0, "m/engine", "worker 2"),
+            finished(5.0, "m/engine", 4.0, "worker 2", verdict="hit", source="local"),
+            events.ModelPlanned(at_s=6.0, model="m", steps=[planned_hit], removed=[]),
+        ]
+    )
+    row = build.steps["m/engine"]
+    assert (row.verdict, row.start_s, row.end_s, row.duration_s, row.worker) == ("hit", 1.0, 5.0, 4.0, "worker 2")
+    assert (row.reason, row.finished) == (planned_hit.reason, planned_hit.finished), "the rest comes from the new plan"
+    assert with_waits(build.steps, build.producers, build.last_s)[1] == pytest.approx(4.0)
+
+
 def test_the_worker_of_a_scheduler_is_in_the_row_of_its_step() -> None:
     log = [
         events.ModelPlanned(at_s=0.0, model="m", steps=[a_planned_step("engine", "run")], removed=[]),

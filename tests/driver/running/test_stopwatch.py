@@ -5,8 +5,11 @@ No test compares real durations.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
+from trtbuild.driver.workers import stopwatch
 from trtbuild.driver.workers.stopwatch import (
     MIN_CALLS,
     MIN_WARMUP_CALLS,
@@ -90,6 +93,22 @@ def test_a_turn_may_begin_with_a_call_that_is_not_timed() -> None:
     calls: list[int] = []
     contender = LocalContender(lambda: calls.append(1), lambda: None)
     assert len(contender.time_turn(Turn(0.0, 3, 5, warms=True))) == 3 and len(calls) == 4
+
+
+def test_a_slow_call_at_the_start_of_a_later_turn_is_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, durations_s = (
+        [0.0],
+        iter([1.0, 1.0, 15.0, 1.0, 1.0]),
+    )  # the first call, two turns, calls that may not be made
+
+    def call() -> None:
+        now_s[0] += next(durations_s)
+
+    monkeypatch.setattr(stopwatch, "time", SimpleNamespace(perf_counter=lambda: now_s[0]))
+    contender = LocalContender(call, lambda: None)
+    contender.time_first_call()
+    assert contender.time_turn(Turn(0.0, 1, 5)) == [1.0]
+    assert contender.time_turn(Turn(20.0, 1, 5)) == [15.0], "the turn has 5 s left, but no call follows a slow one"
 
 
 def test_the_stopwatch_waits_after_every_call() -> None:

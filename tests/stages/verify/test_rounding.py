@@ -58,16 +58,17 @@ def test_a_decision_that_a_last_bit_changes_is_left_out(
     result = model(x)
     result[2] = wrong
     deviation, runs = deviation_and_runs(model, [x], result)
-    assert deviation == Deviation(deviation.error, undecided=1) and deviation.error <= TOLERANCE and 0 < runs < MAX_RUNS
+    assert deviation == Deviation(deviation.error, left_out_count=1)
+    assert deviation.error <= TOLERANCE and 0 < runs < MAX_RUNS
     result[3] = not result[3] if result.dtype == torch.bool else 7  # this number is far from a decision
     deviation, runs = deviation_and_runs(model, [x], result)
-    assert deviation.error > TOLERANCE and deviation.undecided == 1 and runs == MAX_RUNS
+    assert deviation.error > TOLERANCE and deviation.left_out_count == 1 and runs == MAX_RUNS
 
 
 def test_weights_are_changed_like_inputs() -> None:
     x, w = torch.arange(4), torch.tensor([0.1, 0.49999, 0.7, 2.0])
     deviation, _ = deviation_and_runs(lambda x, w: w[x] > 0.5, [x], torch.tensor([False, True, True, True]), [w])
-    assert deviation == Deviation(0.0, undecided=1)
+    assert deviation == Deviation(0.0, left_out_count=1)
 
 
 def test_results_without_floating_point_inputs_are_compared() -> None:
@@ -75,13 +76,13 @@ def test_results_without_floating_point_inputs_are_compared() -> None:
     result = x * 2
     result[0] += 1
     deviation, runs = deviation_and_runs(lambda x: x * 2, [x], result)
-    assert deviation.error == float("inf") and runs == MAX_RUNS and deviation.undecided == 0
+    assert deviation.error == float("inf") and runs == MAX_RUNS and deviation.left_out_count == 0
 
 
 def test_a_special_case_at_zero_is_compared() -> None:
     x = torch.tensor([-1.0, 0.0, 1.0])
     deviation, _ = deviation_and_runs(lambda x: x.sign().long(), [x], torch.tensor([-1, 1, 1]))
-    assert deviation.error == float("inf") and deviation.undecided == 0
+    assert deviation.error == float("inf") and deviation.left_out_count == 0
 
 
 def test_values_at_the_ends_of_a_range_are_compared() -> None:
@@ -93,7 +94,7 @@ def test_values_at_the_ends_of_a_range_are_compared() -> None:
 def test_a_size_that_rounding_decides_is_left_out() -> None:
     x = torch.tensor([0.2, 0.50001, 0.9])
     deviation, _ = deviation_and_runs(lambda x: x[x > 0.5], [x], x[2:])
-    assert deviation == Deviation(0.0, compared=False, undecided=2)
+    assert deviation == Deviation(0.0, compared=False, left_out_count=2)
     deviation, _ = deviation_and_runs(lambda x: x[x > 0.1], [x], x[2:])  # no value is near 0.1
     assert deviation.error == float("inf") and "shape [1] instead of [3]" in deviation.text
 
@@ -109,7 +110,7 @@ def test_an_error_that_the_model_amplifies_is_right_up_to_two_tolerances(
     x = torch.rand(1000) + 0.5
     result = torch.exp(amplification * x) * (1 + error * TOLERANCE)
     deviation, _ = deviation_and_runs(lambda x: torch.exp(amplification * x), [x], result)
-    assert deviation.error > TOLERANCE and deviation.undecided == 0
+    assert deviation.error > TOLERANCE and deviation.left_out_count == 0
     assert (deviation.error <= deviation.allowed_error) == is_right
 
 
@@ -119,7 +120,7 @@ def test_a_wrong_number_is_never_left_out() -> None:
     result = x @ w
     result[0, 0] += 0.05 * result.abs().max()
     deviation, _ = deviation_and_runs(lambda x, w: x @ w, [x], result, [w])
-    assert deviation.error == pytest.approx(0.05, rel=1e-3) and deviation.undecided == 0
+    assert deviation.error == pytest.approx(0.05, rel=1e-3) and deviation.left_out_count == 0
 
 
 class _Classes(torch.nn.Module):

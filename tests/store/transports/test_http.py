@@ -336,9 +336,10 @@ def test_warns_about_credentials_in_clear_text() -> None:
     assert remote("http://me:secret@127.0.0.1:1").warnings == ()
     assert remote("https://me:secret@cache.example").warnings == ()
     assert remote("http://cache.example").warnings == ()
-    (warning,) = remote("http://me:secret@cache.example").warnings
-    assert "without encryption" in warning
-    assert "secret" not in warning
+    for host in ("cache.example", "127.example.com"):
+        (warning,) = remote(f"http://me:secret@{host}").warnings
+        assert "without encryption" in warning
+        assert "secret" not in warning
 
 
 def test_sends_plain_http_to_the_proxy_with_the_whole_url() -> None:

@@ -47,6 +47,11 @@ def test_uses_no_proxy_for_loopback(host: str) -> None:
     assert proxy_for("http", host, {"HTTP_PROXY": PROXY, "ALL_PROXY": PROXY}) is None
 
 
+@pytest.mark.parametrize("host", ["127.example.com", "localhost.example.com", "128.0.0.1", "::2"])
+def test_uses_the_proxy_for_hosts_that_resemble_loopback(host: str) -> None:
+    assert proxy_for("http", host, {"HTTP_PROXY": PROXY}) is not None
+
+
 def test_repr_does_not_show_the_login() -> None:
     proxy = proxy_for("https", "cache.example", {"HTTPS_PROXY": "http://me:hunter2@proxy.example"})
     assert proxy is not None

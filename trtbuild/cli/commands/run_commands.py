@@ -14,7 +14,9 @@ from trtbuild.cli.commands.show import Flags
 from trtbuild.errors import UsageError
 
 _DEVICE = click.option(
-    "--device", metavar="DEVICE", help="cuda, cuda:1, …, or cpu. On cpu, PyTorch runs the reference program."
+    "--device",
+    metavar="DEVICE",
+    help="cuda, cuda:1, …, or cpu. On cpu, the reference program runs: in PyTorch, or in onnxruntime for an ONNX model.",
 )
 _IMPORT_OPERATORS = click.option(
     "--import-operators",

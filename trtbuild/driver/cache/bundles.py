@@ -81,8 +81,8 @@ def export_all(request: Request, file: Path, progress: Progress) -> CacheExport:
 def import_bundle(request: Request, file: Path, progress: Progress) -> CacheImport:
     """Copy the records of a bundle into the local store. `ok` is false if some of them are not trusted here.
 
-    Raises BundleRefused if the file is not a valid bundle, UsageError if the file cannot be read, and StoreUnavailable if
-    the local store cannot be used.
+    Raises BundleRefused if the file is not a valid bundle, or if a record in it is not valid; then the valid records are in
+    the local store. Raises UsageError if the file cannot be read, and StoreUnavailable if the local store cannot be used.
     """
     local = _open_local_store(request)
     try:
@@ -104,8 +104,13 @@ def import_bundle(request: Request, file: Path, progress: Progress) -> CacheImpo
     if fault_text is None and fetched.missing:
         fault_text = f"the record {fetched.missing[0]} is missing in the bundle"
     if fault_text is not None:
-        hint = f"{len(fetched.fetched)} valid records were imported; export the bundle again"
-        raise BundleRefused(f"the bundle is not imported: {fault_text}", file=str(file), hint=hint)
+        count = len(fetched.fetched)
+        imported_text = "1 valid record was imported" if count == 1 else f"{count} valid records were imported"
+        raise BundleRefused(
+            f"{'not all records of the bundle are' if count else 'the bundle is not'} imported: {fault_text}",
+            file=str(file),
+            hint=f"{imported_text if count else 'nothing of it was used'}; export the bundle again",
+        )
     return CacheImport(
         ok=not fetched.untrusted,
         file=str(file),

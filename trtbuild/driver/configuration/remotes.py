@@ -101,10 +101,11 @@ def _parse_word(word: str) -> tuple[str, str, str]:
     """Return (name, mode, URL) of a word of ``TRTBUILD_REMOTES``. Raises ConfigurationError; the caller adds the place."""
     name, equals, rest = word.partition("=")
     mode, colon, url = rest.partition(":")
-    if not equals or "/" in name:
+    if not equals or not name or "/" in name:
         raise ConfigurationError(f"{without_credentials(word)!r} has no name", hint=f"write {EXAMPLE_REMOTE}")
-    if not colon or url.startswith("//"):
-        hint = f"write {name}=rw:{without_credentials(rest)}: r (read), w (write) or rw (both) before the URL"
+    if not colon or not mode or url.startswith("//"):
+        url = rest if mode else rest.removeprefix(":")
+        hint = f"write {name}=rw:{without_credentials(url)}: r (read), w (write) or rw (both) before the URL"
         raise ConfigurationError(f"remote {name!r} has no mode", hint=hint)
     if not url:
         raise ConfigurationError(f"remote {name!r} has no URL", hint=f"write {EXAMPLE_REMOTE}")

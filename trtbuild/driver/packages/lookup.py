@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 
 from trtbuild.core.model.spec import Model
@@ -17,10 +18,10 @@ def directory_of(project: Path, name: str) -> Path | None:
     """Return the package directory `name`; None if `name` can be the name of a model.
 
     A model's name has no ``/`` and does not begin with a dot. Any other `name` is a path. Raises UsageError if there is no
-    package at the path. This function does not read the manifest.
+    package at the path, or if the path cannot be read. This function does not read the manifest.
     """
     path = project / name
-    if (path / INDEX).is_file():
+    if _has_index(path):
         return path
     if "/" in name or name.startswith("."):
         error = missing_package_error(path)
@@ -55,9 +56,19 @@ def packages_of(request: Request) -> dict[str, Path | UsageError]:
 
 def _package_at(project: Path, model: Model) -> Path:
     path = project / _output_path(model)
-    if not (path / INDEX).is_file():
+    if not _has_index(path):
         raise UsageError(f"there is no package at {path}", hint=f"trtbuild build {model.name}")
     return path
+
+
+def _has_index(path: Path) -> bool:
+    """Return whether the directory `path` contains an index. Raises UsageError if the path cannot be read."""
+    try:
+        return stat.S_ISREG((path / INDEX).stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:  # `Path.is_file` raises some of these errors and hides others
+        raise UsageError(f"the package at {path} cannot be read: {error.strerror or error}") from error
 
 
 def _output_path(model: Model) -> str:

@@ -186,6 +186,8 @@ class StoreLookups:
         return step in self._run_steps_and_keys
 
     def why_unusable(self, key: str) -> Reason | None:
+        if key in self._damaged_keys:
+            return Reason("corrupt", "its results are damaged")
         if key in self.corrupt_keys:
             return Reason("corrupt", "its record was damaged, and is in quarantine now")
         if key in self.untrusted_reasons:

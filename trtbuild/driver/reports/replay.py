@@ -107,7 +107,13 @@ def _replan(build: ReplayedBuild, event: events.ModelPlanned) -> None:
                 continue
             if row.verdict == "failed":
                 continue  # a plan does not show that a step has failed
-        build.steps[step.id] = _planned_row(event.model, step)
+        planned = _planned_row(event.model, step)
+        if row is not None and row.start_s is not None and row.verdict == "hit" and step.verdict == "hit":
+            # the step waited for another build, whose record this plan has found
+            planned = replace(
+                planned, start_s=row.start_s, end_s=row.end_s, duration_s=row.duration_s, worker=row.worker
+            )
+        build.steps[step.id] = planned
 
 
 def _planned_row(model: str, step: events.PlannedStep) -> StepRow:

@@ -26,32 +26,32 @@ SMALLEST_FILL_VALUE = 1e4
 @dataclass(frozen=True)
 class Deviation:
     """The result of a comparison. `text` describes a difference that has no size, such as another dtype. `compared` is
-    False if nothing was compared. `undecided` is the number of values that rounding decides; they were left out.
+    False if nothing was compared. `left_out_count` is the number of values that rounding decides; they were left out.
     `allowed_error` is an error that is right although it exceeds the tolerance (rule 3 of `rounding`)."""
 
     error: float
     text: str = ""
     compared: bool = True
-    undecided: int = 0
+    left_out_count: int = 0
     allowed_error: float = field(default=0.0, compare=False)
 
 
 EQUAL, NOT_COMPARED = Deviation(0.0), Deviation(0.0, compared=False)
 
 
-def deviation(actual: torch.Tensor, expected: torch.Tensor, undecided: torch.Tensor | None = None) -> Deviation:
+def deviation(actual: torch.Tensor, expected: torch.Tensor, left_out: torch.Tensor | None = None) -> Deviation:
     """Compare `actual` with `expected`. The error is infinite if dtypes, shapes or exact values differ.
 
-    `undecided` is True at the values that are left out. It has the shape of `expected`.
+    `left_out` is True at the values that are left out. It has the shape of `expected`.
     """
-    left_out_count = int(undecided.sum()) if undecided is not None else 0
-    if undecided is None or not left_out_count:
+    left_out_count = int(left_out.sum()) if left_out is not None else 0
+    if left_out is None or not left_out_count:
         return _compare(actual, expected)
-    if left_out_count == undecided.numel():  # the shapes may differ, too
-        return Deviation(0.0, compared=False, undecided=left_out_count)
+    if left_out_count == left_out.numel():  # the shapes may differ, too
+        return Deviation(0.0, compared=False, left_out_count=left_out_count)
     if actual.shape == expected.shape:
-        actual, expected = actual[~undecided], expected[~undecided]
-    return replace(_compare(actual, expected), undecided=left_out_count)
+        actual, expected = actual[~left_out], expected[~left_out]
+    return replace(_compare(actual, expected), left_out_count=left_out_count)
 
 
 def exact_deviation(actual: torch.Tensor, expected: torch.Tensor) -> Deviation:

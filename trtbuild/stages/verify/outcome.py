@@ -35,7 +35,7 @@ class Outcome:
     #: Outputs that had no value to compare at any point so far.
     never_compared: set[int] | None = None
     #: The number of values that rounding decides, over all points.
-    undecided: int = 0
+    left_out_count: int = 0
 
     @property
     def tolerance(self) -> float:
@@ -49,7 +49,7 @@ class Outcome:
 
     def add(self, point: int, deviations: Sequence[Deviation], size: Callable[[int], int]) -> None:
         """Add the results of each output at a point. `size` returns the size of the inputs at a point."""
-        self.undecided += sum(deviation.undecided for deviation in deviations)
+        self.left_out_count += sum(deviation.left_out_count for deviation in deviations)
         not_compared = {output for output, deviation in enumerate(deviations) if not deviation.compared}
         self.never_compared = not_compared if self.never_compared is None else self.never_compared & not_compared
         # a failure is one deviation for all outputs, so the lengths may differ
@@ -73,9 +73,9 @@ class Outcome:
             self.smallest_wrong = point
 
     @property
-    def _undecided_text(self) -> str:
-        values = "1 value" if self.undecided == 1 else f"{self.undecided:,} values"
-        return f"rounding decides {values}, which were not compared" if self.undecided else ""
+    def _left_out_text(self) -> str:
+        values = "1 value" if self.left_out_count == 1 else f"{self.left_out_count:,} values"
+        return f"rounding decides {values}, which were not compared" if self.left_out_count else ""
 
     def comparison(self, points: Sequence[Point]) -> Comparison:
         """The comparison for the report."""
@@ -87,7 +87,7 @@ class Outcome:
                 else "no point was run"
             )
         status: Status = "right" if unchecked is None else "unchecked"
-        text = self._undecided_text if unchecked is None else unchecked
+        text = self._left_out_text if unchecked is None else unchecked
         if self.smallest_wrong is not None:
             status, text = "wrong", self.worst.text
         finite = self.point is not None and math.isfinite(self.worst.error)

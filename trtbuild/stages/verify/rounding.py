@@ -71,7 +71,7 @@ def deviations(
     The reference runs again only if an error is more than `times` the tolerance of its output.
     """
     results = [deviation(a, b) for a, b in zip(actual, expected, strict=True)]
-    undecided = [torch.zeros(b.shape, dtype=torch.bool) for b in expected]
+    left_out = [torch.zeros(b.shape, dtype=torch.bool) for b in expected]
     allowed_errors = [0.0] * len(results)
     for number in range(MAX_RUNS):
         wrong = [
@@ -85,11 +85,11 @@ def deviations(
                 continue
             for k in wrong:
                 if tolerances[k] == amount:
-                    undecided[k] |= _decided_by_rounding(changed[k], expected[k], amount)
-                    change = deviation(changed[k], expected[k], undecided[k]).error
+                    left_out[k] |= _decided_by_rounding(changed[k], expected[k], amount)
+                    change = deviation(changed[k], expected[k], left_out[k]).error
                     if math.isfinite(change):
                         allowed_errors[k] = max(allowed_errors[k], min(change, MAX_AMPLIFICATION * amount))
-                    result = deviation(actual[k], expected[k], undecided[k])
+                    result = deviation(actual[k], expected[k], left_out[k])
                     results[k] = replace(result, allowed_error=allowed_errors[k])
         if not wrong:
             break

@@ -10,12 +10,15 @@ from trtbuild.errors import ConfigurationError
 from trtbuild.store.transports.credentials import basic_header
 from trtbuild.store.transports.route import Proxy
 
-_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-
 
 def is_loopback(host: str) -> bool:
     """Whether `host` is localhost or a loopback address."""
-    return host in _LOOPBACK or host.startswith("127.")
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:  # a name: another machine may be called 127.example.com
+        return False
 
 
 def proxy_for(scheme: str, host: str, environment: Mapping[str, str]) -> Proxy | None:

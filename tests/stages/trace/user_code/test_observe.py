@@ -113,6 +113,29 @@ def test_patterns_give_the_matching_files_and_the_listed_folders(
     assert sorted(observation.dependency.part for observation in recorder.observations()) == expected
 
 
+def test_a_pattern_does_not_follow_a_loop_of_links(project: Path) -> None:
+    (project / "a/first").symlink_to(".")
+    (project / "a/second").symlink_to("../a")  # two loops: 2^40 paths until the operating system refuses one
+    recorder = Recorder(project, Places(), {})
+    patterns.record_matches("a", project, recorder)
+    parts = {observation.dependency.part for observation in recorder.observations()}
+    files = {"file:a/b/y.json", "file:a/b/z.txt", "file:a/x.json"}
+    assert parts - files == {
+        *("listing:a", "listing:a/b", "listing:a/first", "listing:a/second"),
+        *("link:a/first", "link:a/second"),
+    }
+    assert files <= parts
+
+
+def test_a_pattern_records_the_link_through_which_a_loop_leads(project: Path) -> None:
+    (project / "a/up").symlink_to("..")
+    recorder = Recorder(project, Places(), {})
+    patterns.record_matches("a", project, recorder)
+    parts = {observation.dependency.part for observation in recorder.observations()}
+    assert {"file:a/up/c.txt", "listing:a/up", "listing:a/up/a", "link:a/up"} <= parts
+    assert not any("up/a/" in part for part in parts)
+
+
 def test_a_path_belongs_to_the_user_python_a_distribution_or_trtbuild_or_is_ignored(project: Path) -> None:
     places = Places()
     assert places.of(str(project / "c.txt")) == Place("user")

@@ -2,7 +2,8 @@
 
 A pattern is a path relative to the project. It may contain the wildcards ``*``, ``?``, ``[…]`` and ``**``. Each file that
 matches is a file dependency. If a directory matches, all files below it are dependencies. Each directory that is searched
-is a listing dependency: when a new file appears there, the trace runs again.
+is a listing dependency: when a new file appears there, the trace runs again. If symbolic links lead from a directory back
+to it or to a parent of it, the search ends there, and the links are dependencies.
 """
 
 # Paths are strings here: there are thousands of them, and their exact spelling counts.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from trtbuild.stages.trace.discovery.recording import Recorder
@@ -25,7 +27,7 @@ def record_matches(pattern: str, project: Path, recorder: Recorder) -> None:
 
 def _expand(directory: str, parts: list[str], recorder: Recorder) -> None:
     if not parts:
-        _record_all(directory, recorder)
+        _record_all(directory, recorder, {})
         return
     first_part, other_parts = parts[0], parts[1:]
     if first_part == "**":
@@ -47,12 +49,18 @@ def _expand(directory: str, parts: list[str], recorder: Recorder) -> None:
             _expand(path, other_parts, recorder)
 
 
-def _record_all(path: str, recorder: Recorder) -> None:
+def _record_all(path: str, recorder: Recorder, parents: Mapping[str, str]) -> None:
+    """Record all files below `path`. `parents` maps the real path of each parent that is searched to its path."""
     if not os.path.isdir(path):
         recorder.record_file(path)
         return
-    for name in _entries(path, recorder):
-        _record_all(os.path.join(path, name), recorder)
+    names, real_path = _entries(path, recorder), os.path.realpath(path)
+    if real_path in parents:  # a loop of links
+        for each_path in (*parents.values(), path):
+            recorder.record_link(each_path)
+        return
+    for name in names:
+        _record_all(os.path.join(path, name), recorder, {**parents, real_path: path})
 
 
 def _entries(directory: str, recorder: Recorder) -> list[str]:

@@ -52,10 +52,13 @@ class StoredQuantizers:
         if document["schema"] != SCHEMA:
             raise ValueError(f"not a {SCHEMA} document")
         tensors = {entry.name: tensor_of(entry.dtype, entry.shape, raw) for entry, raw in read_tensors(data)}
-        layers = {
-            path: {role: _quantizer(f"layers/{path}/{role}/", layout, tensors) for role, layout in roles.items()}
-            for path, roles in document["layers"].items()
-        }
+        try:
+            layers = {
+                path: {role: _quantizer(f"layers/{path}/{role}/", layout, tensors) for role, layout in roles.items()}
+                for path, roles in document["layers"].items()
+            }
+        except AttributeError as error:  # not a mapping
+            raise ValueError(f"its quantizers are not understood: {error}") from error
         weights = {
             name.removeprefix("weights/"): value for name, value in tensors.items() if name.startswith("weights/")
         }

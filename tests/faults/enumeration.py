@@ -178,11 +178,11 @@ class _Place:
 
 
 def spread(items: Sequence[Any], at_most: int) -> list[Any]:
-    """Returns at most `at_most` of `items`, evenly spread, including the first and the last item. If `at_most` is less
-    than 2, returns all items."""
-    if len(items) <= at_most or at_most < 2:
+    """Return at most `at_most` of `items`, evenly spread, including the first item and, if `at_most` is at least 2, the
+    last item."""
+    if len(items) <= at_most:
         return list(items)
-    return [items[round(number * (len(items) - 1) / (at_most - 1))] for number in range(at_most)]
+    return [items[round(number * (len(items) - 1) / max(at_most - 1, 1))] for number in range(at_most)]
 
 
 def _memory() -> str | None:
@@ -195,11 +195,11 @@ def _memory() -> str | None:
 
 
 def enumerate_faults(how: str, name: str, at_most: int = 1 << 30) -> Tally:
-    """Inject faults at the calls of the operation `name`, at most `at_most` faults. `how` is `kill` or `error`."""
+    """Inject at most `at_most` faults at the calls of the operation `name`. `how` is `kill` or `error`."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="trtbuild-calls-", dir=_memory()) as scratch, one_thread(*_THREADED):
         enumeration = Enumeration(name, ALL[name], Path(scratch))
-        for call, error in spread(list(_chosen(how, enumeration.calls, at_most)), at_most):
+        for call, error in spread(list(possible_faults(how, enumeration.calls, at_most)), at_most):
             if how == "kill":
                 enumeration.kill(call)
             else:
@@ -208,10 +208,11 @@ def enumerate_faults(how: str, name: str, at_most: int = 1 << 30) -> Tally:
         return enumeration.tally
 
 
-def _chosen(how: str, calls: Sequence[Call], at_most: int) -> Iterator[tuple[Call, str]]:
-    """Yield each call with an error: with every error if all calls are tried, otherwise with the errors in turn."""
+def possible_faults(how: str, calls: Sequence[Call], at_most: int) -> Iterator[tuple[Call, str]]:
+    """Yield each call with an error: with every error if these are at most `at_most` faults, otherwise with the errors in
+    turn. A kill needs no error."""
     for number, call in enumerate(calls):
-        if how == "error" and at_most > len(calls):
+        if how == "error" and len(calls) * len(ERRORS) <= at_most:
             yield from ((call, error) for error in ERRORS)
         else:
             yield call, ERRORS[number % len(ERRORS)]
@@ -221,7 +222,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("how", choices=["kill", "error"])
     parser.add_argument("operations", nargs="*", default=list(ALL), metavar="OPERATION")
-    parser.add_argument("--at-most", type=int, default=1 << 30, help="calls of each operation")
+    parser.add_argument("--at-most", type=int, default=1 << 30, help="faults of each operation")
     options = parser.parse_args()
     logging.disable()
     tallies = []

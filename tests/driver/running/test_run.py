@@ -11,6 +11,7 @@ import torch
 from safetensors.numpy import load_file
 
 from tests.driver.conftest import Small
+from tests.runtime.memory.test_memory import HostMemory
 from trtbuild.driver.project.workspace import Request
 from trtbuild.driver.running.device import PackageOnDevice
 from trtbuild.driver.running.run import run
@@ -118,10 +119,12 @@ def test_the_command_prints_a_document_or_a_text(small: Small, tmp_path: Path) -
     assert failed["errors"][0]["type"] == "CallRefused"
 
 
+@pytest.mark.parametrize("memory", [None, HostMemory(0)], ids=["cpu", "gpu with torch"])
 @pytest.mark.parametrize("name", ["float8_e4m3fn", "complex32"])
-def test_rejects_an_output_whose_dtype_numpy_does_not_have(small: Small, name: str) -> None:
+def test_rejects_an_output_whose_dtype_numpy_does_not_have(small: Small, name: str, memory: HostMemory | None) -> None:
     package = open_package(small.project / "dist/ranker")
     with PackageOnDevice(package, device="cpu", target=None) as on_device:
+        on_device._memory = memory
         with pytest.raises(UsageError, match=f"an output is {name}, a dtype that numpy does not have"):
             on_device.get(torch.ones(2).to(getattr(torch, name)))
         conjugate = torch.tensor([1 + 2j]).conj()

@@ -77,6 +77,12 @@ def test_a_lazily_negated_tensor_is_downloaded_with_its_sign() -> None:
     np.testing.assert_array_equal(HostMemory(STREAM).download(torch._neg_view(torch.ones(2))), [-1, -1])
 
 
+def test_a_lazily_conjugated_tensor_is_downloaded_with_its_values() -> None:
+    conjugate = torch.tensor([1 + 2j]).conj()
+    assert conjugate.is_conj()
+    np.testing.assert_array_equal(HostMemory(STREAM).download(conjugate), [1 - 2j])
+
+
 @pytest.mark.parametrize("private_function", [True, False])
 @pytest.mark.parametrize("shape", [(), (0, 4), (1,), (2, 1, 5), (2, 0, 3)])
 @pytest.mark.parametrize("dtype", [torch.bool, torch.float16, torch.int64])

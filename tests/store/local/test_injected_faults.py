@@ -24,15 +24,15 @@ from trtbuild.store.collection.check import verify
 from trtbuild.store.collection.collect import collect
 from trtbuild.store.local.local import LocalStore
 
-#: At most this many calls of each operation get an error: they are spread over all calls, and get the errors in turn. If an
-#: operation has fewer calls, each call gets every error.
-MAX_FAULTY_CALLS = 10**6 if int(os.environ.get("TRTBUILD_KILLS", "16")) >= 100 else 17
+#: The largest number of errors for each operation. They are evenly spread over its calls, which get the errors in turn. If
+#: every error at every call is within this number, all of these are injected.
+MAX_ERRORS = 10**6 if int(os.environ.get("TRTBUILD_KILLS", "16")) >= 100 else 17
 
 
 @pytest.mark.parametrize("operation", [*OPERATIONS, *REMOTE_OPERATIONS])
 def test_reports_or_survives_an_error_of_a_writing_call(operation: str) -> None:
     process = subprocess.run(
-        [sys.executable, "-m", "tests.faults.enumeration", "error", operation, "--at-most", str(MAX_FAULTY_CALLS)],
+        [sys.executable, "-m", "tests.faults.enumeration", "error", operation, "--at-most", str(MAX_ERRORS)],
         cwd=Path(__file__).parents[3],
         capture_output=True,
         text=True,

@@ -9,7 +9,7 @@ from typing import Any
 from trtbuild.core.model.custom_operators import IMPORT_ADVICE
 from trtbuild.driver.packages.custom_plugins import PLUGINS_ADVICE
 from trtbuild.driver.packages.loading import load_package
-from trtbuild.driver.running.host_tensors import HostTensor, require_numpy
+from trtbuild.driver.running.host_tensors import HostTensor, numpy_can_hold, require_numpy
 from trtbuild.errors import NoFittingTarget, OperatorMissing, PluginsNotLoaded, UsageError
 from trtbuild.runtime.memory.device_memory import Memory
 from trtbuild.runtime.packages.package import Package
@@ -52,20 +52,20 @@ class PackageOnDevice:
 
     def get(self, array: Any) -> HostTensor:
         """Copy an output of the package to host memory. Raises UsageError for a dtype that numpy does not have."""
+        name = _dtype_name(array.dtype)
+        if not numpy_can_hold(name):
+            raise UsageError(
+                f"an output is {name}, a dtype that numpy does not have",
+                hint="use trtbuild.load(PACKAGE) in a program, which returns a tensor of PyTorch",
+            )
         if self._memory is not None:
             with self._memory.on_device():
-                return HostTensor(_dtype_name(array.dtype), self._memory.download(array))
+                return HostTensor(name, self._memory.download(array))
         import torch
 
         if array.dtype is torch.bfloat16:
-            return HostTensor("bfloat16", array.contiguous().view(torch.int16).numpy().view("uint16"))
-        try:
-            return HostTensor(_dtype_name(array.dtype), array.resolve_conj().resolve_neg().numpy())
-        except TypeError as error:  # float8, complex32
-            raise UsageError(
-                f"an output is {_dtype_name(array.dtype)}, a dtype that numpy does not have",
-                hint="use trtbuild.load(PACKAGE) in a program, which returns a tensor of PyTorch",
-            ) from error
+            return HostTensor(name, array.contiguous().view(torch.int16).numpy().view("uint16"))
+        return HostTensor(name, array.resolve_conj().resolve_neg().numpy())
 
     def run(self, inputs: Mapping[str, Any]) -> Sequence[Any]:
         """Run the package and return its outputs, in the order of the model's outputs. `inputs` maps input names to arrays.

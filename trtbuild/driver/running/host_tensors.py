@@ -65,11 +65,16 @@ def require_numpy() -> Any:
     return numpy
 
 
+def numpy_can_hold(dtype: str) -> bool:
+    """Whether `HostTensor` supports a dtype: numpy has it, or it is bfloat16 (rule 1)."""
+    return dtype in ("bool", "bfloat16") or hasattr(require_numpy(), dtype)  # numpy 1 has no name `bool`
+
+
 def random_tensor(dtype: str, shape: Sequence[int], seed: int, value_range: ValueRange | None = None) -> HostTensor:
     """Return a random tensor (rule 3). Raises UsageError for a dtype that numpy does not have, except bfloat16."""
     numpy = require_numpy()
     generator, shape_tuple = numpy.random.default_rng(seed), tuple(shape)
-    if dtype not in ("bool", "bfloat16") and not hasattr(numpy, dtype):
+    if not numpy_can_hold(dtype):
         raise UsageError(f"random values of {dtype} are not supported", hint="give the input as a file")
     if value_range is not None:
         data = _random_in_range(dtype, shape_tuple, value_range, generator)

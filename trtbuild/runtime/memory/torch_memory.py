@@ -200,7 +200,7 @@ class TorchMemory:
         return tensor.to(self.device)
 
     def download(self, array: Any) -> Any:
-        tensor = array.detach().resolve_neg().cpu()
+        tensor = array.detach().resolve_conj().resolve_neg().cpu()
         if tensor.dtype == self._torch.bfloat16:
             tensor = tensor.view(self._torch.uint16)
         return tensor.numpy()

@@ -77,14 +77,12 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
 def has_translation(node: torch.fx.Node) -> bool:
     """Whether the registry has a translation for a call_function node. The translation may still fail for the node's
     arguments. False for operators from outside PyTorch, although a registry contains those that were registered before it
-    was loaded."""
+    was loaded. The operators of torch.onnx.ops count as such operators."""
     from torch.onnx._internal.exporter import _dispatching
 
     if is_custom(node.target):
         return False
     if node.target is operator.getitem or node.target in _ASSERTIONS:
-        return True
-    if isinstance(node.target, torch._ops.OpOverload) and node.target.namespace == "onnx":
         return True
     return _dispatching.dispatch(node, _registry(OPSETS[-1]))[0] is not None
 

@@ -200,8 +200,12 @@ def test_initializers_that_nested_graphs_read_are_kept(tmp_path: Path) -> None:
         assert np.array_equal(run(graph, [x])[0], x * factor)
 
 
-def with_unknown_operator() -> onnx.ModelProto:
-    proto = model(nodes=[h.make_node("Gelu", ["x"], ["y"], name="odd", domain="com.microsoft")], initializers=[])
+def with_unknown_operator(name: str = "odd", nested: bool = False) -> onnx.ModelProto:
+    node = h.make_node("Gelu", ["x"], ["y"], name=name, domain="com.microsoft")
+    if nested:
+        body = h.make_graph([node], "branch", [], [h.make_tensor_value_info("y", T.FLOAT, ["n", 64])])
+        node = h.make_node("If", ["c"], ["y"], then_branch=body, else_branch=body)
+    proto = model(nodes=[node], initializers=[])
     proto.opset_import.append(h.make_opsetid("com.microsoft", 1))
     return proto
 
@@ -210,6 +214,13 @@ def with_unknown_operator() -> onnx.ModelProto:
     ("create_model", "shapes", "message", "line"),
     [
         (with_unknown_operator, SHAPES, "node 'odd' of net.onnx is com.microsoft.Gelu", 3),
+        (lambda: with_unknown_operator(""), SHAPES, "node 'Gelu_0' of net.onnx is com.microsoft.Gelu", 3),
+        (
+            lambda: with_unknown_operator("", nested=True),
+            SHAPES,
+            "a node of a nested graph of net.onnx is com.microsoft.Gelu",
+            3,
+        ),
         (lambda: None, SHAPES, "net.onnx does not exist", 3),
         (model, {"q": SHAPES["x"]}, "net.onnx has no input 'q'", 10),
         (model, {"x": SHAPES["x"], "z": [1]}, "net.onnx has no input 'z'", 11),

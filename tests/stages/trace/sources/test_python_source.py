@@ -37,6 +37,11 @@ def training():
     return nn.Linear(4, 4)
 
 
+def wrapped(depth):
+    return nn.Linear(depth, depth).eval()
+
+
+wrapped.__signature__ = "(depth)"  # inspect.signature raises TypeError
 SIZES = {"small": 4}
 """
 MANIFEST = ("trtbuild.yaml", 3)
@@ -94,3 +99,9 @@ def test_rejects_wrong_sources_and_names_the_place(
 def test_a_callable_that_takes_anything_is_called(tmp_path: Path, job_of: Callable[..., Any]) -> None:
     job = job_of({"x": (4, 4)}, source=Source("python", "wrong_source:anything", {"depth": 1}))
     assert isinstance(PythonSource(job, tmp_path, Frames(Places(), tmp_path)).read(), nn.Linear)
+
+
+def test_a_function_whose_signature_cannot_be_read_is_called(error_of: Callable[..., SourceError]) -> None:
+    error = error_of("wrong_source:wrapped", width=4)
+    assert "wrong_source:wrapped(width=4) fails" in str(error)
+    assert "unexpected keyword argument 'width'" in str(error)

@@ -136,7 +136,7 @@ def _refuse_signature(function: Callable[..., Any], job: TraceJob, frames: Frame
     """Raise SourceError if the function does not take a network, TensorRT's module, and the manifest's kwargs."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
-    except ValueError:  # a callable without a signature
+    except (TypeError, ValueError):  # a callable without a signature, or with an invalid `__signature__`
         return
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if len(positional) < 2 and not any(p.kind is p.VAR_POSITIONAL for p in parameters):

@@ -60,8 +60,8 @@ class OnnxSource(SourceReader):
         model = _load_model(path, job)
         graph = model.graph
         write_trt_domain(model, job)
-        _refuse_unsupported(model, job)
         _name_nodes(graph)
+        _refuse_unsupported(model, job)
         # compare the inputs with the manifest
         initializers = {tensor.name for tensor in graph.initializer}
         # files before version 4 of ONNX's IR also list weights as inputs
@@ -133,9 +133,10 @@ def _load_model(path: Path, job: TraceJob) -> onnx.ModelProto:
 def _refuse_unsupported(model: onnx.ModelProto, job: TraceJob) -> None:
     place = job.place("source")
     for node in all_nodes(model.graph):
+        name = f"node {node.name!r}" if node.name else "a node of a nested graph"  # `_name_nodes` leaves these unnamed
         if node.domain not in _ONNX_DOMAINS:
             raise SourceError(
-                f"node {node.name!r} of {job.source.target} is {node.domain}.{node.op_type}, but only ONNX's own operators "
+                f"{name} of {job.source.target} is {node.domain}.{node.op_type}, but only ONNX's own operators "
                 "can be built",
                 code="onnx",
                 hint="export the model without operators of other domains",
@@ -143,7 +144,7 @@ def _refuse_unsupported(model: onnx.ModelProto, job: TraceJob) -> None:
             )
         if any(a.type in (onnx.AttributeProto.GRAPHS, onnx.AttributeProto.TENSORS) for a in node.attribute):
             raise SourceError(
-                f"node {node.name!r} of {job.source.target} has a list of graphs or tensors as an attribute",
+                f"{name} of {job.source.target} has a list of graphs or tensors as an attribute",
                 code="onnx",
                 **place,
             )
@@ -172,7 +173,7 @@ def _refuse_unsupported(model: onnx.ModelProto, job: TraceJob) -> None:
 
 
 def _name_nodes(graph: onnx.GraphProto) -> None:
-    """Give each node without a name a name for messages: its operator and its index."""
+    """Give each node without a name a name for messages: its operator and its index. Nested graphs stay as they are."""
     for number, node in enumerate(graph.node):
         node.name = node.name or f"{node.op_type}_{number}"
 

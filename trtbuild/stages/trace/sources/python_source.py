@@ -137,10 +137,11 @@ def refuse_kwargs(function: Callable[..., Any], kwargs: Mapping[str, Any], job: 
     """Raise SourceError if the callable does not accept `leading` positional arguments and the manifest's kwargs."""
     try:
         signature = inspect.signature(function)
-        parameters = dict(list(signature.parameters.items())[leading:])
-        signature.bind(*[None] * leading, **kwargs)
+    except (TypeError, ValueError):  # a callable without a signature, or with an invalid `__signature__`
         return
-    except ValueError:  # a callable without a signature
+    parameters = dict(list(signature.parameters.items())[leading:])
+    try:
+        signature.bind(*[None] * leading, **kwargs)
         return
     except TypeError as error:
         message = str(error)

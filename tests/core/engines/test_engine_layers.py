@@ -51,6 +51,14 @@ def test_a_layer_that_the_parser_adds_at_the_end_belongs_to_its_input() -> None:
     ) == [("n1", ""), ("Unnamed", ""), ("ONNXTRT_cast", ""), ("ONNXTRT_squeeze", "")]
 
 
+def test_a_chain_of_added_layers_at_the_end_may_be_listed_in_reverse_order() -> None:
+    assert modules_of_layers(
+        layer("ONNXTRT_squeeze", ["b"], ["o0"], "squeeze"),
+        layer("ONNXTRT_cast", ["a"], ["b"], "cast"),
+        layer("n0", ["i0"], ["a"]),
+    ) == [("ONNXTRT_squeeze", "encoder.0"), ("ONNXTRT_cast", "encoder.0"), ("n0", "encoder.0")]
+
+
 def test_a_layer_without_neighbours_has_no_module() -> None:
     assert modules_of_layers(layer("odd", ["i0"], ["o0"])) == [("odd", None)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import subprocess  # noqa: F401 - loads the class that must not be called
 import sys
+import types
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +26,12 @@ class Pair(NamedTuple):
 class Result:
     logits: object
     hidden: object = None
+
+
+class Outer:
+    @dataclasses.dataclass
+    class Inner:
+        logits: object
 
 
 @dataclasses.dataclass
@@ -64,11 +71,11 @@ def test_a_number_is_read_from_a_tensor_or_an_array() -> None:
     assert restorer({**number, "type": "bool"})([torch.tensor(True)]) is True
 
 
-@pytest.mark.parametrize(("kind", "owner"), [("namedtuple", Pair), ("dataclass", Result)])
+@pytest.mark.parametrize(("kind", "owner"), [("namedtuple", Pair), ("dataclass", Result), ("dataclass", Outer.Inner)])
 def test_restores_a_class_whose_module_is_loaded(kind: str, owner: type) -> None:
     fields = list(owner.__annotations__)
-    tree = {"kind": kind, "type": f"{__name__}:{owner.__qualname__}", "keys": fields, "items": TENSORS[:2]}
-    assert restorer(tree)(["x", "y"]) == owner("x", "y")
+    tree = {"kind": kind, "type": f"{__name__}:{owner.__qualname__}", "keys": fields, "items": TENSORS[: len(fields)]}
+    assert restorer(tree)(["x", "y"]) == owner(*["x", "y"][: len(fields)])
 
 
 @pytest.mark.parametrize(
@@ -96,3 +103,23 @@ def test_calls_only_named_tuples_and_dataclasses(tmp_path: Path) -> None:
     fields = restorer({"kind": "dataclass", "type": "subprocess:Popen", "keys": ["args"], "items": items})([])
     assert isinstance(fields, Fields) and fields["args"] == command
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("name", ["lazy_module:Result", "lazy_module:Result.Inner"])
+def test_imports_nothing_to_find_a_class(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Many packages import their modules in ``__getattr__``, when an attribute is read for the first time."""
+    module, asked = types.ModuleType("lazy_module"), []
+
+    def import_attribute(attribute: str) -> object:
+        asked.append(attribute)
+        raise ImportError(f"{attribute} needs a package that is not installed")
+
+    vars(module)["__getattr__"] = import_attribute
+    monkeypatch.setitem(sys.modules, "lazy_module", module)
+    with pytest.raises(ImportError):
+        _ = module.Other
+    tree = {"kind": "dataclass", "type": name, "keys": ["logits"], "items": TENSORS[:1]}
+    assert isinstance(restorer(tree)(["x"]), Fields)
+    assert asked == ["Other"]
+    vars(module)["Result"] = Result  # as after the import
+    assert isinstance(restorer(tree)(["x"]), Fields if name.endswith("Inner") else Result)

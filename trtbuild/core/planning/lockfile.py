@@ -139,6 +139,14 @@ class _Reader:
         except json.JSONDecodeError as error:
             reason = error.msg[:1].lower() + error.msg[1:].removesuffix(" at")
             raise LockFileError(f"not JSON: {reason}", file=LOCK_FILE, line=error.lineno, hint=_HINT) from None
+        except ValueError:  # Python converts no text with more than 4,300 digits to an integer
+            digits = max(re.findall(r"\d+", self._text), key=len)
+            raise LockFileError(
+                "not a lock file: a number has too many digits",
+                file=LOCK_FILE,
+                line=self._text[: self._text.index(digits)].count("\n") + 1,
+                hint=_HINT,
+            ) from None
         except RecursionError:
             raise LockFileError(
                 "not a lock file: it is nested too deeply", file=LOCK_FILE, line=1, hint=_HINT

@@ -83,8 +83,8 @@ class Inspection:
     """The contents of a package. `source` is the kind of graph of its model, null if it is not clear. `libraries` has an
     entry for each target with engines.
 
-    `index` is the JSON of the package's ``index.json`` (``trtbuild.package/1``). It is printed without changes, because
-    another version of trtbuild may have written the package.
+    `index` is the JSON of the package's ``index.json`` (``trtbuild.package/1``, ``/2`` or ``/3``). It is printed without
+    changes, because another version of trtbuild may have written the package.
     """
 
     schema: Literal["trtbuild.inspect/1"] = "trtbuild.inspect/1"

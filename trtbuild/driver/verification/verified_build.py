@@ -55,9 +55,9 @@ def _failures(model: ModelEntry | PackageEntry) -> Iterator[tuple[str, str]]:
         for entry in wrong:
             text = f"model {model.model!r}, partition {entry.partition!r} {error_text(entry)}"
             yield "\n  ".join([text, *advice_lines(entry)]), _hint(model.model, cut)
-        if wrong:
-            continue  # the errors of the partitions explain that of the whole model
-        for whole, suffix in ((cut.whole, ""), (cut.lowered, ", in its precision and by PyTorch itself,")):
+        # The errors of the partitions explain that of the whole model. PyTorch ran the lowered program without them.
+        whole_model = () if wrong else ((cut.whole, ""),)
+        for whole, suffix in (*whole_model, (cut.lowered, ", in its precision and by PyTorch itself,")):
             if whole.status == "wrong":
                 text = f"model {model.model!r}{suffix} {error_text(whole)}"
                 yield "\n  ".join([text, *advice_lines(whole)]), _hint(model.model, cut)

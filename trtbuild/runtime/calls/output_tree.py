@@ -112,11 +112,16 @@ def _class_restorer(name: str, keys: Sequence[str], items: Callable[[Sequence[An
 
 
 def _loaded_class(name: str) -> Any:
-    """Return the named tuple or dataclass ``module:qualname``, or None if no such class is loaded."""
+    """Return the named tuple or dataclass ``module:qualname``, or None if no such class is loaded.
+
+    ``getattr`` is not used, because the ``__getattr__`` of a module may import other modules (rule 2)."""
     module, _, path = name.partition(":")
     value: Any = sys.modules.get(module)
     for attribute in path.split("."):
-        value = getattr(value, attribute, None)
+        try:
+            value = object.__getattribute__(value, "__dict__").get(attribute)
+        except AttributeError:  # the value has no attributes, such as None
+            return None
     return value if isinstance(value, type) and _has_fields(value) else None
 
 

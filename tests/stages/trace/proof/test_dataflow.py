@@ -170,6 +170,18 @@ def test_indices_that_are_inputs_are_followed() -> None:
     )
 
 
+@pytest.mark.parametrize("inference_mode", [False, True])
+def test_one_hot_is_not_followed(inference_mode: bool) -> None:
+    """It reads the elements of its indices, or, in inference mode, its result is declared to depend on them."""
+
+    def model(ids: torch.Tensor) -> torch.Tensor:
+        with torch.inference_mode(inference_mode):
+            return F.one_hot(ids, 4)
+
+    with pytest.raises(CannotFollow, match="_local_scalar_dense" if not inference_mode else "one_hot"):
+        flow(Flows(), model, (torch.zeros(2, 9, dtype=torch.int64),))
+
+
 def test_state_from_an_earlier_call_is_not_a_constant() -> None:
     class KeepsFirstResult(torch.nn.Module):
         kept: torch.Tensor | None = None

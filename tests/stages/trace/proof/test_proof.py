@@ -57,15 +57,17 @@ def test_the_error_about_integers_that_fail_at_some_size_suggests_a_range(traced
     assert error.code == "eager" and "range: [LOWEST, HIGHEST]" in error.hint
 
 
-def test_each_profile_is_proven_at_both_ends(traced, job_of) -> None:
-    """Only the max of the second profile takes the other branch."""
+@pytest.mark.parametrize("end", [(2, 6), (8, 8), (3, 4), (16, 16)])
+def test_each_profile_is_proven_at_both_ends(traced, job_of, end: tuple[int, int]) -> None:
+    """Only at one end of one profile, the model has another result. Export sees no branch, so it makes no guard."""
 
     def model(x):
-        return x * 2 if x.shape[0] * x.shape[1] > 100 else x * 3
+        is_end = not torch.compiler.is_exporting() and tuple(x.shape) == end
+        return x * 2 if is_end else x * 3
 
-    shapes = [{"x": ((2, 4), (4, 8), (8, 8))}, {"x": ((2, 4), (4, 8), (16, 16))}]
+    shapes = [{"x": ((2, 6), (4, 8), (8, 8))}, {"x": ((3, 4), (4, 8), (16, 16))}]
     error = error_of(traced, job_of, model, shapes)
-    assert error.code == "frozen-branch" and "x.0 = 16, x.1 = 16" in error.text
+    assert error.code == "frozen-branch" and f"x.0 = {end[0]}, x.1 = {end[1]}" in error.text
 
 
 def test_a_guard_on_a_multiple_that_export_does_not_report_is_detected(traced, job_of) -> None:

@@ -50,9 +50,38 @@ def test_rejects_an_integer_operator_and_names_it() -> None:
         refuse_asymmetric(graph, READ_NUMBERS, JOB)
 
 
-def test_a_quantizer_without_a_zero_point_or_a_type_is_unsigned() -> None:
-    graph = h.make_graph([h.make_node("QuantizeLinear", ["x", "s"], ["q"], "quantizer")], "g", [], [])
-    with pytest.raises(SourceError, match="quantizes to uint8"):
-        refuse_asymmetric(graph, READ_NUMBERS, JOB)
-    graph.node[0].attribute.append(h.make_attribute("output_dtype", onnx.TensorProto.INT8))
-    refuse_asymmetric(graph, READ_NUMBERS, JOB)
+def quantizer(inputs: list[str], zero_point: int | None = None, **attributes: int) -> onnx.GraphProto:
+    """A graph with one QuantizeLinear. `zero_point` is the type of the initializer ``z``."""
+    node = h.make_node("QuantizeLinear", inputs, ["q"], "quantizer", **attributes)
+    initializers = [] if zero_point is None else [h.make_tensor("z", zero_point, [], [0])]
+    return h.make_graph([node], "g", [], [], initializers)
+
+
+@pytest.mark.parametrize("inputs", [["x", "s"], ["x", "s", ""]])
+def test_a_quantizer_without_a_zero_point_or_a_type_is_unsigned(inputs: list[str]) -> None:
+    for attributes in ({}, {"output_dtype": onnx.TensorProto.UNDEFINED}):
+        with pytest.raises(SourceError, match="quantizes to uint8"):
+            refuse_asymmetric(quantizer(inputs, **attributes), READ_NUMBERS, JOB)
+    refuse_asymmetric(quantizer(inputs, output_dtype=onnx.TensorProto.INT8), READ_NUMBERS, JOB)
+
+
+@pytest.mark.parametrize(
+    ("type_", "name"),
+    [(onnx.TensorProto.UINT8, "uint8"), (onnx.TensorProto.UINT16, "uint16"), (onnx.TensorProto.UINT4, "uint4")],
+)
+def test_rejects_a_quantizer_whose_attribute_or_zero_point_is_unsigned(type_: int, name: str) -> None:
+    error = f"quantizes to {name}, but TensorRT's types are signed"
+    for graph in (
+        quantizer(["x", "s"], output_dtype=type_),
+        quantizer(["x", "s", "from_an_input"], output_dtype=type_),
+        quantizer(["x", "s", "z"], zero_point=type_),
+    ):
+        with pytest.raises(SourceError, match=error):
+            refuse_asymmetric(graph, READ_NUMBERS, JOB)
+
+
+def test_accepts_quantizers_to_signed_types() -> None:
+    for type_ in (onnx.TensorProto.INT8, onnx.TensorProto.FLOAT8E4M3FN):
+        refuse_asymmetric(quantizer(["x", "s", "z"], zero_point=type_), READ_NUMBERS, JOB)
+        refuse_asymmetric(quantizer(["x", "s", "z"], zero_point=type_, output_dtype=type_), READ_NUMBERS, JOB)
+        refuse_asymmetric(quantizer(["x", "s"], output_dtype=type_), READ_NUMBERS, JOB)

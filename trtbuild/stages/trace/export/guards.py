@@ -151,11 +151,12 @@ class Guard:
         holding_sizes = [size for size in sizes if self.holds([size])]
         if not holding_sizes:
             return None
+        holds = set(holding_sizes)
         step = math.gcd(*holding_sizes)
         places = axes_of_symbol(self._plan, self._inputs, number)
-        if step > symbol.multiple_of and all(size in set(holding_sizes) for size in sizes if size % step == 0):
+        if step > symbol.multiple_of and all(size in holds for size in sizes if size % step == 0):
             return f"write dims: {{{symbol.name}: {{at: [{', '.join(places)}], multiple_of: {step}}}}}"
-        if all(size in set(holding_sizes) for size in sizes if holding_sizes[0] <= size <= holding_sizes[-1]):
+        if all(size in holds for size in sizes if holding_sizes[0] <= size <= holding_sizes[-1]):
             return f"change the profiles so that {places[0]} is at least {holding_sizes[0]} and at most {holding_sizes[-1]}"
         return None
 

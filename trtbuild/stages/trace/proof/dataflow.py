@@ -72,7 +72,7 @@ _FILL_OPERATORS = frozenset({"zeros_like", "ones_like", "full_like", "new_zeros"
 _INDEX_OPERATORS = frozenset(
     {"embedding", "embedding_bag", "_embedding_bag", "_embedding_bag_forward_only", "index_select", "gather", "take"}
     | {"take_along_dim", "put", "index", "index_put", "index_add", "index_copy", "index_fill", "index_reduce"}
-    | {"scatter", "scatter_add", "scatter_reduce", "one_hot", "nll_loss_forward", "nll_loss2d_forward"}
+    | {"scatter", "scatter_add", "scatter_reduce", "nll_loss_forward", "nll_loss2d_forward"}
 )
 _INDEX_ARGUMENTS = frozenset({"index", "indices", "offsets", "target"})
 #: Operators whose result consists of elements of their input, possibly in another dtype.

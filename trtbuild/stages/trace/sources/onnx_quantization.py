@@ -83,19 +83,21 @@ def refuse_asymmetric(graph: onnx.GraphProto, read: Read, job: TraceJob) -> None
                     hint="calibrate with data that is not 0, and export the model again",
                     **job.place("source"),
                 )
-        for name in node.input[2:3]:  # the zero point, which a node need not have
-            tensor = initializers.get(name) or constants.get(name)
-            if tensor is None:
-                continue
-            if tensor.data_type in _UNSIGNED:
-                kind = str(onnx.TensorProto.DataType.Name(tensor.data_type)).lower()
+        zero_point_name = node.input[2] if len(node.input) > 2 else ""  # the name of an input left out may be ""
+        tensor = initializers.get(zero_point_name) or constants.get(zero_point_name)
+        output_type = _output_dtype(node)
+        for data_type in (output_type, tensor.data_type if tensor is not None else output_type):
+            if data_type in _UNSIGNED:
+                kind = str(onnx.TensorProto.DataType.Name(data_type)).lower()
                 raise _error(node, f"quantizes to {kind}, but TensorRT's types are signed", job)
-            zero_points: np.ndarray = read(tensor).astype(np.float32).ravel()
-            if np.any(zero_points != 0):
-                zero_point = next(value for value in zero_points if value != 0)
-                raise _error(node, f"has the zero point {zero_point:g}, but TensorRT's zero points are 0", job)
-        if node.op_type == "QuantizeLinear" and len(node.input) < 3 and not _has_output_dtype(node):
+        if node.op_type == "QuantizeLinear" and not zero_point_name and not output_type:
             raise _error(node, "quantizes to uint8 (it has no zero point), but TensorRT's types are signed", job)
+        if tensor is None:
+            continue
+        zero_points: np.ndarray = read(tensor).astype(np.float32).ravel()
+        if np.any(zero_points != 0):
+            zero_point = next(value for value in zero_points if value != 0)
+            raise _error(node, f"has the zero point {zero_point:g}, but TensorRT's zero points are 0", job)
 
 
 def _error(node: onnx.NodeProto, problem: str, job: TraceJob) -> SourceError:
@@ -104,8 +106,9 @@ def _error(node: onnx.NodeProto, problem: str, job: TraceJob) -> SourceError:
     )
 
 
-def _has_output_dtype(node: onnx.NodeProto) -> bool:
-    return any(attribute.name == "output_dtype" and attribute.i for attribute in node.attribute)
+def _output_dtype(node: onnx.NodeProto) -> int:
+    """The type of the result that a node declares in its attribute, or 0 (UNDEFINED)."""
+    return next((attribute.i for attribute in node.attribute if attribute.name == "output_dtype"), 0)
 
 
 def _is_int32(tensor: onnx.TensorProto | None) -> bool:

@@ -1,0 +1,27 @@
+"""The errors of a build whose verification fails."""
+
+from __future__ import annotations
+
+from tests.core.verified_values import a_cut, a_model, a_part, a_whole
+from trtbuild.core.model.verified import CutEntry
+from trtbuild.driver.verification.verified_build import _failures
+
+WRONG = {"status": "wrong", "error": 0.5}
+
+
+def errors(cut: CutEntry) -> list[str]:
+    """The errors, without the text that begins with the difference."""
+    return [text.partition(" is wrong: ")[0] for text, _ in _failures(a_model(cut))]
+
+
+def test_wrong_partitions_explain_the_error_of_the_whole_model_but_not_of_the_lowered_program() -> None:
+    lowered = "model 'net', in its precision and by PyTorch itself,"
+    parts = [a_part("p0", **WRONG), a_part("p1"), a_part("p2", **WRONG)]
+    of_parts = ["model 'net', partition 'p0'", "model 'net', partition 'p2'"]
+    assert errors(a_cut(status="wrong", partitions=parts, whole=a_whole(**WRONG))) == of_parts
+    assert errors(a_cut(status="wrong", partitions=parts, whole=a_whole(**WRONG), lowered=a_whole(**WRONG))) == [
+        *of_parts,
+        lowered,
+    ]
+    assert errors(a_cut(status="wrong", whole=a_whole(**WRONG), lowered=a_whole(**WRONG))) == ["model 'net'", lowered]
+    assert errors(a_cut()) == []

@@ -98,7 +98,8 @@ def _origins(entries: Sequence[Mapping[str, Any]], names: Mapping[str, Sequence[
     origins = [(str(origin[0]), str(origin[1])) if origin else None for origin in of_nodes]
     backwards, forwards = range(len(entries) - 1, -1, -1), range(len(entries))
     # Layers usually stand in the order in which they run. So one pass backwards along readers, or forwards along writers,
-    # also reaches a chain of added layers. The other passes reach layers that stand in another order.
+    # also reaches a chain of added layers. The second pass reaches layers that stand in another order. The last pass goes
+    # along readers again, because a reader may have the origin of its writer now (the constant axis of an added squeeze).
     for order, neighbours in ((backwards, readers), (forwards, readers), (forwards, writers), (backwards, readers)):
         for index in order:
             if origins[index] is None:

@@ -102,6 +102,7 @@ def test_a_newer_schema_is_refused_as_newer() -> None:
         ("{}", "its schema is None", 1),
         ('{"schema": "trtbuild.package/1"}', "its schema is 'trtbuild.package/1'", 1),
         ("[" * 100_000, "nested too deeply", 1),
+        ('{\n "schema": 1,\n "step_versions": {"trace": ' + "9" * 5000 + "}\n}", "a number has too many digits", 3),
     ],
 )
 def test_rejects_files_that_are_not_locks(text: str, message: str, line: int) -> None:

@@ -139,6 +139,12 @@ class _Reader:
         except json.JSONDecodeError as error:
             reason = error.msg[:1].lower() + error.msg[1:].removesuffix(" at")
             raise LockFileError(f"not JSON: {reason}", file=LOCK_FILE, line=error.lineno, hint=_HINT) from None
+        except ValueError:  # `int` rejects a number with thousands of digits
+            start = max(re.finditer(r"\d+", self._text), key=lambda digits: len(digits[0])).start()
+            line = self._text.count("\n", 0, start) + 1
+            raise LockFileError(
+                "not a lock file: a number has too many digits", file=LOCK_FILE, line=line, hint=_HINT
+            ) from None
         except RecursionError:
             raise LockFileError(
                 "not a lock file: it is nested too deeply", file=LOCK_FILE, line=1, hint=_HINT

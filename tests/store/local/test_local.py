@@ -220,6 +220,21 @@ def test_an_entry_that_was_repaired_meanwhile_is_not_moved_to_quarantine(local: 
     assert local.get_bytes(output.sha256) == b"right"
 
 
+def test_the_log_says_whether_an_entry_is_in_quarantine(
+    local: LocalStore, entry_path: EntryPath, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = entry_path(local, "cas", local.put_bytes(b"right").sha256)
+    path.chmod(0o644)
+    path.write_bytes(b"wrong")
+    (local.root / "quarantine").rmdir()
+    local.entries.quarantine("cas", path.name, "its bytes are wrong")
+    assert path.exists() and "cannot be moved to quarantine: No such file or directory" in caplog.text
+    assert "quarantined" not in caplog.text
+    (local.root / "quarantine").mkdir()
+    local.entries.quarantine("cas", path.name, "its bytes are wrong")
+    assert not path.exists() and f"quarantined {path}: its bytes are wrong" in caplog.text
+
+
 @pytest.mark.parametrize("text", ["trtbuild.store/2\n", "trtbuild.store/99", "something else", ""])
 def test_rejects_another_format(local: LocalStore, text: str) -> None:
     local.put_bytes(b"x")

@@ -71,6 +71,14 @@ def test_rejects_a_truncated_model(removed: int, make_mlp: Any) -> None:
         read_outline(make_mlp()[0][:-removed])
 
 
+def test_rejects_int64_data_that_are_not_whole_numbers(make_model: Any) -> None:
+    model = make_model([h.make_node("Squeeze", ["i0", "axes"], ["o0"])], [("FLOAT", [1])], ["FLOAT"], [])
+    proto = onnx.ModelProto.FromString(model)
+    proto.graph.initializer.add(name="axes", data_type=onnx.TensorProto.INT64, dims=[1], raw_data=b"1234567")
+    with pytest.raises(ValueError, match="an int64 tensor with 7 bytes of data"):
+        read_outline(proto.SerializeToString())
+
+
 @pytest.mark.parametrize("name", ["FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "FLOAT8E8M0"])
 def test_weights_of_eight_bits_have_a_size(name: str, make_mlp: Any) -> None:
     proto = onnx.ModelProto.FromString(make_mlp()[0])

@@ -143,8 +143,12 @@ class Entries:
         """Move a damaged entry to quarantine, and log a warning. If the store cannot be written, the entry stays."""
         path = self.layout.entry_path(kind, name)
         quarantined = f"{self.layout.quarantine}/{kind}-{name}-{secrets.token_hex(4)}"
-        with contextlib.suppress(OSError):
+        try:
             os.rename(path, quarantined)
+        except OSError as error:
+            _log.warning("%s is damaged (%s) and cannot be moved to quarantine: %s", path, why, error.strerror or error)
+            return
+        with contextlib.suppress(OSError):
             if kind == "cas" and stat.S_ISREG(os.lstat(quarantined).st_mode) and _sha256_of(quarantined) == name:
                 # Another process has replaced the damaged file by a correct one in the meantime, and may rely on it.
                 os.rename(quarantined, path)

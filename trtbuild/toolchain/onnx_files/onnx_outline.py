@@ -79,8 +79,8 @@ class Outline:
 
 
 def read_outline(model: bytes) -> Outline:
-    """Read the outline of `model`. Raises ValueError if `model` is not a protobuf message, or if a weight has a type of
-    unknown size."""
+    """Read the outline of `model`. Raises ValueError if `model` is not a protobuf message, if a weight has a type of
+    unknown size, or if the data of an int64 tensor are not whole numbers."""
     graph = next((part for field, part in messages(memoryview(model)) if field == MODEL_GRAPH), memoryview(b""))
     weights, initializers = [], []
     parts: dict[int, list[memoryview]] = {}
@@ -211,10 +211,14 @@ def _read_tensor(message: memoryview) -> tuple[str, int, ExternalWeight | None]:
 
 
 def _int64_range(tensor: memoryview) -> tuple[int, int]:
-    """Return the smallest and largest number of an int64 tensor with inline data, or (0, 0) for an empty tensor."""
+    """Return the smallest and largest number of an int64 tensor with inline data, or (0, 0) for an empty tensor.
+
+    Raises ValueError if the data are not whole numbers of eight bytes."""
     numbers: list[int] = []
     for field, value in fields(tensor):
         if field == _TENSOR_RAW and isinstance(value, memoryview):
+            if len(value) % 8:
+                raise ValueError(f"an int64 tensor with {len(value)} bytes of data")
             numbers += [number for (number,) in struct.iter_unpack("<q", value)]
         elif field == _TENSOR_INT64:
             unsigned = [value] if isinstance(value, int) else list(packed_integers(value))

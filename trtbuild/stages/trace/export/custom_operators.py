@@ -40,7 +40,7 @@ def refuse_custom_calls(exported: ExportedProgram, job: TraceJob, frames: Frames
             problem = f"writes to its argument {', '.join(written)}"
             code, hint = "mutating-operator", "let the operator return a new tensor: mutates_args=()"
         elif any(str(returned.type) not in ("Tensor", "List[Tensor]") for returned in schema.returns):
-            problem = f"returns {', '.join(str(returned.type) for returned in schema.returns) or 'nothing'}"
+            problem = f"returns {', '.join(str(returned.type) for returned in schema.returns)}"
             code, hint = "operator-result", "return tensors only: a number as a tensor without axes"
         elif any(returned.alias_info for returned in schema.returns):
             problem = "returns a view of its argument"

@@ -29,6 +29,14 @@ def _model(*nodes: onnx.NodeProto, outputs: int = 1, **constants: np.ndarray) ->
     return h.make_model(graph, opset_imports=[h.make_opsetid("", 18)], ir_version=8)
 
 
+def _lp_pool(**attributes: object) -> onnx.ModelProto:
+    nodes = (
+        h.make_node("Reshape", ["x", "shape"], ["image"]),
+        h.make_node("LpPool", ["image"], ["y0"], kernel_shape=[2, 2], **attributes),
+    )
+    return _model(*nodes, shape=np.array([1, 1, 4, 6]))
+
+
 def _run(model: onnx.ModelProto) -> list[np.ndarray]:
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     return session.run(None, {"x": X})
@@ -45,6 +53,7 @@ def _run(model: onnx.ModelProto) -> list[np.ndarray]:
         _model(h.make_node("Split", ["x"], ["y0", "y1", "y2"], axis=1, num_outputs=3), outputs=3),
         _model(h.make_node("Pad", ["x", "pads"], ["y0"]), pads=np.array([0, 1, 1, 0])),
         _model(h.make_node("Resize", ["x", "", "scales"], ["y0"], antialias=0), scales=np.array([1, 2], np.float32)),
+        _lp_pool(dilations=[1, 1], ceil_mode=0),
         *(
             _model(h.make_node("Shape", ["x"], ["s"], **part), h.make_node("Cast", ["s"], ["y0"], to=TensorProto.FLOAT))
             for part in (
@@ -116,3 +125,15 @@ def test_rejects_a_split_of_an_unknown_size() -> None:
         ConversionRefused, match="Split has no form in ONNX opset 17: its outputs may have different sizes"
     ):
         lower_opset(model, 17)
+
+
+def test_rejects_the_dilations_of_lp_pool() -> None:
+    with pytest.raises(ConversionRefused, match="LpPool has no form in ONNX opset 17: dilations is new in opset 18"):
+        lower_opset(_lp_pool(dilations=[2, 1]), 17)
+
+
+@pytest.mark.parametrize("operator", ["OptionalHasElement", "OptionalGetElement"])
+def test_the_operators_of_optional_values_are_older_than_opset_18(operator: str) -> None:
+    nodes = (h.make_node("Optional", ["x"], ["o"]), h.make_node(operator, ["o"], ["r"]))
+    model = _model(*nodes, h.make_node("Cast", ["r"], ["y0"], to=TensorProto.FLOAT))
+    assert np.array_equal(_run(lower_opset(model, 17))[0], _run(model)[0])

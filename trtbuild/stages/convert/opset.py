@@ -3,7 +3,8 @@
 onnxscript's converter raises opsets. This file lowers 18 to 17 for TensorRT 8.6, because onnx's own converter cannot
 lower Pad. Opset 18 changed little (https://github.com/onnx/onnx/blob/main/docs/Changelog.md, version 18):
 
-1. Operators that are new in 18 have no older form.
+1. Operators that are new in 18 have no older form. OptionalGetElement and OptionalHasElement are older, and take tensors
+   since 18. They are passed on unchanged, and the parser decides about them, as in a user's model of opset 17.
 2. Reductions have their axes as an input since 18 (ReduceSum since 13), and as an attribute before. Without axes, older
    reductions reduce over all axes. So ``noop_with_empty_axes`` has no older form.
 3. Pad, Resize, Split, ScatterElements, ScatterND and LpPool got new attributes or inputs. Nodes without these attributes
@@ -37,7 +38,7 @@ OLDEST_OPSET = 17
 
 _NEW_OPERATORS = frozenset(
     ("BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "CenterCropPad", "Col2Im", "GroupNormalization", "Mish")
-) | frozenset(("OptionalGetElement", "OptionalHasElement"))
+)
 _REDUCTIONS = frozenset(
     f"Reduce{name}" for name in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
 )
@@ -160,11 +161,18 @@ def _lower_graph(
         elif node.op_type in _EXTENDED_OPERATORS:
             attributes, position = _EXTENDED_OPERATORS[node.op_type]
             for name in attributes:
-                if name in attribute_values and attribute_values[name] not in (0, b"stretch"):  # not the default
+                if name in attribute_values and not _is_default(name, attribute_values[name]):
                     raise _refusal(node, f"{name} is new in opset 18")
                 _drop_attribute(node, name)
             if position is not None and len(node.input) > position and node.input[position]:
                 raise _refusal(node, f"input {position} is new in opset 18")
+
+
+def _is_default(name: str, value: object) -> bool:
+    """Whether an attribute that opset 18 added has its default."""
+    if name == "dilations":
+        return isinstance(value, list) and all(dilation == 1 for dilation in value)
+    return value in (0, b"stretch")
 
 
 def _slice_shapes(graph: onnx.GraphProto) -> None:

@@ -100,7 +100,10 @@ def _keep(
 
 
 def _with_placeholder(text: str) -> str:
-    """Return `text` with a placeholder for the duration `_PLACEHOLDER_S`. The text of a plan for people has no duration."""
+    """Return `text` with null_build's placeholder instead of the number `_PLACEHOLDER_S`.
+
+    A plan has a duration in JSON only. Without a duration, `text` is returned unchanged.
+    """
     # in JSON the duration comes first, and in text it comes last
     split = text.partition if text.startswith('{"schema"') else text.rpartition
     before, separator, after = split(str(_PLACEHOLDER_S))

@@ -4,8 +4,8 @@ The optimizer's rules compare constants with a tolerance (in onnxscript 0.7.2 a 
 of 1e-8). So they replace ``x + 1e-9`` and ``x * 1.000001`` by ``x``, and a term that prevents a division by 0 is lost.
 Here constants are compared exactly.
 
-The optimizer also tries each of its rules at each node, and a try that cannot match takes most of its time. Here a rule is
-tried only at the nodes that have the operator at the end of its pattern. The result is the same.
+The optimizer also tries each of its rules at each node. It spends most of its time on tries that cannot match. Here a rule
+is tried only at the nodes that have the operator at the end of its pattern. The result is the same.
 """
 
 from __future__ import annotations

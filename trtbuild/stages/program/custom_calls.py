@@ -130,8 +130,9 @@ class _Opening:
         copy.meta = dict(node.meta)
 
     def _add_results(self, number: int, call: torch.fx.Node) -> Iterator[tuple[str, tuple[int | None, torch.fx.Node]]]:
-        """Add an input for the only result of `call`, or for each of several results that is read. Yields its name with the
-        entry of `TakenCall.results`."""
+        """Add the inputs that stand for the results of `call`. Yields each name with its entry of `TakenCall.results`.
+
+        A call that returns one tensor gets one input. A call that returns several gets one for each result that is read."""
         readers: list[tuple[int | None, torch.fx.Node]] = [(None, call)]  # one tensor: the call is its own result
         if not isinstance(call.meta["val"], torch.Tensor):
             readers = [(reader.args[1], reader) for reader in call.users]

@@ -221,7 +221,9 @@ def refuse_state(arranged: ArrangedProgram, state: ModuleState, job: TraceJob) -
 
 
 def _places_in(root: object, buffers: Sequence[StateBuffer]) -> Iterator[_Place]:
-    """Yield every place from which `root` reaches the tensor of one of `buffers`."""
+    """Yield the attributes, list items and dict values below `root` that are the tensor of one of `buffers`.
+
+    Tuples and sets are searched, too, but a tensor that is itself an item of a tuple or a set is not yielded."""
     buffers_by_id = {id(buffer.value): buffer for buffer in buffers}
     visited: set[int] = set()
     waiting: list[Any] = [root]

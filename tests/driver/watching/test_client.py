@@ -63,7 +63,7 @@ def test_a_change_outside_the_project_is_noticed_once(tmp_path: Path) -> None:
     outside.write_text("1")
     watcher = Watcher(Request(project), [], lambda arguments: 0)
     watcher._dependencies = Dependencies({str(outside): identity(str(outside))}, ())
-    for text in ("22", "333"):  # the second change is like one during the build that the first change started
+    for text in ("22", "333"):  # the second change could occur during the build that the first one started
         outside.write_text(text)
         for is_noticed in (True, False):
             watcher._is_changed = False

@@ -181,7 +181,7 @@ class State:
         if last is not None and stream != last and self._wait is not None:
             self._wait(stream, last)
             self._arrays = tuple(self._operations.contiguous_copy(array, stream) for array in self._arrays)
-            self._wait(last, stream)  # the memory of the old arrays is used again on their stream
+            self._wait(last, stream)  # later work on `last` may get the memory of the old arrays
         self._stream = stream
         return self._arrays
 

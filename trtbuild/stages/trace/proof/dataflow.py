@@ -20,9 +20,10 @@ Rules
 5. Weights are identified by their key in the program (`WeightKeys`), constants by their bytes. Values that depend only on
    constants (masks, positions) are computed, and are constants, too. An attention without a mask has the same flow as one
    with a mask of zeros, because some libraries build such a mask only while they are traced.
-6. A flow does not show that an index is out of range, and the program may have the same wrong index. So constant indices
-   are checked. Indices that are elements of an input need no check, because they do not grow with the sizes. A call with
-   other indices, or of an in-place operator with indices, cannot be followed.
+6. A flow does not show that an index is out of range, and the program may have the same wrong index. So if all indices of
+   a call are constants, they are checked. Indices that are elements of an input need no check, because they do not grow
+   with the sizes. If a call has indices of both kinds, none is checked. A call with other indices, or of an in-place
+   operator with indices, cannot be followed.
 7. The process cannot be used afterwards, because modules may have kept uninitialized tensors. So the recording runs in a
    forked copy of the process (`background`).
 """

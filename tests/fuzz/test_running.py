@@ -23,7 +23,7 @@ from tests.fuzz.trying import Outcome, try_case
 from trtbuild.core.partition.partitions import Partitions
 from trtbuild.errors import InternalError, SourceError
 
-#: A composition that can be built, with float32 inputs and outputs of partitions.
+#: The seed of a module that can be built. The inputs and outputs of its partitions are float32.
 SEED = 47
 
 

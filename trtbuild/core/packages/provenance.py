@@ -46,8 +46,8 @@ class Summary:
 
 
 def summary(entry: Mapping[str, Any]) -> Summary:
-    """The summary of an entry of `Provenance.verified`. Numbers and lists of another type count as missing.
-    Other members are converted to text."""
+    """The summary of an entry of `Provenance.verified`. If a value should be a number or a list and is not,
+    it counts as missing. Other members are converted to text."""
     results = [*_list_or_empty(entry.get("partitions")), entry.get("whole")]
     errors = [result.get("error") for result in results if isinstance(result, dict)]
     tolerance, finished = entry.get("tolerance"), entry.get("finished")

@@ -4,7 +4,7 @@ The project's directory was not replaced by another one. The code of trtbuild an
 Enough memory is free.
 """
 
-# Paths are strings here, as in the snapshot of a null build, whose identities are compared.
+# Paths are strings here, as in the snapshot of a null build. `null_build.identity` serves both.
 # ruff: noqa: PTH116
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ Rules
    must be those of the program. The toolchain's parser checks the sizes that ONNX cannot infer.
 2. If a result inside the program differs, too, the error names the first such call: the translation of its operator is
    wrong.
-3. ONNX must define the operator of each node of the outer graph for the element types of the operands. TensorRT's parser
-   does not check this. For example, it accepts a power of booleans. The check does not distinguish int32 from int64,
-   because TensorRT accepts indices of both types.
+3. ONNX must define the operator of each node of the outer graph, except plugins, for the element types of the operands.
+   TensorRT's parser does not check this. For example, it accepts a power of booleans. The check does not distinguish
+   int32 from int64, because TensorRT accepts indices of both types.
 """
 
 from __future__ import annotations

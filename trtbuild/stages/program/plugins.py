@@ -2,7 +2,8 @@
 
 Rules
 1. Tensors that a call reads are the plugin's inputs, in the order of the operator's arguments. All other arguments are
-   fields of the plugin: int, float, bool (0 or 1) and str, and lists of these. An argument that is None is left out.
+   fields of the plugin: int, float, bool (0 or 1) and str, and lists of these. An argument that is None is left out,
+   and so is one that the manifest maps to null.
 2. A field is a constant. An argument that depends on a size or on data cannot be one.
 3. The types and shapes of the results are those of the operator's fake implementation. The compiler compares the network
    with them, so the check of sizes after the call does not become a node of ONNX.
@@ -53,7 +54,7 @@ def is_plugin(node: Any, plugins: Mapping[str, Plugin]) -> bool:
 
 
 def checked_plugin(node: torch.fx.Node, plugins: Mapping[str, Plugin]) -> torch.fx.Node | None:
-    """The call of a plugin whose result a check reads; None for other nodes (rule 3)."""
+    """The call whose result `node` checks, if `node` is a check and the call becomes a plugin; otherwise None (rule 3)."""
     if not declared_sizes.is_check(node.target):
         return None
     source: Any = node.args[0]

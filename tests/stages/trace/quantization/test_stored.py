@@ -1,4 +1,4 @@
-"""The bytes of stored quantizers are read, or they are rejected with an error that `from_bytes` names."""
+"""`StoredQuantizers.from_bytes` reads stored quantizers, and raises ValueError for quantizers of another form."""
 
 from __future__ import annotations
 

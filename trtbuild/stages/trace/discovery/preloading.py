@@ -13,8 +13,8 @@ Rules
    statements (`Follower`). If not, it raises UnfitLibraries, and its caller starts it again in another process. The trace
    also checks this before it announces its program, because later steps then use the program.
 4. `why_not_kept` returns a reason not to keep the process, if a trace in a fork of it could differ from a trace in a new
-   process. This is so if the imports started threads or processes, left files open, wrote files, deleted variables,
-   executed code of the project, or cannot be recorded.
+   process. This is so if the imports started threads or processes, left files open, wrote files, deleted environment
+   variables, executed code of the project, or cannot be recorded.
 5. The imports are out of date if a file that they have looked up, or the file of an imported module, has changed
    (`Preloaded.is_current`).
 6. A fork gives the module ``random`` a new seed. So the trace restores the states of the random generators.
@@ -219,7 +219,7 @@ def _recording(discovery: Discovery, follower: Follower) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class ProcessCounts:
-    """The threads, open files, mapped copies of OpenBLAS, variables and modules of a process."""
+    """The threads, open files, mapped copies of OpenBLAS, environment variables and modules of a process."""
 
     native_threads: int
     open_files: frozenset[str]

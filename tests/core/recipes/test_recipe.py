@@ -23,8 +23,8 @@ from trtbuild.core.values.encoding import Value, digest, encode
 #: A change here makes every team's cache useless. It needs a reason, a new version of the schema or of the step, and a
 #: line in the CHANGELOG.
 GOLDEN = {
-    "calibrate": "bada060417efc73a682f83212c9c53c400768ac0d93996db028c32e7481bca16",
-    "trace": "1c010300026b265f48033a5fe55b067621eff3e79e007d605750e3aa9ec9706f",
+    "calibrate": "347634c17003d98c436715e9e57a6bb131e45977e141ecc39ee5dc2920b4b3c2",
+    "trace": "27e0bb511415e4f22ee8d46363288587f002607f507987436be254fc1327daba",
     "lower": "edfdc7df3c0cf33c85bcc56e4fb020285f4d8bae700fab1d01b896f357122acc",
     "partition": "ae110a99d43b91140a8f7df3a11d7ba87f3dc824764c75cdfd7ebaf14cf1095d",
     "convert": "31d8a94776c5b97a858bf1556b3a0ec6227b0e779c8ad6c227770aa47b2084c5",
@@ -47,11 +47,11 @@ def test_every_stage_has_a_golden_key() -> None:
 
 def test_golden_keys_without_weights_file_modules_and_torch() -> None:
     build = recipe_values.Build(replace(recipe_values.MODEL, weights=None, partition=PartitionSettings()))
-    assert build.trace().key == "61f198764a3ffcabe3731462cef0108fae7743dd5eeed1c2042acb21f093abc9"
+    assert build.trace().key == "e9e60630b3ef540ce6cbdc79862e66d2cc5dbf3b3ddb3507de5ce9cc62aa9646"
     assert build.recipes()["partition"].key == "ff470f7bf2e0331f7ef66cc6cea42ea150049cea0376c8074f32369eadf8a5b2"
     assert (
         with_any_versions(build.trace(versions=None)).key
-        == "e183ddbec0b574da2ed5a92859f50c1c4e93d385a3a3676e949fb3c1955ccff2"
+        == "125d99e599e03872a4819465aaf4837d4260570a1d09f9dc547601a9ddf60c76"
     )
 
 

@@ -44,8 +44,8 @@ from trtbuild.core.values.value_ranges import ValueRange
 
 #: The name of a stage → the version of its step (rule 6).
 STEP_VERSIONS: Mapping[str, int] = {
-    "calibrate": 2,
-    "trace": 6,
+    "calibrate": 3,
+    "trace": 7,
     "lower": 8,
     "partition": 5,
     "convert": 4,

@@ -29,6 +29,7 @@ READ = {
     "models/net.py": "import of the source's module",
     "models/layers.py": "relative import",
     "models/late.py": "import inside a function",
+    "models/importlib_website.py": "import of a module whose name is like those of the import system",
     "models/spec.py": "importlib.util.spec_from_file_location",
     "shared/blocks.py": "import from a second root",
     "outside.py": "sys.path.insert in user code",
@@ -73,6 +74,9 @@ ABSENT = {
     "shared_name.py": "found in the second root; the first root is searched before",
 }
 
+#: The directories in `data` that the model or the manifest lists. `by name` is listed by `importlib_website.py`.
+LISTED = ("listed", "scanned", "globbed", "walked", "walked/deep", "declared", "by name")
+
 #: Files that are not dependencies. The model itself writes `data/written.txt` before it reads the file.
 NOT_DEPENDENCIES = ["data/unrelated.txt", "models/unrelated.py", "data/written.txt", "data/declared/b.txt"]
 
@@ -94,7 +98,8 @@ except ImportError:
 def build(**kwargs):
     here = Path(__file__).resolve().parent.parent
     d = here / "data"
-    from . import late
+    from . import late, importlib_website
+    importlib_website.names(d / "by name")
     spec = importlib.util.spec_from_file_location("loose", here / "models" / "spec.py")
     spec.loader.exec_module(importlib.util.module_from_spec(spec))
     sys.path.insert(0, str(here.parent / "elsewhere"))
@@ -143,6 +148,7 @@ def project(tmp_path_factory: Any) -> Path:
         "models",
         "shared",
         "data/listed",
+        "data/by name",
         "data/scanned",
         "data/globbed",
         "data/walked/deep",
@@ -165,6 +171,7 @@ def project(tmp_path_factory: Any) -> Path:
         "import torch\nclass Scale(torch.nn.Module):\n    def __init__(self, n):\n        super().__init__()\n"
         "        self.n = n\n    def forward(self, x):\n        return x * self.n\n"
     )
+    (root / "models/importlib_website.py").write_text("import os\ndef names(path):\n    return os.listdir(path)\n")
     (root / "shared/shared_name.py").write_text("")
     data = root / "data"
     (data / "config.json").write_text('{"n": 3}')
@@ -235,7 +242,7 @@ def test_a_file_that_is_not_read_or_that_the_model_has_written_is_not_a_dependen
     assert f"file:{name}" not in child.observations
 
 
-@pytest.mark.parametrize("name", ["listed", "scanned", "globbed", "walked", "walked/deep", "declared"])
+@pytest.mark.parametrize("name", LISTED)
 def test_a_directory_that_is_listed_is_a_dependency_that_a_new_file_changes(
     child: Any, project: Path, name: str
 ) -> None:
@@ -252,7 +259,7 @@ def test_a_directory_that_is_listed_is_a_dependency_that_a_new_file_changes(
 def test_no_other_directory_is_a_listing(child: Any) -> None:
     listings = {part for part in child.observations if part.startswith("listing:")}
     assert listings == {
-        *(f"listing:data/{n}" for n in ("listed", "scanned", "globbed", "walked", "walked/deep", "declared")),
+        *(f"listing:data/{name}" for name in LISTED),
         "listing:models/registry",
     }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 from trtbuild.stages.trace.discovery.recording import Recorder
@@ -17,9 +18,11 @@ _active_recorder: Recorder | None = None
 _is_installed = False
 
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR
-#: Parts of the file names of code that lists directories to find modules and distributions. These listings are not
-#: recorded, because `loader._Finder` records the files that an import looked for and did not find.
-_LISTING_FILES = ("importlib", "zipimport", "site.py", "linecache")
+#: Code of Python that lists directories to find modules and distributions, and the beginnings of the names of other such
+#: files and packages. These listings are not recorded, because `loader._Finder` records the files that an import looked for
+#: and did not find.
+_LISTING_FILES = ("zipimport.py", "site.py", "linecache.py", "<frozen zipimport>", "<frozen site>")
+_LISTING_PREFIXES = ("importlib", "<frozen importlib")
 
 
 def set_recorder(recorder: Recorder | None) -> None:
@@ -80,7 +83,18 @@ def _is_import_listing(places: Places) -> bool:
         while frame is not None and frame.f_code.co_filename.endswith("pkgutil.py"):
             frame = frame.f_back
         return frame is None or not places.is_user(frame.f_code.co_filename)
-    return frame is None or any(file in frame.f_code.co_filename for file in _LISTING_FILES)
+    return frame is None or _is_import_system(frame.f_code.co_filename, places)
+
+
+def _is_import_system(file: str, places: Places) -> bool:
+    """Whether `file` belongs to the import system. No file of the user does, even if it is called ``website.py``."""
+    owner = places.of(file).owner
+    parts = Path(file).parts[-3:]  # the directories above may have any name
+    if owner == "user":
+        return False
+    return (owner == "python" and parts[-1] in _LISTING_FILES) or any(
+        part.startswith(_LISTING_PREFIXES) for part in parts
+    )
 
 
 def _record_import(recorder: Recorder, arguments: tuple[Any, ...]) -> None:

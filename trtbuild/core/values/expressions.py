@@ -1,9 +1,9 @@
 """Size expressions: the size of an axis as a function of the model's symbols.
 
 An expression is an int, ``["sym", k]`` (symbol number k), ``["data", k]``, or a list of an operator and its operands.
-``["data", k]`` is a size that depends on data, and is known only when the model runs. The operators are ``add mul floordiv
-mod max min pow ceildiv``, all over integers, with the meaning of sympy's integer functions (floor division and Python's
-modulo). Expressions are plain JSON, so records can contain them.
+``["data", k]`` is number k of the sizes that depend on data and are known only when the model runs. The operators are
+``add mul floordiv mod max min pow ceildiv``, all over integers, with the meaning of sympy's integer functions (floor
+division and Python's modulo). Expressions are plain JSON, so records can contain them.
 """
 
 from __future__ import annotations

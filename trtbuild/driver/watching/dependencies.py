@@ -44,7 +44,7 @@ def dependencies(request: Request) -> Dependencies:
                 if seen.dependency.kind in ("file", "link", "listing")
             ]
     except TrtbuildError:
-        pass  # the build has reported it
+        pass  # the build reports it
     paths = [os.path.normpath(project / name) for name in names]
     outside = {path: identity(path) for path in paths if not path.startswith(f"{project}{os.sep}")}
     return Dependencies(outside, tuple(map(str, dict.fromkeys(written))))

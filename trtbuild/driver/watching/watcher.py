@@ -6,8 +6,8 @@ Rules
    runs in a copy of the watcher, and each trace in a copy of a server or of such a process.
 2. While it waits, it holds no lock of a store, and it has no store open.
 3. It waits with one `poll`, in one thread. A change during a build starts another build after it.
-4. A client is served only if its program is that of the watcher, and if no variable that torch may have read differs
-   (`environments`).
+4. A client is served only if its `endpoint.program` equals the watcher's, and if no environment variable that torch may
+   have read differs (`environments`).
 5. Before each build and every few seconds it checks whether it may continue (`conditions`).
 """
 
@@ -153,7 +153,7 @@ class Watcher:
         _send_exit_code(copy, code)
         if copy is self._own_build:
             self._own_build = None
-            self._note_outside_changes()  # first: the report already has the identities after a change during the build
+            self._note_outside_changes()  # first: the report has new identities of files that changed during the build
             self._learn(report)
 
     def _note_outside_changes(self) -> None:

@@ -68,7 +68,7 @@ class Decision:
 
     profile: int
     sizes: tuple[int, ...]
-    #: Stream → the `Call` object that the parts get.
+    #: Stream → the `Call` object that the parts of the package (its partitions, ready to run) get.
     calls: dict[int, Call] = field(default_factory=dict, compare=False)
 
 

@@ -34,7 +34,7 @@ Origins = tuple[tuple[str, int], ...]
 
 @dataclass
 class _Names:
-    """The canonical names of values by their original names, the numbers of nodes and ``v…`` names, and all origins."""
+    """The canonical names of values by their original names, the counts of nodes and ``v…`` names, and all origins."""
 
     values: dict[str, str] = field(default_factory=dict)
     node_count: int = 0

@@ -7,7 +7,7 @@ Rules
 1. Some units stay in PyTorch: operators in `torch_executed_ops`, calls that the ONNX exporter cannot translate or the
    toolchain's parser rejects, calls that compute values from empty tensors, and calls with sizes or arguments that depend
    on data. Operators from outside PyTorch and the checks of their results stay in PyTorch, too, except operators that
-   become plugins. The check of a plugin's result has the label of the plugin.
+   become plugins. If a plugin is in a region, the checks of its results are, too.
 2. If `granularity` has module paths, each call of a matching module is a separate region. All other units together are
    one region.
 3. The label of a unit that stays in PyTorch has the reason for it.
@@ -103,8 +103,8 @@ def label_units(
     refusals: Mapping[int, str],
     plugins: Mapping[str, Plugin] | None = None,
 ) -> list[Label]:
-    """Return one label per unit. `refusals` maps the number of each call that TensorRT cannot run to the reason. `plugins`
-    are the model's plugins by operator."""
+    """Return one label per unit. `refusals`: call number → reason, for the calls that TensorRT cannot run. `plugins` are
+    the model's plugins by operator."""
     patterns = settings.granularity if settings.divides_by_module else ()
     known_plugins = plugins or {}
     labels = {unit.call: _label(unit, settings, patterns, refusals, known_plugins) for unit in units}

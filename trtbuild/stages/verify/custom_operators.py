@@ -1,8 +1,8 @@
 """Register operators from outside PyTorch for a comparison.
 
 The reference runs the operators themselves. So the modules that register them are imported, in a process that runs user
-code. An operator without a kernel for the CPU gets a substitute (`trtbuild.stages.program.cpu_kernels`). Then the calls of
-the operator are compared, and not its results.
+code. An operator without a kernel for the CPU gets a substitute (`trtbuild.stages.program.cpu_kernels`). In
+this case the calls of the operator are compared, and not its results.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def _document(store: LocalStore, data: bytes) -> bytes | None:
 
 def _key_of_record(store: LocalStore, data: bytes) -> str | None:
     """The key of the record in the entry `data`, or None. The key is read from the record's document. The entry's name is
-    not always this key: a domain entry has another name."""
+    not always this key: a domain's entry has another name (core/recipes/trust.py, rule 4)."""
     try:
         text = _document(store, data)
         return None if text is None else Record.from_bytes(text).recipe.key

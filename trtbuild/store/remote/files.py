@@ -39,8 +39,8 @@ _SMALL_FILE_SIZE = 64 << 10
 # The number of files that may wait in addition to the files that the connections are transferring.
 _MAX_WAITING_FILES = 16
 
-# The limit, in bytes, of the contents that came with entries and are kept. The chain links of a hundred traces have a few
-# MiB.
+# The limit, in bytes, of the contents that came with entries and are kept. The chain links
+# (core/recipes/chain.py) of a hundred traces have a few MiB.
 _MAX_CONTENTS_SIZE = 64 << 20
 
 #: A function that returns the bytes of a CAS file.

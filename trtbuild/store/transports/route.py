@@ -32,7 +32,7 @@ class Addresses:
         self._error: OSError | None = None
 
     def get(self, wait_s: float) -> list[Any]:
-        """The addresses from getaddrinfo. Raises the error of getaddrinfo, or Silence."""
+        """The addresses from getaddrinfo. Raises the error of getaddrinfo, or Silence if it takes longer than `wait_s`."""
         with self._lock:
             if self._lookup_finished is None:
                 self._lookup_finished = threading.Event()

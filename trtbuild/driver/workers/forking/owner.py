@@ -42,7 +42,7 @@ def lent() -> ForkServers | None:
 
 
 class ForkServers:
-    """A server for each kind of `FORKED_KINDS`, with the variables `environment`, in a new session. Thread-safe."""
+    """A server for each kind of `FORKED_KINDS`, with the environment `environment`, in a new session. Thread-safe."""
 
     def __init__(self, environment: Mapping[str, str], folder: Path) -> None:
         self._owner = os.getpid()
@@ -84,11 +84,11 @@ class ForkServers:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the servers run. True in a process that has not started them: its clients notice their end."""
+        """Whether the servers run. Always True in a process that has not started them: clients notice if a server ends."""
         return not self.is_own or self._process.poll() is None
 
     def suit(self, kind: WorkerKind, environment: Mapping[str, str]) -> bool:
-        """Whether a worker with these variables can be forked: the libraries of the servers were loaded with equal ones.
+        """Whether a worker with these environment variables can be forked: the servers were started with equal variables.
 
         CUDA's driver reads ``CUDA_VISIBLE_DEVICES`` when it starts, and it has not started in the server of torch workers.
         """

@@ -30,6 +30,7 @@ class Namespace:
     targets: dict[str, NamedEntry[fields.TargetFields]] = field(default_factory=dict)
     profiles: dict[str, NamedEntry[dict[str, ShapeFields]]] = field(default_factory=dict)
     models: dict[str, DeclaredModel] = field(default_factory=dict)
+    #: Sections of the files that could not be read completely. A name that is not found in them may still be correct.
     incomplete_sections: set[str] = field(default_factory=set)
 
 

@@ -1,7 +1,7 @@
 """Operators from outside PyTorch that a model calls, such as those of torchvision and of ``torch.library.custom_op``.
 
-They stay in Torch partitions, unless the manifest maps them to TensorRT plugins (`trtbuild.core.model.plugins`). Only the
-steps that run the model's own code (calibrate, trace) import the code that registers them. All later steps use the
+They stay in Torch partitions, unless the manifest maps them to TensorRT plugins (`trtbuild.core.model.plugins`). A build
+imports the code that registers them only to calibrate, to trace and to write ``.pt2`` files. All other steps use the
 operator's schema, which the trace records.
 """
 

@@ -39,7 +39,7 @@ class EngineLibrary:
     """The library that runs the plans of a target.
 
     `version` is the version of the installed distribution, and `plan_version` the version that built the plans. With
-    `host_code`, the library loads the lean runtime from the plans, which is host code."""
+    `host_code`, the plans contain the lean runtime, which is host code, and the library loads it."""
 
     name: LibraryName
     version: str

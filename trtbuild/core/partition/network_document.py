@@ -8,13 +8,13 @@ Rules
    ``"d<k>"`` for a dynamic size, which several axes may share.
 2. ``calls`` are in order. Each is a call on the network (``on`` is null), or on an object that an earlier call created
    (``on`` is its number; objects are numbered in the order of creation). An entry has ``call`` with ``args`` and
-   ``kwargs``, or ``set`` with a ``value``. ``makes`` is the kind of the created object: ``layer``, ``scope`` (a loop, a
-   condition), or null.
+   ``kwargs``, or ``set`` with a ``value``; the attributes of a tensor are set with ``tensor`` in place of ``on``.
+   ``makes`` is the kind of the created object: ``layer`` or ``scope`` (a loop, a condition). Other calls have no ``makes``.
 3. A value is a number, text, bool, null or list. A float is ``{"float": <hex>}``, a member of an enumeration ``{"enum":
    [type, name]}``, a permutation ``{"permutation": [...]}``. Tensors are named by position, as ``{"input": k}`` or
-   ``{"output": [object, k]}``, and other objects as ``{"object": number}``. Weights are named by slot, as ``{"weights":
-   k}``, or are ``{"no_weights": dtype}``.
-4. The document has no names, because names are labels, and belong to the package.
+   ``{"output": [object, k]}``, and other objects as ``{"object": number}``. Weights are named by slot (their index in
+   ``weights``), as ``{"weights": k}``, or are ``{"no_weights": dtype}``.
+4. The document has no names of tensors or layers, because such names are labels, and belong to the package.
 """
 
 from __future__ import annotations

@@ -33,7 +33,8 @@ ReasonCode = Literal["recorded", "new", "changed", "evicted", "untrusted", "corr
 
 @dataclass(frozen=True)
 class Reason:
-    """The reason for a verdict. `changed` are the parts of the recipe that differ from the last build."""
+    """The reason for a verdict. `changed` are the parts of the recipe, or the plans of a package, that differ from the
+    last build."""
 
     code: ReasonCode
     text: str
@@ -121,7 +122,7 @@ class ModelPlan:
     def run_again(self, step: Step, reason: Reason) -> Step:
         """Change the hit `step` into a run.
 
-        The step keeps its record, because later recipes follow from that record. The run will produce the same outputs."""
+        The step keeps its record, because later recipes follow from it. They stay valid if the outputs do not change."""
         changed = replace(step, verdict="run", reason=reason, source=None)
         self.steps[step.id] = changed
         return changed

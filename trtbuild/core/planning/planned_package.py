@@ -1,8 +1,8 @@
 """The package step of a plan.
 
 Its recipe is known when all engines have keys. A package contains the bytes of engines, but its recipe has only their keys.
-So the package's record also has the digests of the package's plans. If an engine was built again and its new plan has
-another digest, the package step runs again.
+So the package's record also has the digests of these bytes (the engines' plans). If an engine was built again and its new
+plan has another digest, the package step runs again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trtbuild.core.recipes.record import Output, Record
 #: For each toolchain of the model's targets: the partition step and its partitions. The partitions are None until the step
 #: has run.
 PartitionSteps = dict[tuple[str, ToolchainFacts], tuple[Step, ToolchainPartitions | None]]
-#: The interface of a traced program, and the weight of each slot.
+#: The interface of a traced program, and the weights by slot (the index of a weight).
 InterfaceAndWeights = tuple[Interface, tuple[Weight, ...]]
 
 

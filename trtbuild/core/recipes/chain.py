@@ -81,7 +81,7 @@ def follow(
 
 
 def _likely_links(link: Recipe, later: Sequence[Dependency], link_count: int, observe: Observe) -> list[Recipe]:
-    """`link`, and the links after it if they name the dependencies `later` in the groups that `extend` makes.
+    """`link`, and the links that probably follow it: those that `extend` would write for the dependencies `later`.
 
     `link_count` is the number of links before `link`."""
     likely = [link]

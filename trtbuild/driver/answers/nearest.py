@@ -36,7 +36,7 @@ _SAME_PART = {"calibrate": "source", "trace": "source", "engine": "target", "pac
 
 
 def nearest_records(store: LocalStore, steps: Sequence[Step]) -> Mapping[str, NearestRecord]:
-    """The nearest record of each of these steps that was never built here, by step id."""
+    """Step id → the nearest record, for those of `steps` that were never built here."""
     recipes = {step.id: step.recipe for step in steps if step.reason.code == "new" and step.recipe is not None}
     if not recipes:
         return {}

@@ -64,9 +64,9 @@ class Subject:
     engines: Mapping[str, str] | None = None
     #: ``partition@target`` → SHA-256 of the plan.
     plans: Mapping[str, str] | None = None
-    #: Step id without the model (``engine/model@ada``) → recipe.
+    #: Step id without the model's name (``engine/p0@ada``) → recipe.
     recipes: Mapping[str, Recipe] = field(default_factory=dict)
-    #: For a model whose graph is not known: the first step that has to run, without the model, and the reason.
+    #: For a model whose graph is not known: the id of the first step that has to run, as in `recipes`, and the reason.
     blocking_step: tuple[str, str] | None = None
     #: Slot → name of the weight.
     weight_names: Mapping[int, str] = field(default_factory=dict)
@@ -270,7 +270,7 @@ def _add_records(subject: Subject, package: Record, store: LayeredStore, history
 
 
 def _engine_recipes(engines: Mapping[str, str], store: LayeredStore) -> dict[str, Recipe]:
-    """The recipes of the engines whose records the cache has: step id without the model → recipe."""
+    """The recipes of the engines whose records the cache has, as in `Subject.recipes`."""
     records = {name: _trusted_record(store, key) for name, key in engines.items()}
     return {f"engine/{name}": record.recipe for name, record in records.items() if record is not None}
 

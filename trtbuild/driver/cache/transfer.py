@@ -118,7 +118,8 @@ def pull(request: Request, remote: str | None, progress: Progress) -> CachePull:
 def fetch_incomplete_records(
     store: LayeredStore, keys: Sequence[str], progress: Progress
 ) -> tuple[dict[str, str], dict[str, Fetched]]:
-    """Fetch the records with these keys that the local store lacks or has only in part, from the readable remotes.
+    """Fetch, from the readable remotes, the records with these keys that are missing or incomplete in the local store, or
+    that the lock file refuses.
 
     Returns the keys of records that are still incomplete, each with the reason, and the result of each remote, by its name.
     Raises StoreUnavailable.

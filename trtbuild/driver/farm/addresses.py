@@ -117,7 +117,8 @@ def prepare_dask() -> None:
 
     * Its profiler is off. It calls `sys._current_frames` every 10 ms. On Python 3.11 this call can block forever (CPython
       issue 106883), and the event loop of a worker with it.
-    * Its variables for workers are not set: with ``OMP_NUM_THREADS=1``, PyTorch would use one processor in a comparison.
+    * Dask does not set its environment variables for workers, such as ``OMP_NUM_THREADS=1``. With this one, PyTorch would
+      use one processor in a comparison.
 
     Raises EnvironmentFault if Dask is not installed.
     """

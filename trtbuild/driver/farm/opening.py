@@ -1,4 +1,4 @@
-"""Connects a build or a verification to its workers, and checks that they share a store."""
+"""Connects a build or a verification to its workers, and checks that it shares a store with them."""
 
 from __future__ import annotations
 

@@ -3,11 +3,11 @@
 Rules
 1. The worker checks everything that it can check itself: the version of the message, the key, the installed toolchain, and
    the GPU. A job that does not fit this machine is answered with ``unfit``, and another worker gets it.
-2. The engine is compiled in an engine worker (`trtbuild.driver.workers`), in the environment that is part of its key. So
-   this process never loads TensorRT. If the compiler crashes, this process still sends an answer.
+2. An engine worker (`trtbuild.driver.workers`) compiles the engine, in the environment that is part of the engine's key.
+   So this process never loads TensorRT. If the compiler crashes, this process still sends an answer.
 3. The store is opened for each job, with this machine's configuration: its remotes, its trusted keys, its signing key. A
    remote that was down during one job is used again for the next.
-4. A record of an engine that this machine already has is used if this machine trusts it, unless the job replaces it. The
+4. If this machine already has a record of the engine and trusts it, the record is used, unless the job replaces it. The
    worker holds no lock of the key: the driver may hold it in the same directory. The scheduler runs equal jobs once, and
    records are write-once.
 5. `comparing` does the jobs that compare engines with PyTorch.
@@ -51,7 +51,7 @@ from trtbuild.store.local.local import LocalStore
 from trtbuild.toolchain.libraries import table
 from trtbuild.toolchain.libraries.devices import device_sms
 
-#: The variable with the directory of a worker: its caches and logs are there. Default: the current directory.
+#: The environment variable with the directory of a worker's caches and logs. Default: the current directory.
 DIRECTORY_VARIABLE = "TRTBUILD_WORKER_DIRECTORY"
 
 #: Errors of this machine or of its store, and of a message that this release cannot read. Another worker may succeed.
@@ -129,7 +129,8 @@ def _check(job: FarmJob) -> None:
 
 
 def _do_job(job: FarmJob, name: str) -> Answer:
-    """Do the job with the stores of this machine, and return the answer."""
+    """Do the job with the stores of this machine, and return the answer. An exchange is a store that the driver reaches,
+    too."""
     project = directory()
     configuration = wiring.load_configuration(project)
     store = wiring.open_store(project, configuration)

@@ -1,7 +1,7 @@
 """The backend of ``torch.compile(model, backend="trtbuild", options={…})``.
 
 Rules
-1. `options` are the options of `options.options_of`, and also `pass_through_build_failures` and `max_specializations`.
+1. `options` may have the arguments of `options_of`, and also `pass_through_build_failures` and `max_specializations`.
 2. Engines for a graph are built at the first call of the graph. Then its weights exist, torch is not tracing, and errors
    reach the program unchanged. The build uses results that another process or CI has put into the cache.
 3. Engines are built for the ranges of ``torch._dynamo.mark_dynamic(x, 0, min=…, max=…)``. The opt size is the size of the
@@ -103,7 +103,7 @@ class _Graph:
         return self._captured.assemble_outputs(module(*[arguments[position] for position in self._positions]), sizes)
 
     def _find_module(self, arguments: Sequence[Any], sizes: Mapping[Any, int]) -> Any:
-        """Return the module for this call, which is built if necessary; None if PyTorch runs the graph."""
+        """Return the module for this call, and build it if necessary; None if PyTorch runs the graph."""
         if self._runs_in_pytorch:  # another thread has decided this meanwhile
             return None
         self._calls += 1

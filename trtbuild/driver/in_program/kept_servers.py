@@ -2,8 +2,8 @@
 
 Rules
 1. They end when no module was compiled for `IDLE_S` seconds, and when the program ends.
-2. They are used again only if they run, if the variables of the program are those with which they started, and if no
-   distribution was installed or removed since then. Otherwise new ones replace them.
+2. They are reused only if they run, if the program's environment variables have not changed, and if no distribution was
+   installed or removed since they started. Otherwise new ones replace them.
 3. Several threads may use them at the same time. A forked copy of the program does not use them, and starts its own.
 """
 
@@ -29,7 +29,9 @@ _DISTRIBUTION_FOLDERS = ("site-packages", "dist-packages")
 
 
 class KeptServers:
-    """A `ServerSource` that keeps its servers while it lends them, and for `idle_s` seconds afterwards. Thread-safe."""
+    """A `ServerSource` that keeps its servers while it lends them, and for `idle_s` seconds afterwards. Thread-safe.
+
+    The servers are processes from which workers are forked."""
 
     def __init__(self, idle_s: float = IDLE_S) -> None:
         self._idle_s = idle_s

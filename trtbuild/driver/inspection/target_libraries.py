@@ -1,4 +1,4 @@
-"""The library of this machine that runs the engines of each target of a package."""
+"""For each target of a package: the installed library that runs the target's engines."""
 
 from __future__ import annotations
 

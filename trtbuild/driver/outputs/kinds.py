@@ -24,7 +24,7 @@ class Kind(Protocol):
         """
 
     def previous_files(self, root: Path, files: Sequence[OutputFile], last_recipe: Recipe | None) -> list[Path]:
-        """Return the known files that an earlier build wrote below `root`.
+        """Return the files below `root` that an earlier build wrote, as far as this kind can find them.
 
         The caller removes those that are not in `files`. `last_recipe` is the recipe of the model's package in that build.
         """

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 #: (library, number of the GPU) → the open engines, which share activation memory.
 _engine_sets: dict[tuple[EngineLibrary, int], EngineSet] = {}
 
-#: Only one thread at a time opens an engine: those of several `.pt2` files may belong to the same set.
+#: Only one thread at a time opens an engine, because engines of several `.pt2` files may belong to the same set.
 _opening_lock = threading.Lock()
 
 

@@ -111,7 +111,8 @@ def _locked_version(model: Model, target: Target, lock: Lock | None) -> str | No
 
 
 def toolchain_facts(target: Target, locked: str | None = None) -> ToolchainFacts:
-    """The facts about a target's toolchain: its exact version, its opset, its default workspace, and its parser.
+    """The facts about a target's toolchain: its exact version, its opset, its default workspace, and its parser, or the
+    stand-in (the parser that replaces it on this machine).
 
     The first of these versions is used: `locked`, the pinned version, the installed version. Raises ToolchainMissing if no
     version is known.
@@ -204,7 +205,7 @@ def check_locked_parsers(facts: Facts, steps: Iterable[Step]) -> None:
         available_parser = None if toolchain.stand_in is None else key_fields.fields_of(toolchain.stand_in)
         if (None if locked_parser is None else dict(locked_parser)) == available_parser:
             continue
-        # The recipe is a locked one: without a lock, only machines without any parser use results of another parser.
+        # The recipe is a locked one: without a lock, a machine with a parser uses only results of that parser.
         raise EnvironmentFault(
             f"{step.id} has to run again ({step.reason.text}), and {LOCK_FILE} contains its result with the parser of "
             f"{_parser_text(locked_parser, job)}; this machine has the parser of {_parser_text(available_parser, job)}",

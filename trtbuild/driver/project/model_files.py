@@ -53,7 +53,7 @@ class ModelFiles:
     def plugin_library(self, model: Model, versions: Mapping[Target, str]) -> Output | None:
         """The library of the model's plugins; None if the model has no such library.
 
-        `versions` are those of the toolchains. Raises ManifestErrors if the file cannot be the library for each target.
+        `versions` are those of the toolchains. Raises ManifestErrors if one of the targets cannot use the file.
         """
         if model.name not in self._plugin_libraries:
             library = read_plugin_library(self._project, model, versions, self._digests)

@@ -1,6 +1,7 @@
 """Check that the library of a model's plugins fits the model's targets, and compute its digest.
 
-The library is not loaded here. Its header says for which processor it was built, and which version of TensorRT it needs.
+The library is not loaded here. Its ELF header names its processor, and its dynamic section names the libraries of TensorRT
+that it needs.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def prepare_torch() -> None:
 
 
 def fill_tables() -> None:
-    """Fill the tables of torch and its exporter that a torch worker fills during its first job."""
+    """Fill the tables of torch and its exporter that are otherwise filled during the first job of a torch worker."""
     from trtbuild.driver.workers.forking.warming import fill_tables
 
     fill_tables()
@@ -213,8 +213,8 @@ def compare_lowered(
     for point in comparison.points:
         sizes = opened.point_with_results(points_of(traced, [point.numbers])[0])
         results = opened.result_types(sizes)
-        # random integers are below these ends. Inputs without a range are 0 or 1: the trace has shown that the model
-        # accepts these values. Results are 0, because they may be indices.
+        # random integers are below these ends. Integer inputs without a range are 0 or 1: the trace has shown that the
+        # model accepts these values. Integer results are 0, because they may be indices.
         integer_ends = [2] * len(comparison.inputs) + [1] * len(results)
         inputs = random_inputs(
             [*comparison.inputs, *((name, dtype) for name, dtype, _ in results)],

@@ -93,7 +93,7 @@ class Worker:
         servers: ForkServers | None = None,
         imports: bytes = NO_IMPORTS,
     ) -> None:
-        """Start a worker. With `servers`, it is forked from one of them, if they suit its variables.
+        """Start a worker. With `servers`, it is forked from one of them, if they suit its environment variables.
 
         `imports` are the libraries that a trace worker has imported (`ForkServers.connect`), if that is possible."""
         self.kind = kind
@@ -121,7 +121,7 @@ class Worker:
             )
 
     def call(self, job: Mapping[str, Any], on_announced: OnAnnounced = lambda outputs: None) -> dict[str, Any]:
-        """Send a job and return the worker's reply. Calls `on_announced` with outputs that the worker announces before it.
+        """Send a job and return the worker's reply. Before it, calls `on_announced` with outputs that the worker announces.
 
         Raises the error that the worker reports, WorkerDied, or UnfitLibraries if the worker has imported other libraries
         than the job needs."""

@@ -18,7 +18,7 @@ class Call:
     `stream` is the CUDA stream for the work: 0 is the default stream, also used on the CPU. `device` is the value of
     the attribute `device` of the arrays.
 
-    If `has_fixed_shapes` is True, the values have the same shapes each time this object is passed with them."""
+    If `has_fixed_shapes` is True, the values that are passed with this object have the same shapes each time."""
 
     profile: int
     sizes: tuple[int, ...]

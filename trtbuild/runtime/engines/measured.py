@@ -1,4 +1,4 @@
-"""Outputs of engines whose size depends on data, such as those of NonZero."""
+"""Engine outputs whose size depends on data, such as those of NonZero."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """Run one context: set its shapes and addresses, enqueue it, and return its outputs.
 
 Rules
-1. A run sets input shapes and reads output shapes only if the input shapes have changed. It sets an address only if the
-   address has changed. Outputs are new tensors. If shapes and addresses have not changed, nothing else is allocated, except
-   the copies of rule 2.
+1. A run sets input shapes and reads output shapes only if the input shapes or the sizes of the call have changed. It sets
+   an address only if the address has changed. Outputs are new tensors. If shapes and addresses have not changed, nothing
+   else is allocated, except the copies of rule 2.
 2. TensorRT does not check its inputs, so this module does. The dtype of every value is compared with the engine's, and
-   its shape is compared with the ranges of the profile. A value at an address that is not aligned to 256 bytes is copied.
-   An empty tensor gets a valid address.
+   its shape is compared with the ranges of the profile. A value is copied if it is not contiguous or its address is not
+   aligned to 256 bytes. An empty tensor gets a valid address.
 3. The shapes of outputs come from TensorRT (from the context, or from its output allocator), and must equal the shapes in
    the package. A size of -1 is accepted only if, according to the package, the size depends on data. TensorRT also returns
    -1 for input shapes that contradict one another.

@@ -1,8 +1,8 @@
 """Arrays in device memory without torch: new arrays, or wrapped arrays of other libraries.
 
 Rules
-1. A wrapped array is not copied. Its `owner` keeps the memory alive as long as the array: the exporting object, or an
-   object that calls the deleter of the DLPack capsule.
+1. A wrapped array is not copied. Its `owner` keeps the memory alive as long as the array exists. The owner is the exporting
+   object, or an object that calls the deleter of the DLPack capsule.
 2. The `stream` of an array is the stream of the last write to its memory, if this stream is known. When an array is
    wrapped, the stream of the call waits for that write, and becomes the `stream` of the wrapped array. Readers on other
    streams wait for the work on `stream` (CUDA array interface 3, "Synchronization"; ``__dlpack__(stream=…)``).

@@ -11,8 +11,8 @@ Rules
 3. When a capsule's destructor runs, no references to the capsule are left. So the destructor uses addresses, never the
    Python object.
 4. A consumer may free memory after Python has ended, for example in another thread or when a static C++ object is
-   destroyed. So structures that C code may then call or read are never freed. At exit the deleters of live capsules are
-   replaced by a function that does not need Python.
+   destroyed. So functions that C code may then call, and data that it may read, are never freed. At exit the deleters of
+   live capsules are replaced by a function that does not need Python.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ _CAPSULE_NAME, _VERSIONED_CAPSULE_NAME = b"dltensor", b"dltensor_versioned"
 def _python_api(handle: Any) -> Any:
     """Return Python's capsule functions. `handle` is the ctypes type in which a capsule is passed: as an object
     (``py_object``), or as the address of the object (``c_void_p``)."""
-    # A new PyDLL has separate function objects, because argtypes are set on them.
+    # Each API needs a new PyDLL, with function objects of its own, because argtypes are set on these objects.
     api = ctypes.PyDLL(None, handle=ctypes.pythonapi._handle)
     api.PyCapsule_IsValid.argtypes = (handle, ctypes.c_char_p)
     api.PyCapsule_IsValid.restype = ctypes.c_int

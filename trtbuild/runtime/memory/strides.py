@@ -1,5 +1,5 @@
-"""Compute the few copies that make a strided array contiguous. Each copy handles a run of consecutive elements, or rows of
-such runs. `cuda_memory` executes the copies.
+"""Compute the few copies that make a strided array contiguous. Each copy handles one run of consecutive elements, or
+several such runs at equal distances. `cuda_memory` executes the copies.
 
 Rules
 1. Axes of size 1 are ignored. Neighbouring axes that together have a constant step are joined to one axis.
@@ -24,7 +24,8 @@ _LARGEST_PITCH = (2**31 - 1) // 8
 @dataclass(frozen=True)
 class Rows:
     """A copy of `count` runs of `length` elements. The first run is at `source`, and each later run begins `source_pitch`
-    after the start of the run before it. The copies are at `target`, with `target_pitch`. All numbers count elements."""
+    after the start of the run before it. The runs are written to `target`, with `target_pitch`. All numbers count
+    elements."""
 
     target: int
     source: int

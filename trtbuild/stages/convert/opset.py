@@ -1,15 +1,17 @@
 """Convert a model from the opset of its translation to the opset of the toolchain.
 
 onnxscript's converter raises opsets. This file lowers 18 to 17 for TensorRT 8.6, because onnx's own converter cannot
-lower Pad. Opset 18 changed little (https://github.com/onnx/onnx/blob/main/docs/Changelog.md, version 18):
+lower Pad. Opset 18 changed little: see rules 1 to 3 (https://github.com/onnx/onnx/blob/main/docs/Changelog.md, version 18).
 
+Rules
 1. Operators that are new in 18 have no older form. OptionalGetElement and OptionalHasElement are older, and take tensors
    since 18. They are passed on unchanged, and the parser decides about them, as in a user's model of opset 17.
 2. Reductions have their axes as an input since 18 (ReduceSum since 13), and as an attribute before. Without axes, older
    reductions reduce over all axes. So ``noop_with_empty_axes`` has no older form.
-3. Pad, Resize, Split, ScatterElements, ScatterND and LpPool got new attributes or inputs. Nodes without these attributes
-   and inputs are the same in both opsets. A Split without sizes has equal outputs in 17. In 18 its last output may be
-   smaller. So such a Split is lowered only if the size of its axis is known, and is a multiple of the number of outputs.
+3. Pad, Resize, Split and LpPool got new attributes or inputs. The reductions of ScatterElements and ScatterND got new
+   values (max, min). Nodes without these additions are the same in both opsets. A Split without sizes has equal outputs
+   in 17. In 18 its last output may be smaller. So such a Split is lowered only if the size of its axis is known, and is a
+   multiple of the number of outputs.
 4. Shape has `start` and `end` since 15. The parser of TensorRT 8.6.0 ignores them without an error (measured: a Reshape
    got 9 sizes instead of 4), so a Slice replaces them.
 5. ScatterElements and ScatterND have reductions since opset 16. NVIDIA's parser reads them since TensorRT 10.0

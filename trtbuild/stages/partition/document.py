@@ -23,7 +23,8 @@ from trtbuild.stages.program.text import target_name
 
 @dataclass(frozen=True)
 class Candidate:
-    """A piece and its program. `region` is None if the piece stays in PyTorch. `text` is the program's canonical text."""
+    """A piece and its program. `region` is the part of the model that the piece belongs to (`regions`), or None if the
+    piece stays in PyTorch. `text` is the program's canonical text."""
 
     piece: Piece
     region: Region | None
@@ -46,9 +47,9 @@ def make_result(
     reasons: Mapping[int, str],
     plugins: Sequence[Plugin] = (),
 ) -> PartitionResult:
-    """Make partitions of the candidates, which are in an order in which they can run. `reasons` maps the call numbers
-    of units that stay in PyTorch to the reasons. `plugins` are those of the model. Raises SourceError if an output of the
-    model is a constant."""
+    """Make partitions of the candidates, which are in an order in which they can run. `reasons` has the reason for each
+    unit (operator call) that stays in PyTorch, by call number. `plugins` are those of the model. Raises SourceError if an
+    output of the model is a constant."""
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
     call_numbers = {node: number for number, node in enumerate(calls)}
     slots = {node: slot for slot, node in enumerate(program.weight_nodes)}

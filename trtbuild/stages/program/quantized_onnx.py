@@ -4,8 +4,8 @@ Rules
 1. ``fake_quantize`` becomes QuantizeLinear and DequantizeLinear, and ``dequantize`` becomes DequantizeLinear.
    ``fake_quantize_two_levels`` has no translation, because no quantizer of ONNX computes scales of blocks while the model
    runs. The trace replaces it where its input is a weight.
-2. Stored numbers are bytes in the program, and have their own type in the ONNX model (`set_stored_types`). So a number
-   of 4 bits takes 4 bits in an engine.
+2. The numbers of quantized weights are bytes in the program, and have their own type in the ONNX model
+   (`set_stored_types`). So a number of 4 bits takes 4 bits in an engine.
 3. The quantizers need newer opsets than other operators: int8 and float8 19 (with several scales, ``fake_quantize`` needs
    21), int4 and blocks 21, float4 23 (onnx, docs/Operators.md, QuantizeLinear). `required_opset` returns the opset of a
    program. The parsers of toolchains with opset 20 or later read these opsets, too (measured with TensorRT-RTX 1.7.1).
@@ -86,7 +86,8 @@ def register_translations(registry: Any) -> None:
 
 
 def set_stored_types(model: onnx_ir.Model) -> None:
-    """Give each input of stored numbers its type, and its size in numbers (rule 2). `model` is a translation."""
+    """Give each input with numbers of weights its type, and its shape in numbers instead of bytes (rule 2). `model` is
+    the translation of a program."""
     import onnx_ir
 
     for node in model.graph:

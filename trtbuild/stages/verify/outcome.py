@@ -13,7 +13,7 @@ from trtbuild.stages.verify.comparing import Deviation
 
 @dataclass
 class Outcome:
-    """The worst result of one partition, or of the whole model, over all points.
+    """The worst result of one partition, or of the whole model, over all points (`Point`: input sizes and a seed).
 
     `precisions` are the precisions of the outputs, and `tolerances` maps a precision to the largest allowed error. The
     worst output has the largest error relative to its tolerance.
@@ -26,7 +26,7 @@ class Outcome:
     relative_error: float = -1.0
     point: int | None = None
     output: int = 0
-    #: The smallest point with a wrong result.
+    #: The index of the point with the smallest inputs among the points with a wrong result.
     smallest_wrong: int | None = None
     #: The reason why the partition cannot run here; None if it can run.
     unchecked: str | None = None
@@ -39,8 +39,8 @@ class Outcome:
 
     @property
     def tolerance(self) -> float:
-        """The tolerance of the worst output, or its allowed error if that is larger. If no output was compared, it is the
-        largest tolerance."""
+        """The tolerance of the worst output, or its allowed error if that is larger. If no point was run, the property is
+        the largest tolerance."""
         return max(self.tolerances[self.precision], self.worst.allowed_error)
 
     @property

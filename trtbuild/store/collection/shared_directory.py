@@ -1,12 +1,12 @@
 """Collection of a shared directory: of a ``file://`` remote, or of nginx. Meanwhile any machine may read and write it.
 
-There are no locks, and nginx does not mark the files that it serves as used. The collection is safe for these reasons:
+There are no locks, and nginx does not set the mtime of the files that it serves. The collection is safe for these reasons:
 
 1. A reader verifies the bytes, and a missing file is a miss. So only one thing must never happen: that a record stays and
    its files are removed permanently.
 2. A writer that finds or writes a file at time S names the file in a record, and publishes this record before S + 30 min.
-   After that time the writer checks the file again (files.py, `PRESENCE_S`). The grace period of a collection is
-   longer: 1 h by default, and at least `MIN_GRACE_S`.
+   From S + 15 min on, the writer looks up the file again (files.py, rule 3). The grace period of a collection is longer
+   than 30 min: 1 h by default, and at least `MIN_GRACE_S`.
 3. A file that no record names is removed in three steps, by collections that are a grace period apart (condemned.py). The
    first collection condemns the file. The second one hides the file: it moves the file out of ``cas/``. It does so
    only if the file still has no record and its mtime is older than the grace period. The third one removes the file, or
@@ -131,7 +131,7 @@ class _Collection:
                 scan, self._begun_ns, self._cutoff_ns, max_size, max_age_s, pinned_names, self._reasons, other_bytes
             )
         )
-        # Remove chunk lists whose blob no remaining record names.
+        # Remove the chunk lists of blobs that are not named in a remaining record.
         removed_keys = set(removed_records)
         remaining = [entry for key, entry in records.items() if key not in removed_keys]
         removed_lists = set(self._remove_entries(self._unneeded_lists(remaining)))

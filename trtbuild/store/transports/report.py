@@ -8,7 +8,8 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Trouble:
-    """The faults of a remote that are of one kind: the text of the first fault, and their number."""
+    """The faults of one kind at a remote: the text of the first fault, and their number. ``lied`` means that the remote
+    sent bytes without the expected digest."""
 
     kind: Literal["down", "refused", "full", "lied"]
     text: str

@@ -17,7 +17,7 @@ Rules
    constant that does not fit 32 bits is beyond the end of the axis, and stays beyond the end in 32 bits. A node that reads
    the size of a foreign value is refused only if no other node is refused. Without the other nodes, the size may come from
    another tensor.
-5. An operand for indices, shapes or axes does not give its type to a result. If the type is foreign, its node is refused
+5. An operand for indices, shapes or axes does not give its type to a result. If its type is foreign, the node is refused
    nevertheless (rule 2).
 """
 

@@ -38,7 +38,8 @@ class ReplayedNetwork:
         self._weights: list[np.ndarray] = []
 
     def define(self, trt: Any, data: Bytes, weights: Mapping[str, Bytes], *, strongly_typed: bool) -> None:
-        """Define the network of the document `data`. `weights` has the bytes of its weights ``w0…``.
+        """Define the network of the document `data`. `weights` has the bytes of its weights ``w0…``. The number in the
+        name is the slot: the index in the document's list of weights.
 
         Raises ToolchainError for a call or a type that the toolchain lacks or refuses, KeyError for a missing weight.
         """

@@ -12,7 +12,7 @@ Rules
 4. When a step fails, the steps that depend on it are skipped. Without ``keep_going`` no step is started after a failure,
    but the running steps are finished.
 5. A model's outputs are written as soon as all of its steps are hits, while steps of other models run. They are written
-   although another model has failed. If a blob of the outputs cannot be read, the model is planned again as in rule 3.
+   even if another model has failed. If a blob of the outputs cannot be read, the model is planned again as in rule 3.
 6. A step starts beside others only if the limit allows it: enough memory is free (memory.py), and a GPU or a worker of a
    scheduler is idle if the step needs one. A step that fits may start before a more urgent one that has to wait.
 7. Only the caller's thread makes plans and changes the executor's state. Other threads only call `run` and `write`.
@@ -70,7 +70,7 @@ class Callbacks:
 
 @dataclass(frozen=True)
 class _Announcement:
-    """The message of a running step that its results can be used (rule 8)."""
+    """A running step sends this message when its results can be used (rule 8)."""
 
     step: Step
 
@@ -223,8 +223,8 @@ class _Execution:
     def _process_end_of_check(self, step: Step, *, has_passed: bool) -> None:
         """Plan the model of `step` again, and the models whose outputs wait for the end of an announced step.
 
-        If the check of `step` has failed, every model that has a step with its key may use its results, and is planned
-        again.
+        If the check of `step` has failed, every model that has a step with the same key is planned again, because it may
+        use the results of `step`.
         """
         key = step.key or step.id
         self._announced_keys.discard(key)

@@ -1,4 +1,4 @@
-"""Convert the calls of a watcher to the events of `driver.event_log`, and pass these events on in their order."""
+"""Convert the calls of a watcher's methods to the events of `driver.event_log`, and pass these events on in order."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Recorder(Watcher):
         self._lock = threading.Lock()
         self._start_s = time.perf_counter()
         self._lanes = Lanes("worker")
-        #: Step id → its lane, for the running steps.
+        #: Step id → its lane (a row of the timeline), for the running steps.
         self._lanes_by_step: dict[str, int] = {}
         #: Model → the steps of its last plan, by id.
         self._planned: dict[str, dict[str, Step]] = {}

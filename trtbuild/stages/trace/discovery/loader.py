@@ -45,7 +45,8 @@ SearchState = tuple[list[str], list[Any]]
 
 
 class ImportFollower(ABC):
-    """Follows the imports of user code. Python continues with the code or the import after the method has returned."""
+    """Follows the imports that user code makes. Python continues with the code or the import after the method has
+    returned."""
 
     @abstractmethod
     def saw_code(self, path: str, sha256: str) -> None:
@@ -143,7 +144,7 @@ class ImportRules:
                 self._patches[name](sys.modules[name])
 
     def _record_loaded_imports(self) -> None:
-        """Apply rule 5: the import of a loaded module does not call finders. Let the follower see imports of user code."""
+        """Apply rule 5: the import of a loaded module does not call finders. Let the follower see imports by user code."""
         recorder, loaded_modules, original = self._recorder, self._loaded_modules, builtins.__import__
         follower = self._follower
         #: Absolute path of a file → whether its code is that of the user. An export calls `recording_import` about 100,000
@@ -277,7 +278,8 @@ def _are_missing_names_recorded(importer: Place) -> bool:
 def _candidate_files(directory: str, last_name: str, found_file: str | None) -> list[str]:
     """The files that an import of `last_name` looks for in a directory, in the order of `FileFinder`.
 
-    If there is a package directory, the first file is its ``__init__.py``. Otherwise it is the path of that directory.
+    If there is a package directory, the first file is its ``__init__.py``. Otherwise it is the path that the directory
+    would have.
 
     `found_file` is the file that the import found, None if it found no file.
     """

@@ -42,7 +42,7 @@ class Operators:
         self._recorder = recorder
         self._operator_files: dict[str, set[str]] = {}
         self._undo: list[Callable[[], None]] = []
-        #: Name of an operator without its overload → the modules that define it, in this order (rule 5).
+        #: Name of an operator without its overload → the modules that define it, in the order of definition (rule 5).
         self._modules: dict[str, list[str]] = {}
         #: Name of a custom operator of the program, with its overload → the digest of the implementation.
         self.digests: dict[str, str] = {}
@@ -156,7 +156,7 @@ class Operators:
 def custom_operator(
     name: str, module: str | None, distribution: str | None = None, version: str | None = None
 ) -> CustomOperator:
-    """Describe the operator ``namespace.operator.overload`` of this process, which `module` registers."""
+    """Describe the operator ``namespace.operator.overload``, which `module` registers in this process."""
     namespace, operator, overload = name.split(".")
     schema = str(getattr(getattr(getattr(torch.ops, namespace), operator), overload)._schema)
     return CustomOperator(name, schema, module, distribution, version, has_cpu_kernel(f"{namespace}::{operator}"))

@@ -50,7 +50,7 @@ def _expand(directory: str, parts: list[str], recorder: Recorder) -> None:
 
 
 def _record_all(path: str, recorder: Recorder, parents: Mapping[str, str]) -> None:
-    """Record all files below `path`. `parents` maps the real path of each parent that is searched to its path."""
+    """Record all files below `path`. `parents` are the directories above it in this search: real path → path."""
     if not os.path.isdir(path):
         recorder.record_file(path)
         return

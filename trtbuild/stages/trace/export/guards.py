@@ -30,7 +30,7 @@ from trtbuild.core.model.spec import Input
 
 #: The approximate limit of the sizes that are tried for one guard.
 _MAX_TRIED_SIZES = 4_000
-#: The approximate limit of the new points for the guards that torch.export does not report.
+#: The approximate limit of the new points for all guards together. New points for assumptions do not count.
 _MAX_FAILURES = 12
 
 
@@ -200,7 +200,7 @@ class _SizeReader(ast.NodeTransformer):
 def axis_of(
     code: str, arguments: Mapping[str, Any], plan: ShapePlan, inputs: Sequence[Input]
 ) -> int | SymbolAxis | None:
-    """The axis that an expression of torch names (``L['x'].size()[2]``); None if it is not an axis of an input."""
+    """The axis to which torch's expression refers (``L['x'].size()[2]``); None if it is not an axis of an input."""
     reader = _SizeReader(arguments, plan, inputs)
     with contextlib.suppress(SyntaxError, LookupError, ValueError, TypeError):
         reader.visit(ast.parse(code, mode="eval").body)

@@ -2,9 +2,9 @@
 
 | type | `num_bits` | `block_sizes` | scale |
 |---|---|---|---|
-| int8, for all numbers or for each channel | 8 | None | largest number / 127 |
+| int8, one scale for all numbers or for each channel | 8 | None | largest number / 127 |
 | int4, in blocks along the last axis | 4 | ``{-1: n}`` | largest number of the block / 7 |
-| float8e4m3fn, for all numbers or for each channel | (4, 3) | None | largest number / 448 |
+| float8e4m3fn, one scale for all numbers or for each channel | (4, 3) | None | largest number / 448 |
 | float4e2m1 in two levels (NVFP4) | (2, 1) | ``{-1: n, "type": "dynamic", "scale_bits": (4, 3)}`` | largest number / 2688 |
 """
 

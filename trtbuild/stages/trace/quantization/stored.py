@@ -1,7 +1,8 @@
 """The result of a calibration: the quantizers of each layer, and the weights that the method has changed.
 
-Its bytes are a safetensors file (https://github.com/huggingface/safetensors, "Format"), whose metadata has the layouts.
-Equal results have equal bytes, so a calibration that finds the same scales changes no later step.
+Its bytes are a safetensors file (https://github.com/huggingface/safetensors, "Format"). Its metadata has the layout
+of each quantizer: its type, and which numbers share a scale. Equal results have equal bytes, so a calibration that finds
+the same scales changes no later step.
 """
 
 from __future__ import annotations

@@ -9,12 +9,12 @@ Rules
 1. The dequantizer gives the results of the quantizer, bit by bit: both call the same functions.
 2. int8 weights are stored if no other operand of their product is quantized. In other models TensorRT chooses the
    arithmetic from the quantizers on both sides, and the program stays as it is.
-3. Blocks have to divide the last axis of a matrix, and this axis has an even size, because two numbers of 4 bits share a
+3. Blocks have to divide the last axis of a matrix, and this axis must have an even size, because two 4-bit numbers share a
    byte. Other weights in blocks are stored as floats that are rounded already, because neither ONNX's blocks nor
    TensorRT's kernels fit them.
-4. Weights in two levels of scales (NVFP4) are stored as float4 numbers, float8 scales of blocks and one float32 scale. This
-   quantizer computes its scales from its input. An input that is not a known weight is an error, because ONNX has no such
-   quantizer: no reference on a CPU could compute it.
+4. Weights in two levels of scales (NVFP4) are stored as float4 numbers, float8 scales of blocks and one float32 scale.
+   Their quantizer computes its scales from its input. An input that is not a known weight is an error, because ONNX has no
+   such quantizer, and no reference on a CPU could compute its results.
 5. With ``weights:``, weights are read after the trace, so nothing is stored (the caller does not call this).
 """
 

@@ -95,7 +95,7 @@ class Lookups(Protocol):
         """The current state of a dependency (`core.recipes.dependency`)."""
 
     def read_link(self, recipe: Recipe) -> Sequence[Dependency] | None:
-        """The dependencies that one link of the chain names: the link with this recipe. None if it does not exist."""
+        """The dependencies that the link with this recipe names (`core.recipes.chain`). None if the link does not exist."""
 
     def later_dependencies(self, link: Recipe) -> Sequence[Dependency]:
         """The dependencies that the links after `link` will probably name (`chain`, rule 6).

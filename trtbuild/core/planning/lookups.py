@@ -62,7 +62,8 @@ class Facts:
 
     `versions` are the versions of python, torch, onnx, onnx-ir and onnxscript. The field is None if one of them is not
     installed, or if the lock file names other versions for this model. Then this machine cannot trace the model.
-    `environment` is the environment of engine workers. `locked` is None if the lock file does not contain the model."""
+    `environment` has the environment variables of engine workers. `locked` is None if the lock file does not contain the
+    model."""
 
     platform: str
     versions: Mapping[str, str] | None

@@ -1,8 +1,8 @@
 """The document of the partition step, as values.
 
 The document is JSON (`to_bytes`). A value that a partition reads has one of these names: ``input:k`` (input k of the
-model), ``weight:k`` (weight slot k) or ``<partition>:k`` (output k of a partition). The partitions are in an order in which
-they can run.
+model), ``weight:k`` (slot k of `core.engines.binding`) or ``<partition>:k`` (output k of a partition). The partitions are
+in an order in which they can run.
 """
 
 from __future__ import annotations

@@ -62,7 +62,8 @@ class Facts:
 
     `versions` are the versions of python, torch, onnx, onnx-ir and onnxscript. The field is None if one of them is not
     installed, or if the lock file names other versions for this model. Then this machine cannot trace the model.
-    `environment` is the environment of engine workers. `locked` is None if the lock file does not contain the model."""
+    `environment` has the environment variables of engine workers. `locked` is None if the lock file does not contain the
+    model."""
 
     platform: str
     versions: Mapping[str, str] | None
@@ -95,7 +96,7 @@ class Lookups(Protocol):
         """The current state of a dependency (`core.recipes.dependency`)."""
 
     def read_link(self, recipe: Recipe) -> Sequence[Dependency] | None:
-        """The dependencies that one link of the chain names: the link with this recipe. None if it does not exist."""
+        """The dependencies that the link with this recipe names (`core.recipes.chain`). None if the link does not exist."""
 
     def later_dependencies(self, link: Recipe) -> Sequence[Dependency]:
         """The dependencies that the links after `link` will probably name (`chain`, rule 6).

@@ -65,6 +65,7 @@ def trace_declared(
         ("weights", None if weights is None else [[name, dtype, list(shape)] for name, dtype, shape in weights]),
         ("platform", platform),
     ]
+    # The trace may replace two symbols that must be equal by one (it ties them), except for these pairs.
     if untied_pairs := pairs_not_to_tie(shapes, model.profiles):
         parts.append(("opts differ", [list(pair) for pair in untied_pairs]))
     if quantizers is not None:

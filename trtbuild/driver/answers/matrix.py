@@ -1,8 +1,8 @@
 """``trtbuild plan --matrix``: the engines that have to be built, as the matrix of a CI job.
 
 Rules
-1. The matrix has GitHub's form: ``{"include": […]}``, and nothing else. GitHub uses each other member as an axis of the
-   matrix.
+1. The matrix has GitHub's form: ``{"include": […]}``, and nothing else. GitHub would use any other member as an axis of
+   the matrix.
 2. Other machines build the engines. So only the configured runners are checked, and not the toolchains of this machine.
 3. An engine of TensorRT-RTX needs no GPU, so a hosted machine builds it if it has the target's platform. All other jobs
    need the labels of their target's SM (`Configuration.runners`).

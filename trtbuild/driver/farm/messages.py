@@ -22,7 +22,7 @@ from trtbuild.core.recipes.record import Output, is_digest
 from trtbuild.core.values.codec import decode, encode
 from trtbuild.driver.gpu_comparisons.job import ComparisonJob
 
-#: The version of the messages. It is in the label of a release, and in each message.
+#: The version of the messages. It is in a worker's label for its release (`labels`), and in each message.
 PROTOCOL = 2
 
 Message = TypeVar("Message")

@@ -76,6 +76,7 @@ def trace_job(model: Model, shapes: ShapePlan) -> TraceJob:
     from trtbuild.stages.trace.job import TraceJob
 
     place = f"{model.origin.file}:{model.origin.line}"
+    # The trace may replace two symbols that must be equal by one (it ties them), except for these pairs.
     points, untied_pairs = proof_points(model, shapes), pairs_not_to_tie(shapes, model.profiles)
     return TraceJob(model.source, model.inputs, shapes, points, None, {"model": place, "source": place}, untied_pairs)
 

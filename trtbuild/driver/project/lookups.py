@@ -58,7 +58,7 @@ class StoreLookups:
         self._trail = trail
         #: Held for each change of `_records` and `_blobs`.
         self._lock = threading.Lock()
-        #: Key of a link → the dependencies that the link names.
+        #: Key of a link → the dependencies that the link names (`core.recipes.chain`).
         self._links: dict[str, Sequence[Dependency]] = {}
         self._records: dict[str, Record | None] = {}
         self._blobs: dict[str, bytes] = {}

@@ -34,8 +34,8 @@ def run(
 ) -> Run:
     """Call the package `name` (a directory or a model) once.
 
-    `inputs` have the format of `trtbuild.driver.running.inputs`. Other inputs get their sizes from the min, opt or max
-    (`which`) of `profile`; None: of the profile that `gather_inputs` chooses. The outputs are written to the file `output`.
+    `inputs` have the format of `trtbuild.driver.running.inputs`. Other inputs get the min, opt or max (`which`) sizes
+    of `profile`. If `profile` is None, `gather_inputs` chooses the profile. The outputs are written to the file `output`.
     With `import_operators`, the modules of operators from outside PyTorch are imported. With `load_plugins`, the library of
     plugins in the package is loaded. Raises UsageError, PackageError, and the errors of the call.
     """

@@ -1,10 +1,10 @@
 """Collect the contents of a snapshot: the state of everything that the output of a command depends on.
 
 Rules
-1. The digest of a file must be the expected one. It comes from `FileDigests.known_digests`, whose entries are valid until
-   the next edit. Without a valid entry, the file is read now, and its last change must be at least one tick of the
-   clock before the read (`settled`).
-2. Listings are read again, between two reads of the directory's identity. Links are read again, too.
+1. The digest of a file must be the expected one. `FileDigests.known_digests` may have the file's digest, and
+   such an entry is valid until the next edit. Without an entry, the file is read now, and its last change must be at
+   least one tick of the clock before the read (`settled`).
+2. Listings are read again, between two reads of the directory's identity (size, times, inode). Links are read again, too.
 3. trtbuild's own sources and the directories of ``sys.path`` were last changed before this process started. The same holds
    for the directory ``manifests``, and in the snapshot of a plan for the directories of the cache.
 """

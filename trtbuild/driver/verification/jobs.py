@@ -56,7 +56,9 @@ def partitioning_jobs(
     replay: str | None,
     float_program: FloatProgram | None = None,
 ) -> list[PartitioningJob]:
-    """Return the jobs of a model. All steps of its `NEEDED_STAGES` stages must have records."""
+    """Return the jobs of a model. All steps of its `NEEDED_STAGES` stages must have records.
+
+    `replay` is a file of inputs that replace the random inputs, or None."""
     model, contents = plan.model, plan.contents
     if contents is None:
         return []

@@ -2,7 +2,7 @@
 
 Rules
 1. The watcher forks a copy of itself, which builds. The copy gets the streams, the directory, the umask, the arguments and
-   the variables of this process. So the output and the exit code are those of a build without a watcher.
+   the environment variables of this process. So the output and the exit code are those of a build without a watcher.
 2. Without an answer, this process builds by itself. It names the reason on standard error, unless no watcher runs.
 3. Ctrl-C interrupts the copy. The exit code of the copy is then the exit code of this process.
 4. The watcher must run as the same user, and its directory must be private.

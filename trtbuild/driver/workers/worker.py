@@ -5,11 +5,11 @@ Rules
    standard input is empty. So user code and compilers can print and read without breaking the protocol.
 2. A worker ends with its parent. On Linux the kernel ends it; on all systems the end of the job stream does.
 3. A TrtbuildError is sent as its type and fields, and any other exception as a traceback. UnfitLibraries is not an error of
-   the user: the parent calls another worker.
+   the user: the model needs a process with other imports, so the parent calls another worker.
 4. A trace worker loads torch, but no user code. It does each job in a forked child (`FORKS`), so torch is imported once and
    a model's code cannot affect the next model. It forks while only the main thread runs Python. If the child ends without
    a reply, the worker ends with the same status or signal.
-5. Before the reply, a job may write one line with its announced outputs (`Context.announce`).
+5. Before the reply, a job may write one line with outputs that it has not checked yet (`Context.announce`).
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def job_handler(kind: str, store_root: Path, project: Path, replies: TextIO) -> 
     """Return the function that does the jobs of a worker, and load its modules. Announced outputs go to `replies`.
 
     Raises ValueError for an unknown kind."""
-    if kind == "original":
+    if kind == "original":  # times the model itself in PyTorch
         from trtbuild.driver.workers import original
 
         return original.handler(project)

@@ -45,8 +45,8 @@ class TorchMemory:
         self._torch = torch
         self._empty = torch.empty
         self.own_types = frozenset({torch.Tensor, torch.nn.Parameter})
-        # For all other kinds of tensors whose memory does not contain their values, torch raises an error when it reads the
-        # address.
+        # Torch negates these tensors only when it reads them. If the memory of another tensor does not contain its values,
+        # torch raises an error when the address is read.
         self.needs_materializing: Callable[[Any], bool] = torch.Tensor.is_neg
         self._adopted_arrays = AdoptedArrays(self._record)
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""Store the weights of a model in forked copies of this process, while it exports the model and proves the result.
+"""Fork copies of this process, which store a model's weights while this process exports the model and proves the result.
 
 Rules
 1. If the weights have many bytes, but at most `_MOST_EARLY_BYTES`, storing them begins before the export. The program may
@@ -74,7 +74,8 @@ class WeightStorage:
         self._early = self._in_copy(lambda store: [store(tensors), [_digest(tensor) for tensor in tensors]])
 
     def begin(self, weights: Sequence[torch.Tensor]) -> None:
-        """Begin to store the weights of the program, in their stored form, except those that `begin_early` stores.
+        """Begin to store the weights of the program, except those that `begin_early` stores. The weights are in their
+        stored form (contiguous, on the CPU, with their values in memory).
 
         Raises InsufficientResources if they cannot be stored."""
         self._refuse(weights)

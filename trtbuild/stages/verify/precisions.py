@@ -9,11 +9,12 @@ Rules
 3. A size does not depend on values. An integer may depend on a coarse value (``argmax``). Values that are computed from
    this integer are then coarse.
 4. A number that is computed from sizes alone is exact, because it depends on no rounded value.
-5. The dtype float64 counts as float32, and the float8 dtypes as bfloat16, because only quantizers have other tolerances.
+5. The dtype float64 counts as float32, and the float8 dtypes as bfloat16. The tolerances of other types are for quantizers
+   only.
 6. The result of a quantizer counts as its type: a difference of one bit of float32 may become a whole step. (A dequantizer
    alone rounds nothing: its input has the same numbers on both sides of the comparison.)
-7. The result of a quantizer of weights counts as int8 at most, because both sides round the same weights. Only a weight
-   between two steps differs, about one of a million (docs/quantization.md).
+7. If a quantizer of weights has a coarser type than int8, its result counts as int8, because both sides round the same
+   weights. Only a weight between two steps differs, about one of a million (docs/quantization.md).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Compare a model's partitions, and the whole model, with PyTorch.
 
 Rules
-1. At each point PyTorch runs the partitions in order, and each partition is compared on PyTorch's own values. The
-   partitions also run one after another on their own results, and the final result is compared with the traced program.
-   (The trace has compared the traced program with the user's module.)
+1. At each point (a choice of input sizes and values) PyTorch runs the partitions in order, and each partition is compared
+   on PyTorch's own values. The partitions also run one after another on their own results, and the final result is compared
+   with the traced program. (The trace has compared the traced program with the user's module.)
 2. A partition that cannot run here is reported as unchecked, with the reason. It never counts as right.
 3. The report has the worst point of each partition and of the whole model. The inputs of the worst of these points are
    written to a file. The tolerance of an output follows from its precision (`precisions`). Values that rounding decides

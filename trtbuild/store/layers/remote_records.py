@@ -113,8 +113,8 @@ class FoundRecords:
         self.note_record(key, found.record)
 
     def prefetch_records(self, keys: Iterable[str], local_keys: Callable[[Iterable[str]], set[str]]) -> None:
-        """Look up records that will be requested soon, all at once. `local_keys` returns those of its keys that have a
-        local record: these records are not looked up."""
+        """Look up these records together, because they will be requested soon. `local_keys` returns those of its keys that
+        have a local record: these records are not looked up."""
         with self._lock:
             unknown = [key for key in dict.fromkeys(keys) if key not in self._found and key not in self._absent_keys]
         known = local_keys(unknown)
@@ -200,7 +200,7 @@ class FoundRecords:
             self._counts[remote.name, event] += 1
 
     def counts_of(self, remote: RemoteStore) -> dict[str, int]:
-        """A remote's hits, misses, missing blobs, lost races and untrusted records."""
+        """A remote's hits, misses, missing blobs, lost races (another machine published first) and untrusted records."""
         events = ("hits", "misses", "blobs_gone", "lost_races")
         with self._lock:
             counted = {event: self._counts[remote.name, event] for event in events}

@@ -21,7 +21,7 @@ class RemoteStatistics:
     hits: int
     misses: int
     blobs_gone: int
-    lost_races: int
+    lost_races: int  # another machine published the record first
     untrusted: int
     records_sent: int
     records_not_sent: int

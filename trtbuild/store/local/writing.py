@@ -15,7 +15,7 @@ from trtbuild.store.local.chunking import MAX_SIZE, Window, WindowCutter, chunk_
 from trtbuild.store.local.entries import Entries
 from trtbuild.store.local.publication import Publication
 
-# The number of windows that may wait until all of their chunks are written.
+# The number of windows (pieces of a blob) that may wait until all of their chunks are written.
 _MAX_WAITING_WINDOWS = 2
 
 # Threads that hash and write chunks: SHA-256 runs without the GIL, and fsync waits. More threads are not faster.

@@ -8,15 +8,16 @@ Rules
    size that the record names.
 3. CAS files are sent first, then the record's document, then the entry. If sending the files took long, they are looked up
    again before the entry is written (files.py, rule 3).
-4. Small files are also in the entry (action_result.py, rule 6). So a link of a trace's chain needs only one request.
+4. Small files are also in the entry (action_result.py, rule 6). So one request is enough for a link, a record that names
+   the dependencies to observe next (core/recipes/chain.py).
 5. Entries are write-once. An unusable entry is replaced, if the remote allows it. An entry that only other machines may
    trust stays: this machine writes another entry under the key of the record's domain (core/recipes/trust.py, rule 4).
 6. If several machines write an entry at the same moment, and the remote does not decide which write is the first
    (`Transport.decides_races`), the last writer's entry stays. After `SETTLE_S` all machines find it
    (`current_record`). This time is long enough, because most requests are one packet.
-7. A package is replaced, if the remote allows it, by a later package with other engines. If two builds run at once, one
-   build may publish an engine first and the other build the package. Then the engine and the package do not match, which
-   `--frozen` rejects.
+7. A package is replaced, if the remote allows it, by a later package with other engines. If two builds run at once, the
+   remote may have the engine of one build and the package of the other. Then the engine and the package do not match,
+   which `--frozen` rejects.
 """
 
 from __future__ import annotations

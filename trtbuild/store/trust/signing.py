@@ -41,7 +41,7 @@ _PUBLIC_KEY_HINT = "it is name:base64, as `trtbuild cache keygen` prints it"
 @dataclass(frozen=True)
 class TrustedKey:
     """A trusted public key (32 bytes). It is trusted until the end of the day `expires` (UTC). If `domains` is not empty,
-    the key is trusted for these domains only."""
+    it is trusted for records of these domains only. A domain is the origin of a record, such as ``ci``."""
 
     name: str
     public_key: bytes
@@ -237,6 +237,6 @@ class Signer:
 
     def sign(self, key: str, document: Output, domain: str, builder: str, signed_at: str) -> Signature:
         """A signature on a record, for `domain`."""
-        # Readers ignore a signature with a longer text (action_result.py).
+        # Readers ignore a signature with a text of more than 200 characters (action_result.py).
         unsigned = Signature(self.name, self.public_key, domain, builder[:200], signed_at)
         return replace(unsigned, value=self._key.sign(statement(key, document, unsigned)))

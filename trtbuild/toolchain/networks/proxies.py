@@ -59,8 +59,8 @@ class Recorder(Protocol):
 
 
 class Proxy:
-    """The proxy of a TensorRT object. `real` is the object. `number` is its number in the document, or None for the network
-    and for tensors."""
+    """The proxy of a TensorRT object. `real` is the object. `number` is its number in the document
+    (`network_document`), or None for the network and for tensors."""
 
     def __init__(self, recorder: Recorder, real: Any, number: int | None) -> None:
         object.__setattr__(self, "_recorder", recorder)

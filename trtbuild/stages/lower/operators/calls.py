@@ -13,7 +13,7 @@ from trtbuild.stages.program.functional import Program
 
 
 def change_calls(program: Program, targets: Collection[Any], change: Callable[[torch.fx.Node], None]) -> Program:
-    """Call `change` with each call of one of `targets`, also in nested graphs. Returns `program`."""
+    """Call `change` for each node that calls one of `targets`, also in nested graphs. Returns `program`."""
     for module in program.exported.graph_module.modules():
         if isinstance(module, torch.fx.GraphModule):
             for node in list(module.graph.nodes):

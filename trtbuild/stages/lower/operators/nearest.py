@@ -9,8 +9,8 @@ would explain them.
 Rules
 1. The factor of an axis is ``1 / scale`` if the call has a scale, and ``size / count`` otherwise. `count` is the number of
    output elements.
-2. A call with the mode ``nearest`` keeps its translation if all ways to compute the elements and the sizes agree on every
-   axis. They agree for whole scales up to 40 and for the scale 0.5.
+2. A call with the mode ``nearest`` keeps its translation if, on every axis, all ways to compute the elements agree, and so
+   do all ways to compute the size. This is true for whole scales up to 40 and for the scale 0.5.
 3. ``nearest-exact`` adds 0.5 to the index. It has no translation, so its calls are written out or stay in PyTorch.
    PyTorch's kernel for a CPU subtracts 0.5 and adds 0.5 again, so it rounds differently from the kernel for a GPU. This
    matters for one of a thousand pairs of sizes. A call stays in PyTorch if its sizes may be such a pair. If both sizes of

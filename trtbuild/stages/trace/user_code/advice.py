@@ -1,4 +1,4 @@
-"""Give advice about an exception of user code, if it follows from the exception what to do next.
+"""Give advice about an exception of user code, if the exception shows what to do next.
 
 Rules
 1. Advice is a command or an edit. Advice that would only repeat the error is not given.

@@ -2,7 +2,7 @@
 
 ``as_strided`` reads the memory of its input, and ONNX has no memory: the translation reads the elements of the input in
 their order. So the result is right only if the input starts where its memory starts, is contiguous, and has all elements
-that are read. An input that is a view of such a tensor (a transpose, a slice, a piece of a split) is replaced by this tensor.
+that are read. An input that is a view of such a tensor (a transpose, slice or piece of a split) is replaced by this tensor.
 """
 
 from __future__ import annotations

@@ -19,8 +19,7 @@ class StateTensor:
 
     `name` is the buffer's name in the module. `slot` is the weight slot with the buffer's first value; no program reads
     this slot. `output` is the number of the program's output that is the buffer's value after a call. The model may return
-    this output, too.
-    `range` is the range of random values for comparisons; None for any values.
+    this output, too. `range` is the range of random values for comparisons; None for any values.
     """
 
     name: str

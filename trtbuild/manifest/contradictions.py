@@ -62,7 +62,7 @@ def check_graph(fields: Mapping[str, LocatedValue], model: str, source: Source, 
 
 
 def check_state(model: str, outputs: Sequence[OutputPath], problems: Problems) -> None:
-    """Add a problem for each output of a model with state that cannot keep the state between calls."""
+    """Add a problem for each output that cannot keep the state of the model between calls."""
     for output in outputs:
         if output.kind in _STATELESS_OUTPUTS:
             problems.add(

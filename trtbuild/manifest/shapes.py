@@ -19,7 +19,7 @@ ProfileEntry = NamedEntry[dict[str, ShapeFields]]
 
 @dataclass(frozen=True)
 class Shapes:
-    """A model's inputs, and its dims and profiles in the order of the inputs."""
+    """A model's inputs, dims and profiles. The dims, and the shapes of each profile, are in the order of the inputs."""
 
     inputs: tuple[Input, ...]
     dims: tuple[NamedDim, ...]

@@ -26,8 +26,8 @@ from trtbuild.driver.answers.documents import (
     Why,
 )
 
-#: The largest number of rows of a model, and of models that `status` lists although they are up to date. If a model has
-#: exactly one more row, all are shown, because the line "1 more row" would not be shorter.
+#: The largest number of rows of a model. If a model has exactly one more row, all are shown, because the line "1 more row"
+#: would not be shorter. For more models than this number, `status` lists only the models that are not up to date.
 MOST_ROWS = 40
 
 #: The largest number of columns for the steps of a row. The reasons of longer rows are not aligned.

@@ -17,9 +17,9 @@ from trtbuild.core.values.value_ranges import ValueRange
 class StateTensor:
     """A state buffer of a model.
 
-    `name` is the buffer's name in the module. `slot` is the weight slot with its first value; no program reads this slot.
-    `output` is the number of the program's output with its value after a call. The model may return the same output.
-    `range` is the range of random values for comparisons; None for any values.
+    `name` is the buffer's name in the module. `slot` is the weight slot with the buffer's first value; no program reads
+    this slot. `output` is the number of the program's output that is the buffer's value after a call. The model may return
+    this output, too. `range` is the range of random values for comparisons; None for any values.
     """
 
     name: str

@@ -230,8 +230,8 @@ def verification(
     document. `made_of` are the digests of the ONNX models by graph, or of the plans by partition. `tolerances` are by the
     type that an output is computed in. This type follows from the programs. `ranges` are the declared ranges of inputs, by
     name. Only the recipes of `quantized` models have the tolerances of quantizers, so that other recipes keep their keys.
-    `float_model` has the digest of the canonical text and the weights of the model without ``quantize:``. It is None
-    without such a trace. `has_rounded_weights`: whether the trace rounded floats among the weights.
+    `float_model` has the trace of the model without ``quantize:``: the digest of its canonical text, and its weights. It is
+    None without such a trace. `has_rounded_weights`: whether the trace rounded floats among the weights.
     """
     return _step(
         "verify",
@@ -256,7 +256,7 @@ def _float_part(graph: str, weights: Sequence[Weight]) -> tuple[str, Value]:
 
 
 def exported_file(index: str, torch: str | None) -> Recipe:
-    """The recipe of the ``.pt2`` files of a package, one for each target.
+    """The recipe of a package's ``.pt2`` files. The package has one file for each target.
 
     `index` is the digest of the package's index, which has the digests of all contents of the files. `torch` is the version
     that writes the files, or None if it is not known."""

@@ -5,9 +5,9 @@ Rules
 2. Versions come from the existing lock file (`driver.project.environment`). With ``--upgrade`` the installed versions are
    used. Entries of models that were not requested stay as they are.
 3. A package contains the engines for all targets of its model, so a model is locked for all of its targets.
-4. All locked records are pinned. The links that lead to a locked calibration or trace are also pinned, because a build
-   needs them to find it. The keys of these links are computed from the observations in its record, without reading the
-   project's files.
+4. All locked records are pinned. The links (`core.recipes.chain`) that lead to the record of a locked calibration or trace
+   are also pinned, because a build finds the record through them. Their keys are computed from the observations in this
+   record, without reading the project's files.
 """
 
 from __future__ import annotations

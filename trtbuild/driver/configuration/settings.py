@@ -2,7 +2,7 @@
 
 Rules
 1. The file is ``$TRTBUILD_CONFIG``. If this variable is not set, the file is ``$XDG_CONFIG_HOME/trtbuild/config.toml``, or
-   ``~/.config/trtbuild/config.toml``. Each entry also has a variable, which replaces the entry of the file completely
+   ``~/.config/trtbuild/config.toml``. Each entry also has an environment variable, which replaces the entry completely
    (``TRTBUILD_REMOTES`` replaces all remotes).
 2. A project cannot set any of these values: `load` reads no manifest and no other file of a project. The default file
    may be inside the project if the home directory is a checkout. Then it is rejected unless ``$TRTBUILD_CONFIG`` names it.

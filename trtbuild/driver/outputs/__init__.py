@@ -50,8 +50,8 @@ def write_output(
 ) -> bool:
     """Bring one output up to date. Return whether a file was written.
 
-    `learn` receives the digest and the stamp of each file that is written. `last_recipe` is the recipe of the package in
-    the previous build. `refuse` receives the files that will be written, and may raise an error.
+    `learn` receives the digest and the `FileStamp` of each file that is written. `last_recipe` is the recipe of the package
+    in the previous build. `refuse` receives the files that will be written, and may raise an error.
     Raises BlobMissing, EntryCorrupt, StoreUnavailable, or OSError.
     """
     old_paths = KINDS[kind].previous_files(project / root, files, last_recipe)

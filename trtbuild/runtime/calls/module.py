@@ -139,7 +139,7 @@ class Runner:
                 state.set(values, stream)
             finally:
                 if self._memory is not None:
-                    self._memory.record_call(stream)  # releases adopted arrays when they have been copied
+                    self._memory.record_call(stream)  # releases the arrays of `Memory.adopt` after the copy
 
     def _own_state(self, call: str) -> State:
         if self._state is None:

@@ -1,4 +1,4 @@
-"""Compute the results of trace to convert for ONNX models and TensorRT networks, with one handler for each kind of graph.
+"""Compute the steps from trace to convert for ONNX models and TensorRT networks, with one handler for each kind of graph.
 
 Rules
 1. There are the same six steps as for other models, and their keys have the same form. Lower passes on the result of

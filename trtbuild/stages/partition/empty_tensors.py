@@ -20,7 +20,7 @@ _DEFINED_OPERATORS = frozenset(
 
 
 def find_calls_on_empty_tensors(units: Sequence[Unit], points: Sequence[Point]) -> dict[int, str]:
-    """Return call number → reason for each unit that computes a result with elements from an empty input, at one of the
+    """Return call number → reason for each unit that computes a non-empty result from an empty input, at one of the
     points. `_DEFINED_OPERATORS` are excepted."""
     evaluators = [PointEvaluator(point) for point in points]
     return {

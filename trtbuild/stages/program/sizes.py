@@ -34,7 +34,7 @@ Point = Mapping[sympy.Symbol, int]
 #: A tensor's dtype and sizes; None for a size that depends on data.
 Type = tuple[torch.dtype, tuple[int | None, ...]]
 
-#: Operator → its replacement on meta tensors: meta kernels give other strides, and a view needs certain strides.
+#: Operator → its replacement on meta tensors. Their strides may differ from those of ``val``, and a view may then fail.
 _WITHOUT_STRIDES = {
     torch.ops.aten.view.default: torch.ops.aten.reshape.default,
     torch.ops.aten._unsafe_view.default: torch.ops.aten.reshape.default,

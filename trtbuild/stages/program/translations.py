@@ -47,7 +47,7 @@ class TranslationFailed(Exception):
 
 
 @functools.lru_cache(maxsize=len(OPSETS))
-def _registry(opset: int) -> Any:  # a default would be a second key of the cache: the registry would be loaded twice
+def _registry(opset: int) -> Any:  # `opset` has no default: a call without it would load the registry again
     from torch.onnx._internal.exporter import _registration
 
     register_operators()  # the registry has translations for the operators that are defined when it is loaded

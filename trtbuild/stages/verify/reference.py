@@ -170,7 +170,7 @@ class Reference:
     # -- properties of values
 
     def integer_ends(self) -> list[int]:
-        """For each input, the smallest integer that is too large for the programs that read it; 2 if no table limits it."""
+        """For each input, the smallest integer that is too large for the programs that read it; 2 if it is not an index."""
         if self._program is not None:
             return verification_inputs.integer_ends(self._program)
         ends = [0] * len(self._job.inputs)

@@ -4,8 +4,8 @@ Rules
 1. The index stores text, integers and floats, inline in their rows. diskcache's own `Disk` and `JSONDisk` unpickle values,
    and read and remove any file that a row names. `.trtbuild/` may come with an untrusted checkout, which could misuse this.
    So a row that is not inline is rejected, and no file is read, written or removed because of a row.
-2. A database is replaced, and not opened, if its settings or schema differ from those that this code writes. The reason is
-   that diskcache sets attributes and runs pragmas from the settings table.
+2. A database is replaced before diskcache opens it, if its settings or schema differ from those that this code writes: when
+   diskcache opens a database, it sets attributes and runs pragmas from the settings table.
 3. Correctness does not depend on the index. After the first error no fact is known, and the database is replaced. After a
    second error the process works without an index. A busy database is not an error. The index is on a local disk, never in
    a store, because SQLite's locks do not work on NFS.
@@ -221,7 +221,7 @@ class Index:
 def _facts(cache: Any, names: Sequence[str]) -> Iterator[tuple[str, Fact]]:
     """The facts that a cache contains, with their names. Raises RowRefused, and the errors of SQLite.
 
-    diskcache has no public function for many keys, so this is its own query with another condition."""
+    diskcache has no public function for many keys, so this is diskcache's query with another condition."""
     for start in range(0, len(names), _NAMES_PER_QUERY):
         group = tuple(names[start : start + _NAMES_PER_QUERY])
         marks = ",".join("?" * len(group))

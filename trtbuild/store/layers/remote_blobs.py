@@ -1,4 +1,4 @@
-"""Fetches blobs from the remotes whose records name them (`remote_records`). `layered` uses it, and has the rules."""
+"""Fetch blobs from remotes whose records name them (`remote_records`). `layered` uses this module, and has the rules."""
 
 from __future__ import annotations
 

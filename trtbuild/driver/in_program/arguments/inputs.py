@@ -154,7 +154,7 @@ def _add_shared_dims(
                 continue
             for axis, dim in entry.shared_dims.items():
                 axes = axes_by_dim.setdefault(dim, [])
-                if f"{name}.{axis}" not in axes:  # an earlier profile may have the same name
+                if f"{name}.{axis}" not in axes:  # an earlier profile may have added this axis
                     axes.append(f"{name}.{axis}")
     duplicates = sorted(dims.keys() & axes_by_dim.keys())
     if duplicates:

@@ -1,7 +1,7 @@
 """``client.py SOCKET COMMAND…``: a process that stands for a worker. The server at this socket forks the real one.
 
 SOCKET is the number of a connected socket, or the path of a socket. COMMAND is the command line of the worker. The client
-sends its streams, directory, umask, variables and command to the server (`server.py`), and ends with the exit status
+sends its streams, directory, umask, environment and command to the server (`server.py`), and ends with the exit status
 of the forked process. If the server does not fork it, the client becomes a new worker. Each worker has a client, so this
 file imports only modules that load quickly.
 """
@@ -23,7 +23,7 @@ def send_request(server: "_socket.socket", request: bytes) -> None:
 
 
 def request_of_this_process(words: "list[str]") -> bytes:
-    """Return a request: the directory, the umask and the variables of this process, and `words`, a command line."""
+    """Return a request: the directory, the umask and the environment of this process, and `words`, a command line."""
     mask = os.umask(0o077)
     os.umask(mask)
     return marshal.dumps((os.getcwd(), mask, words, dict(os.environ)))  # noqa: PTH109

@@ -2,12 +2,12 @@
 
 Rules
 1. A client may name imports (`PreloadRequest`). The server forks a process for them, which imports the libraries and then
-   forks the worker. The process stays, for later clients with the same imports, variables, arguments, directory and umask.
-   So a model never meets a library that only another model imports.
+   forks the worker. The process stays, for later clients with the same imports, environment variables, arguments,
+   directory and umask. So a model never meets a library that only another model imports.
 2. The process is used only while it `is_current`. After that, a new process replaces it. If its imports fail, or if there
    is a reason not to keep it (`trtbuild.stages.trace.discovery.preloading`), the server forks the worker itself.
-3. At most `MAX_PROCESSES` processes stay, and those with waiting clients. The one that was not used for the longest time
-   ends first, after its workers.
+3. The `MAX_PROCESSES` last used processes stay. An older process with waiting clients stays, too. The others
+   end after their workers.
 4. The server passes the client's connection and streams to the process, and keeps them until the process answers. So no
    client is lost if a process ends.
 5. Each process is a new session. If it ends by itself without being out of date, the server kills the processes that its
@@ -85,7 +85,7 @@ class PreloadedProcess:
 class TraceServer(ForkServer):
     """Forks trace workers, and the processes from which other trace workers are forked (rules 1 to 5).
 
-    `set_by_libraries` are the variables that torch has set at its import.
+    `set_by_libraries` are the environment variables that torch has set at its import.
     """
 
     def __init__(self, control: int, set_by_libraries: dict[str, str]) -> None:
@@ -211,7 +211,7 @@ class TraceServer(ForkServer):
 
 
 def _import(request: PreloadRequest, command: list[str], environment: dict[str, str]) -> Callable[[], bool]:
-    """Do the imports, as a worker with this command and these variables does.
+    """Do the imports, as a worker with this command and this environment does.
 
     Returns `Preloaded.is_current` of these imports. Raises what they raise, and ValueError if this process must not be
     kept.

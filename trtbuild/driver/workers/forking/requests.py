@@ -1,4 +1,4 @@
-"""Receive the request of a client, and take over its streams, directory, umask, variables and arguments.
+"""Receive the request of a client, and take over its streams, directory, umask, environment and arguments.
 
 `client.py` sends the request. A fork server or a watcher receives it. The worker that the server forks, or the copy of the
 watcher, takes over the streams and the other properties of the client.
@@ -25,7 +25,7 @@ def take_over(streams: list[int], directory: str, mask: int) -> None:
 
 
 def set_environment(environment: dict[str, str], set_by_libraries: dict[str, str]) -> None:
-    """Replace the variables of this process. `set_by_libraries` are those that libraries have set at their import."""
+    """Replace the environment of this process. `set_by_libraries` are variables that libraries have set at their import."""
     os.environ.clear()
     os.environ.update(environment)
     for name, value in set_by_libraries.items():
@@ -77,7 +77,7 @@ def close_all(descriptors: list[int]) -> None:
 
 
 def set_arguments(command: list[str]) -> None:
-    """Set the arguments of this process to those of a worker: kind, store and project, which end `command`."""
+    """Set the arguments of this process to those of a worker: the last three of `command` (kind, store, project)."""
     worker: Any = sys.modules["__main__"]
     sys.argv[:] = [worker.__file__, *command[-3:]]
     sys.orig_argv[:] = command

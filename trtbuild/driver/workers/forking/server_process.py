@@ -5,11 +5,11 @@ TRACE and TORCH are the numbers of sockets. The server receives the connections 
 
 Rules
 1. A forked worker behaves like a new one:
-   * From its client it gets the streams, the variables, the directory, the umask and the arguments.
+   * From its client it gets the streams, the environment variables, the directory, the umask and the arguments.
    * Resource limits, priority, groups, processors and namespaces are those of the server. In a build, server and client
      have the same parent. A watcher compares all of them except the priority
      (`trtbuild.driver.watching.endpoint.program`).
-   * Python and torch read variables while they start: the seed of hashes, the locale, ``OMP_NUM_THREADS``,
+   * Python and torch read environment variables while they start: the seed of hashes, the locale, ``OMP_NUM_THREADS``,
      ``LD_LIBRARY_PATH``. So the variables of server and client must be equal (`ForkServers.suit` names one exception).
    * It has the modules that `handlers.prepare` loads, with their warning filters and exit functions. A new worker loads
      them, too, before its first job. The server handles no signal, and blocks none.

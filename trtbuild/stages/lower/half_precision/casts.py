@@ -1,11 +1,11 @@
 """Insert the casts for the decisions of `trtbuild.stages.lower.half_precision.dtypes`.
 
 Rules
-1. All readers of a value in one repeated module share one cast to each dtype. (A repeated module is a module with a
+1. All readers in one repeated module share one cast of a value to each dtype. (A repeated module is a module with a
    number in its path, such as ``layers.3``.)
 2. A cast to half belongs to the module that computes the value, and all readers share it. So repeated modules exchange
    values in half, and equal layers have equal casts. Three kinds of casts belong to the module that reads the value: casts
-   to float32; casts to half of weights, constants and values that are `WIDE` or wider; and casts between float16 and
+   to float32; casts of weights, constants, and `WIDE` or wider values to half; and casts between float16 and
    bfloat16. If the reader computes in the precision of the model itself, a cast between float16 and bfloat16 is shared
    instead. So layers with the precision of the model stay equal beside a layer with another precision.
 3. Weights stay in the dtype in which they are stored. Their casts are nodes, which the compiler folds.

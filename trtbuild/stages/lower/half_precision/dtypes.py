@@ -1,14 +1,14 @@
 """Decide which float32 nodes compute in half: backward from the readers of a value, then forward for data movement.
 
 `HALF`, `UNSEEN`, `WIDE` and `BEYOND` are the ranges of values (module `ranges`). "Half" is float16 or bfloat16, as the
-module of the node wants. "Float32" in rules 1 to 4 is about nodes that want half.
+module of the node wants. Rules 1 to 4 decide for nodes that want half, and rule 6 for nodes that want float32.
 
 Rules
 1. Matrix products and convolutions are half, or float32 if an input is `BEYOND`.
 2. Arithmetic is float32 if an input or the result is `WIDE` or wider, or if all its readers are float32 (the square under a
    mean, the mask on a score before softmax). Otherwise it is half. Batch normalization with the model's own statistics
-   counts as arithmetic on an activation. On an input of the model it is float32, because it brings the values into half's
-   range.
+   counts as arithmetic if it reads an activation. If it reads an input of the model, it is float32, because it brings the
+   values into half's range.
 3. Data movement is float32 if its result is `WIDE` or wider. Otherwise it has the dtype of its input. If this dtype is
    float32 and no float32 operator reads the result, data movement is half.
 4. Each repeated module (a module with a number in its path, such as ``layers.3``) is decided separately. In rules 2 and 3,

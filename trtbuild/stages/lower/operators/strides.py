@@ -1,8 +1,8 @@
 """Let ``as_strided`` read the tensor that owns the memory.
 
 ``as_strided`` reads the memory of its input, and ONNX has no memory: the translation reads the elements of the input in
-their order. So the result is right only if the input begins its memory, is contiguous, and has all elements that are read.
-An input that is a view of such a tensor (a transpose, a slice, a piece of a split) is replaced by this tensor.
+their order. So the result is right only if the input starts where its memory starts, is contiguous, and has all elements
+that are read. An input that is a view of such a tensor (a transpose, slice or piece of a split) is replaced by this tensor.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _VIEWS = frozenset((
 _SPLITS = frozenset(("split", "split_with_sizes", "tensor_split", "chunk", "unbind", "unsafe_split", "unsafe_chunk"))
 #: Operators whose result is a view of a contiguous input.
 _RESHAPES = frozenset(("reshape", "_unsafe_view", "contiguous"))
-#: Operators that the functional form may have in place of views, and of operators that may return their input. Those whose
-#: names end with ``_copy`` are such operators, too.
+#: The functional form may use these operators, and those whose names end with ``_copy``, instead of a view or of an
+#: operator that may return its input.
 _COPIES = frozenset(("clone", "copy", "to", "gather", "index", "index_select"))
 
 
@@ -80,7 +80,8 @@ def _owns_memory(node: torch.fx.Node) -> bool:
     """Whether a value certainly has all elements of its memory in the user's model, too.
 
     PyTorch itself rejects a read beyond the memory. But the functional form has copies in place of some views and of
-    operators that may return their input (``diagonal``, ``dropout``), and a copy has fewer elements than that memory.
+    operators that may return their input (``diagonal``, ``dropout``), and a copy may have fewer elements than the memory of
+    the input.
     """
     if node.op == "placeholder":
         return True

@@ -1,4 +1,4 @@
-"""Compare the inputs of a source that is a graph already with the inputs that the manifest declares."""
+"""Check that a source that is already a graph has the inputs that the manifest declares."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ Rules
 3. Sessions are cached while their weights have at most `_MAX_CACHED_BYTES` in total. The oldest session is deleted first,
    and the newest one stays.
 4. Weights of 4 bits become int8 (`four_bits`).
-5. If onnxruntime has no kernel for a partition, or if its engine calls plugins, the partition is not checked
+5. If onnxruntime has no kernel for a partition, or if the partition calls plugins, it is not checked
    (`NotRunnable`). If the partition fails (`PartFailed`), its conversion counts as wrong.
 """
 

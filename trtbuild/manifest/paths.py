@@ -24,7 +24,7 @@ class ProjectPaths:
 
     def __init__(self, project: Path) -> None:
         self._project = os.path.abspath(project)
-        # The operating system follows links before "..". With the real path, ".." leads to the same directory here.
+        # The system follows links before "..". From the real path, `normpath` and the system find the same parent.
         self.root = os.path.realpath(project)
 
     def name_of(self, path_text: str, folder: str = ".") -> str:

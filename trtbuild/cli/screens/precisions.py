@@ -11,7 +11,7 @@ from trtbuild.driver.inspection.precision import InspectedPrecision
 
 
 def precision_lines(document: InspectedPrecision) -> list[str]:
-    """The document as lines. Modules with a number in their path are shown together if they are equal."""
+    """The document as lines. Modules whose paths differ only in numbers share a line if types and operators are equal."""
     others = [f"{precision} for {pattern}" for pattern, precision in document.modules.items()]
     lines = [f"{terminal.bold(document.model)}: {', '.join([document.default, *others])}"]
     lines += align_rows([("module", "computes in", "operators"), *_module_rows(document.operators)])
@@ -35,7 +35,7 @@ def _module_rows(operators: Sequence[ComputedOperator]) -> Iterator[tuple[str, .
 
 
 def _ruled_rows(operators: Sequence[ComputedOperator]) -> Iterator[tuple[str, ...]]:
-    """A row for each operator that is not computed in the type of its module, and the rule."""
+    """A row for each operator that is not computed in the type of its module. The row contains the rule."""
     calls: dict[tuple[str, str, str, str], int] = {}
     for entry in operators:
         if entry.rule is not None:

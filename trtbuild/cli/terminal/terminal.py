@@ -74,7 +74,7 @@ def say(text: str) -> None:
 def render(text: str, stream: TextIO) -> str:
     """The text as `stream` can show it: without colour or Unicode if necessary (rules 1 and 4)."""
     shown = text if shows_colour(stream) else click.unstyle(text)
-    if is_unicode(stream):  # a strict one lacks only lone surrogates: bytes of file names that are not UTF-8
+    if is_unicode(stream):  # with errors="strict", only lone surrogates fail (bytes that are not UTF-8)
         is_writable = shown.isascii() or getattr(stream, "errors", None) not in (None, "strict")
         return shown if is_writable else shown.encode("utf-8", "replace").decode("utf-8")
     encoding = getattr(stream, "encoding", None) or "ascii"

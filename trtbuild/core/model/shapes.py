@@ -37,7 +37,7 @@ class SymbolAxis:
 Axis = int | SymbolAxis
 
 
-#: Pairs of symbols that must be equal, by their numbers in the declared plan.
+#: Pairs of symbols that must be equal, by their numbers in the declared `ShapePlan`.
 Ties = Sequence[tuple[int, int]]
 
 

@@ -25,7 +25,7 @@ from trtbuild.core.values.codec import members, optional
 
 @dataclass(frozen=True, kw_only=True)
 class NamedPoint:
-    """A point of a comparison. `dims` are the sizes by the name of the dim."""
+    """A point of a comparison, as in `Point` of `verification`. `dims` are the sizes by the name of the dim."""
 
     profile: str
     which: str
@@ -97,7 +97,7 @@ class CutEntry:
     run by PyTorch. `float_error`: the error against the model without quantizers, left out if the model has no quantizers.
     `worst_input`: the file with the inputs of the worst point, relative to the project. `finished` and `builder`: when and
     where the comparison ran, null if that was not recorded. `key`: the key of the record. `verdict`: ``hit`` if the result
-    is from a record. `worker`: the worker of a scheduler that ran the comparison, otherwise left out.
+    is from a record. `worker`: if a Dask worker ran the comparison, its name, otherwise left out.
     """
 
     by: Runner
@@ -134,7 +134,7 @@ class ModelEntry:
     """The verification of a model of a project.
 
     `missing`: the steps without a result, if `status` is ``missing``. `precision` is left out if `status` is ``failed``.
-    `exceeds`: the reason why `ok` is false because of ``--max-error``, otherwise left out.
+    `exceeds`: why ``--max-error`` rejects the model, left out if it does not.
     """
 
     model: str

@@ -26,8 +26,8 @@ from trtbuild.core.recipes.record import Output
 class ToolchainPartitions:
     """The partitions of a model for one toolchain, and the programs of partitions that the package contains.
 
-    The keys of `programs` are graph digests. It has the programs of the Torch partitions. With ``reference``, it has the
-    programs of all partitions."""
+    The keys of `programs` are graph digests. The values are the programs of the Torch partitions. With ``reference``, they
+    are the programs of all partitions."""
 
     partitions: Partitions
     programs: Mapping[str, Output]

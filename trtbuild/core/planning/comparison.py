@@ -22,8 +22,8 @@ from trtbuild.core.values.value_ranges import ValueRange
 _MAX_ELEMENTS = 1 << 29
 
 #: A model with more weight elements than this (64 MiB of float32) is compared at one point only. One point is enough,
-#: because smaller models test the same lowering passes at two points. Also, `trtbuild.stages.program.consistency` compares
-#: sizes at all points.
+#: because the passes are those of smaller models, which are compared at two points. Also,
+#: `trtbuild.stages.program.consistency` compares sizes at all points.
 _MAX_ELEMENTS_AT_TWO_POINTS = 1 << 24
 
 
@@ -42,8 +42,8 @@ class ComparisonPoint:
 class Comparison:
     """The data for comparing a lowered program with the traced program.
 
-    `inputs` are names and dtypes, `ranges` the declared ranges of input values, `weights` the model's weights by slot. The
-    last inputs are the state."""
+    `inputs` are names and dtypes, `ranges` the declared ranges of input values, `weights` the model's weights by slot
+    (the number of a weight in the traced program). The last inputs are the state."""
 
     inputs: tuple[tuple[str, str], ...]
     ranges: Mapping[str, ValueRange]

@@ -25,13 +25,15 @@ def with_any_versions(recipe: Recipe) -> Recipe:
 
 
 def partition_with_any_parser(recipe: Recipe) -> Recipe:
-    """The recipe for looking up a partition step on a machine without a parser: the same parts, with any parser."""
+    """The recipe for looking up a partition step on a machine without a parser: the same parts, without a stand-in."""
     parts = tuple((name, _toolchain_of(value) if name == "parser" else value) for name, value in recipe.parts)
     return Recipe("partition-any", recipe.version, parts)
 
 
 def stand_in_of(partition: Recipe) -> Mapping[str, Value] | None:
-    """The fields of the stand-in parser in a partition's recipe; None if the recipe has the toolchain's own parser."""
+    """The fields of the stand-in parser in a partition's recipe; None if the recipe has the toolchain's own parser.
+
+    A stand-in parser replaces the parser of a toolchain that cannot run on this machine."""
     parser = dict(partition.parts).get("parser")
     stand_in = parser[2] if isinstance(parser, list | tuple) and len(parser) > 2 else None
     return stand_in if isinstance(stand_in, Mapping) else None

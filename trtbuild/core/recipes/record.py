@@ -80,8 +80,9 @@ class Record:
 def _parse(data: bytes, wanted: Recipe | None) -> tuple[Mapping[str, object], Recipe]:
     """The members of a document, and its recipe. Raises ValueError, and RecursionError if `data` is nested too deeply.
 
-    A document with the `wanted` recipe ends with its text and the schema. Then only the other members are parsed. The
-    members before this end are valid JSON without the end, so the end is not a part of a string or of another object."""
+    A document with the `wanted` recipe ends with the recipe's text and the schema. Then only the other members are parsed.
+    The members before this end are valid JSON without the end, so the end is not a part of a string or of another
+    object."""
     if wanted is not None and data.endswith(end := _document_end(wanted)):
         members = json.loads(data[: -len(end)] + b"}")
         if isinstance(members, dict) and members:

@@ -3,9 +3,9 @@
 Rules
 1. A model is affected if a changed file is its manifest, the lock file, its weights, its source file, its library of
    plugins, or a dependency of its calibration or trace. If one manifest changes, all models are affected.
-2. The dependencies come from the chain of links, which the plan follows with the current files. If the calibration or the
-   trace would run, the chain has ended early. Then the model counts as affected. If no known dependency has changed, the
-   text contains the reason of the step.
+2. The dependencies come from the chain of links (records that name dependencies), which the plan follows with the current
+   files. If the calibration or the trace would run, the chain has ended early. Then the model counts as affected. If no
+   known dependency has changed, the text contains the reason of the step.
 3. In doubt, a model counts as affected: an unnecessary build has only hits, but a missing build may stay undetected.
 4. git reports an untracked file as new, so the file counts as changed. It reports nothing about an ignored file. The
    document lists the dependencies in the project about which git reports nothing.

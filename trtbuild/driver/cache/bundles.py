@@ -81,8 +81,9 @@ def export_all(request: Request, file: Path, progress: Progress) -> CacheExport:
 def import_bundle(request: Request, file: Path, progress: Progress) -> CacheImport:
     """Copy the records of a bundle into the local store. `ok` is false if some of them are not trusted here.
 
-    Raises BundleRefused if the file is not a valid bundle, or if a record in it is not valid; then the valid records are in
-    the local store. Raises UsageError if the file cannot be read, and StoreUnavailable if the local store cannot be used.
+    Raises BundleRefused if the file is not a valid bundle, or if a record in it is not valid. In the second case, the valid
+    records are in the local store. Raises UsageError if the file cannot be read, and StoreUnavailable if the local store
+    cannot be used.
     """
     local = _open_local_store(request)
     try:

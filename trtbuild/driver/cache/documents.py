@@ -16,8 +16,8 @@ from trtbuild.driver.answers.documents import ErrorEntry
 class CachePeriod:
     """The builds of one day.
 
-    `hit_rate`: hits / (hits + misses), null if both are 0. `saved_s`: the seconds that the hits took when they ran.
-    `built_s`: the seconds of the misses. `reasons`: the number of misses by reason.
+    `hit_rate`: hits / (hits + misses), null if both are 0. `saved_s`: the seconds that the steps with hits took when they
+    ran. `built_s`: the seconds of the misses. `reasons`: the number of misses by reason.
     """
 
     day: str

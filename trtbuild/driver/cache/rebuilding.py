@@ -97,7 +97,7 @@ def rebuild(request: Request, share: float, seed: int | None, watcher: Watcher) 
 def add_rebuilt_engines(
     document: CacheVerify, request: Request, share: float, seed: int | None, watcher: Watcher
 ) -> CacheVerify:
-    """Call `rebuild`, and return `document` with its result. `ok` is false if an engine differs, or was false before."""
+    """Call `rebuild`, and return `document` with its result. `ok` is false if an engine differs, or if `document.ok` is."""
     rebuilt = rebuild(request, share, seed, watcher)
     return replace(document, ok=document.ok and not rebuilt.different, rebuilt=rebuilt)
 
@@ -193,7 +193,7 @@ def _copy_inputs(workspace: Workspace, candidate: _Candidate, temporary: LocalSt
 
 
 def _quarantine_different_engine(workspace: Workspace, candidate: _Candidate, rebuilt_sha256: str) -> RebuiltEngine:
-    """Move the local entries of an engine that differs to the quarantine, and describe the engine (rule 3)."""
+    """Quarantine the local entries of an engine that differs, and describe the engine (rule 3)."""
     store, key, plan_sha256 = workspace.store, candidate.key, candidate.record.outputs["plan"].sha256
     source = store.source_of(key)
     entries = dict(_local_entries(store.local, key, plan_sha256))

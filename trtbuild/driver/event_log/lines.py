@@ -1,7 +1,7 @@
 """JSON lines of events: writing them to a file while a build runs, and reading them.
 
-Each event is one write of one complete line, so a file is valid up to its last line after ``kill -9``. A reader ignores an
-incomplete last line.
+Each event is one write of one complete line. So after ``kill -9`` at most the last line of a file is incomplete. A reader
+ignores an incomplete last line.
 """
 
 from __future__ import annotations

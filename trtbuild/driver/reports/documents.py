@@ -22,7 +22,7 @@ class StepRow:
     `waited_for`: the step whose end allowed this step to start. `waited_s`: how long this step was ready before it started.
     `critical`: whether this step is on the critical path. `finished`: for a hit, when its result was built. `signer`: who
     signed the record of an engine, if keys are configured. `uncacheable`: why the result was not cached. `farm_worker`: the
-    worker of a Dask scheduler that ran the step.
+    Dask worker that ran the step.
     """
 
     id: str

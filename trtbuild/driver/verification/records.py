@@ -77,9 +77,10 @@ def new_provenance() -> dict[str, str]:
 
 
 def add_tf32_hints(cuts: Sequence[CutEntry], tf32: bool | None) -> list[CutEntry]:
-    """Return the entries of a model, with a hint where TF32 may be the cause of a float32 engine's error.
+    """Return `cuts`, with a hint where TF32 may be the cause of a float32 engine's error.
 
-    Engines whose conversion is wrong get no hint. `tf32` is whether the engines were built with TF32; None if unknown.
+    Each of `cuts` has the results of one runner for one cut, which is a way to divide the model into partitions. Engines
+    whose conversion is wrong get no hint. `tf32` is whether the engines were built with TF32, or None if unknown.
     """
     wrong_targets = {name for cut in cuts if cut.by != "engine" and cut.status == "wrong" for name in cut.targets}
 

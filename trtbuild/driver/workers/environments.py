@@ -33,7 +33,7 @@ def worker_environment(kind: WorkerKind, gpu: int | None = None) -> dict[str, st
             environment["CUDA_VISIBLE_DEVICES"] = visible_gpu(gpu, os.environ)
         return environment
     environment = {name: value for name, value in os.environ.items() if not name.startswith(HIDDEN)}
-    if kind == "original":  # it may run on a GPU, as the package does
+    if kind == "original":  # this worker times the model in PyTorch, possibly on a GPU
         return {**environment, "PYTHONDONTWRITEBYTECODE": "1"}
     environment.update({"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"})
     if kind == "trace":
@@ -44,9 +44,9 @@ def worker_environment(kind: WorkerKind, gpu: int | None = None) -> dict[str, st
 def visible_gpu(gpu: int, environ: Mapping[str, str]) -> str:
     """Return the value of ``CUDA_VISIBLE_DEVICES`` with which a process sees only the GPU `gpu` of this process.
 
-    CUDA numbers the GPUs in the order of the variable, and ends at the first entry that is not valid (CUDA C++ Programming
-    Guide, section "CUDA Environment Variables"). So GPU n of this process is entry n of its variable: a number, or the UUID
-    of a GPU or of a MIG device.
+    CUDA numbers the GPUs in the order of the variable. It ignores the first invalid entry and all later ones (CUDA C++
+    Programming Guide, section "CUDA Environment Variables"). So GPU n of this process is entry n of its variable: a number,
+    or the UUID of a GPU or of a MIG device.
     """
     entries = [entry.strip() for entry in environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
     return entries[gpu] if gpu < len(entries) and entries[gpu] else str(gpu)

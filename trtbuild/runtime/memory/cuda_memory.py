@@ -251,7 +251,7 @@ class CudaMemory:
 
     def capture(self, work: Callable[[int], None]) -> CudaGraph:
         driver = self.driver
-        stream = Stream(self)  # other threads may use its handle as soon as nothing refers to it
+        stream = Stream(self)  # in a variable, because other threads may use the handle when this object is freed
         handle = stream.handle
         self.call(driver.cuStreamBeginCapture, handle, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
         try:

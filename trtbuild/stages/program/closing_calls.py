@@ -50,7 +50,7 @@ class TakenCall:
     """A call that was taken out. `node` is the call in the traced program.
 
     Each result that is read has become an input of the opened program. `results` maps the name of this input to a pair: the
-    index of the result, or None if the call returns one tensor, and the node of the traced program that is the result."""
+    index of the result (None if the call returns one tensor), and the node that is the result in the traced program."""
 
     node: torch.fx.Node
     args: Any

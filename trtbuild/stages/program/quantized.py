@@ -1,7 +1,7 @@
 """The quantize and dequantize operators: those of PyTorch (``torch.ops.quantized_decomposed``), as PT2E and torchao write
 them, and those of trtbuild (`trtbuild.quantized_operators`) for int8, int4, float8 and float4.
 
-``import torch`` does not import the module that defines PyTorch's operators, and ``torch.export.load`` fails without them.
+``import torch`` does not define the operators of ``quantized_decomposed``, and ``torch.export.load`` fails without them.
 
 The translations of PyTorch's quantizers in this file replace those of the exporter (torch 2.13). The exporter's
 translations ignore the smallest and the largest number of a quantizer, or add a Clip on int8 that TensorRT refuses. The

@@ -2,10 +2,11 @@
 
 Rules
 1. The float model of a model with ``quantize:`` is the trace of the model without ``quantize:``. For other models, it is
-   the traced program without quantizers. A package has neither trace, so its float model is the programs of the partitions
-   without quantizers, which compute in the precision of the model.
+   the traced program without quantizers. A package contains neither of these, so its float model is the programs of the
+   partitions without quantizers, which compute in the precision of the model.
 2. Weights that are stored as quantized numbers have no floats in the program. Then a program without quantizers has the
-   rounded weights, and the report says that their error is not known. If it had no other quantizers, nothing is measured.
+   rounded weights, and the report says that their error is not known. If the model has no other quantizers, nothing is
+   measured.
 3. The error of an output is max|a-b| / max|b|, and its mean is mean|a-b| / max|b|, where b is the float model's output.
    Fill values do not count in max|b| (`comparing`). Only outputs of floating types are compared, at the places where b is
    finite.

@@ -233,8 +233,8 @@ class LayeredStore:
     # -- sessions, uploads, reports
 
     def begin_read_only(self) -> None:
-        """Change nothing (rule 6), until the first call that writes. `get_bytes` keeps blobs in memory until the first
-        `put_bytes` or `put_file`."""
+        """Change nothing (rule 6), until the first call that writes. Until the first `put_bytes` or `put_file`, `get_bytes`
+        fetches blobs into memory only."""
         self._is_read_only = True
         self.local.begin_read_only()
 

@@ -31,8 +31,8 @@ def session_starts(layout: Layout) -> Iterator[int]:
 
 
 def remove_leftovers(layout: Layout, start_ns: int, quarantine_age_s: float) -> int:
-    """Remove files that no process has locked, and old entries in quarantine. `start_ns` is the start of the collection,
-    from which ages are computed. Returns the number of removed files."""
+    """Remove unlocked files in ``tmp/``, ``locks/`` and ``sessions/``, and old entries in quarantine. `start_ns` is the
+    start of the collection, from which ages are computed. Returns the number of removed files."""
     removed = 0
     for folder, age_s in ((layout.tmp, UNFINISHED_AGE_S), (layout.locks, 0.0), (layout.sessions, 0.0)):
         for file in list_folder(folder):
@@ -58,7 +58,7 @@ def _remove_abandoned(path: str) -> bool:
         if os.path.isdir(path):  # a leftover of an interrupted Layout.make_folder
             os.rmdir(path)
         else:
-            os.unlink(path)  # while locked, so that a process that waits for the lock notices it (leases.py, rule 3)
+            os.unlink(path)  # while locked: a process that waits for the lock then sees the removal (leases.py, rule 3)
         return True
     except OSError:
         return False

@@ -71,7 +71,7 @@ class Pace:
         self._begin_window(now, max(self._attempt_start + self.patience_s, now + self.patience_s / 5))
 
     def begin_longer_window(self, extra_s: float) -> None:
-        """Begin a new window, which is longer by `extra_s`."""
+        """Begin a new window, of `patience_s` plus `extra_s` seconds."""
         now = self._clock()
         self._begin_window(now, now + self.patience_s + extra_s)
 

@@ -1,4 +1,4 @@
-"""The interface of a transport, which reads and writes the entries of a remote. The CAS files of blobs have at most a few
+"""The interface of a transport, which reads and writes the entries of a remote. The CAS files of blobs have at most 1
 MiB (chunking.py).
 
 Rules

@@ -10,7 +10,7 @@ from trtbuild.driver.workers.forking.owner import CAN_FORK_WORKERS, ForkServers,
 
 
 class ServerSource(Protocol):
-    """Lends servers to a pool of workers."""
+    """Lends servers, the processes from which workers are forked, to a pool of workers."""
 
     def borrow(self, folder: Path) -> ForkServers | None:
         """Return running servers, or None if this system cannot fork workers. New servers run in the directory `folder`."""

@@ -73,8 +73,8 @@ def _distances(x1: torch.Tensor, x2: torch.Tensor, p: float, compute_mode: int |
 
 
 def _pair_distances(x: torch.Tensor, p: float = 2) -> torch.Tensor:
-    """``_pdist_forward``: the distance of each row and each later row. A dynamic number of rows stays in PyTorch, because
-    ``triu_indices`` needs a number."""
+    """``_pdist_forward``: the distance of each row and each later row. With a dynamic number of rows, the operator
+    stays in PyTorch, because ``triu_indices`` needs an int."""
     count = x.shape[0]
     if not isinstance(count, int):
         return NotImplemented

@@ -1,7 +1,7 @@
 """Write out the padding of an average pooling, if one of its windows may end after the padding.
 
 With `ceil_mode`, the last window may end after the padding. PyTorch divides the sum of this window by the number of its
-elements: elements of the padding count, and elements after the padding do not. With TensorRT 8.6 on an H200, such averages
+elements, which includes the padding, but no elements after the padding. With TensorRT 8.6 on an H200, such averages
 were wrong by up to a third, and averages that count only elements of the input were right. So the padding becomes a part
 of the input.
 

@@ -1,8 +1,8 @@
 """Find the weights that a method has changed, and check that the model still computes the same.
 
-SmoothQuant and AWQ divide the input of a layer by factors, and multiply the weight by them. This changes no result, as long
-as only the layer uses its weight. A model that reads the weight itself (``F.linear(x, self.head.weight)``) would compute
-something else, so the outputs of one sample are compared.
+The methods SmoothQuant and AWQ divide the input of a layer by factors, and multiply the weight by them. This changes no
+result, as long as only the layer uses its weight. A model that reads the weight itself
+(``F.linear(x, self.head.weight)``) would compute something else, so the outputs of one sample are compared.
 """
 
 from __future__ import annotations

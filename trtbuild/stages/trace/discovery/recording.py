@@ -10,9 +10,9 @@ Rules
 3. Names of dependencies have the separator ``/``. Paths inside the project are relative, other paths are absolute. If a
    path leads through a symbolic link, the path and its target are both recorded. If user code reads the link itself
    (``Path.resolve``), the link is a dependency.
-4. The recorded value of a variable is its value at the start of this process, even if torch or other installed code has
-   changed it since. The reason is that the next build compares its own value at the start. As in rule 2, a variable that
-   user code sets and then reads is not a dependency.
+4. The recorded value of an environment variable is its value at the start of this process, even if torch or other
+   installed code has changed it since. The reason is that the next build compares its own value at the start.
+   As in rule 2, a variable that user code sets and then reads is not a dependency.
 5. If a file belongs to a distribution, the distribution is recorded, not the file. Files of Python, of trtbuild and in
    `places.IGNORED_PATHS` are not recorded.
 """
@@ -61,7 +61,7 @@ class _OwnReads(threading.local):
 
 @dataclass(frozen=True)
 class Segment:
-    """The records of a part of the recording: pins in the order of first use, and paths that need no second look."""
+    """The records of a part of the recording: pins in the order of first use, and paths that are recorded already."""
 
     pins: dict[Dependency, Any]
     paths: frozenset[str]
@@ -86,7 +86,7 @@ class Recorder:
         self._own_reads = _OwnReads()
 
     def ignore_own_reads(self) -> AbstractContextManager[bool]:
-        """Enter a block in which the recorder itself reads: its reads are not recorded. The value of the block is False
+        """Enter a block in which the recorder itself reads: its reads are not recorded. `__enter__` returns False
         inside another such block."""
         return self._own_reads
 
@@ -245,7 +245,7 @@ class Recorder:
 
     def _has_pinned_state(self, dependency: Dependency, pin: Any) -> bool:
         if dependency.kind in ("distribution", "environment"):
-            return True  # `trtbuild watch` compares the distributions, and the server of its workers the variables
+            return True  # `trtbuild watch` compares distributions, and the server of its workers compares variables
         if isinstance(pin, str):
             return observe(dependency, Path(self._project), file_digest) == pin
         return bool(_status_pin(os.path.join(self._project, dependency.name)) == pin)

@@ -58,8 +58,8 @@ def refuse_custom_calls(exported: ExportedProgram, job: TraceJob, frames: Frames
 def checked_program(program: Program, job: TraceJob) -> Program:
     """A copy of `program` that checks the results of operators from outside PyTorch.
 
-    Raises SourceError if an argument of such an operator is a computed number that is not a size, or if one operator takes
-    all results of a call together."""
+    Raises SourceError if an argument of such an operator is a computed number that is not a size, or if all results
+    of a call are passed to one operator."""
     try:
         return checked_copy(program)
     except ConversionRefused as error:

@@ -1,7 +1,7 @@
 """Widen the limits of quantizers of weights if no weight is outside the limits.
 
 PyTorch quantizes weights to -127..127, and TensorRT to -128..127. The lower step writes a clamp for the difference.
-TensorRT 8.6 does not compute a quantizer of a weight behind a clamp ("Could not find any implementation"), and other
+TensorRT 8.6 cannot compute a quantizer that reads a clamped weight ("Could not find any implementation"), and other
 releases would not store the weight in int8. But a scale is usually the largest weight divided by 127, so the clamp changes
 nothing. The trace has the weights, and checks this.
 

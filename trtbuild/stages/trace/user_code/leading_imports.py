@@ -2,7 +2,7 @@
 
 A process that stays between builds imports these libraries once (`trtbuild.stages.trace.discovery.preloading`). This is
 sound only if the code does nothing else before these imports. So the search follows the statements in the order in which
-Python executes them, and ends at the first statement that may do anything.
+Python executes them, and ends at the first statement that may do anything else.
 
 Rules
 1. The search follows imports. It passes over assignments of literals to names (but not to ``__…``, except ``__all__``),

@@ -1,5 +1,7 @@
 """Look up the present state of a dependency. This module does not import torch, because plans use it, too.
 
+A dependency is something that user code looked at, such as a file or an environment variable.
+
 * The state of a listing is a digest of the names of a directory's entries, with ``/`` after the names of directories. It
   leaves out the names in `IGNORED_ENTRIES`. In the project itself it also leaves out those in `IGNORED_IN_PROJECT`.
 * The state of a symbolic link is its target. An absolute target inside the project is written relative to the project,

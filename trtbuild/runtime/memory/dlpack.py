@@ -200,7 +200,7 @@ _CAPSULE_NAME, _VERSIONED_CAPSULE_NAME = b"dltensor", b"dltensor_versioned"
 def _python_api(handle: Any) -> Any:
     """Return Python's capsule functions. `handle` is the ctypes type in which a capsule is passed: as an object
     (``py_object``), or as the address of the object (``c_void_p``)."""
-    # Each API needs a new PyDLL, with function objects of its own, because argtypes are set on these objects.
+    # Each API needs a new PyDLL, which has separate function objects, because argtypes are set on these objects.
     api = ctypes.PyDLL(None, handle=ctypes.pythonapi._handle)
     api.PyCapsule_IsValid.argtypes = (handle, ctypes.c_char_p)
     api.PyCapsule_IsValid.restype = ctypes.c_int

@@ -6,7 +6,7 @@ trace a branch on the value of a buffer. So each module gets a new forward witho
 Rules
 1. A module that observes changes its scale at each call, and an engine cannot do that. So such a module is an error. The
    error names the module and the function that ends the observation.
-2. The new forward gives the results of the module's own forward. To check this, both run on random numbers.
+2. The new forward gives the results of the original forward. To check this, both run on random numbers.
 """
 
 from __future__ import annotations

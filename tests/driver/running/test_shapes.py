@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from trtbuild.core.model.spec import ShapeRange
@@ -43,6 +44,17 @@ def test_a_given_shape_decides_its_dims_for_all_inputs() -> None:
 
 def test_a_given_shape_may_be_outside_of_the_first_profile() -> None:
     assert shapes_of(an_index(), {"image": (5, 3, 320)})["mask"] == (5, 320)
+    # the given shape decides the batch only: the height is that of the chosen profile
+    index = an_index()
+    inputs = (*index.inputs, PackedTensor("lengths", "int64", (B,)))
+    lengths = (ShapeRange((1,), (2,), (4,)), ShapeRange((4,), (8,), (16,)))
+    profiles = tuple(
+        PackedProfile(profile.name, (*profile.shapes, shapes))
+        for profile, shapes in zip(index.profiles, lengths, strict=True)
+    )
+    index = replace(index, inputs=inputs, profiles=profiles)
+    assert shapes_of(index, {"lengths": (3,)})["mask"] == (3, 64)
+    assert shapes_of(index, {"lengths": (5,)})["mask"] == (5, 320)
 
 
 def test_a_named_profile_decides_the_other_dims() -> None:

@@ -50,6 +50,23 @@ def test_rejects_a_write_to_an_input_and_names_the_input(table: Any) -> None:
     assert caught.value.code == "mutated-input"
 
 
+class AddsAConstant(nn.Module):
+    def forward(self, weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return x * weight + torch.tensor([1.0, 2.0])
+
+
+@pytest.mark.parametrize("weights", [0, 1, 2])
+def test_a_new_constant_stands_between_weights_and_inputs(weights: int) -> None:
+    """Torch creates no constant in a decomposition. Here, the program before the retrace is one without the constant."""
+    exported = torch.export.export(AddsAConstant(), (torch.ones(2), torch.ones(2)))
+    old = [(spec, spec.arg.name) for spec in exported.graph_signature.input_specs if spec.target is None]
+    assert [name for _, name in old] == ["weight", "x"]
+    specs = functionalize._restore_placeholders(exported, old, weights)
+    expected = ["weight", "x"]
+    expected.insert(weights, "c_lifted_tensor_0")
+    assert [spec.arg.name for spec in specs] == [node.name for node in exported.graph.nodes][:3] == expected
+
+
 def test_operators_with_a_translation_are_not_decomposed(lowered: Any, calls: Any) -> None:
     names = calls(lowered("sdpa")) + calls(lowered("mlp")) + calls(lowered("pre_norm"))
     for name in ("linear.default", "gelu.default", "layer_norm.default", "scaled_dot_product_attention.default"):

@@ -48,7 +48,8 @@ def load(
       library. Without it, a package with such a library is an error.
 
     Raises PackageMissing, PackageDamaged, PackageTooNew, LinkRefused, NoFittingTarget, OperatorMissing, PluginsNotLoaded,
-    PluginError, and UsageError for an unknown device, and for a ``.pt2`` file that trtbuild did not write.
+    PluginError and UsageError. A UsageError is raised for an unknown device, for `target` with a package and
+    ``device="cpu"``, for another target than that of a ``.pt2`` file, and for a ``.pt2`` file that trtbuild did not write.
     """
     if _is_pt2_file(path):
         from trtbuild.driver.packages.exported_file import load_file

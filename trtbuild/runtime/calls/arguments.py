@@ -276,8 +276,7 @@ class Arguments:
             below = max(0, size - base) // factor * factor + base
             nearest_sizes = f"{below} or {below + factor}" if below > base else f"{below + factor}"
             raise CallRefused(
-                f"{self._axis_and_dim_text(number, axis)} is {size}, and must be a multiple of {factor}"
-                + (f" and {base}" if base else ""),
+                f"{self._axis_and_dim_text(number, axis)} is {size}, and must be {_sizes_text(factor, base)}",
                 hint=f"use {nearest_sizes}",
             )
         return symbol, value
@@ -297,6 +296,14 @@ class Arguments:
     def _symbolic_shape(self, entry: PackedTensor) -> str:
         """Return a shape with the names of its dims: ``(batch, 3, height)``."""
         return _shape_text(size_text(size, self._index.dims) for size in entry.shape)
+
+
+def _sizes_text(factor: int, base: int) -> str:
+    """Return the sizes factor * n + base, for n = 0, 1, ..., as text."""
+    if base == 0:
+        return f"a multiple of {factor}"
+    smallest = base if base > 0 else base % factor
+    return f"{smallest} or more" + (f", in steps of {factor}" if factor > 1 else "")
 
 
 def _shape_text(sizes: Any) -> str:

@@ -41,7 +41,7 @@ def functionalize(program: Program, request: Request) -> Program:
     ]
     exported = _decompose(program, request)
     _refuse_mutations(exported, [name for spec, name in placeholders if spec.kind == InputKind.USER_INPUT])
-    inputs = _restore_placeholders(exported, placeholders)
+    inputs = _restore_placeholders(exported, placeholders, program.weights)
     adopt_orphans(exported.graph_module)
     outputs = [
         OutputSpec(kind=OutputKind.USER_OUTPUT, arg=TensorArgument(name=node.name), target=None)
@@ -134,10 +134,13 @@ def _input_specs(exported: ExportedProgram) -> list[InputSpec]:
     return [specs_by_name[node.name] for node in exported.graph.nodes if node.op == "placeholder"]
 
 
-def _restore_placeholders(exported: ExportedProgram, placeholders: list[tuple[InputSpec, str]]) -> list[InputSpec]:
+def _restore_placeholders(
+    exported: ExportedProgram, placeholders: list[tuple[InputSpec, str]], weights: int
+) -> list[InputSpec]:
     """Give the placeholders the order and the names of `placeholders` again. Returns the specs in this order.
 
-    Constants that a decomposition created follow the other constants. Without other constants, they are first.
+    The first `weights` placeholders are weights. Constants that the retrace created follow the other weights and constants,
+    before the inputs. (With torch 2.13, a decomposition that creates a constant is an error of ``run_decompositions``.)
     """
     pairs = list(zip(_input_specs(exported), exported.graph.find_nodes(op="placeholder"), strict=True))
     user_inputs = iter([pair for pair in pairs if pair[0].kind == InputKind.USER_INPUT])
@@ -147,10 +150,10 @@ def _restore_placeholders(exported: ExportedProgram, placeholders: list[tuple[In
         for spec, name in placeholders
     ]
     new_constants = [(spec, node, node.name) for spec, node in constants.values()]
-    # new constants stand after the last placeholder of a constant (weights are user inputs)
+    # new constants stand after the last placeholder of a weight or a constant (weights are user inputs)
     constants_end = max(
         (position + 1 for position, (spec, _) in enumerate(placeholders) if spec.kind != InputKind.USER_INPUT),
-        default=0,
+        default=weights,
     )
     restored: list[InputSpec] = []
     previous = exported.graph._root

@@ -107,7 +107,7 @@ def _connect(address: str, security: object | None) -> Client:
 def _close(client: Client) -> None:
     with contextlib.suppress(Exception):  # the connection may be lost already
         client.close(timeout=2)
-        client._loop_runner.stop(timeout=2)  # does nothing after a complete close(); Dask forgets it after a timeout
+        client._loop_runner.stop(timeout=2)  # after a timeout, close() leaves the event loop running
 
 
 def _local_cluster(address: LocalWorkers, project: Path, security: Security) -> SpecCluster:

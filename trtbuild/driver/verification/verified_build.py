@@ -49,7 +49,8 @@ def provenance_files(workspace: Workspace, result: BuildResult) -> list[str]:
 
 
 def _failures(model: ModelEntry | PackageEntry) -> Iterator[tuple[str, str]]:
-    """Yield (error text, hint) for each wrong partition of a model, or for the whole if no partition is wrong."""
+    """Yield (error text, hint) for each wrong partition of a model, or for the whole if no partition is wrong. Yield
+    them for a wrong lowered program, too."""
     for cut in model.cuts:
         wrong = [entry for entry in cut.partitions if entry.status == "wrong"]
         for entry in wrong:

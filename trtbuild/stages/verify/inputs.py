@@ -41,7 +41,7 @@ def integer_ends(program: Program) -> list[int]:
 
 
 def _integer_end(node: torch.fx.Node) -> int:
-    """The number of rows of the smallest table that `node` is an index of, but at least 2; 2 if there is no table."""
+    """The number of rows of the smallest table that `node` is an index of. It is at least 2, also without a table."""
     sizes: list[int] = []
     waiting, seen = [node], {node}
     while waiting:

@@ -12,7 +12,7 @@ Rules
    both tables are larger than the measured ones, because a step that waits costs less than a step that the kernel kills.
 4. Free memory is the smaller of two values: Linux's MemAvailable, and the bytes that the control groups of this process
    still allow. Page cache counts as free in both, but only inactive pages in control groups. If neither value can be
-   read, there is no limit.
+   read, no step waits for memory.
 """
 
 from __future__ import annotations

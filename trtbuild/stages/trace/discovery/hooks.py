@@ -18,10 +18,10 @@ _active_recorder: Recorder | None = None
 _is_installed = False
 
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR
-#: Code of Python that lists directories to find modules and distributions, and the beginnings of the names of other such
-#: files and packages. These listings are not recorded, because `loader._Finder` records the files that an import looked for
-#: and did not find.
+#: Files of Python that list directories to find modules and distributions. These listings are not recorded, because
+#: `loader._Finder` records the files that an import looked for and did not find.
 _LISTING_FILES = ("zipimport.py", "site.py", "linecache.py", "<frozen zipimport>", "<frozen site>")
+#: The names of other such files and packages begin with one of these.
 _LISTING_PREFIXES = ("importlib", "<frozen importlib")
 
 

@@ -108,6 +108,15 @@ def test_dims_of_torch_export_give_names_ranges_and_multiples() -> None:
     assert description.dims == (NamedDim("batch", (("x", 0), ("y", 0))), NamedDim("width", (("x", 1),), 8))
 
 
+def test_a_number_for_an_axis_is_its_static_size() -> None:
+    description = describe_inputs(
+        [torch.zeros(4, 16), torch.zeros(4, 3)],
+        arguments=["x", "y"],
+        dynamic_shapes={"x": {0: Dim("batch", min=1, max=32), 1: 16}, "y": (4, 3)},
+    )
+    assert shapes(description) == {"x": ShapeRange((1, 16), (4, 16), (32, 16)), "y": ShapeRange((4, 3), (4, 3), (4, 3))}
+
+
 def test_a_multiple_of_a_dim_and_a_dim_with_its_usual_name_are_two_dims() -> None:
     batch, batch_2 = Dim("batch", min=1, max=4), Dim("batch_2", min=1, max=8)
     description = describe_inputs(

@@ -5,6 +5,7 @@ Rules
    ``2 * half`` is a separate dim, whose sizes are multiples of 2.
 2. The opt size is the size of the example, clamped to the Dim's range.
 3. A Dim needs a max, because an engine is built for a range.
+4. A number is the size of a static axis. It must be the size of the example.
 """
 
 from __future__ import annotations
@@ -25,21 +26,7 @@ _EXAMPLE = 'write dynamic_shapes={"x": {0: torch.export.Dim("batch", min=1, max=
 def apply_export_dims(module_inputs: ModuleInputs, dynamic_shapes: Any) -> ModuleInputs:
     """Return the inputs with the ranges of the ``torch.export.Dim`` objects in `dynamic_shapes`. Raises UsageError."""
     names = [entry.name for entry in module_inputs.inputs]
-    if not isinstance(dynamic_shapes, Mapping | list | tuple):
-        raise checked.wrong_value("dynamic_shapes", "a mapping by input, or a list", dynamic_shapes, _EXAMPLE)
-    if not isinstance(dynamic_shapes, Mapping) and len(dynamic_shapes) > len(names):
-        raise UsageError(
-            f"dynamic_shapes has {len(dynamic_shapes)} entries, and the model has {len(names)} inputs",
-            hint=f"the inputs are: {', '.join(names)}",
-        )
-    per_input = (
-        dynamic_shapes if isinstance(dynamic_shapes, Mapping) else dict(zip(names, dynamic_shapes, strict=False))
-    )
-    unknown = [name for name in per_input if name not in names]
-    if unknown:
-        raise UsageError(
-            f"dynamic_shapes has {unknown[0]!r}, which is not an input", hint=f"the inputs are: {', '.join(names)}"
-        )
+    per_input = _by_input(dynamic_shapes, names)
     if len(module_inputs.profiles) > 1:
         raise UsageError("dynamic_shapes and several profiles contradict each other", hint="give one of the two")
     (profile,) = module_inputs.profiles
@@ -49,12 +36,15 @@ def apply_export_dims(module_inputs: ModuleInputs, dynamic_shapes: Any) -> Modul
     dim_names: dict[tuple[str, int], str] = {}
     factors: dict[str, int] = {}
     for name, axes in per_input.items():
-        for axis, dim in _axes_with_dims(axes, name):
+        for axis, dim in _declared_axes(axes, name):
             if not 0 <= axis < len(shapes[name].opt):
                 raise UsageError(
                     f"dynamic_shapes has axis {axis} of {name!r}, which has {len(shapes[name].opt)} axes",
                     hint="axes are counted from 0",
                 )
+            if isinstance(dim, int):
+                _check_static_size(dim, shapes[name], name, axis)
+                continue
             root, factor = _root_and_factor(dim, f"{name}.{axis}")
             if not isinstance(root.max, int) or root.max * factor >= UNBOUNDED:
                 raise UsageError(
@@ -71,6 +61,48 @@ def apply_export_dims(module_inputs: ModuleInputs, dynamic_shapes: Any) -> Modul
     export_dims = [NamedDim(name, tuple(axes), factors[name]) for name, axes in axes_by_dim.items()]
     new_profile = Profile(profile.name, tuple((name, shapes[name]) for name, _ in profile.shapes))
     return replace(module_inputs, profiles=(new_profile,), dims=_merge_dims(module_inputs.dims, export_dims, names))
+
+
+def static_axes(module_inputs: ModuleInputs, dynamic_shapes: Any) -> list[tuple[str, int]]:
+    """Return (input, axis) for each axis to which `dynamic_shapes` gives a number. Raises UsageError."""
+    per_input = _by_input(dynamic_shapes, [entry.name for entry in module_inputs.inputs])
+    return [
+        (name, axis)
+        for name, axes in per_input.items()
+        for axis, dim in _declared_axes(axes, name)
+        if isinstance(dim, int)
+    ]
+
+
+def _by_input(dynamic_shapes: Any, names: Sequence[str]) -> Mapping[str, Any]:
+    """Return `dynamic_shapes` as a mapping by input. `names` are the inputs in order. Raises UsageError."""
+    if not isinstance(dynamic_shapes, Mapping | list | tuple):
+        raise checked.wrong_value("dynamic_shapes", "a mapping by input, or a list", dynamic_shapes, _EXAMPLE)
+    if not isinstance(dynamic_shapes, Mapping) and len(dynamic_shapes) > len(names):
+        raise UsageError(
+            f"dynamic_shapes has {len(dynamic_shapes)} entries, and the model has {len(names)} inputs",
+            hint=f"the inputs are: {', '.join(names)}",
+        )
+    per_input: Mapping[str, Any] = (
+        dynamic_shapes if isinstance(dynamic_shapes, Mapping) else dict(zip(names, dynamic_shapes, strict=False))
+    )
+    unknown = [name for name in per_input if name not in names]
+    if unknown:
+        raise UsageError(
+            f"dynamic_shapes has {unknown[0]!r}, which is not an input", hint=f"the inputs are: {', '.join(names)}"
+        )
+    return per_input
+
+
+def _check_static_size(size: int, shape: ShapeRange, name: str, axis: int) -> None:
+    """Raise UsageError unless all sizes of the axis are `size` (rule 4)."""
+    low, high = shape.min[axis], shape.max[axis]
+    if not low == size == high:
+        sizes_text = f"has size {low}" if low == high else f"has sizes from {low} to {high}"
+        raise UsageError(
+            f"dynamic_shapes has the number {size!r} for {name}.{axis}, which {sizes_text} in inputs",
+            hint="a number is the size of a static axis; for a range of sizes write torch.export.Dim(name, min=…, max=…)",
+        )
 
 
 def _merge_dims(
@@ -106,8 +138,8 @@ def _unused_name(root: str, factor: int, used_names: Collection[str]) -> str:
     return name
 
 
-def _axes_with_dims(axes: Any, name: str) -> list[tuple[int, Any]]:
-    """Return (axis, Dim) for each axis of the input `name` that has a Dim. Raises UsageError."""
+def _declared_axes(axes: Any, name: str) -> list[tuple[int, Any]]:
+    """Return (axis, Dim or number) for each axis of the input `name` that has one. Raises UsageError."""
     if axes is None:
         return []
     if not isinstance(axes, Mapping | list | tuple):
@@ -116,7 +148,7 @@ def _axes_with_dims(axes: Any, name: str) -> list[tuple[int, Any]]:
     for axis, _ in pairs:
         if not isinstance(axis, int) or isinstance(axis, bool):
             raise UsageError(f"dynamic_shapes has axis {axis!r} of {name!r}, which is not a number", hint=_EXAMPLE)
-    return [(axis, dim) for axis, dim in pairs if dim is not None and not isinstance(dim, int)]
+    return [(axis, dim) for axis, dim in pairs if dim is not None]
 
 
 def _root_and_factor(dim: Any, place: str) -> tuple[Any, int]:

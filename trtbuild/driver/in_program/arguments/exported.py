@@ -6,7 +6,8 @@ Rules
 2. `dims` and `dynamic_shapes` need `inputs`, and `dims` also needs ranges, in `inputs` or in `dynamic_shapes`. If no dims
    are declared, the program's own dims are used.
 3. If `inputs` have static shapes that the program accepts (tensors, for example), these sizes are the opt sizes. All other
-   `inputs`, such as ranges and several profiles, replace the program's ranges. The dtypes and ranks of `inputs` must be
+   `inputs`, such as ranges and several profiles, replace the program's ranges. With such static shapes, `dynamic_shapes`
+   must not have a number for an axis that is dynamic in the program. The dtypes and ranks of `inputs` must be
    those of the program.
 4. Keyword inputs are sorted into the program's order, so that the same model always has the same key.
 5. Axes with the same symbol are one dim. ``2 * half`` is a separate dim, whose sizes are multiples of 2.
@@ -21,6 +22,7 @@ from typing import Any
 from trtbuild.core.model.spec import Input as SpecInput
 from trtbuild.core.model.spec import NamedDim, Profile, ShapeRange
 from trtbuild.driver.in_program.arguments.described import ModuleInputs
+from trtbuild.driver.in_program.arguments.export_dims import static_axes
 from trtbuild.driver.in_program.arguments.inputs import describe_inputs
 from trtbuild.errors import UsageError
 
@@ -45,6 +47,7 @@ def describe_program(
     _check_dtypes_and_ranks(program_entries, requested)
     if len(requested.profiles) == 1 and _has_accepted_static_shapes(program_entries, requested):
         _refuse_without_ranges("dims", dims)
+        _refuse_fixed_dims(program_entries, requested, dynamic_shapes)
         return _with_program_ranges(program_entries, requested.inputs, dict(requested.profiles[0].shapes))
     if requested.dims:
         return requested
@@ -59,6 +62,22 @@ def _refuse_without_ranges(argument: str, value: Any) -> None:
             hint=f"leave {argument} out; or give inputs with ranges: "
             "trtbuild.Input(min_shape=…, opt_shape=…, max_shape=…)",
         )
+
+
+def _refuse_fixed_dims(program_entries: Sequence[Any], module_inputs: ModuleInputs, dynamic_shapes: Any) -> None:
+    """Raise UsageError if `dynamic_shapes` has a number for an axis that is dynamic in the program (rule 3)."""
+    from trtbuild.stages.trace.in_memory import ProgramAxis
+
+    if dynamic_shapes is None:
+        return
+    names = [entry.name for entry in module_inputs.inputs]
+    entries = dict(zip(names, _match_entries(program_entries, names), strict=True))
+    for name, axis in static_axes(module_inputs, dynamic_shapes):
+        if isinstance(entries[name].shape[axis], ProgramAxis):
+            raise UsageError(
+                f"dynamic_shapes has a number for {name}.{axis}, which is dynamic in the exported program",
+                hint="leave dynamic_shapes out, or export the program with this axis static",
+            )
 
 
 def _with_program_ranges(

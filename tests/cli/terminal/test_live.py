@@ -101,7 +101,7 @@ def test_work_outside_of_steps_is_shown_when_it_takes_long(live: LiveProgress, m
     assert len(rows(live, 80, 24)) == 1
     monkeypatch.setattr("trtbuild.cli.terminal.live.PHASE_DELAY_S", -1.0)
     assert re.fullmatch(r"   . +\d\.\d s  plan *", rows(live, 80, 24)[0])
-    live.phase_finished("plan")
+    live.phase_finished("plan", succeeded=True)
     assert len(rows(live, 80, 24)) == 1
 
 

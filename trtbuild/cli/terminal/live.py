@@ -106,7 +106,7 @@ class LiveProgress(Progress):
 
     def work_finished(self, name: str, *, succeeded: bool) -> None:
         with self._lock:
-            self.phase_finished(name)
+            self.phase_finished(name, succeeded=succeeded)
             self._scroll(terminal.green("done") if succeeded else terminal.red("FAIL"), name)
 
     def phase_started(self, name: str) -> None:
@@ -117,7 +117,7 @@ class LiveProgress(Progress):
                 self._timer.daemon = True
                 self._timer.start()
 
-    def phase_finished(self, name: str) -> None:
+    def phase_finished(self, name: str, *, succeeded: bool) -> None:
         with self._lock:
             self._phases = {phase: start_time for phase, start_time in self._phases.items() if phase != name}
             if not self._phases:

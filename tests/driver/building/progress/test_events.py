@@ -36,8 +36,8 @@ class FakeWatcher(Watcher):
     def phase_started(self, name: str) -> None:
         self.received.append(f"{name} {{")
 
-    def phase_finished(self, name: str) -> None:
-        self.received.append(f"}} {name}")
+    def phase_finished(self, name: str, *, succeeded: bool) -> None:
+        self.received.append(f"}} {name}" if succeeded else f"}} {name} failed")
 
     def outputs_written(self, *_: object) -> None:
         self.received.append("outputs_written")
@@ -99,7 +99,7 @@ def test_after_an_exception_phases_end_and_watchers_are_closed() -> None:
     first = FakeWatcher()
     with pytest.raises(ValueError, match="no"), Watchers([first]) as watcher, watcher.phase("plan"):
         raise ValueError("no")
-    assert first.received == ["plan {", "} plan", "build_stopped", "close"]
+    assert first.received == ["plan {", "} plan failed", "build_stopped", "close"]
 
 
 def test_the_base_class_ignores_every_event() -> None:

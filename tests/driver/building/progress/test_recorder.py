@@ -84,8 +84,10 @@ def test_a_new_plan_lists_only_the_steps_that_differ() -> None:
 def test_an_exception_ends_the_events_with_its_kind(error: BaseException, status: str, count: int) -> None:
     sink = FakeSink()
     recorder = Recorder([sink])
-    with pytest.raises(type(error)), recorder:
+    with pytest.raises(type(error)), recorder, recorder.phase("plan"):
         raise error
+    (phase,) = [event for event in sink.events if isinstance(event, events.PhaseFinished)]
+    assert not phase.succeeded
     last = sink.events[-1]
     assert isinstance(last, events.BuildFinished)
     recorder.step_started(a_step("a", "engine"))  # by a thread that still runs

@@ -63,8 +63,8 @@ class Watcher:
     def phase_started(self, name: str) -> None:
         """Work that is not a step begins, for example planning, or writing a model's outputs."""
 
-    def phase_finished(self, name: str) -> None:
-        """A phase has ended, with or without an error."""
+    def phase_finished(self, name: str, *, succeeded: bool) -> None:
+        """A phase has ended. `succeeded` is False if an exception ended it."""
 
     def work_started(self, name: str) -> None:
         """A phase begins whose success is reported at its end, for example the verification of a model."""
@@ -72,7 +72,7 @@ class Watcher:
 
     def work_finished(self, name: str, *, succeeded: bool) -> None:
         """A phase of `work_started` has ended. `succeeded` says whether its work has succeeded."""
-        self.phase_finished(name)
+        self.phase_finished(name, succeeded=succeeded)
 
     def outputs_written(self, outputs: Sequence[WrittenOutput]) -> None:
         """The outputs of a model are up to date."""
@@ -91,10 +91,12 @@ class Watcher:
     def phase(self, name: str) -> Iterator[None]:
         """Call `phase_started` before a block and `phase_finished` after it."""
         self.phase_started(name)
+        succeeded = False
         try:
             yield
+            succeeded = True
         finally:
-            self.phase_finished(name)
+            self.phase_finished(name, succeeded=succeeded)
 
     @contextlib.contextmanager
     def work(self, name: str) -> Iterator[Work]:
@@ -154,9 +156,9 @@ class Watchers(Watcher):
         for watcher in self._watchers:
             watcher.phase_started(name)
 
-    def phase_finished(self, name: str) -> None:
+    def phase_finished(self, name: str, *, succeeded: bool) -> None:
         for watcher in self._watchers:
-            watcher.phase_finished(name)
+            watcher.phase_finished(name, succeeded=succeeded)
 
     def work_started(self, name: str) -> None:
         for watcher in self._watchers:

@@ -93,10 +93,7 @@ class Recorder(Watcher):
         with self._lock:
             self._write(events.PhaseStarted(at_s=self._now_s(), name=name))
 
-    def phase_finished(self, name: str) -> None:
-        self.work_finished(name, succeeded=True)
-
-    def work_finished(self, name: str, *, succeeded: bool) -> None:
+    def phase_finished(self, name: str, *, succeeded: bool) -> None:
         with self._lock:
             self._write(events.PhaseFinished(at_s=self._now_s(), name=name, succeeded=succeeded))
 

@@ -91,7 +91,7 @@ class Timeline(Watcher):
     def phase_started(self, name: str) -> None:
         self._begin(BUILD_PROCESS, name, "phase", {})
 
-    def phase_finished(self, name: str) -> None:
+    def phase_finished(self, name: str, *, succeeded: bool) -> None:
         self._end(BUILD_PROCESS, name, {})
 
     def close(self) -> None:

@@ -40,6 +40,24 @@ def test_torch_has_the_operator_in_any_order_of_imports(order: str) -> None:
     assert output.split() == ["trtbuild.engine.default", "False"]
 
 
+def test_torch_has_the_operator_after_its_first_import_failed() -> None:
+    output = run(
+        "import ctypes, sys, trtbuild\n"
+        "load = ctypes.CDLL\n"
+        "def refuse(*arguments, **options):\n"
+        "    ctypes.CDLL = load\n"
+        "    raise MemoryError('no memory for the library')\n"
+        "ctypes.CDLL = refuse\n"
+        "try:\n"
+        "    import torch\n"
+        "except MemoryError as error:\n"
+        "    print(error)\n"
+        "import torch\n"
+        "print(torch.ops.trtbuild.engine.default, trtbuild._TorchImportHook in sys.meta_path)"
+    )
+    assert output.splitlines() == ["no memory for the library", "trtbuild.engine.default False"]
+
+
 def test_public_names_exist_and_an_unknown_name_is_an_error() -> None:
     import trtbuild
 

@@ -67,9 +67,10 @@ class _TorchImportHook:
 
             def exec_module(module: "Any") -> None:
                 loader.exec_module = execute
+                execute(module)
+                # Only now, because after a failed import a program may import torch again.
                 if _TorchImportHook in sys.meta_path:
                     sys.meta_path.remove(_TorchImportHook)
-                execute(module)
                 _register_operator()
 
             loader.exec_module = exec_module

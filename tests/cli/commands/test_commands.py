@@ -116,6 +116,25 @@ def test_the_value_of_a_flag_is_not_the_command_in_the_document_of_an_error(
     assert json.loads(result.stdout)["schema"] == "trtbuild.plan/1"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "schema"),
+    [
+        (("cache", "gc", "--no-such-flag"), "cache-gc"),
+        (("cache", "keygen", "--no-such-flag"), "keygen"),
+        (("cache", "push", "no-such-model"), "cache-push"),
+        (("lock", "--no-such-flag"), "locked"),
+    ],
+)
+def test_the_document_of_an_error_has_the_schema_of_the_commands_normal_document(
+    trtbuild: CommandLine, arguments: tuple[str, ...], schema: str
+) -> None:
+    result = trtbuild.run(*arguments, "--json")
+    assert result.returncode == 2
+    document = json.loads(result.stdout)
+    assert document["ok"] is False
+    assert document["schema"] == f"trtbuild.{schema}/1"
+
+
 def test_with_json_an_error_in_the_manifest_is_a_document_without_steps(trtbuild: CommandLine) -> None:
     edit(trtbuild.project / "trtbuild.yaml", "sm: 89", "smm: 89")
     document = trtbuild("build", expect=2)

@@ -236,6 +236,7 @@ WRONG = {
     ),
     "a symbol without a dim": (("inputs", 0, "shape"), [["sym", 1], 3], "has a symbol without a dim"),
     "a symbol without a number": (("inputs", 0, "shape"), [["sym"], 3], "a symbol is named by one number, not []"),
+    "an object as an operand": (("inputs", 0, "shape"), [["add", {"add": 1}, ["sym", 0]], 3], "is not a size"),
     "an operator that does not exist": (("inputs", 0, "shape"), [["sqrt", ["sym", 0]], 3], "is not a size"),
     "an unknown dtype": (("inputs", 0, "dtype"), "float31", "'float31' is not an element type"),
     "profiles of other inputs": (("profiles", 0, "shapes"), {}, "a profile has shapes for other inputs"),

@@ -92,6 +92,21 @@ def test_rejects_a_value_that_is_not_in_the_literal() -> None:
         decode(Outer, {"inner": {"shape": []}, "kind": "c"})
 
 
+def test_an_integer_that_no_float_can_hold_is_rejected() -> None:
+    assert decode(Outer, {"inner": {"shape": []}, "kind": "a", "pairs": [["x", 2]]}).pairs == (("x", 2),)
+    with pytest.raises(ValueError, match="too large"):
+        decode(Outer, {"inner": {"shape": []}, "kind": "a", "pairs": [["x", 10**400]]})
+
+
+@dataclass(frozen=True)
+class Limited:
+    limit: Mapping[str, int] | int
+
+
+def test_the_second_type_of_a_union_is_tried_after_any_error_of_the_first() -> None:
+    assert decode(Limited, {"limit": 4}) == Limited(4)
+
+
 @dataclass(frozen=True)
 class Listed:
     parts: Sequence[Inner]

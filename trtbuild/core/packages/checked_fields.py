@@ -20,7 +20,7 @@ def checked_expression(value: Any, dims: int) -> Expression:
     """The size expression in `value`. Its symbols are numbers below `dims`, the number of dims."""
     if type(value) is int:
         return value
-    expect(isinstance(value, list) and bool(value) and isinstance(value[0], str), f"{value!r:.80} is not a size")
+    expect(_has_operators_and_operands(value), f"{value!r:.80} is not a size")
     expect(all(0 <= symbol < dims for symbol in symbols_of(value)), f"{value!r:.80} has a symbol without a dim")
     if not _depends_on_data(value):
         try:
@@ -30,6 +30,16 @@ def checked_expression(value: Any, dims: int) -> Expression:
             # be a valid size.
             expect("by zero" in str(error) or "is not a size" in str(error), f"{value!r:.80} is not a size: {error}")
     return freeze(value)
+
+
+def _has_operators_and_operands(value: Any) -> bool:
+    """Whether `value` is an integer, or a list of text and of such values."""
+    return type(value) is int or (
+        isinstance(value, list)
+        and bool(value)
+        and isinstance(value[0], str)
+        and all(map(_has_operators_and_operands, value[1:]))
+    )
 
 
 def _depends_on_data(value: Any) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import sys
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -79,7 +80,7 @@ def _decode_value(kind: Any, data: Any) -> Any:
             return None
         kinds = [argument for argument in arguments if argument is not type(None)]
         for candidate in kinds[:-1]:  # the first type that fits
-            with contextlib.suppress(TypeError, ValueError, KeyError):
+            with contextlib.suppress(TypeError, ValueError, KeyError, AttributeError):
                 return _decode_value(candidate, data)
         return _decode_value(kinds[-1], data)
     if origin is tuple:
@@ -100,6 +101,8 @@ def _decode_value(kind: Any, data: Any) -> Any:
         return data
     if kind in (int, float, str, bool) and type(data) is not kind and not (kind is float and type(data) is int):
         raise TypeError(f"expected {kind.__name__}, not {data!r}")
+    if kind is float and abs(data) > sys.float_info.max and type(data) is int:
+        raise ValueError("the integer is too large for a float")
     return data
 
 

@@ -145,7 +145,7 @@ class Runner:
         if self._state is None:
             raise UsageError(
                 f"the model {self.index.model!r} has no state, so {call} has no effect",
-                hint="name its buffers in the manifest (`state:`), and build it again",
+                hint="to keep buffers between calls, declare them as `state` and build again",
             )
         return self._state
 

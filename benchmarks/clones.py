@@ -58,7 +58,7 @@ def _clone(workspace: Workspace, original: ModelPlan, name: str) -> None:
             copy = Record(step.recipe, _outputs(workspace, step, record.outputs), record.provenance)
             workspace.store.put_record(copy)
             workspace.lookups.note_run(step.id, copy)
-    if any(step.verdict != "hit" for step in plan.steps.values()):
+    if any(step.verdict != "hit" for step in workspace.plan(name).steps.values()):
         raise RuntimeError(f"{name} is not a copy of {original.model.name}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -111,12 +112,12 @@ class Process:
         Raises RuntimeError if the process ends first, or takes longer than `_START_S`.
         """
         for _ in range(10 * _START_S):
+            has_ended = self._process.poll() is not None  # before the read, so that no output is missed
             found = re.search(pattern, self._path.read_text())
             if found is not None:
                 return found[1]
-            try:
+            if has_ended:
+                break
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(0.1)
-            except subprocess.TimeoutExpired:
-                continue
-            break
         raise RuntimeError(f"the output has no {pattern}: {self._path.read_text()[-500:]}")

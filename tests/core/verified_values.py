@@ -55,4 +55,4 @@ def a_model(*cuts: CutEntry, **more: Any) -> ModelEntry:
     """Return the entry of a model with these cuts. Without cuts, its verification failed."""
     wrong = any(cut.status == "wrong" for cut in cuts)
     status = "wrong" if wrong else "right" if cuts else "failed"
-    return ModelEntry(**{"model": "net", "ok": not wrong, "status": status, "cuts": cuts, **more})
+    return ModelEntry(**{"model": "net", "ok": status == "right", "status": status, "cuts": cuts, **more})

@@ -113,7 +113,7 @@ def test_files_of_dead_processes_and_damaged_entries_are_reported(trtbuild: Comm
     (trtbuild.cache / "format").write_text("trtbuild.store/1\n")
     os.utime(trtbuild.cache / "tmp" / "1-abc", (time.time() - 7200,) * 2)
     document = trtbuild("doctor")
-    assert "1 damaged entries" in finding_of(document, "quarantine", "warning")["text"]
+    assert "1 damaged entry is in " in finding_of(document, "quarantine", "warning")["text"]
     assert finding_of(document, "leftovers", "warning")["fix"] == "trtbuild cache gc"
     assert (trtbuild.cache / "tmp" / "1-abc").exists()  # doctor does not change any file
 

@@ -464,7 +464,7 @@ def test_bytes_go_through_a_remote_cache(
     cluster.add_worker("far", project=project)
     configuration = Configuration(remotes=(RemoteSettings("team", url),))
     driver = Driver(cluster.client, project, configuration, root=tmp_path / "cache of the driver")
-    compiled = driver.compile(bytes(range(256)) * 4096)  # several chunks
+    compiled = driver.compile(os.urandom(2 << 20))  # several chunks
     assert compiled.worker == "far"
     assert driver.store.local.get_record(compiled.record.recipe.key) is not None
     assert wiring.open_local(project).has(compiled.record.outputs["plan"].sha256), "the worker has another cache"

@@ -116,9 +116,8 @@ def _check_leftovers(layout: Layout) -> Iterator[Finding]:
     """Yield warnings about entries in quarantine, and about unfinished files of processes that were killed."""
     quarantined_count = len(list_folder(layout.quarantine))
     if quarantined_count:
-        yield warning(
-            "quarantine", f"{quarantined_count} damaged entries are in {layout.quarantine}", "trtbuild cache verify"
-        )
+        text = "1 damaged entry is" if quarantined_count == 1 else f"{quarantined_count} damaged entries are"
+        yield warning("quarantine", f"{text} in {layout.quarantine}", "trtbuild cache verify")
     before_s = time.time() - UNFINISHED_AGE_S
     old_count = sum(_is_older(entry, before_s) for entry in list_folder(layout.tmp))
     if old_count:

@@ -1,8 +1,9 @@
-"""``python -m tests.fuzz.watching --minutes N --seed S``: edit a project at random under ``trtbuild watch``.
+"""``python -m tests.fuzz.watching --minutes N --seed S``: edit a project at random while
+``trtbuild watch`` runs.
 
-The watcher is killed and started again at random. After each round, a build that uses the watcher must have the outputs of
-a clean build with another cache. At the end, all processes of the watcher must end. The test suite does not run this
-program. It prints the memory of the watcher and its processes after each round.
+The watcher is killed and started again at random. In each round, a build that uses the watcher must have the same outputs
+as a clean build with another cache. At the end, all processes of the watcher must end. This program prints the memory of
+the watcher and its processes after each round. The test suite does not run it.
 """
 
 from __future__ import annotations

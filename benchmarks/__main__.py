@@ -98,7 +98,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    # argparse also compares the value without arguments, an empty list, with `choices`
+    # without names, the value is an empty list, which argparse also compares with `choices`
     parser.add_argument("names", nargs="*", choices=[*BENCHMARKS, []], metavar="NAME", help=", ".join(BENCHMARKS))
     parser.add_argument("--full", action="store_true", help="use a weights file of 10 GB instead of 2 GB")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all rows to this file")

@@ -1,7 +1,7 @@
 """Projects of public architectures of the transformers library, for cold builds: ResNet-50, BERT and Whisper's encoder.
 
 Nothing is downloaded: the sizes are the published ones, and weights are random and seeded. Each project has one model with
-batches from 1 to 8, and ``measurements/scripts/straight_model.py`` builds the same module.
+batches from 1 to 8. ``measurements/scripts/straight_model.py`` builds an engine of this model without trtbuild.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Make a project of thousands of models without building them: the records of built models are copied for new models.
 
 ``python -m benchmarks.clones DIR --models 2000 --built 200`` adds models to a project of `projects.write_many` whose first
-200 models are built. Each new model has its own source, its own chain of links, its own records with their own keys, and
-its own package in ``dist/``. So a plan does as much work for it as for a built model. The files of this package are
-hard links to those of the built model's package. So they describe another model, but a plan only compares their bytes.
+200 models are built. Each new model has its own source, its own links (`trtbuild.core.recipes.chain`), its own records with
+their own keys, and its own package in ``dist/``. So planning a new model is as much work as planning a built model. The
+files of the new package are hard links to those of the built model's package. They describe the built model, but planning
+only compares their bytes.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _CHANGED_OUTPUTS = {"trace": ("graph",), "lower": ("graph",), "partition": (), "
 
 
 def write_clones(folder: Path, model_count: int, built_count: int, target_count: int = 5) -> Path:
-    """Write a project of `model_count` models, of which `built_count` are built, and copy their records for the others."""
+    """Add models to a project whose first `built_count` models are built, until the project has `model_count` models.
+    Copy the records of the built models for the new models."""
     projects.write_many(folder, model_count, target_count)
     workspace = Workspace(Request(folder))
     names = list(workspace.models)
@@ -63,7 +65,8 @@ def _clone(workspace: Workspace, original: ModelPlan, name: str) -> None:
 
 
 def _extend_chain(workspace: Workspace, original: ModelPlan, plan: ModelPlan) -> None:
-    """Write the links that lead to the trace of the new model: those of `original`, with the name of the new file."""
+    """Write the links that lead from declared parts to the trace's record (`chain`). The links are those of
+    `original`, with the name of the new source file."""
     old, new = (f"models/{each.model.name}" for each in (original, plan))
     lookups = workspace.lookups
     dependencies = [

@@ -24,7 +24,8 @@ class Value:
 
 @dataclass(frozen=True)
 class Ratio:
-    """`numerator` divided by `denominator`. The first is usually trtbuild's number, the second that of a peer or a floor.
+    """`numerator` divided by `denominator`. The first is usually trtbuild's number. The second is the number of
+    another tool or the least possible time.
 
     `bound` is the largest allowed ratio. With `at_least`, it is the smallest allowed ratio.
     """
@@ -74,7 +75,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Check:
-    """A statement that holds or does not hold; `found` is the observation."""
+    """A statement that is true or false. `found` is the observation."""
 
     what: str
     met: bool
@@ -101,7 +102,7 @@ def line(row: Row) -> str:
 
 
 def table(rows: Sequence[tuple[str, Row]]) -> str:
-    """Return a table of the rows that have a verdict: benchmark, what, ratio or value, bound, verdict.
+    """Return a table of the rows that have a verdict. The columns are benchmark, what, ratio or value, bound and verdict.
 
     `rows` has the name of the benchmark for each row.
     """

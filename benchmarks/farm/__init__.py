@@ -1,1 +1,1 @@
-"""A scheduler, workers that sleep instead of compiling, and a driver, each in its own process (`measurements/farm.py`)."""
+"""The driver process of `measurements/farm.py`, and a preload that makes Dask workers sleep instead of compiling."""

@@ -1,1 +1,1 @@
-"""Measure engines on a real GPU: correct results at every shape, latency, overhead over a bare loop. See docs/gpu.md."""
+"""Measure engines on a real GPU: errors at many shapes, latency, overhead over ``execute_async_v3`` (docs/gpu.md)."""

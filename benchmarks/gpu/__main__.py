@@ -117,7 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     write.add_argument("--no-tactic-sources", action="store_true", help="the GPU host has neither cuBLAS nor cuDNN")
     measure = commands.add_parser("measure", help="measure on this GPU host")
     measure.add_argument("folder", type=Path, metavar="DIR")
-    # argparse also compares the value without arguments, an empty list, with `choices`
+    # without names, the value is an empty list, which argparse also compares with `choices`
     measure.add_argument("names", nargs="*", choices=[*SUBJECTS, []], metavar="NAME", help=", ".join(SUBJECTS))
     measure.add_argument("--python-without-torch", type=Path, metavar="PROGRAM", help="builds packages and runs them")
     measure.add_argument("--points", type=int, default=6, help="random points of each profile; default %(default)s")

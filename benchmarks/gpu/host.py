@@ -24,7 +24,7 @@ class Host:
     decoders: Path
     #: A Python with TensorRT, cuda-python and trtbuild's dependencies, but without torch. None if there is no such Python.
     bare_python: Path | None
-    #: The numbers of random points for each profile, and of timed calls for each measured time.
+    #: The numbers of random points (sizes of all dims) for each profile, and of timed calls for each measured time.
     points: int
     repeats: int
     #: The folder for inputs and outputs that two processes share, and for the output of each command.
@@ -77,8 +77,8 @@ class Host:
         cache: Path | None = None,
         timeout_s: float = 580,
     ) -> subprocess.CompletedProcess[str]:
-        """Run Python in `folder`, with a copy of this environment that lacks trtbuild's variables, except the one for
-        `cache`."""
+        """Run Python in `folder`. Python gets this process's environment variables except ``TRTBUILD_*``, and `cache` as
+        trtbuild's cache folder."""
         if bare and self.bare_python is None:
             raise ValueError("name a Python without torch: --python-without-torch")
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TRTBUILD_")}

@@ -30,18 +30,19 @@ class Hardware:
     sm: int = 90
     toolchain: str = "tensorrt"
     version: str | None = None
-    #: The libraries whose kernels TensorRT may use. Empty if the GPU host has neither cuBLAS nor cuDNN, which TensorRT 8.6
+    #: The tactic sources that TensorRT may use. Empty if the GPU host has neither cuBLAS nor cuDNN, which TensorRT 8.6
     #: uses by default. None for TensorRT's default.
     tactic_sources: tuple[str, ...] | None = None
 
     def builder(self, *settings: str) -> str:
-        """A `builder` mapping of `settings` and the tactic sources, or an empty string if there are neither."""
+        """A `builder` mapping of `settings` and the tactic sources, or an empty string if `settings` is empty and the
+        tactic sources are None."""
         if self.tactic_sources is not None:
             settings = (*settings, f"tactic_sources: [{', '.join(self.tactic_sources)}]")
         return f"builder: {{{', '.join(settings)}}}" if settings else ""
 
     def defaults(self) -> str:
-        """The `defaults` of every manifest."""
+        """The usual `defaults` of a manifest: the target and the tactic sources."""
         return ", ".join(filter(None, ("targets: [gpu]", self.builder())))
 
     def manifest(self) -> str:
@@ -75,7 +76,7 @@ def write_examples(folder: Path, hardware: Hardware) -> Path:
 
 
 def write_vit(folder: Path, hardware: Hardware, *, layers: int = 12, hidden: int = 768, image: int = 224) -> Path:
-    """Write ViT-B as one engine (`whole`, `whole_half`) and as one for each layer (`by_layer`, `by_layer_half`)."""
+    """Write ViT-B as one engine (`whole`, `whole_half`) and as one engine for each layer (`by_layer`, `by_layer_half`)."""
     write(folder / "manifests" / "targets.yaml", hardware.manifest())
     write(folder / "manifests" / "models" / "__init__.py", "")
     write(folder / "manifests" / "models" / "vit_b.py", VIT_MODEL)
@@ -108,8 +109,8 @@ def write_resnet(folder: Path, hardware: Hardware) -> Path:
 def write_quantized(
     folder: Path, hardware: Hardware, *, layers: int = 12, hidden: int = 768, samples: int = 16
 ) -> Path:
-    """Write ResNet-50 and BERT-base, each in float32, float16, int8, and int8 with float16 for all other layers. They are
-    calibrated with `samples` batches of 4."""
+    """Write ResNet-50 and BERT-base, each in float32, float16, int8, and int8 with float16 for all other layers. The int8
+    models are calibrated with `samples` batches of 4."""
     if hardware.tactic_sources is not None:
         hardware = replace(hardware, tactic_sources=BUILT_IN_CONVOLUTIONS)
     models = ""

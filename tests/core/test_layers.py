@@ -1,5 +1,5 @@
-"""The code has the layers of docs/architecture.md and no cycles of imports, core imports without any installed package, and
-folders are small."""
+"""The code has the layers of docs/architecture.md and no cycles of imports, core needs no installed package, and folders
+are small."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_folders_of_tests_are_small() -> None:
 
 
 def test_no_module_needs_a_newer_typing_module_than_that_of_python_3_10() -> None:
-    """The package runs on Python 3.10. mypy does not find such imports, because it checks for 3.11."""
+    """The package runs on Python 3.10, but mypy checks it for 3.11."""
     later = {"LiteralString", "Never", "NotRequired", "Required", "Self", "TypeVarTuple", "Unpack", "assert_never"}
     later |= {"assert_type", "dataclass_transform", "override", "reveal_type"}
     found = []

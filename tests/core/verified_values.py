@@ -1,4 +1,4 @@
-"""Entries of verifications. A test passes the fields that matter to it. The others have the values of a right result."""
+"""Entries of verifications. A test gives the fields that it needs. The other fields have the values of a right result."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def a_cut(**more: Any) -> CutEntry:
 
 
 def a_model(*cuts: CutEntry, **more: Any) -> ModelEntry:
-    """Return the entry of a model with these cuts. Without cuts, its verification failed."""
+    """Return the entry of a model. A cut divides the model into partitions. Without cuts, the status is `failed`."""
     wrong = any(cut.status == "wrong" for cut in cuts)
     status = "wrong" if wrong else "right" if cuts else "failed"
     return ModelEntry(**{"model": "net", "ok": status == "right", "status": status, "cuts": cuts, **more})

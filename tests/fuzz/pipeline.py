@@ -1,7 +1,7 @@
 """The steps of a build of a module, from trace to engine, in one process and without a store on disk.
 
-After the trace, the handlers of workers are called with the jobs of a plan. The results are those of a build before the
-package step. `tests.fuzz.comparing` compares them with the module.
+After the trace, the handlers of workers are called with the jobs of a plan. The results are those of the same
+steps in a build. `tests.fuzz.comparing` compares these results with the module.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ def _range(axes: Sequence[Axis]) -> ShapeRange:
 class Built:
     """The results of the steps.
 
-    `programs` and `onnx` map graphs to digests in `store`. `jobs` and `layers` map the partition of an engine to its
-    job and to the compiler's document.
+    `programs` and `onnx` map the `graph` of a partition to a digest in `store`. `jobs` maps the name of a partition to
+    the job of its engine, and `layers` maps this name to the compiler's document about the engine.
     """
 
     model: Model
@@ -172,7 +172,7 @@ class _Steps:
         return handlers.lower(job, self._context).outputs
 
     def partition(self, lowered: Mapping[str, Output]) -> tuple[Partitions, dict[str, str], dict[str, str]]:
-        """The partition document, and the programs and conversions by graph."""
+        """The partition document, and two mappings from graphs to digests: of programs, and of ONNX models."""
         job = PartitionJob(
             program=lowered["program"].sha256,
             graph_kind="program",
@@ -195,7 +195,7 @@ class _Steps:
         return partitions, programs, onnx
 
     def engine_job(self, part: Partition, onnx: Mapping[str, str]) -> EngineJob:
-        """The job of an engine, compiled as fast as possible: the choice of kernels does not change types and shapes."""
+        """The job of an engine with the fastest optimization level. Other kernels do not change types and shapes."""
         settings = BuilderSettings(workspace=self._facts.workspace, optimization_level=0)
         return engine_job(
             self._model, self._shapes, part, onnx[part.graph], self._weights, settings, TARGET, self._facts.version

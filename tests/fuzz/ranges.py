@@ -1,4 +1,4 @@
-"""Ranges of dynamic axes, and a check whether a module works for all of their sizes."""
+"""Random ranges of dynamic axes, and a check whether PyTorch can run a module at several sizes in its ranges."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trtbuild.stages.verify.inputs import random_inputs
 def random_range(rng: random.Random, size: int, unit: int = 1) -> tuple[int, int, int]:
     """A random range, often around or near `size`. Its sizes are multiples of `unit`.
 
-    Borders (1, 2, min=opt, opt=max) are more frequent than other ranges.
+    Ranges with edge cases (size 1 or 2, min=opt, opt=max) are more frequent than other ranges.
     """
     at = max(1, size // unit)  # most of the ranges below depend on this number of units
     low, mid, high = rng.choice(
@@ -40,10 +40,10 @@ class UnusableCase(Exception):
 
 
 def check_usable(case: Case) -> None:
-    """Run the module of a case twice at each point, in eager PyTorch. Raise UnusableCase if the case is not usable.
+    """Run the module of a case in eager PyTorch, twice at each point (min, opt, max, random sizes).
 
-    A case is not usable if a range is invalid, or if PyTorch fails. It is not usable, either, if the module writes to an
-    input, returns no tensor, or gives different results in the two runs.
+    Raise UnusableCase if a range is invalid, or if PyTorch fails. Raise it, too, if the module writes to an input, returns
+    no tensor, or gives different results in the two runs.
     """
     try:
         shapes = case.shapes

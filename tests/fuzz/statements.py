@@ -1,6 +1,7 @@
-"""The statements of compositions. Each function in `STATEMENTS` returns the text of an expression with existing values.
+"""The statements of cases with several operators.
 
-In these functions, `p` is the chooser, `v` and `w` are values that it has chosen, and `s` are sizes as text.
+Each function in `STATEMENTS` returns the text of an expression with existing values. In these functions, `p` is the
+chooser, `v` and `w` are values that it has chosen, and `s` are sizes as text.
 """
 
 from __future__ import annotations

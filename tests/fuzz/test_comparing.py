@@ -59,7 +59,7 @@ def test_a_correct_build_has_no_differences(case: Case, built: Built) -> None:
 
 
 def with_part(built: Built, number: int, change: Callable[[Partition], Partition]) -> Built:
-    """The build with another partition `number` in the document."""
+    """A copy of the build. Its document has the result of `change` in the place of partition `number`."""
     parts = list(built.partitions.partitions)
     parts[number] = change(parts[number])
     return replace(built, partitions=replace(built.partitions, partitions=tuple(parts)))
@@ -125,7 +125,7 @@ def test_finds_a_profile_that_is_too_narrow(case: Case, built: Built) -> None:
 
 
 def with_onnx(built: Built, number: int, change: Callable[[onnx.ModelProto], None]) -> Built:
-    """The build with another conversion of partition `number`. `change` changes the model in place."""
+    """A copy of the build with another ONNX model for partition `number`. `change` edits this model in place."""
     graph = built.partitions.partitions[number].graph
     model = onnx.ModelProto.FromString(built.store.get_bytes(built.onnx[graph]))
     change(model)
@@ -220,7 +220,7 @@ def test_finds_a_pass_that_drops_an_operator(case: Case, plant: Callable[..., No
 
 
 def test_compares_named_results_of_torch() -> None:
-    """The result of topk is a class of torch. The values of its fields are compared."""
+    """The result of topk is an instance of a class of torch. The values in this instance are compared."""
     case = Case(module_from_text(["y = x0.topk(2, 1)"], "(y[0] * 2, y)", 1), [("float32", [(1, 3, 5), 6])])
     comparison = differences(case, build(case))
     assert not comparison.differences and comparison.compared > 3
@@ -230,7 +230,7 @@ def test_compares_named_results_of_torch() -> None:
 
 
 def test_finds_a_read_of_uninitialized_memory(case: Case, plant: Callable[..., None]) -> None:
-    """The conversion has zeros instead. The difference is visible because PyTorch's memory is filled with NaN."""
+    """The ONNX model has zeros in the place of this memory. PyTorch's memory is filled with NaN, so the results differ."""
 
     def fault(program: Program) -> None:
         (node,) = calls(program, "aten.relu")
@@ -241,7 +241,7 @@ def test_finds_a_read_of_uninitialized_memory(case: Case, plant: Callable[..., N
 
 
 def test_accepts_differences_of_unstable_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The difference of two equal sums changes with the last bits of the inputs, in PyTorch, too."""
+    """The difference of two mathematically equal sums changes with the last bits of the inputs, also in PyTorch."""
     statements = ["y = x0.sum(1, keepdim=True)", "z = x0.flip(1).sum(1, keepdim=True) - y"]
     case = Case(module_from_text(statements, "z / (z.abs() + 1e-6)", 1), [("float32", [(1, 3, 5), 64])])
     built = build(case)

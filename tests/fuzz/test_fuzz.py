@@ -15,7 +15,7 @@ from tests.fuzz.pipeline import Case
 from tests.fuzz.ranges import UnusableCase, check_usable, random_range
 from tests.fuzz.trying import FINDINGS, Outcome, attempt
 
-#: Six operators, six compositions.
+#: The first six seeds give cases of one operator, the last six give cases of several operators.
 SEEDS = (0, 24, 28, 32, 50, 52, 19, 29, 41, 45, 47, 57)
 
 cached_attempt = functools.cache(attempt)
@@ -68,7 +68,7 @@ def test_ranges_are_ordered_and_multiples_of_the_unit() -> None:
     ],
 )
 def test_check_usable_refuses_a_case_with_the_reason(result: str, reason: str) -> None:
-    """Some of the modules fail only for 1 or 2 rows."""
+    """Some of the modules fail only if axis 0 has the size 1 or 2."""
     with pytest.raises(UnusableCase, match=reason):
         check_usable(Case(module_from_text([], result, 1), [("float32", [(1, 2, 3), 4])]))
 

@@ -25,8 +25,9 @@ FINDINGS = ("different", "crashed")
 class Outcome:
     """The outcome of a case.
 
-    `group` is the reason of every verdict except ``built``. `details` are the differences, or the lines of an error.
-    `case` is the text of the case, empty if there is no case. `unchecked` are the partitions that onnxruntime cannot run.
+    `group` is the reason of the verdict, empty for ``built``. `details` are the differences, or the lines of an error.
+    `case` is the text of the case, empty if there is no case. `unchecked` are error messages about partitions
+    without a kernel in onnxruntime.
     """
 
     seed: int

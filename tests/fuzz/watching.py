@@ -28,7 +28,7 @@ LAYERS = ("ReLU", "Tanh", "ELU", "SiLU", "Sigmoid", "Softplus", "no_such_layer")
 
 
 def main() -> int:
-    """Run rounds until the time is over. The exit code is 1 if a round has failed."""
+    """Run rounds until the time is over or a round fails. The exit code is 1 if a round has failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--seed", type=int, default=0)
@@ -84,7 +84,7 @@ def _differences(watch: Watch, clean: Path, rng: random.Random) -> list[str]:
     clean.mkdir()
     for name in ("trtbuild.yaml", "net.py"):
         shutil.copy(watch.project / name, clean / name)
-    # without this variable, the build does not find the watcher
+    # with an empty XDG_RUNTIME_DIR, the build does not find the watcher
     clean_build = watch.build("--json", "-C", str(clean), XDG_RUNTIME_DIR="")
     if clean_build.returncode:
         return [f"clean: exit {clean_build.returncode}: {clean_build.stderr[-2000:]}"]
@@ -110,7 +110,7 @@ def _memory_mb(watch: Watch) -> float:
         try:
             total += psutil.Process(pid).memory_full_info().pss
         except psutil.Error:
-            continue  # it has just ended
+            continue  # the process has just ended
     return total / 1e6
 
 

@@ -1,6 +1,7 @@
 """Fixtures for the cases of Torch-TensorRT's guides: the model, its compilation, and the comparison with PyTorch.
 
-TensorRT-RTX builds real engines for Ada. The results come from the reference program, because the tests have no GPU.
+TensorRT-RTX builds real engines for Ada. The tests have no GPU, so PyTorch runs the package's reference program
+instead of the engines.
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ def conv_net() -> torch.nn.Module:
 def assert_equals_eager(
     model: Any, eager: torch.nn.Module, *args: torch.Tensor, tolerance: float = 1e-5, **kwargs: Any
 ) -> None:
-    """Fail unless the results equal those of `eager`. The largest difference may be `tolerance` times the largest value of
-    `eager`."""
+    """Fail if a result differs from that of `eager` by more than `tolerance` times the largest absolute value in the result
+    of `eager`."""
     results, expected = model(*args, **kwargs), eager(*args, **kwargs)
     for result, reference in zip(pytree.tree_leaves(results), pytree.tree_leaves(expected), strict=True):
         assert (result.shape, result.dtype) == (reference.shape, reference.dtype)

@@ -1,4 +1,4 @@
-"""Cases of Torch-TensorRT's guides, compiled ahead of time: static, ranges, Dims, several dynamic dims, keywords."""
+"""Cases of Torch-TensorRT's guides, compiled ahead of time: static shapes, ranges, Dims, keyword arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cases of saving and loading: by torch.export.Dim or by Input ranges, as a `.pt2` file or as a package."""
+"""Saving and loading as a `.pt2` file or as a package. A torch.export.Dim or an Input declares the dynamic shapes."""
 
 from __future__ import annotations
 

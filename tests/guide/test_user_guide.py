@@ -3,7 +3,8 @@
 The pages are "Dynamic shapes with Torch-TensorRT", "Compiling Exported Programs", "TensorRT Backend for torch.compile" and
 "Saving models". The calls are those of the guide, with small models. The guide's machine has a GPU, and the machine of
 these tests may have no GPU. So `here` has the arguments that build engines for Ada and run the reference program on the
-CPU. A table in docs/in-a-program.md lists the names that differ, and the last tests of this file check them.
+CPU. A table in docs/in-a-program.md lists the names that differ between the two libraries. The last tests of this file
+check some of these names.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ SMALL = (1, 3, 16, 16)
 
 @pytest.fixture
 def here(options: dict[str, Any]) -> dict[str, Any]:
-    """The arguments that a machine without a GPU needs, under a name that is short in the calls of the guide."""
+    """The arguments that a machine without a GPU needs. The short name keeps the calls of the guide readable."""
     return options
 
 
@@ -34,7 +35,7 @@ def model(conv_net: torch.nn.Module) -> torch.nn.Module:
 
 
 def ranged(**more: Any) -> torch_tensorrt.Input:
-    """The input of the model with a batch from 1 to 32."""
+    """The model's input, with a batch size from 1 to 32."""
     return torch_tensorrt.Input(
         min_shape=(1, 3, 16, 16), opt_shape=(8, 3, 16, 16), max_shape=(32, 3, 16, 16), dtype=torch.float32, **more
     )
@@ -153,7 +154,7 @@ def test_frequent_settings(model: Any, here: dict[str, Any]) -> None:
 
 
 class Subtracts(torch.nn.Module):
-    """A module with a subtraction, which the test keeps in PyTorch."""
+    """A module with a subtraction. The test keeps the subtraction in PyTorch."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.relu(torch.relu(x * 2) - x * 0.5) + 1

@@ -11,7 +11,7 @@ from trtbuild.core.model.spec import Model, Project
 from trtbuild.errors import ManifestErrors, Problem
 from trtbuild.manifest import load
 
-#: Marks a place in a manifest's text that a problem must name. It is removed before the file is written.
+#: Marks a place in a manifest's text. A problem must name this place. Files are written without the mark.
 MARK = "«"
 
 #: The basis of most tests: one target, one profile, one model.
@@ -32,14 +32,14 @@ models:
 
 
 class Files:
-    """Writes a project's files and loads it. `marks` are the marked places (file, line, column), from 1."""
+    """Writes and loads a project. `marks` are the marked places (file, line, column). Lines and columns start at 1."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.marks: set[tuple[str, int, int]] = set()
 
     def write(self, name: str, text: str = "") -> Files:
-        """Write a dedented text without its marks, and add the places of the marks to `marks`."""
+        """Write a text, dedented and without its marks, and add the places of the marks to `marks`."""
         text = textwrap.dedent(text)
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)

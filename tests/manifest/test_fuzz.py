@@ -54,7 +54,7 @@ FRAGMENTS = [
 
 
 def check_load(content: bytes) -> None:
-    """Load a manifest. Fails if an error has no place, if a model is incomplete, or if another exception is raised."""
+    """Load a manifest. Fails if an error has no place, a model is incomplete, or an exception is not a ManifestErrors."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "trtbuild.yaml").write_bytes(content)
         try:

@@ -1,4 +1,4 @@
-"""Whole projects: the values of their manifests, their errors, and the modules that loading them imports."""
+"""Whole projects: the values and errors of their manifests, and the modules that are imported when a project is loaded."""
 
 from __future__ import annotations
 

@@ -32,9 +32,9 @@ from benchmarks.gpu.lean.project import MODELS
 from trtbuild.toolchain.libraries.table import installed_version
 
 _ROOT = Path(__file__).parents[3]
-#: The name of the library that builds, in rows.
+#: The name that rows give to the library that builds the engines.
 _FULL = "the full TensorRT"
-#: The major versions whose runtimes run plans of 8.6, by NVIDIA's documentation.
+#: The major versions whose runtimes run plans of 8.6 according to NVIDIA's documentation.
 _DOCUMENTED_VERSIONS = (8, 9, 10)
 #: The largest allowed error of float32 engines that may use TF32, as in `benchmarks.gpu.host.tolerance`.
 _TOLERANCE = 1e-3
@@ -55,8 +55,8 @@ class Runtime:
 
     @property
     def is_for_this_python(self) -> bool:
-        """Whether the wheels have bindings for this version of Python. The wheels of 8.6.0 are for 3.10, but contain the
-        library that the builder needs."""
+        """Whether the wheels have bindings for this version of Python. The wheels of 8.6.0 are for Python
+        3.10. With another Python, only the builder uses the library in them."""
         tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
         return any(f"Tag: {tag}-" in file.read_text() for file in self.folder.glob("*bindings*.dist-info/WHEEL"))
 
@@ -180,7 +180,7 @@ class Lean:
             yield Check(f"{name}: the full TensorRT is not imported", "tensorrt" not in imported[0], str(imported[0]))
 
     def _answers(self, runtime: Runtime | None) -> Iterator[Row]:
-        """Yield rows about the answers of the bindings to each plan. ``met`` only says that the process did not crash."""
+        """Yield rows with the answers of the bindings about each plan. ``met`` only says that the process did not crash."""
         module = "tensorrt" if runtime is None else runtime.module
         name = _FULL if runtime is None else str(runtime)
         for model in MODELS:
@@ -207,7 +207,7 @@ class Lean:
         """Run `benchmarks.gpu.lean.process`, with `runtime` in place of the full TensorRT."""
         command, path = [sys.executable, "-m", "benchmarks.gpu.lean.process", *arguments], [str(_ROOT), *sys.path]
         if runtime is not None:
-            command.insert(1, "-S")  # no .pth file adds the folder with the full TensorRT
+            command.insert(1, "-S")  # so that no .pth file adds the folder with the full TensorRT
             path = [str(_ROOT), str(runtime.folder), str(self.site)]
         return self._run(command, {"PYTHONPATH": os.pathsep.join(filter(None, path))})
 

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-#: The inputs: batch, height and width. They are the min and max of the profile `small`, the max of `large`, and others.
+#: The sizes of the inputs: batch, height and width. They are the min and max of the profile `small`, the max of `large`,
+#: and others.
 POINTS = ((1, 16, 16), (2, 32, 32), (3, 48, 64), (4, 64, 64), (8, 128, 128), (11, 80, 240), (16, 256, 256))
 
 #: The point at which a call is timed, and the number of timed calls.
@@ -31,7 +32,7 @@ def run(packages: Path, results: Path, *, writes: bool = False, any_version: boo
     """Load each package, run it at all points, and compare the outputs with the files in `results`.
 
     With `writes`, the package `exact` writes these files. With `any_version`, trtbuild also tries runtimes whose versions
-    NVIDIA's documentation does not name for these plans. The value of a package has the library that ran the engines, the
+    NVIDIA's documentation does not name for these plans. The value for a package has the library that ran the engines, the
     worst error and the time of a call in seconds, or trtbuild's error. The last value has the imported TensorRT modules.
     """
     import trtbuild
@@ -42,7 +43,7 @@ def run(packages: Path, results: Path, *, writes: bool = False, any_version: boo
     if any_version:
         from trtbuild.core.packages import engine_libraries
 
-        # versions from 11 on otherwise refuse plans of 8.6
+        # otherwise trtbuild refuses to run plans of 8.6 with versions from 11 on
         engine_libraries._oldest_plan = lambda version: (8, 6)
     for name in MODELS:
         try:
@@ -132,7 +133,7 @@ def answers(module: str, plan: Path, *, host_code: bool) -> Iterator[dict[str, A
     _KEPT.extend((logger, runtime))
     yield {"call": "Runtime", "value": trt.__version__, "log": list(log)}
     if any("createInferRuntime" in line for line in log):
-        return  # the object has no runtime, and every use of it ends the process
+        return  # `runtime` is an empty wrapper, and every use of this wrapper ends the process
     if host_code:
         runtime.engine_host_code_allowed = True
     log.clear()
@@ -151,7 +152,7 @@ def answers(module: str, plan: Path, *, host_code: bool) -> Iterator[dict[str, A
 
 
 def _calls(trt: Any, engine: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """The calls with which trtbuild runs engines, in all versions."""
+    """Calls with which trtbuild, depending on TensorRT's version, reads properties of an engine or creates contexts."""
     names = ("num_io_tensors", "num_optimization_profiles", "device_memory_size", "device_memory_size_v2")
     for name in names:
         yield name, lambda name=name: getattr(engine, name)  # type: ignore[misc]

@@ -1,1 +1,1 @@
-"""The source files that `benchmarks.gpu.project` copies into the projects: the models, and their calibration data."""
+"""The source files that are copied into the projects: the models, and their calibration data."""

@@ -14,7 +14,7 @@ VOCABULARY_SIZE, MAX_LENGTH = 2048, 128
 
 
 class Layer(nn.Module):  # type: ignore[misc]
-    """Self-attention and two linear layers, each with a residual connection and a layer normalization after it."""
+    """Self-attention, then a feed-forward network. Each has a residual connection and a layer normalization after it."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
@@ -54,8 +54,8 @@ class Bert(nn.Module):  # type: ignore[misc]
 
 
 def build(layers: int, hidden: int) -> nn.Module:
-    """The model, whose weights are drawn as those of BERT: normal, with a standard deviation of 0.02. Biases are drawn from
-    the same distribution, although those of BERT start at 0: a lost bias of 0 would not change a result."""
+    """The model, whose weights are drawn as those of BERT: normal, with a standard deviation of 0.02. BERT's biases start
+    at 0. Here those of linear layers are drawn like the weights, because a lost bias of 0 would not change a result."""
     torch.manual_seed(0)
     model = Bert(layers, hidden)
     for module in model.modules():

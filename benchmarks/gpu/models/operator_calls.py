@@ -1,8 +1,8 @@
 """Models of calls whose direct translation into ONNX is wrong, or for which TensorRT may compute other numbers than
 PyTorch.
 
-Each model has one dynamic size. The function `inputs` of a model draws values for which a wrong translation gives other
-results: ties, rows that are masked entirely, numbers near 0, large integers and negative indices.
+Each model has one dynamic size. The function `inputs` of a model draws values such as ties, rows that are masked entirely,
+numbers near 0, large integers and negative indices. For these values, a wrong translation gives wrong results.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Calls:
     """The calls of a model. `run` computes its outputs. `inputs` draws its inputs for a size.
 
     `sizes` are the smallest, the usual and the largest size. `shapes` are the shapes of the inputs ``x`` and ``y``, as text
-    for a manifest with the size as ``n``. `integers` maps the inputs that are int32 to their ranges.
+    for a manifest, in which ``n`` is the size. `integers` maps the inputs that are int32 to their ranges.
     """
 
     run: Callable[..., Tensors]
@@ -81,7 +81,7 @@ def _means(x: torch.Tensor) -> Tensors:
 
 
 def _near_zero(x: torch.Tensor) -> Tensors:
-    """Quotients, because small results would not count beside large ones."""
+    """Return quotients by `x`, because an error of a small result is not visible beside a large result."""
     return torch.expm1(x) / x, torch.log1p(x) / x, torch.sinh(x) / x, torch.tanh(x) / x
 
 
@@ -158,7 +158,7 @@ def _quarters(n: int, generator: torch.Generator) -> Tensors:
 
 
 def _not_a_number(x: torch.Tensor) -> Tensors:
-    """Without relu, clamp and maxima: TensorRT 8.6 ignores NaN there (docs/verify.md)."""
+    """relu, clamp and maxima are left out, because TensorRT 8.6 ignores NaN in them (docs/verify.md)."""
     return torch.nan_to_num(x, 1.0, 2.0, -3.0), torch.where(x > 0, x, 0.0), torch.isnan(x)
 
 

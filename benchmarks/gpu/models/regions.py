@@ -1,4 +1,4 @@
-"""A model whose engine calls a TensorRT plugin: regions of feature maps, by an operator in plain PyTorch.
+"""A model whose engine calls a TensorRT plugin in place of an operator that averages values in regions of feature maps.
 
 The operator computes the same as ONNX's RoiAlign with average pooling, half_pixel coordinates and a fixed number of samples
 (https://onnx.ai/onnx/operators/onnx__RoiAlign.html). In the engine it is TensorRT's own plugin ROIAlign_TRT.
@@ -17,7 +17,8 @@ def _positions(low: torch.Tensor, high: torch.Tensor, bins: int, samples: int) -
 
 
 def _weights(positions: torch.Tensor, size: int) -> torch.Tensor:
-    """The share of each of `size` rows in each sample: [regions, samples, size]. The shares of a sample outside are 0."""
+    """The share of each of `size` rows in each sample: [regions, samples, size]. For positions below -1 or above `size`,
+    all shares are 0."""
     inside = (positions >= -1) & (positions <= size)
     clamped = positions.clamp(0, size - 1)
     rows = torch.arange(size, dtype=positions.dtype, device=positions.device)

@@ -1,7 +1,7 @@
 """Input values for the quantized models: seeded, and with the statistics of images and texts.
 
 `images` and `texts` yield the samples with which a model is calibrated. With another `seed` they yield the inputs with
-which its errors are measured.
+which the model's errors are measured.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import torch
 
-#: The number of tokens in BERT's vocabulary, and the length to which each text is padded.
+#: The number of tokens in the vocabulary of `bert.py`, and the length to which each text is padded.
 _VOCABULARY, _LENGTH = 2048, 128
 
 

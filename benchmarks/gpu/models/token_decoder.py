@@ -22,7 +22,7 @@ class Norm(nn.Module):  # type: ignore[misc]
 
 
 class Layer(nn.Module):  # type: ignore[misc]
-    """Attention over the cache and a gated perceptron, each with a residual connection."""
+    """Attention over the cache, then a gated perceptron. Each has a residual connection."""
 
     keys: torch.Tensor
     values: torch.Tensor
@@ -44,8 +44,8 @@ class Layer(nn.Module):  # type: ignore[misc]
         is_here: torch.Tensor,
         is_future: torch.Tensor,
     ) -> torch.Tensor:
-        """`rotation` has the cosines and sines of this position. `is_here` selects this position in the
-        cache, and `is_future` the later ones."""
+        """`rotation` has the cosines and sines of the token's position. `is_here` selects this position in the cache, and
+        `is_future` selects the later positions."""
         normal = self.norm1(x)
         query, key, value = (
             layer(normal).reshape(1, 1, self.heads, 64).transpose(1, 2) for layer in (self.query, self.key, self.value)

@@ -36,7 +36,7 @@ def rows(machine: Machine, models: Sequence[str] = (), parts: Sequence[str] = PA
     yield Check("the host has several GPUs", count > 1, f"{count} GPUs")
     on_one_gpu = None
     with_torch = machine
-    if find_spec("torch") is not None:  # its version is not the one that traced the models: trtbuild would trace again
+    if find_spec("torch") is not None:  # another version of torch has traced the models, so trtbuild would trace again
         machine = verify_on_workers.without_torch(machine)
     if "one" in parts:
         on_one_gpu = _build(machine, machine.copy_project("one"), *models, gpus="0")
@@ -60,7 +60,7 @@ def rows(machine: Machine, models: Sequence[str] = (), parts: Sequence[str] = PA
 
 
 def _build(machine: Machine, project: Path, *arguments: str, gpus: str | None = None) -> Any:
-    """The document of a build of all engines in `project`."""
+    """Build the engines in `project`, and return the JSON document that the build prints."""
     variables = {} if gpus is None else {"CUDA_VISIBLE_DEVICES": gpus}
     command = ["build", "--until", "engine", "--keep-going", *arguments]
     return machine.trtbuild(project, project.name, *command, variables=variables)

@@ -23,7 +23,7 @@ _ROOT = Path(__file__).parents[3]
 class Machine:
     """The project `examples`, and the folder `work` for copies and logs. `python` is the command of the interpreter.
 
-    `variables` are for all of its processes.
+    `variables` are environment variables for all processes.
     """
 
     examples: Path
@@ -39,14 +39,14 @@ class Machine:
         return Path(shutil.copytree(self.examples, folder, ignore=ignored))
 
     def environment(self, project: Path, variables: Mapping[str, str]) -> dict[str, str]:
-        """The variables of a process that works in `project`."""
+        """The environment variables of a process that works in `project`."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("TRTBUILD_")}
         inherited |= self.variables or {}
         path = os.pathsep.join(filter(None, [str(_ROOT), inherited.get("PYTHONPATH", "")]))
         return {**inherited, "PYTHONPATH": path, "TRTBUILD_CACHE_DIR": str(project / "cache"), **variables}
 
     def trtbuild(self, project: Path, name: str, *arguments: str, variables: Mapping[str, str] | None = None) -> Any:
-        """The document of a command in `project`. Its output is kept as ``<name>.json`` and ``<name>.stderr``.
+        """Return the JSON document of a command in `project`. The output is kept as ``<name>.json`` and ``<name>.stderr``.
 
         Raises RuntimeError if the command printed no document.
         """
@@ -103,11 +103,11 @@ class Process:
         self._log.close()
 
     def wait_for_scheduler(self) -> str:
-        """Return the address of a scheduler that has started. Raises RuntimeError."""
+        """Wait until this scheduler has started, and return its address. Raises RuntimeError as `wait_for` does."""
         return self.wait_for(r"Scheduler at:\s+(tcp://127\.0\.0\.1:\d+)")
 
     def wait_for(self, pattern: str) -> str:
-        """Wait until the process's output matches `pattern`, and return its first group.
+        """Wait until the process's output matches `pattern`, and return the match's first group.
 
         Raises RuntimeError if the process ends first, or takes longer than `_START_S`.
         """

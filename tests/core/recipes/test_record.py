@@ -130,7 +130,7 @@ def test_a_digest_is_64_lower_case_hex_digits() -> None:
     assert not any(map(is_digest, [None, 1, b"a" * 64, "a" * 65, "g" * 64, "A" * 64, "", A + "\n"]))
 
 
-@pytest.mark.parametrize("depth", [700, 100_000])  # too deep for the recipe's key, and for the JSON parser
+@pytest.mark.parametrize("depth", [700, 100_000])  # 700 is too deep for the recipe's key, 100_000 for the JSON parser
 def test_a_record_that_is_nested_too_deeply_is_rejected(depth: int) -> None:
     value = "[" * depth + "]" * depth
     recipe = f'{{"stage":"x","version":1,"parts":[["a",{value}]]}}'

@@ -1,4 +1,4 @@
-"""The table of element types has the names, numbers and sizes of the libraries."""
+"""The table of element types has the names, numbers and sizes that the libraries use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_names_and_sizes_are_those_of_torch() -> None:
     }
     floating = {name for name, dtype in DTYPES.items() if dtype.is_floating_point or dtype.is_complex}
     missing = {str(DTYPES[name]).removeprefix("torch.") for name in floating} - ELEMENT_TYPES.keys()
-    assert missing <= {"float4_e2m1fn_x2"}  # not supported: a byte holds two elements
+    assert missing <= {"float4_e2m1fn_x2"}  # not supported, because each byte contains two elements
 
 
 @pytest.mark.parametrize("element", types_with("onnx"), ids=lambda element: element.name)

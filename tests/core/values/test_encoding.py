@@ -171,7 +171,7 @@ def test_a_digest_belongs_to_its_domain() -> None:
     assert len(digest("recipe", None)) == 64
 
 
-#: Without surrogates: JSON joins a pair of lone surrogates into one character. No file name has such a pair.
+#: Text without surrogates, because JSON joins a high and a low surrogate into one character. No file name has both.
 JSON_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 JSON_SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), JSON_TEXT, st.binary(max_size=8))
 MARKED = JSON_TEXT | st.sampled_from(["$f64", "$bytes", "$map", "$"])
@@ -191,7 +191,7 @@ def test_an_undecodable_byte_is_read_back_from_json() -> None:
 
 
 def test_the_json_form_of_a_mapping_is_sorted() -> None:
-    """Keys ignore the order of a mapping, so a model's function must not see an order in its keyword arguments."""
+    """A recipe's key ignores the order of a mapping, so a model's function must get its keyword arguments in one order."""
     value: Value = {"relu": 1, "conv": {"b": 1, "a": 2}}
     form = to_json(value)
     assert isinstance(form, dict)

@@ -159,7 +159,7 @@ def test_symbols_and_data_dependence_of_an_expression() -> None:
 
 
 def test_powers_of_powers_are_refused_at_once() -> None:
-    """A damaged index may contain any expression. This number would have about 63^8 digits."""
+    """A damaged package index can contain any expression. The value of `tower` would have about 63^8 digits."""
     tower: Any = 9
     for _ in range(8):
         tower = ["pow", tower, 63]
@@ -175,7 +175,7 @@ HEIGHT, ROWS = ["sym", 1], ["sym", 0]
     ("expression", "text"),
     [
         (ROWS, "rows"),
-        (["mul", 2, ROWS], "2*rows"),  # twice the dim
+        (["mul", 2, ROWS], "2*rows"),
         (["mul", 32, HEIGHT], "height"),
         (["mul", 64, HEIGHT], "2*height"),
         (["mul", 16, HEIGHT], "16*(height//32)"),

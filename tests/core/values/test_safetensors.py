@@ -1,4 +1,4 @@
-"""Files that the safetensors library writes or rejects. `driver/project/test_weights_file.py` has more damaged files."""
+"""Files that the safetensors library writes or rejects. `driver/project/test_weights_file.py` tests other damaged files."""
 
 from __future__ import annotations
 

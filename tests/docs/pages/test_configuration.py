@@ -1,4 +1,4 @@
-"""docs/configuration.md names every entry and every variable, and its examples are valid."""
+"""docs/configuration.md names every entry and every environment variable, and its examples are valid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/lock.md names every field of the lock file, and its commands and flags exist."""
+"""docs/lock.md names every field of the lock file, and the commands and flags on the page exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The makefile and the ninja file of docs/make.md, with real make and ninja: they rebuild only what is necessary."""
+"""With the makefile and the ninja file of docs/make.md, make and ninja rebuild only what is necessary."""
 
 from __future__ import annotations
 
@@ -111,14 +111,14 @@ class Project:
 
 
 def block(language: str) -> str:
-    """The only code block of the page in a language."""
+    """Return the only code block of `language` on the page."""
     (code,) = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
     return str(code)
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """The project after the first run of make, which builds all three models."""
+    """Return the project after the first run of make, which builds all three models."""
     base = tmp_path_factory.mktemp("make")
     project = Project(base / "project")
     (base / "bin").mkdir()
@@ -143,7 +143,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 @pytest.fixture
 def project(built: Project) -> Iterator[Project]:
-    """The project, for which make has nothing to do. After the test, all files that it has edited are restored."""
+    """Yield the project, for which make has nothing to do. After the test, restore the sources that the test changed."""
     before = _sources(built)
     assert built.runs() == ([], [])
     yield built
@@ -203,7 +203,7 @@ def test_a_deleted_source_is_an_error_of_trtbuild_not_of_make(project: Project) 
     assert "No rule to make target" not in output
     assert "No module named 'models.shared'" in output
     assert "models/classifier.py:3" in output
-    assert project.runs("-k", expect=2) == (["classifier", "embedder"], [])  # until the source exists again
+    assert project.runs("-k", expect=2) == (["classifier", "embedder"], [])  # in every run until the source exists
     (project.folder / "models/shared.py").write_text(HEAD)
     assert project.runs() == (["classifier", "embedder"], [])
 

@@ -1,4 +1,4 @@
-"""The example at the top of the page about operators builds, passes `trtbuild verify`, and equals the original module."""
+"""The first example of docs/operators.md can be built and verified, and has the results of its PyTorch module."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.conftest import CommandLine
 
 PAGE = (Path(__file__).parents[3] / "docs" / "operators.md").read_text("utf-8")
 
-#: Compares the result of the example's program with that of the original module.
+#: Compares the result of the example's program with that of the example's PyTorch module.
 CHECK = """
 import runpy, torch
 torch.manual_seed(5)

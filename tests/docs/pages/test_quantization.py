@@ -1,4 +1,4 @@
-"""The example at the top of the page about quantization builds, passes `trtbuild verify`, and stores weights in 8 bits."""
+"""The first example of docs/quantization.md can be built and verified, and its engines store the weights in 8 bits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "quantization.md").read_text("utf-8
 
 
 def blocks(language: str) -> list[str]:
-    """All code blocks of a language, in the order of the page."""
+    """Return all code blocks of `language`, in the order of the page."""
     return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import CommandLine
 
-pytestmark = pytest.mark.cold_workers  # commands run as users run them
+pytestmark = pytest.mark.cold_workers  # all processes of the commands are new, as they are for users
 
 ROOT = Path(__file__).parents[3]
 README = (ROOT / "README.md").read_text()

@@ -19,7 +19,7 @@ LOADING = (
 
 
 def section(title: str) -> str:
-    """The text between a title and the next title of the second level."""
+    """Return the text between a title and the next title of the second level."""
     return PAGE.partition(f"\n{title}\n")[2].partition("\n## ")[0]
 
 

@@ -1,6 +1,6 @@
-"""The section on signatures of docs/store-format.md is sufficient for another implementation. This test is one.
+"""docs/store-format.md is sufficient to implement the check of signatures again, as this test does.
 
-The commands and variables of docs/threat-model.md exist.
+The commands and environment variables of docs/threat-model.md exist.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def test_a_record_is_found_and_verified_with_the_rules_of_the_page(tmp_path: Pat
         store = LocalStore(tmp_path, keyring)
         store.put_record(Record(recipe, {"plan": store.put_bytes(b"plan")}, {"by": keyring.own_domain}))
 
-    # "good" does not trust the record that "evil" has stored under the key, so it stores its own under a second key
+    # "good" does not trust the record that "evil" stored under the key, so "good" stores its own under a second key
     key = recipe.key
     domain_key = hashlib.sha256(
         frame("S", "trtbuild.domain/1") + b"L" + eight_bytes(2) + frame("S", "good") + frame("S", key)

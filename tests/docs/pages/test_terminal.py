@@ -1,4 +1,4 @@
-"""The screens of docs/terminal.md exist as text and as pictures, and contain the expected lines."""
+"""The screens of docs/terminal.md contain the expected lines, and each screen has a picture."""
 
 from __future__ import annotations
 

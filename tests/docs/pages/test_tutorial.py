@@ -1,4 +1,4 @@
-"""The commands of the tutorial, in one shell and in their order, with the outputs that the page shows.
+"""The commands of the tutorial, run in one shell and in their order, print the lines that the page shows.
 
 The extras that the page installs exist.
 """
@@ -21,7 +21,7 @@ def blocks(page: str) -> list[tuple[str, str, str]]:
 
 
 def steps(page: str) -> list[tuple[str, str, list[str]]]:
-    """Return ("file", path, lines) and ("command", command, output lines), in order. Blocks of `sh` are not run."""
+    """Return ("file", path, lines) and ("command", command, output lines), in order. Other blocks are left out."""
     found_steps: list[tuple[str, str, list[str]]] = []
     output_lines: list[str] = []
     for language, title, text in blocks(page):
@@ -57,7 +57,7 @@ def start_shell(folder: Path) -> subprocess.Popen[str]:
 
 
 def run_in_shell(shell: subprocess.Popen[str], command: str) -> tuple[str, Path, list[str]]:
-    """Run a command in the shell. Returns its exit status, the shell's folder after it, and the printed lines."""
+    """Run a command in the shell. Return its exit status, the shell's folder afterwards, and the printed lines."""
     assert shell.stdin is not None and shell.stdout is not None
     shell.stdin.write(f"{command}\nstatus=$?; echo; echo {END} $status $PWD\n")
     shell.stdin.flush()

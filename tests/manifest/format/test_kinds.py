@@ -1,4 +1,4 @@
-"""Single values: accepted forms, equal results for equal meanings, and the messages for other values."""
+"""The values of fields: accepted forms, equal results for equal meanings, and the messages for other values."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def test_invalid_manifests_do_not_match_and_do_not_load(
 
 
 def objects(part: Any) -> list[dict[str, Any]]:
-    """Every object of a schema that has properties."""
+    """Every object with properties in a schema."""
     own = [part] if isinstance(part, dict) and "properties" in part else []
     inner = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
     return own + [entry for value in inner for entry in objects(value)]

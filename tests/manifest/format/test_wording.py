@@ -1,4 +1,4 @@
-"""The messages about wrong fields, and the line and column that they name."""
+"""The messages about wrong fields, and the line and column in each message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A shared directory: several users, races, foreign files in an entry's place, and missing or hanging mounts."""
+"""A shared directory: several users, races, links and pipes in place of entries, and missing or hanging mounts."""
 
 from __future__ import annotations
 
@@ -321,7 +321,7 @@ def test_updates_the_time_of_a_used_entry_if_it_is_old_or_wrong(tmp_path: Path) 
     lookups: list[Callable[[], object]] = [lambda: share.has("ac", KEY), lambda: share.get("ac", KEY, LIMIT)]
     share.put("ac", KEY, b"x", once=True)
     for look_up in lookups:
-        for off_s in (-7200, 7200, 365 * 86400, -365 * 86400):  # the last two: clocks that are off by a year
+        for off_s in (-7200, 7200, 365 * 86400, -365 * 86400):  # a clock that is wrong by a year causes the last two
             os.utime(entry(tmp_path), (time.time() + off_s,) * 2)
             look_up()
             assert abs(entry(tmp_path).stat().st_mtime - time.time()) < 60
@@ -363,7 +363,7 @@ for kind in ("cas", "ac"):
 
 
 def run_as(umask: str, root: Path, name: str, uid: int = 0, gid: int = 0, groups: str = "") -> None:
-    """Run `USER_PROGRAM` as a user. It reads and writes entries of all users, and new entries named by the digit `name`."""
+    """Run `USER_PROGRAM` as a user. It uses four entries that all users share, and writes two with the name `name` * 64."""
     process = subprocess.run(
         [sys.executable, "-c", USER_PROGRAM, umask, str(uid), str(gid), groups, str(root), name],
         capture_output=True,

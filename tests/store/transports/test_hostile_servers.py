@@ -28,7 +28,7 @@ def remote(url: str, patience_s: float = PATIENCE_S, **environment: str) -> Http
 
 
 def assert_fails(error_type: type[RemoteFault], call: Callable[[], object]) -> Any:
-    """Check that `call` soon raises such an error, without a cause (rule 2 of http.py). Returns the error."""
+    """Check that `call` soon raises an `error_type` without a cause (rule 2 of http.py). Returns the error."""
     begun = time.monotonic()
     with pytest.raises(error_type) as caught:
         call()
@@ -182,7 +182,7 @@ def test_uploads_that_share_a_slow_line_do_not_fail() -> None:
     def receive_slowly(request: Request) -> bool:
         received = len(request.early)
         while received < size:
-            time.sleep(0.2)  # a quarter of a line with 40 KB/s
+            time.sleep(0.2)  # so each of the four uploads gets 10 KB/s
             received += len(request.sock.recv(2000))
         return request.reply(201)
 

@@ -83,7 +83,7 @@ def test_nginx_writes_the_layout_of_a_store(writer: HttpTransport, nginx: Nginx)
         path = nginx.root / kind / NAME[:2] / NAME
         assert path.read_bytes() == data
         assert stat.S_IMODE(path.stat().st_mode) == 0o664
-    names = {path.name for path in nginx.root.iterdir()} - {"gc"}  # collections of other tests leave "gc"
+    names = {path.name for path in nginx.root.iterdir()} - {"gc"}  # garbage collection in other tests leaves "gc"
     assert names == {"ac", "cas", "tmp"}
     assert list((nginx.root / "tmp").iterdir()) == []
 

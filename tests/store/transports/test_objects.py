@@ -191,7 +191,7 @@ def test_responses_become_typed_errors_without_secrets(
         look_up,
     ]
     for call in calls:
-        # The answer to HEAD has no body, so the transport does not see its error code: a 400 without a code is a refusal.
+        # An answer to HEAD has no body, so it has no error code. The transport treats a 400 without a code as a refusal.
         hides_full = call is look_up and b"EntityTooLarge" in response
         with pytest.raises(RemoteFault) as caught:
             call()
@@ -221,8 +221,8 @@ def test_looks_before_it_writes_if_a_service_cannot_write_once(server: Callable[
 
 
 def test_sends_no_authorization_header_to_the_target_of_a_redirect(server: Callable[..., Server]) -> None:
-    """obstore always follows redirects, and no option prevents that. It does send a session token, which is useless
-    without its key. The caller of the transport verifies the bytes."""
+    """obstore always follows redirects, and no option prevents this. The target gets a session token, which is useless
+    without the secret key. The caller of the transport verifies the received bytes."""
     elsewhere = server(answer("200 OK", b"other bytes"))
     redirecting = server(answer("301 Moved Permanently", more=f"Location: {elsewhere.endpoint}/x\r\n"))
     store = remote("s3://cache")
@@ -310,7 +310,7 @@ def test_without_credentials_the_hint_names_the_variables(
     service = server(answer("403 Forbidden"))
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(name)
-    # Without credentials, obstore asks the metadata service of the cloud. Here, this is `service`, too.
+    # Without credentials, obstore asks the metadata service of the cloud. Here, `service` receives these requests, too.
     monkeypatch.setenv("AWS_METADATA_ENDPOINT", service.endpoint)
     with pytest.raises(RemoteRefused, match="no credentials") as caught:
         remote("s3://cache").has("ac", KEY)

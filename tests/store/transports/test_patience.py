@@ -31,7 +31,7 @@ Step = RemoteFault | bytes | None
 class Scripted(Transport):
     """A transport whose calls return or raise the `steps` in order. Later calls find no entry. A call takes `takes_s`.
 
-    `put` writes the entry if its step is None.
+    `put` returns True if its step is None.
     """
 
     place = "scripted://"

@@ -1,4 +1,4 @@
-"""`proxy_for` chooses the proxy for a host from the environment."""
+"""`proxy_for` reads the environment and chooses the proxy for a host."""
 
 from __future__ import annotations
 

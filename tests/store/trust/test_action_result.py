@@ -52,7 +52,7 @@ def test_parses_a_chunk_list() -> None:
 
 
 def test_parses_entries_that_a_server_rewrote() -> None:
-    """protojson omits default values and may add fields. The order of fields and white space may differ."""
+    """protojson omits default values and may add fields. White space and the order of fields may differ."""
     text = json.dumps(
         {
             "executionMetadata": {"worker": "w"},
@@ -171,7 +171,7 @@ def test_ignores_all_signatures_if_there_are_too_many() -> None:
     assert signatures_in([LISTED] * (MAX_SIGNATURES + 1)) == ()
 
 
-# Two of the values are the base64 of a text: "hello", and JSON that is nested too deeply.
+# Two of the values are base64: one of "hello", and one of JSON that is nested too deeply.
 @pytest.mark.parametrize("raw", ["", "!", "=", "aGVsbG8=", "W1tbW1tb" * 20_000, 7, None, ["x"], {}])
 def test_ignores_the_standard_output_of_another_tool(raw: object) -> None:
     text = json.dumps({"outputFiles": [{"path": "x", "digest": {"hash": A}}], "stdoutRaw": raw})

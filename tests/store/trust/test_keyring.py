@@ -29,7 +29,7 @@ def clock_at(date: str) -> Callable[[], datetime.datetime]:
 
 
 def signed(signer: Signer, domain: str | None = None, key: str = KEY, document: Output = DOCUMENT) -> Signature:
-    """The signature of a record by `signer`, by default for the domain with the signer's name."""
+    """`signer`'s signature of a record, by default for the domain with the signer's name."""
     return signer.sign(key, document, domain or signer.name, "someone@somewhere", "2026-01-02T03:04:05Z")
 
 

@@ -1,4 +1,4 @@
-"""Packages on this machine: find and open a package, its engines, its provenance, and the operator of ``.pt2`` files.
+"""Packages on this machine: find and load packages, write provenance, and register the operator of ``.pt2`` files.
 
-This package uses `driver.project` and `driver.outputs`.
+This folder uses `driver.project` and `driver.outputs`.
 """

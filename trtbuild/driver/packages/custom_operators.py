@@ -1,8 +1,8 @@
 """Check that the operators from outside PyTorch that a package calls are registered in this process.
 
-A package contains their names, their schemas and the modules that register them, but not their code. Loading imports
-nothing by itself, because a package may come from another person, and an import runs code. So the caller imports the
-modules, or passes ``import_operators=True``.
+A package contains their names, their schemas and the names of the modules that register them, but not their code. By
+default, `load` does not import these modules, because a package may come from another person, and an import runs code. So
+the caller imports the modules, or passes ``import_operators=True``.
 """
 
 from __future__ import annotations

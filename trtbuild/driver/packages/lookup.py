@@ -15,7 +15,7 @@ from trtbuild.runtime.packages.package import missing_package_error
 
 
 def directory_of(project: Path, name: str) -> Path | None:
-    """Return the package directory `name`; None if `name` can be the name of a model.
+    """Return the package directory `name`; None if there is no package and `name` can be the name of a model.
 
     A model's name has no ``/`` and does not begin with a dot. Any other `name` is a path. Raises UsageError if there is no
     package at the path, or if the path cannot be read. This function does not read the manifest.
@@ -30,7 +30,7 @@ def directory_of(project: Path, name: str) -> Path | None:
 
 
 def package_of(request: Request, name: str) -> Path:
-    """Return the directory of the package `name`, which is a directory or a model. Raises UsageError if it is missing."""
+    """Return a package's directory. `name` names this directory or a model. Raises UsageError if there is no package."""
     project = Path(request.project)
     path = directory_of(project, name)
     if path is not None:

@@ -17,7 +17,7 @@ class StepRun:
 
     `conversions`: for a partition step, the keys of the convert steps whose work it has done, with the seconds of each.
     `source` is ``built``, or the origin of a record that another build has stored. `uncacheable` is the reason why the
-    result was not cached, or None. `worker` is the name of the worker of a scheduler that ran the step, or None.
+    result was not cached, or None. `worker` is the name of the scheduler's worker that ran the step, or None.
     """
 
     record: Record
@@ -45,9 +45,9 @@ class WrittenOutput:
 class Outcome:
     """The state of a build, which the executor keeps up to date.
 
-    `plans` has the last plan of each model. `written` has the outputs of each model that are up to date. `unwritten` has
-    the error of each model whose outputs could not be written. `ran` and `failed` have the steps that ran and that failed,
-    by step id. Only steps of `stages` run.
+    `plans` has the last plan of each model. `written` has each model's outputs that are up to date. `unwritten` has the
+    error of each model whose outputs could not be written. `ran` and `failed` have the steps that ran and that failed, by
+    step id. Only steps of `stages` run.
     """
 
     plans: dict[str, ModelPlan]
@@ -79,7 +79,7 @@ class Outcome:
         return count
 
     def note_conversions(self, plan: ModelPlan, partition_run: StepRun) -> None:
-        """Add the convert steps whose work the partition step has done to the steps that ran.
+        """Add to `ran` the convert steps whose work the partition step has done.
 
         `plan` is the model's first plan after the run of the partition step.
         """

@@ -5,8 +5,8 @@ Tensors are stored little-endian and row-major (`trtbuild.core.values.safetensor
 tensor's bytes in this form.
 
 Rules
-1. The table of the tensors is made while the whole file is read and hashed. So the table describes exactly the bytes of the
-   file's digest, even if the file changes meanwhile. If `sha256` has to compute the digest, it also makes the table.
+1. The table of the tensors is made while the whole file is read and hashed. So the table describes exactly the bytes that
+   have the file's digest, even if the file changes meanwhile. If `sha256` hashes a large file, it also makes the table.
 2. A tensor is put into the store when an engine or a package needs it. Its digest is computed again from the bytes that are
    read at that time, and has to match the table.
 3. The file is not memory-mapped. If the file is truncated while it is read, the result is an error, and not a SIGBUS.

@@ -1,4 +1,4 @@
 """Run packages: the commands `run` and `bench`, and the model that Triton serves.
 
-This package uses `building`, `workers`, `packages`, `project` and `outputs` of `driver`.
+This folder uses `building`, `workers`, `packages`, `project` and `outputs` of `driver`.
 """

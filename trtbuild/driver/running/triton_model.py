@@ -5,8 +5,8 @@ Triton passes tensors as DLPack (``triton_python_backend_utils.Tensor``). The pa
 Rules
 1. Inputs that are on the model's GPU are used without a copy. Inputs in host memory are copied to that GPU. A request with
    an input on another GPU gets an error. Outputs stay on the GPU, and Triton fetches them from there.
-2. Requests run one after another, each with the first profile that accepts it. A request that no profile accepts gets an
-   error. The other requests are still answered.
+2. Requests run one after another, each with the profile that `runtime.packages.choice` chooses. A request that no profile
+   accepts gets an error. The other requests are still answered.
 3. Triton has no scalars: a scalar of the model has the shape [1] in requests and responses.
 4. A response is returned after its computation is complete, because Triton does not know trtbuild's CUDA streams.
 """

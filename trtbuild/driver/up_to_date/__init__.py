@@ -1,5 +1,5 @@
-"""Files that make a build without changes fast: the snapshot that `trtbuild.null_build` compares, and depfiles for make.
+"""Files that make a build without changes fast: the snapshot that `trtbuild.null_build` checks, and depfiles for make.
 
 `snapshot` writes snapshots, `snapshot_rows` collects their contents, and `settled` checks files. `depfile` writes depfiles,
-with the rules of `make_rules`. Uses `answers`, `configuration` and `project`.
+with the rules of `make_rules`. This folder uses `answers`, `configuration` and `project`.
 """

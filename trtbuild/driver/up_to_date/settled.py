@@ -16,7 +16,7 @@ import time
 from trtbuild import null_build
 from trtbuild.store.digests.fingerprint import FileDigests
 
-#: The resolution of change times: a tick of the kernel is at most 10 ms (this is twice that), and FAT has 2 s.
+#: The resolutions of change times. A tick of the kernel is at most 10 ms, half of `_FINE_TICK_NS`. A tick of FAT is 2 s.
 _FINE_TICK_NS = 20_000_000
 _COARSE_TICK_NS = 2_000_000_000
 
@@ -26,9 +26,10 @@ class Unsettled(Exception):
 
 
 def verified_stat(path: str, expected: str | None, known: tuple[str, os.stat_result] | None) -> os.stat_result:
-    """Return the stat of a file with the digest `expected`; None accepts any content. Each later edit changes this stat.
+    """Return the stat of a file with the digest `expected`. With None, any content is accepted.
 
-    `known` is the result of `FileDigests.known_digests` for the file. Raises Unsettled."""
+    Each later edit of the file changes this stat. `known` is the result of `FileDigests.known_digests` for the file.
+    Raises Unsettled."""
     if known is not None and known[0] == expected:
         return known[1]
     status, now_ns = os.stat(path), time.time_ns()

@@ -1,9 +1,9 @@
 """``trtbuild verify [MODEL…]``: compare the conversions and engines of a project's models with PyTorch.
 
 Rules
-1. A verification is not repeated for the same recipe: the programs, conversions or engines, weights, points, ranges of
-   inputs, tolerances, versions and the machine (docs/keys.md). Its record is in the store. ``--force`` and ``--replay``
-   ignore the record. Failed verifications are not recorded.
+1. A verification is not repeated for the same recipe (docs/keys.md). The recipe has the programs, weights, points, ranges
+   of inputs, tolerances, versions, the machine, and either the conversions or the engines. The record of a verification is
+   in the store. ``--force`` and ``--replay`` ignore the record. Failed verifications are not recorded.
 2. The results are written to provenance.json in the package's directory, if the package is the one that was verified
    (`core.packages.provenance`). Results of other machines about the same engines stay. If a comparison fails, the file is
    removed. With ``--replay`` the file does not change.
@@ -56,8 +56,8 @@ _Result = TypeVar("_Result")
 def verify(request: Request, options: Options, watcher: Watcher) -> Verification:
     """Verify models, and return the document ``trtbuild.verify/1``.
 
-    `ok` is false if a comparison fails, if an error exceeds `max_error`, if a step has no record, or if the verification of
-    a model ends with an error.
+    `ok` is false if a comparison fails, if an error against a float model exceeds `max_error`, if a step has no record, or
+    if the verification of a model ends with an exception.
 
     Raises ToolchainMissing if onnxruntime, torch or onnx is not installed. Raises UsageError if a replay is not for one
     model, if the device does not exist, or if a device and workers are given. Raises EnvironmentFault if the workers cannot
@@ -142,7 +142,7 @@ class _Models:
 
 
 class _ModelVerification:
-    """The verification of one model."""
+    """The verification of one model. A cut is one way to divide the model into partitions."""
 
     def __init__(self, subject: Subject, pool: WorkerPool, engines: EngineComparisons) -> None:
         self._subject = subject
@@ -197,8 +197,7 @@ class _ModelVerification:
         )
 
     def _entry(self, comparison: Comparison) -> CutEntry | None:
-        """Return the entry of one comparison, after running it if it has no record. If it cannot run, note the reason, and
-        return None."""
+        """Finish a comparison, and return its entry. If the comparison cannot run, note the reason, and return None."""
         try:
             compared: Compared = comparison.finish()
         except NotCompared as error:
@@ -246,7 +245,7 @@ class _ModelVerification:
         return Comparison(partitioning.targets, partial(subject.find_or_run, job, recipe, machine, run))
 
     def _float_program(self) -> FloatProgram | None:
-        """Return the float model of a model with ``quantize:``; None for other models, or if it cannot be traced."""
+        """Return the float model of a model with ``quantize:``; None for other models, or if there is no float trace."""
         if self._subject.plan.model.quantization is None:
             return None
         try:

@@ -2,8 +2,8 @@
 
 Rules
 1. Only the package is needed: no project, no cache, no source. It must contain the reference (``reference: true``).
-2. PyTorch's results for the package's programs are the reference. (The programs were compared with the model where the
-   package was built.) For a model that came as ONNX, onnxruntime's results on the CPU are the reference.
+2. PyTorch's results for the package's programs are the reference. (The build compared the programs with the model.) For a
+   model that came as ONNX, onnxruntime's results on the CPU are the reference.
 3. Every package has an entry or an error. An error of one package does not stop the others.
 """
 
@@ -76,7 +76,7 @@ def verify_packages(paths: Sequence[Path], targets: Sequence[str], options: Opti
 
 
 class _PackageVerification:
-    """The verification of one package."""
+    """The verification of one package. A cut is one way to divide the model into partitions."""
 
     def __init__(self, package: Package, options: Options) -> None:
         index = package.index
@@ -134,7 +134,7 @@ class _PackageVerification:
         )
 
     def _reason_without_onnx(self, target: str) -> str | None:
-        """Return the reason why the ONNX programs of a target cannot run: libraries are missing. Otherwise None."""
+        """Return the reason if libraries for a target's ONNX programs are missing. Return None if nothing is missing."""
         if _PackageBlobs(self._package, self._package.index.targets[target]).has_onnx:
             missing = [name for name in ("onnx", "onnxruntime") if find_spec(name) is None]
             if missing:
@@ -191,7 +191,7 @@ class _PackageVerification:
 
 
 class _PackageBlobs:
-    """The blobs that a verification reads: verified files of the package, by SHA-256, and its partitions document.
+    """The blobs that a verification reads: files of the package, by SHA-256, and the target's partitions document.
 
     The document is a part of the index and not a file, so the jobs have a fixed name for it instead of a SHA-256."""
 
@@ -213,7 +213,7 @@ class _PackageBlobs:
         return bytes(self._package.read([path])[path])
 
     def weight(self, slot: int) -> Weight:
-        """Return the weight of a slot; an empty one if no partition of the package uses the slot."""
+        """Return the weight with the number `slot`; an empty one if no partition of the package uses this weight."""
         packed = self._package.index.weights.get(slot)
         if packed is None:
             return Weight("float32", (), "")

@@ -30,7 +30,7 @@ class Compared:
     """A finished comparison: its partitioning and recipe, the facts about the machine, and the report.
 
     `record` is None if the report is not stored. `recorded` is whether the report was read from a record. `worker` is the
-    worker of a scheduler that compared, or None.
+    scheduler's worker that ran the comparison, or None.
     """
 
     partitioning: PartitioningJob
@@ -59,7 +59,10 @@ class Comparison:
 
 
 class EngineComparisons(Protocol):
-    """Compares the engines of models: `engine_comparisons.OnThisMachine` or `worker_comparisons.OnWorkers`."""
+    """Compares the engines of models.
+
+    `engine_comparisons.OnThisMachine` and `worker_comparisons.OnWorkers` implement this protocol.
+    """
 
     def comparisons(
         self, subject: Subject, partitioning: PartitioningJob, number: int
@@ -68,7 +71,7 @@ class EngineComparisons(Protocol):
 
 
 class Subject:
-    """A model, and the options with which it is verified. `versions` are those of the libraries of the reference.
+    """A model, and the options with which it is verified. `versions` are the versions of onnxruntime, torch and onnx.
 
     `reads_records` is whether earlier results are used.
     """
@@ -147,7 +150,7 @@ class Subject:
     def find_or_run(
         self, partitioning: PartitioningJob, recipe: Recipe, machine: Mapping[str, str], run: Callable[[], Report]
     ) -> Compared:
-        """The result in the record of a recipe. Otherwise that of `run`, which is stored if `is_stored` allows it.
+        """Return the result of `find`. If `find` returns None, call `run`, and store the report if `is_stored` accepts it.
 
         Raises NotCompared or another TrtbuildError.
         """

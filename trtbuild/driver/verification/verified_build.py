@@ -1,4 +1,4 @@
-"""``trtbuild build --verify``: compare a build's results with PyTorch, and add the verification to them."""
+"""``trtbuild build --verify``: verify the models of a build, and add the verification to the build's result."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def repeated_result(result: BuildResult) -> BuildResult:
 
 
 def provenance_files(workspace: Workspace, result: BuildResult) -> list[str]:
-    """Return the files that the verification has written beside the outputs."""
+    """Return the existing provenance files in the directories of packages; an empty list without a verification."""
     if result.verification is None:
         return []
     folders = [dict(model.outputs).get("package") for model in workspace.models.values()]
@@ -49,14 +49,14 @@ def provenance_files(workspace: Workspace, result: BuildResult) -> list[str]:
 
 
 def _failures(model: ModelEntry | PackageEntry) -> Iterator[tuple[str, str]]:
-    """Yield (error text, hint) for each wrong partition of a model, or for the whole if no partition is wrong. Yield
-    them for a wrong lowered program, too."""
+    """Yield (error text, hint) for each wrong partition of a model, for a wrong lowered program, and for a wrong whole
+    model in which no partition is wrong. A cut is one way to divide the model into partitions."""
     for cut in model.cuts:
         wrong = [entry for entry in cut.partitions if entry.status == "wrong"]
         for entry in wrong:
             text = f"model {model.model!r}, partition {entry.partition!r} {error_text(entry)}"
             yield "\n  ".join([text, *advice_lines(entry)]), _hint(model.model, cut)
-        # The errors of the partitions explain that of the whole model. PyTorch ran the lowered program without them.
+        # Errors of partitions explain an error of the whole model, but not an error of the lowered program.
         whole_model = () if wrong else ((cut.whole, ""),)
         for whole, suffix in (*whole_model, (cut.lowered, ", in its precision and by PyTorch itself,")):
             if whole.status == "wrong":

@@ -39,7 +39,7 @@ class Copy:
         kill_group(self.pid)
 
     def finish(self) -> tuple[int, Any]:
-        """Wait for the end. Returns the exit code, negative after a signal, and the report; None without a valid report."""
+        """Wait for the end. Returns the exit code (negative after a signal) and the report (None if it is invalid JSON)."""
         _, status = os.waitpid(self.pid, 0)
         os.close(self.ended)
         report = os.pread(self.report, os.fstat(self.report).st_size, 0)
@@ -50,7 +50,10 @@ class Copy:
 
 
 def start(work: Callable[[int], int], *, client: socket.socket | None = None) -> Copy:
-    """Run `work` in a copy, which exits with its result. `work` gets the descriptor to which it may write its report."""
+    """Run `work` in a copy. The copy exits with the result of `work`.
+
+    `work` gets the descriptor to which it may write a report.
+    """
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     parent, report = os.getpid(), os.memfd_create("report")
@@ -59,7 +62,7 @@ def start(work: Callable[[int], int], *, client: socket.socket | None = None) ->
         return Copy(pid, os.pidfd_open(pid), report, client)
     code = 1
     try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a watcher in the background may ignore it
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a watcher in the background may ignore SIGINT
         null_build.STARTED_NS = time.time_ns()  # the watcher has just checked that its own files are unchanged
         os.setsid()  # Ctrl-C reaches the watcher, which interrupts the copy
         end_with_parent()

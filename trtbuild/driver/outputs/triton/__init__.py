@@ -1,4 +1,4 @@
-"""The output `triton`: a model in a repository of NVIDIA's Triton Inference Server, which several models may share.
+"""The output `triton`: a model in a repository of NVIDIA's Triton Inference Server. Several models may share a repository.
 
 Rules
 1. A model has the directory `<repository>/<model>`. If Triton runs its engines itself, each engine also has the directory

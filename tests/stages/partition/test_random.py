@@ -94,7 +94,10 @@ class Block(nn.Module):
 
 
 class RandomModel(nn.Module):
-    """Each call of a block reads two inputs or results of earlier calls. Blocks may share a kind, or be called several times."""
+    """A model of blocks that may share a kind, or be called several times.
+
+    Each call reads two values: inputs of the model or results of earlier calls.
+    """
 
     def __init__(self, seed: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Operators that lowering rewrites give the same results. Calls that need no rewriting get no copies, casts or slices."""
+"""Rewritten operators give the same results as eager PyTorch. Calls that need no rewriting get no copies, casts or slices."""
 
 from __future__ import annotations
 

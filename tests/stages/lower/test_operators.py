@@ -1,4 +1,4 @@
-"""Rewritten operators give the same results as eager PyTorch. Calls that need no rewriting get no copies, casts or slices."""
+"""Rewritten operators give the results of eager PyTorch. Calls that need no rewriting get no copies, casts or slices."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class LoggedRequest:
 
 @dataclass(frozen=True)
 class Nginx:
-    """A running server. `prefix` has its configuration and logs, `root` the served files. `url` has the credentials."""
+    """A running server. `prefix` has its configuration and logs. `root` has the served files. `url` has the credentials."""
 
     prefix: Path
     port: int

@@ -1,4 +1,4 @@
-"""One run of ``python -m benchmarks``: its sizes, its work folder, and the commands that are measured in it.
+"""One run of ``python -m benchmarks``: its sizes, its work folder, and the commands that it measures.
 
 The work folder keeps projects and their caches from run to run, so that a thousand engines are built once. It is
 `benchmarks/.work`, which git ignores, or the folder of ``--work``. It may be deleted at any time.
@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.measure import Median, Run, measure_alternately, run
 
-#: Modules that some builds must not import. Modules of the same names that raise an ImportError are put on PYTHONPATH.
+#: Modules that some builds must not import. PYTHONPATH leads to a module of each name, whose import raises an ImportError.
 TORCH = ("torch",)
 TENSORRT = ("tensorrt_rtx", "tensorrt")
 
@@ -51,11 +51,11 @@ class Sizes:
     hit_mb: int = 100
     #: The weights of the large model.
     large_gb: float = 3.0
-    #: Steps through the workers of a scheduler, for the memory of the driver.
+    #: The number of steps on the workers of a scheduler, for the measurement of the driver's memory.
     farm_steps: int = 10_000
     #: Processes that share one store.
     crowd: int = 24
-    #: Runs of a null build, and of a command that takes longer.
+    #: The number of runs of a null build, and of a command that takes longer.
     repeats: int = 15
     cold_repeats: int = 3
 
@@ -89,7 +89,7 @@ class Session:
         return self.folder(name)
 
     def peer_program(self, name: str) -> Path:
-        """The program of a peer. Raises FileNotFoundError, whose text names the command that installs it."""
+        """The program of a peer. If it is missing, raises FileNotFoundError with the command that installs the program."""
         program = self.peers / "bin" / name
         if not program.exists():
             raise FileNotFoundError(f"{program}: `make bench` installs it (benchmarks/peers.txt)")
@@ -110,10 +110,10 @@ class Session:
         return done, json.loads(done.stdout)
 
     def environment(self, poison: Sequence[str] = ()) -> dict[str, str]:
-        """This environment without trtbuild's variables. A process with it cannot import the modules in `poison`.
+        """This process's environment without ``TRTBUILD_*``. With the result, a process cannot import modules in `poison`.
 
-        ``PYTHONDONTWRITEBYTECODE`` is left out: with it, Python would compile the modules of a checkout in each run, and
-        those of an installed package never."""
+        ``PYTHONDONTWRITEBYTECODE`` is left out: with it, Python would compile the modules of a checkout in each run, but
+        would never compile those of an installed package."""
         environment = {
             name: value
             for name, value in os.environ.items()
@@ -129,8 +129,8 @@ class Session:
         return self.run_script("straight_vit.py", project, [sizes.layers, sizes.hidden, sizes.image], memory=memory)
 
     def run_script(self, name: str, project: Path, arguments: Sequence[str | int], *, memory: bool) -> Run:
-        """Run the script `name` of `measurements/scripts` once. Its first argument is a folder for its files, which is
-        deleted."""
+        """Run the script `name` of `measurements/scripts` once. Its first argument is a folder for its files. The
+        folder is deleted afterwards."""
         output = self.work / "straight"
         shutil.rmtree(output, ignore_errors=True)
         script = Path(__file__).parent / "measurements" / "scripts" / name
@@ -141,7 +141,7 @@ class Session:
         return done
 
     def script_median(self, project: Path) -> Median:
-        """The script's medians. The first call measures them, unless `note_script` was called before."""
+        """The medians of `straight_vit.py`. The first call measures them, unless `note_script` was called before."""
         if self._script is None:
             self.say("  the straight script, for the ratios below")
             self._script = measure_alternately(

@@ -2,8 +2,8 @@
 
 The dead remotes are: a port that refuses connections, a listener that never answers, a listener that sends a byte a
 second, an unknown host name, and a resolver that hangs. A stub replaces the resolver in the build's own process, and all
-traffic stays on the loopback. The servers count connections, and the stub counts name lookups. This proves that the
-build met each fault, except for the refused port, where nothing can count.
+traffic stays on the loopback. The listeners count connections, and the stub counts name lookups. These counts prove that
+the build met each fault. The refused port has no count, because no process listens there.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ socket.getaddrinfo = getaddrinfo
 
 @dataclass
 class _Fault:
-    """A dead remote at `url`. `environment` has variables for the build. A listener adds an entry to `encounters` for each
-    connection."""
+    """A dead remote at `url`. `environment` has environment variables for the build. A listener adds an entry to
+    `encounters` for each connection."""
 
     url: str
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -133,7 +133,7 @@ def _listener(*, sends_bytes: bool) -> Iterator[_Fault]:
 def _resolver(session: Session, name: str) -> Iterator[_Fault]:
     folder = session.folder("resolver")
     (folder / "sitecustomize.py").write_text(_STUB)
-    lookups = session.work / "names"  # the stub adds each name that the build looks up
+    lookups = session.work / "names"  # the stub appends each name under .invalid to this file
     lookups.unlink(missing_ok=True)
     try:
         yield _Fault(f"http://{name}.invalid", {"PYTHONPATH": str(folder), "BENCHMARK_NAMES": str(lookups)})

@@ -1,7 +1,7 @@
 """Measure engine steps on the workers of a Dask scheduler: small real engines, and workers that sleep instead of compiling.
 
 The scheduler, the workers and the driver are separate processes of this machine, and share its cores. The workers that
-sleep do everything but compile: they read the job, look in the store, write a record, and answer.
+sleep do all other work: they read the job, look in the store, write a record, and answer.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _drive(folder: Path, address: str, *, steps: int, slots: int) -> dict[str, A
 
 @contextmanager
 def _workers(folder: Path, *, slots: int, processes: int, sleep_s: float) -> Iterator[str]:
-    """Start a scheduler on 127.0.0.1, and worker processes with `slots` each. They use the cache in `folder`.
+    """Start a scheduler on 127.0.0.1, and worker processes with `slots` slots each. The workers use the cache in `folder`.
 
     Yields the scheduler's address.
     """

@@ -1,11 +1,11 @@
 """Build, push, pull and load a model with large weights (``--large-gb``), and measure the memory peak of each process.
 
-The model is a chain of float32 layers of 8192 x 8192 weights, all different, in one engine. The package also has the
-reference program, so it has the weights twice: in the engine's plan and for PyTorch.
+The model is a chain of float32 layers in one engine. Each layer has its own 8192 x 8192 weights. The package also has the
+reference program, so the weights are in the package twice: in the engine's plan and for PyTorch.
 
 Rules
-1. The peak of a process is its VmHWM: the resident memory, with the pages that it shares with other processes. Workers
-   reset it before each step. So a worker's peak is that of one step.
+1. The peak of a process is its VmHWM: the peak of its resident memory, including pages that other processes share. Workers
+   reset their VmHWM before each step. So a worker's peak is that of one step.
 2. The peer is a plain script (`scripts/straight_large.py`) with two parts, export and compile, each in its own process.
    The peer of the engine step is the compile part. The peer of the whole build is the part with the larger peak, because
    the parts run one after the other.

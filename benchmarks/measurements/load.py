@@ -5,8 +5,8 @@ program for ``device="cpu"``. The bytes are random, because nothing that is load
 SM is used, to choose the target. Everything else is as in a user's program: index, choice, reading, hashing.
 ``module()`` deserializes the engines later; `benchmarks.gpu` measures that on a GPU.
 
-There are two floors, which are the least times that a program needs. Each runs on one thread in the same process,
-alternately, with a warm page cache:
+There are two floors, which are the least times that a program needs. Each is measured on one thread, in the same process as
+`trtbuild.load` and alternately with it, with a warm page cache:
 1. Read each needed file whole (``read()``) and hash it with hashlib's SHA-256. Every program that needs verified bytes
    must do this.
 2. Hash through a buffer of 1 MiB, and keep nothing of the file. The ratio to this floor has no bound.

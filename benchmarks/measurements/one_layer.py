@@ -1,11 +1,11 @@
 """Build after a change of one layer of twelve: of its weights, in a new weights file, or of its source.
 
-The peer is the script `straight_vit.py`. It cannot skip any work: its user runs all of it again. It is the script
-of the cold build (`cold_build.py`), measured in the same run. It creates random weights where trtbuild reads a file. This
-makes the script faster.
+The peer is the script `straight_vit.py`. It cannot skip any work: its user runs all of it again. It is also the peer of
+the cold build (`cold_build.py`), and is measured in the same run of the benchmarks. It creates random weights where
+trtbuild reads a file. This makes the script faster.
 
 The list of steps that ran comes from ``--json``. Two checks prove that no process of a build with new weights imports
-torch. A torch that cannot be imported is first on the path, and no process of the tree maps one of torch's libraries. The
+torch. A torch that cannot be imported is first on PYTHONPATH, and no process of the tree maps one of torch's libraries. The
 second check includes the engine workers, which have another environment.
 """
 
@@ -27,7 +27,7 @@ _ACTIVATIONS = ("ReLU", "ELU", "Tanh", "Sigmoid", "Softplus")
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """New weights of one layer, then edits of one layer's source."""
+    """Measure builds with new weights of one layer, then with edits of one layer's source."""
     sizes = session.sizes
     layer = min(_LAYER, sizes.layers - 1)
     project = projects.write_vit(session.folder("vit-weights"), granularity=True, weights=True, **sizes.vit)

@@ -3,8 +3,8 @@
 If nothing changed, the bound is 0.4 s, and the CPU time is also compared with that of a Python process that imports json
 and os. After an edit, the bound is one second. doit and dvc have similar commands, which show what would run: `doit
 list --all --status` on as many tasks as there are engines, and `dvc status` on a hundred stages. dvc needs seconds for
-a hundred stages; its number is not scaled. Each target of doit and dvc is a copy of one small file (`peers.py`). For the
-second measurement, one source in each of their projects is edited, too.
+a hundred stages; this time is not scaled. Each target of doit and dvc is a copy of its own small source (`peers.py`). For
+the second measurement, one source in each of their projects is edited, too.
 
 The last rows measure a project with ten times as many engines, whose records are copies (`clones.py`). The CPU time may
 grow at most tenfold, and the memory has a limit.
@@ -42,7 +42,7 @@ def rows(session: Session) -> Iterator[Row]:
         "doit": lambda: run([session.peer_program("doit"), "list", "--all", "--status"], copies),
         "dvc": lambda: run([session.peer_program("dvc"), "status"], stages),
     }
-    session.call(project, "plan")  # writes the snapshot
+    session.call(project, "plan")  # writes the snapshot, which the next calls check instead of planning
     unchanged = run_alternately(sizes.cold_repeats, **candidates)
     yield from _report(f"plan, {engines:,} engines, nothing changed", unchanged, engines, sizes.dvc_stages, bound_s=0.4)
     compared = run_alternately(
@@ -81,7 +81,7 @@ def rows(session: Session) -> Iterator[Row]:
 
 
 def _large(session: Session) -> Iterator[Row]:
-    """The plan of a project with many models after an edit: its time, its memory, and the growth of its CPU time."""
+    """Measure the plan of a project with many models after an edit: time, memory, and the growth of the CPU time."""
     sizes = session.sizes
     small, large = build_project(session, sizes.models), session.folder(f"many-{sizes.cloned_models}x{sizes.targets}")
     versions_file, versions = large / "step-versions.json", json.dumps(dict(keys.STEP_VERSIONS))

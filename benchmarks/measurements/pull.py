@@ -2,18 +2,18 @@
 and sha256sum.
 
 Rules
-1. curl gets the same bytes in two ways: as one file, like a person who copies engines by hand, and as the chunks that
-   trtbuild gets, over one connection that is kept alive. curl only writes files: it compares no digest, and its files are
+1. curl gets the same bytes in two ways. One is a single file, as a person copies engines by hand. The other is trtbuild's
+   chunks, for which curl keeps one connection alive. curl only writes files: it compares no digest, and its files are
    not durable. trtbuild verifies each chunk and the whole blob, and has synced all files at the end. Two more peers have no
    bound: curl of the file with a sync, and curl of the chunks over several connections.
 2. The server's files are in the page cache. Each run writes to a new place, and its files stay until the end, because
    removed files would make ext4 slow: ext4 does not reuse an inode within a minute of its removal, but examines such
    inodes for each new file (0.3 ms for each of the 1,400 chunks).
 3. The kernel of a virtual machine may have returned unused memory to its host. Getting this memory again takes four times
-   as long as the copy itself. So before each run, of trtbuild and of its peers, the benchmark writes and removes a file of
-   1.5 times the size. The measured time does not contain this.
-4. The bytes are random: no two chunks are equal, and nothing can be compressed. The pulled bytes are compared with the
-   digest of the original, outside of the measured time.
+   as long as copying the bytes. So before each run, of trtbuild and of its peers, the benchmark writes and removes a file
+   of 1.5 times the size. The measured time does not contain this.
+4. The bytes are random: no two chunks are equal, and nothing can be compressed. The digest of the pulled bytes is checked
+   outside of the measured time.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The peer is `cp` of the same bytes, then `sha256sum` of the copy, on the same file system: a person who fetches files
 from a cache by hand copies them and checks them. The peer copies whole files. trtbuild plans the project first, then
-joins each output from chunks and verifies it. Neither torch nor TensorRT can be imported in these runs. The page cache
-is warm on both sides.
+joins large outputs from chunks and verifies each output. Neither torch nor TensorRT can be imported in these runs. The
+page cache is warm on both sides.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def rows(session: Session) -> Iterator[Row]:
 
 
 def _fine_tune(session: Session, *, granularity: bool) -> Iterator[Row]:
-    """Change the weights of one layer, build and push it as the author, and build it as a colleague."""
+    """Change the weights of one layer, build and push the model as the author, and build the model as a colleague."""
     name = "an engine for each layer" if granularity else "one engine"
     short = "layers" if granularity else "whole"
     author = projects.write_vit(
@@ -110,7 +110,7 @@ def _build(session: Session, project: Path, server: Nginx) -> Any:
 
 
 def _call(session: Session, project: Path, server: Nginx, *arguments: str) -> Any:
-    """Run trtbuild with the remote, and return its document. Raises RuntimeError if it warns."""
+    """Run trtbuild with the remote, and return the JSON document. Raises RuntimeError if trtbuild warns."""
     environment = {**session.environment(), "TRTBUILD_REMOTES": f"team=rw:{server.url}"}
     command = run([session.trtbuild, *arguments, "--json"], project, environment=environment)
     document = json.loads(command.stdout)

@@ -26,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     order = [model.name for model in load(_FOLDER).models]
     rows: list[Row] = []
     try:
-        # The page is written after the build and after the verification. So an interrupted verification keeps the rows.
+        # The page is also written before the verification, so that an interrupted verification does not lose the rows.
         for rows in zoo.measure([name for name in options.only.split(",") if name]):
             page = options.page.read_text(encoding="utf-8")
             options.page.write_text(replace(page, options.size, rows, order), encoding="utf-8")

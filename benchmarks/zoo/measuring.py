@@ -24,9 +24,9 @@ class Row:
     """The results of one model.
 
     `engines` and `torch_partitions`, the numbers of partitions, are None if the model was not built. `status` and `error`
-    (the worst error of a partition or of the whole model) are None if it was not verified. `problem` is the reason why it
-    was not built, or why its verification failed; empty without such a reason. `seconds` is the time of all build steps; a
-    cached step counts with the time that it took when it ran.
+    (the worst error of a partition or of the whole model) are None if the model was not verified. `problem` is the reason
+    why the model was not built, or why its verification failed. Without such a reason, `problem` is empty. `seconds` is the
+    time of all build steps; a cached step counts with the time that it took when it ran.
     """
 
     model: str
@@ -43,7 +43,7 @@ class Row:
 class Zoo:
     """The project of the models, the cache of its builds, and the size of the models.
 
-    `trtbuild` are the arguments that start the program, and `jobs` is the number of steps that run at the same time.
+    `trtbuild` has the arguments that start the program, and `jobs` is the number of steps that run at the same time.
     """
 
     project: Path
@@ -99,7 +99,7 @@ class Zoo:
         )
 
     def _run(self, command: str, arguments: Sequence[str]) -> Any:
-        """The document of ``trtbuild COMMAND ARGUMENTS --json``. Its progress is on standard error."""
+        """The document of ``trtbuild COMMAND ARGUMENTS --json``. The command prints its progress on standard error."""
         command_line = [*self.trtbuild, command, *arguments, "-C", str(self.project), "--offline", "--json"]
         variables = {**os.environ, "TRTBUILD_CACHE_DIR": str(self.cache), SIZE_VARIABLE: self.size}
         process = subprocess.run(command_line, env=variables, stdout=subprocess.PIPE, text=True, check=False)
@@ -120,6 +120,9 @@ def _with_verification(row: Row, entry: Mapping[str, Any], problem: str) -> Row:
 
 
 def _sentence(errors: Sequence[Mapping[str, Any]]) -> str:
-    """Return the first line of the first error, with the next line if it ends with "fails". Empty without errors."""
+    """Return the first line of the first error, and also its second line if the first ends with "fails".
+
+    Without errors, return an empty string.
+    """
     lines = [line.strip() for line in errors[0]["text"].strip().splitlines()] if errors else [""]
     return ": ".join(lines[:2] if lines[0].endswith("fails") else lines[:1]).rstrip(":. ")

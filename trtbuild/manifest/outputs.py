@@ -1,4 +1,4 @@
-"""The paths of a project's outputs. They are inside the project, and only a Triton repository may be shared."""
+"""The paths of a project's outputs. All are inside the project. Models may share a Triton repository, and no other path."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class OutputPath:
     """The path of one kind of output of a model. `origin` is the place of the output's field, or of the model if the path
     is the default.
 
-    `target_files` are the paths of the ``.pt2`` files of a model with several targets, which are written instead of `path`.
+    If a model has several targets, its ``.pt2`` files have the paths `target_files`, and `path` is not written.
     """
 
     model: str
@@ -73,8 +73,8 @@ def check_disjoint(outputs: Sequence[OutputPath], files_read: Mapping[str, str],
     """Add a problem for each output that has the path of another output, is inside another output, or would replace a file
     that the build reads.
 
-    Models may share a Triton repository, in which each model has its own directories. `files_read` maps the path of each
-    file that the build reads to a noun, such as "weights".
+    Models may share a Triton repository, in which each model has its own directories. `files_read` has the path of each
+    file that the build reads, with a noun such as "weights".
     """
     output_by_path: dict[str, OutputPath] = {}
     repositories: dict[str, list[OutputPath]] = {}

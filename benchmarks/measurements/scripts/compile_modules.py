@@ -1,7 +1,7 @@
 """Compile small modules one after the other in one process. No cache has any of them.
 
-Usage: ``python compile_modules.py CACHE COUNT``. Prints a line for each module: the seconds of `trtbuild.compile`, and of
-torch.export.export of the same module before it.
+Usage: ``python compile_modules.py CACHE COUNT``. Prints a line for each module: the seconds of `trtbuild.compile`, and
+those of torch.export.export, which exports the same module first.
 """
 
 import sys

@@ -59,7 +59,7 @@ def compile_plan(folder: Path, width: int) -> None:
 
 
 def peak_bytes() -> int:
-    """The peak of the resident memory of this process since it started its program (proc_pid_status(5), VmHWM)."""
+    """The peak of the resident memory of this process since its execve (proc_pid_status(5), VmHWM)."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 

@@ -1,7 +1,7 @@
 """Build a TensorRT-RTX plan of one module without trtbuild, in one process, as `straight_vit.py` does for ViT.
 
 Usage: ``python straight_model.py OUTPUT_FOLDER NAME INPUTS``, in a folder that has ``models/NAME.py``. INPUTS is JSON: the
-name, the dtype and the shape of each input. The shape has no batch, which is from 1 to 8. `cold_architectures.py` compares
+name, the dtype and the shape of each input. The shape is without the batch (1 to 8). `cold_architectures.py` compares
 trtbuild with this script, so do not tune it for or against trtbuild.
 """
 

@@ -1,1 +1,2 @@
-"""The architectures of the zoo, with random weights. Each function returns a module in evaluation mode."""
+"""The architectures of the zoo, with random weights. The function of each architecture returns a module in evaluation
+mode."""

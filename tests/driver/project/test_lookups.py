@@ -1,4 +1,4 @@
-"""Lookups of damaged and refused records and from several threads, forced steps, and the links of chains."""
+"""Lookups of damaged and refused records, lookups from several threads, forced steps, and the links of chains."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_record_with_damaged_results_is_a_miss_and_stays_in_its_place(store: L
 
 
 def test_a_record_that_the_plan_has_refused_is_not_a_new_result(store: LocalStore, tmp_path: Path) -> None:
-    """The record is complete, but its blob is not valid. If it counted as a new result, planning would never end."""
+    """The record is complete, but its blob is not valid. If this record were a new result, planning would never end."""
     refused = store.put_record(Record(RECIPE, {"plan": store.put_bytes(b"{}")}))
     store_lookups, plan = lookups(store, tmp_path), cast("ModelPlan", None)
     assert store_lookups.record(RECIPE.key) == refused
@@ -131,7 +131,7 @@ class SlowlyChanging(dict[Any, Any]):
 
 
 def in_threads(*works: Callable[[], None]) -> None:
-    """Call each function repeatedly in its own thread for a second. If functions fail, raises the error of one."""
+    """Call each function repeatedly in its own thread for one second. If functions fail, raise the error of one of them."""
     end = time.monotonic() + 1
 
     def repeat(work: Callable[[], None]) -> None:

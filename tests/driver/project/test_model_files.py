@@ -1,4 +1,4 @@
-"""The weights files of models: when they are read, and the errors about them."""
+"""Weights files: when trtbuild reads them, and the errors about them."""
 
 from __future__ import annotations
 

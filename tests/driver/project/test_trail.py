@@ -1,4 +1,4 @@
-"""With a trail, chains lead to the same observations as with the links in the store, and fewer records are read."""
+"""A trail, a local copy of the links of chains, leads to the same observations as the store, and fewer records are read."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_a_trail_is_saved_while_a_thread_of_an_interrupted_build_follows_links(t
     trail = Trail(tmp_path)
 
     class Following(Dependency):
-        """A dependency. While its `part` is read, another link is followed, as another thread may do."""
+        """A dependency. Reading its `part` adds a link to the trail, as another thread may do during `save`."""
 
         @property
         def part(self) -> str:

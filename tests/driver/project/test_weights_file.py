@@ -44,7 +44,7 @@ def test_each_tensor_that_is_needed_becomes_a_blob_of_its_bytes(tmp_path: Path) 
     file.keep(table, [table["a"].sha256, table["c"].sha256], store)
     assert store.get_bytes(table["a"].sha256) == tensors["a"].tobytes()
     assert store.get_bytes(table["c"].sha256) == b""
-    assert not store.has(table["b"].sha256)  # it is not among the digests
+    assert not store.has(table["b"].sha256)
 
 
 def test_the_table_of_a_known_file_comes_from_the_store(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A report's rows follow from the events alone, wherever the events end."""
+"""The rows of a report depend only on the events of a log, which may end at any event."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_the_rows_of_a_build_that_failed() -> None:
     assert {id: row.verdict for id, row in build.steps.items()} == {
         "m/trace": "hit",
         "m/partition": "run",
-        "m/convert/p0": "run",  # the partition step has converted it
+        "m/convert/p0": "run",  # the partition step has converted p0
         "m/engine/p0@ada": "run",
         "m/engine/p0@ampere": "failed",
         "m/package": "skipped",

@@ -1,4 +1,4 @@
-"""The last result of `bench` for each model is kept in the state of a project, for reports."""
+"""The last result of `bench` for each model is kept in the state directory of a project, for reports."""
 
 from __future__ import annotations
 

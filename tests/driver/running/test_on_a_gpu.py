@@ -72,7 +72,7 @@ def test_device_memory_is_read_from_the_engines(project: Path, rig: Rig, monkeyp
 
 
 class FakeTensor:
-    """Like ``triton_python_backend_utils.Tensor``, in the memory of a GPU or of the host."""
+    """A fake of ``triton_python_backend_utils.Tensor``, whose values are in GPU or host memory."""
 
     def __init__(self, value: Any) -> None:
         self.value = value

@@ -1,4 +1,4 @@
-"""Shapes that fit together: given shapes decide their dims, and a profile decides the other dims."""
+"""The shapes of a call's inputs: given shapes decide their dims, and a profile decides the other dims."""
 
 from __future__ import annotations
 

@@ -28,7 +28,10 @@ SHORT = Budget(0.0, 0.0)
 
 
 class FakeContender:
-    """Records its calls in `calls`. A call takes `seconds`, the first call twice as long. The event `fails` fails."""
+    """Records events in `calls`. The event `fails` raises Dropped.
+
+    The first call takes twice `seconds`, and each later call takes `seconds`.
+    """
 
     def __init__(self, calls: list[str], name: str, seconds: float = 0.001, fails: str = "") -> None:
         self._calls = calls
@@ -99,7 +102,7 @@ def test_a_slow_call_at_the_start_of_a_later_turn_is_the_last_one(monkeypatch: p
     now_s, durations_s = (
         [0.0],
         iter([1.0, 1.0, 15.0, 1.0, 1.0]),
-    )  # the first call, two turns, calls that may not be made
+    )  # the first call, one call in each of two turns, and calls that must not be made
 
     def call() -> None:
         now_s[0] += next(durations_s)

@@ -1,4 +1,4 @@
-"""The model that Triton's Python backend runs, on a CPU: a real package, and a fake of the backend's module."""
+"""The model for Triton's Python backend, on a CPU, with a real package and a fake of the backend's module."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trtbuild.driver.outputs import triton
 
 
 class FakeTensor:
-    """Like ``triton_python_backend_utils.Tensor``, in host memory: it accepts row-major DLPack tensors only."""
+    """A fake of ``triton_python_backend_utils.Tensor`` in host memory. `from_dlpack` accepts row-major tensors only."""
 
     def __init__(self, name: str, value: torch.Tensor) -> None:
         self._name, self._value = name, value
@@ -114,7 +114,7 @@ def test_only_the_request_that_does_not_fit_fails(model: Any) -> None:
 
 
 def test_the_repository_contains_the_package(small: Small) -> None:
-    """Triton reads only the repository, so it contains the package, and no path of the project."""
+    """Triton reads only the repository. So the package is there, and no text file there names the project's path."""
     repository = small.project / "dist/repository"
     assert {path.name for path in repository.iterdir()} == {"ranker"}
     assert (repository / "ranker/1/package/index.json").read_bytes() == (small.package / "index.json").read_bytes()
@@ -129,7 +129,7 @@ def test_a_second_build_writes_no_file_of_the_repository(small: Small) -> None:
 
 
 def test_files_of_the_old_model_are_removed_and_other_files_stay(small: Small, tmp_path: Path) -> None:
-    """Triton served the engines of this model by itself. Now trtbuild's runtime serves the model."""
+    """After the first write, Triton itself runs the model's engines. After the second, trtbuild's runtime runs them."""
     store = MemoryStore()
     index = an_index()
     index["targets"]["hopper"]["engines"] = {}

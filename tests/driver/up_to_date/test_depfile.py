@@ -1,4 +1,4 @@
-"""`--depfile`: the dependencies of a real build. tests/docs/pages/test_make.py tests its use by make."""
+"""`--depfile`: the dependencies of a real build. tests/docs/pages/test_make.py tests how make uses the depfile."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_every_file_that_was_read_is_a_prerequisite(built: CommandLine) -> None:
             "shared/targets.yaml",
             "models/net.py",
             "net.safetensors",
-            "notes",  # a pattern of `deps` is searched in this directory
+            "notes",  # the pattern of `deps` matches files in this directory
             "notes/a note.txt",
             "settings $x.txt",
             "link.txt",

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs GNU 
 
 
 class Make:
-    """A directory with a makefile that has one target, ``out``, and includes its depfile."""
+    """A directory with a makefile that builds ``out`` and includes the depfile ``out.d``."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -51,7 +51,7 @@ def create_old(path: Path) -> None:
 
 
 def nasty_names() -> list[str]:
-    """Names of characters that are special in make or in a shell, without those that cannot be written."""
+    """Names with characters that are special in make or in a shell. Names that cannot be written are left out."""
     seeded = random.Random(4)
     drawn = {"".join(seeded.choices(LETTERS, k=seeded.randint(1, 8))) for _ in range(300)}
     single = {shape.replace("_", letter) for letter in LETTERS for shape in ("a_b.py", "_b.py", "a.py_", "a__b", "_")}

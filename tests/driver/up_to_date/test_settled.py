@@ -48,10 +48,10 @@ def test_a_file_whose_digest_is_known_is_not_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ctime_ns", "later_ns", "is_settled"),
     [
-        # a clock with nanoseconds ticks within 20 ms
+        # a time with nanoseconds comes from a fine clock, which advances at least every 20 ms
         (1_000_000_000_123_456_789, 19_000_000, False),
         (1_000_000_000_123_456_789, 20_000_000, True),
-        # a time in whole milliseconds is of a coarse clock, which ticks within 2 s
+        # a time in whole milliseconds comes from a coarse clock, which advances at least every 2 s
         (1_000_000_000_000_000_000, 20_000_000, False),
         (1_000_000_000_000_000_000, 1_999_999_999, False),
         (1_000_000_000_000_000_000, 2_000_000_000, True),

@@ -34,7 +34,7 @@ from trtbuild.store.local.local import LocalStore
 
 
 def write_words(path: Path) -> None:
-    """Write an ONNX model that returns the tanh of rows of a table. Its input has the indices of the rows, from 0 to 19."""
+    """Write an ONNX model that returns the tanh of rows of a table. The input has the indices of the rows, from 0 to 19."""
     table = torch.randn(20, 8, generator=torch.Generator().manual_seed(0)).numpy()
     graph = onnx.helper.make_graph(
         [
@@ -61,7 +61,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
 
 @pytest.fixture
 def trtbuild(built: CommandLine, tmp_path: Path) -> CommandLine:
-    """A copy of the project and its cache, which a test may damage."""
+    """A copy of the project, with a copy of its cache. A test may damage both copies."""
     shutil.copytree(built.project, tmp_path / "project")
     shutil.copytree(built.cache, tmp_path / "cache")
     return CommandLine(tmp_path / "project", tmp_path / "cache", built.environment)
@@ -95,7 +95,7 @@ def provenance_path_and_digest(trtbuild: CommandLine) -> tuple[Path, str]:
     return root / provenance.PROVENANCE_FILE, hashlib.sha256((root / "index.json").read_bytes()).hexdigest()
 
 
-#: `OnnxRuntime` takes a point, which does not change its results.
+#: `OnnxRuntime` takes a point (sizes and a seed), but does not use the point.
 ANY_POINT = Point(0, "any", (), 0)
 
 

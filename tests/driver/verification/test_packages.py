@@ -1,4 +1,4 @@
-"""`trtbuild verify PACKAGE`. No test needs a GPU: the package's reference program takes the place of its engines."""
+"""`trtbuild verify PACKAGE`. No test needs a GPU: the reference program of a package takes the place of the engines."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_engines_of_an_onnx_model_are_compared_with_onnxruntime(
         (comparison,) = document.models[0].cuts
         assert (comparison.by, comparison.against, comparison.status) == ("engine", "onnxruntime", "right")
         assert max(part.points for part in comparison.partitions) == 5
-    assert max(int(ids.max()) for ids in gpu.inputs_seen) > 10  # the ids reach into the second half of the table
+    assert max(int(ids.max()) for ids in gpu.inputs_seen) > 10  # some ids are in the second half of the table
     assert verify_here(trtbuild, monkeypatch, "words").models[0].cuts[0].verdict == "hit"
     monkeypatch.setattr(gpu, "spoil", staticmethod(lambda value: value * 1.1))
     wrong = verify_folders(folder)
@@ -150,7 +150,7 @@ def test_an_onnx_program_is_recognized_by_its_bytes(trtbuild: CommandLine, gpu: 
 
 
 def replace_program(folder: Path, data: bytes) -> None:
-    """Replace the first program of a package by `data`, also in its index."""
+    """Replace the first program of a package by `data`, and update the index of the package."""
     index = json.loads((folder / "index.json").read_text())
     before = next(iter(index["targets"]["ada"]["partitions"]["programs"].values()))
     after = hashlib.sha256(data).hexdigest()

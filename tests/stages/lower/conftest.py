@@ -23,7 +23,10 @@ from trtbuild.stages.program.translations import decomposition_table
 
 @dataclass
 class ExportedModel:
-    """An exported module, and the inputs for comparisons. The models in MODELS are exported with inputs of other sizes."""
+    """An exported module, and the inputs for comparisons.
+
+    The models in MODELS are exported with sizes that differ from those of `inputs`.
+    """
 
     module: nn.Module
     program: Program
@@ -120,7 +123,7 @@ class Layer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Equal layers only: the inputs and outputs of the program are directly before the first and after the last layer."""
+    """Equal layers only: the first one reads the program's input, and the last one computes the program's output."""
 
     def __init__(self, norm_first: bool) -> None:
         super().__init__()
@@ -133,7 +136,7 @@ class Encoder(nn.Module):
 
 
 class Positions(nn.Module):
-    """Rotary angles: a matrix product of large positions, which half precision cannot represent exactly."""
+    """A matrix product computes rotary angles from positions that are too large to be exact in half precision."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -175,7 +178,7 @@ def _attention(batch: int, length: int) -> tuple[torch.Tensor, ...]:
 _B, _S = Dim("b", min=1, max=8), Dim("s", min=2, max=64)
 _ROWS = {0: _B, 1: _S}
 
-#: name → (module, inputs by batch and length, dynamic shapes)
+#: name → (function that creates the module, function from batch and length to inputs, dynamic shapes)
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[int, int], tuple[torch.Tensor, ...]], Any]] = {
     "mlp": (Mlp, lambda b, s: (torch.randn(b, 8),), ({0: _B},)),
     "conv": (ConvNet, lambda b, s: (torch.randn(b, 3, 16, 16),), ({0: _B},)),
@@ -205,7 +208,7 @@ def trace(
     program, slots = functional(exported)
     lifted = {spec.target for spec in program.exported.graph_signature.input_specs if spec.target is not None}
     for name in set(program.exported.constants) - lifted:
-        del program.exported.constants[name]  # here, buffers that are not persistent are weights
+        del program.exported.constants[name]  # in the functional form, buffers that are not persistent are weights
     return ExportedModel(module, program, slots, inputs)
 
 
@@ -228,7 +231,7 @@ def traced() -> Callable[[str], ExportedModel]:
 def lowered(traced: Callable[[str], ExportedModel], table: Any) -> Callable[[str, Any], Program]:
     """A function that lowers a model of MODELS, by name and precision. Tests must not change the result.
 
-    The first pass may retrace the program, which takes nearly all the time. So it runs once for each model.
+    The first pass may retrace the program. The retrace takes most of the time, so this pass runs once for each model.
     """
     functionalized: dict[str, Program] = {}
     cached: dict[tuple[str, str], Program] = {}
@@ -248,7 +251,7 @@ def lowered(traced: Callable[[str], ExportedModel], table: Any) -> Callable[[str
 
 @pytest.fixture(scope="session")
 def lower_module(table: Any) -> Callable[..., tuple[ExportedModel, Program]]:
-    """A function that traces and lowers any module: (module, inputs, precision, dynamic shapes)."""
+    """A function with the arguments (module, inputs, precision, dynamic shapes) that traces and lowers the module."""
 
     def trace_and_lower(
         module: nn.Module, inputs: Any, precision: Any = "float32", shapes: Any = None

@@ -1,4 +1,4 @@
-"""Lowered attention equals eager in torch and in ONNX, also in rows that are masked entirely."""
+"""In torch and in ONNX, lowered attention equals eager attention, also in rows that are masked entirely."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_rows_that_are_masked_entirely_equal_eager(lower_module: Any, kinds: tup
     for kind in kinds:
         traced.inputs = (*inputs[:3], _mask(kind))
         expected = traced.eager()[0]
-        # PyTorch returns 0 for a row that False or -inf masks entirely, otherwise an average
+        # PyTorch returns 0 for a row that False or -inf masks entirely, and an average if a finite number masks the row
         assert (expected[1] == 0).all() == (kind in ("bool", "inf"))
         _assert_close(traced.run(program)[0], expected, precision)
         if model is not None:

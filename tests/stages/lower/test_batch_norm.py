@@ -1,4 +1,4 @@
-"""Batch normalization in half precision. A norm with weight and bias computes in half between half operators.
+"""Batch normalization in half precision. A norm with weight and bias computes in half if the operators around it do.
 
 The parameters stay float32.
 """

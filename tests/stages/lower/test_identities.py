@@ -1,4 +1,7 @@
-"""Copies without an effect are dropped. A copy stays if it changes strides or separates an output of the program."""
+"""Copies without an effect are dropped. A copy stays if it changes strides.
+
+A copy also stays if an output would otherwise be an input or another output.
+"""
 
 from __future__ import annotations
 

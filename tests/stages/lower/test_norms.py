@@ -1,4 +1,4 @@
-"""Operators whose translation by the exporter overflows, although PyTorch's results are finite. Lowering replaces them."""
+"""Lowering replaces operators whose translation by the exporter would overflow where PyTorch's results are finite."""
 
 from __future__ import annotations
 

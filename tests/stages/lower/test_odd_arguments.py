@@ -1,4 +1,4 @@
-"""Calls with unusual arguments or values, for which the exporter's translation alone would be wrong: ONNX equals eager."""
+"""Calls that the exporter alone would translate wrongly: ONNX equals eager, or the call is refused."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def test_interpolation_of_a_dynamic_axis_whose_size_float32_would_round_differen
 def test_interpolation_selects_the_elements_of_eager_at_every_size(
     lower_module: Any, mode: str, size: str, widths: tuple[int, int]
 ) -> None:
-    """Some products of an index and a scale are whole numbers, or 116.99999 in one type and 117 in another."""
+    """A product of an index and a scale can be 116.99999 in one type and 117 in another."""
     low, high = widths
     shapes = ({2: Dim("width", min=low, max=high)},)
     module = module_from_text([], f"F.interpolate(x0, {size}, mode='{mode}')", 1)
@@ -230,7 +230,7 @@ def test_interpolation_with_sizes_and_other_scales_equals_eager(lower_module: An
 
 
 def test_positions_of_elements_are_computed_in_float32_in_a_model_of_float16(lower_module: Any) -> None:
-    """float16 has all whole numbers up to 2048 only, and the result has 3398 elements."""
+    """float16 represents all whole numbers only up to 2048, and the result has 3398 elements."""
     module = module_from_text([], "F.interpolate(x0 * 1.0, scale_factor=1.7, mode='nearest-exact')", 1)
     example = torch.zeros(1, 1, 40)
     _, program = lower_module(module, (example,), "float16", ({2: Dim("width", min=4, max=2000)},))
@@ -251,12 +251,12 @@ def test_only_interpolation_by_a_whole_number_stays_one_call(lower_module: Any, 
     text = "F.interpolate(x0, scale_factor=2.0), F.interpolate(x0, size=x0.shape[2] * 4), F.interpolate(x0, size=20)"
     module = module_from_text([], text, 1)
     _, program = lower_module(module, (torch.randn(1, 2, 10),), "float32", ({2: Dim("width", min=4, max=8) * 2},))
-    # the size 20 of the third call is not a multiple of every size
+    # the size 20 of the third call is not a multiple of every input size
     assert calls(program).count("upsample_nearest1d.vec") == 2
 
 
 def test_log_softmax_is_not_the_logarithm_of_a_softmax(lower_module: Any, calls: Any) -> None:
-    """TensorRT's parser computes a softmax for ONNX's LogSoftmax, and its smallest results are 0."""
+    """TensorRT's parser writes LogSoftmax as the logarithm of a softmax. The smallest results of this softmax are 0."""
     text = (
         "F.log_softmax(x0, 1), torch.log_softmax(x0.half(), 0), F.log_softmax(x0.sum(), 0), F.log_softmax(x0, 1)[:, 0], "
         "F.log_softmax(x0.half().sum(), 0, dtype=torch.float32), F.log_softmax(x0.half().sum(), 0)"
@@ -324,7 +324,10 @@ def test_divisions_of_integers_have_no_mod_that_rounds_down(lower_module: Any) -
 def test_an_average_whose_windows_may_end_outside_does_not_count_padding(
     lower_module: Any, padding: str, height: int
 ) -> None:
-    """The input is padded instead. With TensorRT 8.6 on an H200, such averages that count padding were wrong."""
+    """The input is padded instead.
+
+    With TensorRT 8.6 on an H200, averages that count padding were wrong for such windows.
+    """
     text = f"F.avg_pool2d(x0, (2, 3), (3, 2), {padding}, ceil_mode=True, count_include_pad=True)"
     image = torch.randn(3, 2, height, 8) + 1
     ((result, expected),) = _results(lower_module, text, (image,), (_ROWS,))

@@ -1,4 +1,4 @@
-"""Operators that the lower step rewrites for TensorRT: their results, and the calls that are not rewritten."""
+"""Rewritten operators give the results of eager PyTorch. Calls that need no rewriting get no copies, casts or slices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs in half precision equal eager in onnxruntime. TensorRT parses them, and its layers get the graph's types."""
+"""In onnxruntime, half-precision programs equal eager. TensorRT parses them, and its layers get the graph's types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lowering keeps the functional form, does not change its input, and gives the same text in every process."""
+"""Lowering keeps the functional form, leaves the given program unchanged, and gives the same text in every process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`torch_executed_ops` has names with or without an overload. The error about an unknown name suggests a similar one."""
+"""`torch_executed_ops` accepts names with or without an overload. An error about an unknown name suggests a similar one."""
 
 from __future__ import annotations
 

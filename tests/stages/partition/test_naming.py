@@ -10,7 +10,7 @@ from trtbuild.stages.partition.regions import REST_REGION, Region
 A, B = Region("layers.0"), Region("layers.1")
 
 
-# None is a Torch partition
+# `None` stands for a Torch partition
 @pytest.mark.parametrize(
     ("regions", "names"),
     [

@@ -94,7 +94,10 @@ class Block(nn.Module):
 
 
 class RandomModel(nn.Module):
-    """A model of blocks. Each block takes two earlier results. Blocks may be equal, or be called several times."""
+    """A model of blocks that may share a kind, or be called several times.
+
+    Each call reads two values: inputs of the model or results of earlier calls.
+    """
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -135,7 +138,7 @@ def test_partitions_of_random_models_equal_the_whole_model(seed: int, lowered: A
         for entry in partitioned.partitions:
             if entry.kind == "tensorrt":
                 assert not {*listed, *refused} & set(partitioned.operators(entry.name))
-    for case in CASES:  # all results were equal, so comparing the last ones with PyTorch suffices
+    for case in CASES:  # all partitionings gave equal results, so comparing the last one with PyTorch suffices
         for result, expected in zip(partitioned.run(case), module(*(value.clone() for value in case)), strict=True):
             torch.testing.assert_close(result, expected)
 

@@ -1,4 +1,4 @@
-"""Random graphs with branches, sizes, tuples and module calls. They are created node by node, because export is slow."""
+"""Random graphs with branches, sizes, tuples and module calls. Graphs are created node by node, because export is slow."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ aten = torch.ops.aten
 
 
 class GraphMaker:
-    """Creates a graph with two inputs (batch, length, 4), weights and a lifted constant. Adds nodes with fake values."""
+    """Creates a graph with two inputs of shape (batch, length, 4), weights and a lifted constant. Nodes get fake values.
+
+    The fake inputs and the ranges of sizes are those of `seed_program`.
+    """
 
     def __init__(self, seed_program: Program, seed: int) -> None:
         self.choose = random.Random(seed)
@@ -39,7 +42,7 @@ class GraphMaker:
         fake = [self._mode.from_tensor(value) for value in (*self.weights, self.constant)]
         *self.weight_nodes, self.constant_node = [self._placeholder(f"w{k}", value) for k, value in enumerate(fake)]
         self.inputs = [self._placeholder(f"x{k}", value) for k, value in enumerate(values)]
-        #: Tensors of (batch, length, 4).
+        #: Tensors of shape (batch, length, 4).
         self.pool = list(self.inputs)
         #: Nodes of the sizes batch (axis 0) and length (axis 1).
         self.numbers = {axis: [self.call(aten.sym_size.int, self.inputs[0], axis)] for axis in (0, 1)}
@@ -113,7 +116,7 @@ class GraphMaker:
         return self.call(aten.neg.default, x)
 
     def op_longer(self, x: Any, y: Any, batch: Any, length: Any) -> torch.fx.Node:
-        """Inner tensors are twice as long, so that the size 2 * length can occur at a partition boundary."""
+        """Inner tensors are twice as long as `x`, so that the size 2 * length can occur at a partition boundary."""
         joined = self.call(aten.cumsum.default, self.call(aten.cat.default, [x, y], 1), 1)
         double_length = self.call(aten.sym_size.int, joined, 1)
         joined = self.call(aten.reshape.default, joined, [batch, double_length, 2, 2])

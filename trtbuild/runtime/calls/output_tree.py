@@ -2,10 +2,10 @@
 
 Rules
 1. Lists, tuples, dicts, constants and None are restored.
-2. Named tuples and dataclasses (such as transformers' ``ModelOutput``) are restored as their class, if the module of the
-   class is loaded in this process. Nothing is imported, because a package must not run user code. If the module is not
-   loaded, or the class does not accept the fields, a `Fields` object replaces the instance. It has the same fields as
-   attributes, by name and by position.
+2. Named tuples and dataclasses (such as transformers' ``ModelOutput``) become instances of their class, if the Python
+   module of the class is loaded in this process. Nothing is imported, because a package must not run user code. If the
+   module is not loaded, or the class does not accept the fields, a `Fields` object replaces the instance. Its fields can
+   be read by name and by position.
 3. A number (a size, for example) is restored as a Python number. On a GPU, reading the number waits for the work of the
    call.
 4. The package contains the name of the class, and could name any class, such as ``subprocess:Popen``. So only named tuples
@@ -27,8 +27,8 @@ Restore = Callable[[Sequence[Any]], Any]
 
 
 class Fields:
-    """Replaces an instance of a class that is not loaded. It supports ``out.logits``, ``out["logits"]``, ``out[0]``, and
-    unpacking."""
+    """Replaces an instance of a class that cannot be used (rule 2). It supports ``out.logits``, ``out["logits"]``,
+    ``out[0]``, and unpacking."""
 
     def __init__(self, name: str, names: Sequence[str], values: Sequence[Any]) -> None:
         self.__dict__.update(zip(names, values, strict=True))
@@ -57,7 +57,7 @@ class Fields:
 
 
 def restorer(tree: Any) -> Restore:
-    """Return a function that restores `tree`, the output structure in a package's index."""
+    """Return a function that puts flat outputs into `tree`, the output structure in a package's index."""
     kind = tree["kind"]
     if kind == "tensor":
         index = tree["index"]
@@ -82,12 +82,12 @@ def restorer(tree: Any) -> Restore:
 
 
 def _python_number(scalar: Any) -> Any:
-    """Return the Python number in a 0-d tensor of torch, or in a 0-d array of another library."""
+    """Return the Python number in a 0-d torch tensor or a 0-d `DeviceArray`."""
     return scalar.item() if hasattr(scalar, "item") else scalar.numpy().item()
 
 
 def _items_restorer(trees: Sequence[Any]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """Return a function that restores all of `trees`."""
+    """Return a function that restores the value of each of `trees`."""
     if len(trees) > 1 and all(tree["kind"] == "tensor" for tree in trees):
         # Most models have only tensors here. `itemgetter` takes a fifth of the time of the general case.
         return itemgetter(*[tree["index"] for tree in trees])
@@ -120,7 +120,7 @@ def _loaded_class(name: str) -> Any:
     for attribute in path.split("."):
         try:
             value = object.__getattribute__(value, "__dict__").get(attribute)
-        except AttributeError:  # the value has no attributes, such as None
+        except AttributeError:  # a value such as None has no `__dict__`
             return None
     return value if isinstance(value, type) and _has_fields(value) else None
 

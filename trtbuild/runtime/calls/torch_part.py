@@ -1,4 +1,4 @@
-"""Partitions that PyTorch computes: Torch partitions between engines, and on the CPU the reference program.
+"""Partitions that PyTorch computes: Torch partitions, which run between engines, and the reference program on a CPU.
 
 Rules
 1. A program's graph runs directly (`graph_module`). ``ExportedProgram.module()`` would check, copy and flatten the
@@ -54,7 +54,7 @@ def export_load_allowed() -> Iterator[None]:
 
 def new_tensors_on_cpu() -> contextlib.AbstractContextManager[Any]:
     """Let torch create new tensors on the CPU inside the block, even after ``torch.set_default_device``. Models are traced
-    on the CPU, and ``torch.export.load`` fails on other devices."""
+    on the CPU, and ``torch.export.load`` fails if another device is the default."""
     import torch
 
     cpu = torch.device("cpu")
@@ -62,8 +62,8 @@ def new_tensors_on_cpu() -> contextlib.AbstractContextManager[Any]:
 
 
 def define_quantizers() -> None:
-    """Define the quantizers that Torch partitions may call: PyTorch's, which torch does not define by itself, and
-    trtbuild's."""
+    """Define the quantizers that Torch partitions may call: those of trtbuild, and those of PyTorch, which
+    ``import torch`` does not define."""
     importlib.import_module("torch.ao.quantization.fx._decomposed")
     quantized_operators.define()
 
@@ -108,12 +108,12 @@ class ProgramGraph:
         self.device_type = device.type
         self.module = exported.graph_module
         self.constants_by_position = [constants.get(name) for name in names]
-        #: For each output: the position of the argument that it may be a view of, or None if it has its own memory.
+        #: For each output: the position of the argument whose memory it may use, or None if there is no such argument.
         self.viewed_arguments = [_viewed_argument(node, names) for node in exported.graph.output_node().args[0]]
 
 
 def _viewed_argument(node: Any, names: Sequence[str]) -> int | None:
-    """Return the position in `names` of the argument that a node's value may be a view of, or None if it is not a view.
+    """Return the position in `names` of the argument whose memory a node's value may use, or None without such an argument.
 
     The schemas of the operators say whether an output is a view.
     """
@@ -139,11 +139,11 @@ class TorchPart:
 
         device_type = graph.device_type
         self._no_grad = torch.no_grad
-        # bool() is False: the other devices have no autocast.
+        # bool() is False: on other devices, this class leaves autocast as it is.
         has_autocast = device_type in ("cpu", "cuda")
         self._under_autocast = partial(torch.is_autocast_enabled, device_type) if has_autocast else bool
         self._no_autocast = partial(torch.autocast, device_type, enabled=False)
-        # fx's __call__ rewrites tracebacks, which takes longer than running a small graph. So forward is called directly.
+        # fx's __call__ adds time to each call, and changes tracebacks. So forward is called directly.
         self._run = graph.module.forward
         self._contiguous_outputs = tuple(contiguous_outputs)
         remaining_weights = iter(weights)
@@ -187,8 +187,8 @@ class TorchPart:
 def weight_tensors(
     weights: Mapping[int, PackedWeight], files: Mapping[str, memoryview], device: torch.device
 ) -> dict[int, torch.Tensor]:
-    """Create a tensor for each weight, by slot. On the CPU the tensor uses the bytes of the file. On other devices it is a
-    copy."""
+    """Create a tensor for each weight, by slot (the weight's index). On the CPU the tensor uses the bytes of the file. On
+    other devices it is a copy."""
     import torch
 
     tensors, by_file = {}, {}

@@ -1,4 +1,4 @@
-"""Store the kernels that TensorRT-RTX compiled on this GPU (its runtime cache) in a file for the next process.
+"""Store TensorRT-RTX's runtime cache (the kernels compiled on this GPU) in a file for the next process.
 
     <package>/.runtime/<library>-<version>/<gpu>-sm<sm>-driver<version>.kernels
 
@@ -8,8 +8,8 @@ Rules
    without an error. A digest at the start of the file detects damage.
 3. The file contains code for the GPU. So it is not read if a user other than this one and root could have written it.
    This is checked on POSIX only. The package's digests do not include this file.
-4. If the package's directory is not writable, the file is in the user's cache directory, in a folder named by the package's
-   digest.
+4. If the package's directory is not writable, the file is in the user's cache directory, in a folder named after the
+   package's digest.
 5. The file is written under a temporary name and then renamed. If two processes write at once, the file of the last process
    stays. Each of the two files also contains the kernels that were stored before.
 """
@@ -36,7 +36,7 @@ MAGIC = b"trtbuild.kernels/1\n"
 _COMPUTE_CAPABILITY_MAJOR = 75
 _COMPUTE_CAPABILITY_MINOR = 76
 
-#: The folder in a package. Its name begins with a dot, because it is not part of the package.
+#: The folder in a package's directory. The dot shows that the folder is not part of the package.
 KERNEL_FOLDER = ".runtime"
 
 
@@ -104,7 +104,7 @@ class KernelFile:
         for path in self._paths:
             with contextlib.suppress(OSError):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                # Durable, because kernels take minutes to compile. Private, because the next process runs this code.
+                # `durable`, because kernels take minutes to compile. `mode`, because the next process runs the kernels.
                 replace_file(path, data, durable=True, mode=0o600)
                 return path
         return None

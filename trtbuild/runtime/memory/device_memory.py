@@ -1,17 +1,17 @@
-"""The interface of device memory, streams and graphs for engines. torch provides them if it can use a GPU here, otherwise
-the CUDA driver.
+"""The interface of device memory, streams and graphs for engines. torch provides them if it can use a GPU here. Otherwise
+the CUDA driver provides them.
 
 Rules
 1. Streams order the use of memory. Work on a stream may use the result of `empty` for that stream at once. When the last
    reference to an array is deleted, the stream may still have work. The memory is used again only after that work.
    Neither `empty` nor the release of an array waits for the GPU.
-2. After the first calls, a call allocates no memory from the system: freed memory is kept for later use, by torch's caching
-   allocator or by a memory pool of the driver that releases nothing.
+2. After the first calls, a call allocates no memory from the system: torch's caching allocator or the driver's memory pool
+   keeps freed memory for later use.
 3. The allocator of an adopted array (`adopt`) does not know our stream. So the array is kept until the stream has finished
    the call (`record_call`). The arrays of finished calls are released when the next array is adopted. Torch tensors follow
    torch's own rule: if a tensor was created on another stream than the current one, the caller must call
    ``tensor.record_stream``, as for every torch operator.
-4. The device must be current in all calls (`is_device_current`, `on_device`).
+4. The device must be current when a method is called, except `is_device_current` and `on_device`.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ class Memory(Protocol):
         ...
 
     def stream(self) -> int:
-        """Return the caller's stream: torch's current stream. Without torch, it is a stream of this thread, which CUDA
-        orders with the default stream."""
+        """Return the caller's stream: torch's current stream. Without torch, each thread has its own stream, and CUDA
+        orders this stream with the default stream."""
         ...
 
     def working_stream(self, stream: int) -> int:
         """Return the stream on which engines work for a caller on `stream`. It is `stream` itself, unless `stream` is the
-        legacy default stream. For the default stream it is another stream, which CUDA orders with the default stream. All
-        threads get the same stream, because their memory on the default stream is in one order."""
+        legacy default stream. For the default stream it is another stream, which CUDA orders with the default stream. It is
+        the same for all threads, because a thread may reuse memory that another thread freed on the default stream."""
         ...
 
     def on_stream(self, stream: int) -> contextlib.AbstractContextManager[Any]:
@@ -90,7 +90,7 @@ class Memory(Protocol):
         ...
 
     def array_maker(self, shape: tuple[int, ...], dtype: Any, stream: int) -> Callable[[], Array]:
-        """Return a function that calls `empty` with these arguments."""
+        """Return a function that does the same as `empty` with these arguments."""
         ...
 
     def zeros(self, shape: tuple[int, ...], dtype: Any, stream: int) -> Array:
@@ -99,12 +99,12 @@ class Memory(Protocol):
 
     def view(self, array: Any, shape: tuple[int, ...], dtype: Any, offset_bytes: int = 0) -> Array:
         """Return another array that uses the bytes of a contiguous `array`, from `offset_bytes` on. The memory is not freed
-        before the new array."""
+        while the new array exists."""
         ...
 
     def adopt(self, value: object, name: str, stream: int) -> Array:
-        """Wrap `value` without a copy. From now on, work on `stream` may read it. Raises CallRefused; `name` is for the
-        text of the error."""
+        """Wrap `value` without a copy, except a tensor that `materialize` copies. From now on, work on `stream` may read
+        the result. Raises CallRefused; `name` is for the text of the error."""
         ...
 
     def needs_materializing(self, array: Any) -> bool:
@@ -130,8 +130,8 @@ class Memory(Protocol):
         ...
 
     def record_call(self, stream: int) -> None:
-        """Note that all work of a call is on `stream`. The arrays that this thread has adopted for the call are not freed
-        before this work has finished."""
+        """Record the end of a call on `stream`, which has all work of the call. The arrays that this thread has adopted for
+        the call are not freed before this work has finished."""
         ...
 
     def upload(self, data: Any, dtype: str, stream: int) -> Array:

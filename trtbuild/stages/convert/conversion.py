@@ -7,14 +7,14 @@ Rules
    ones. For example, it would merge three zero biases, and the conversion would be wrong after a fine-tune.)
 2. The optimizer always runs. Without it, TensorRT-RTX's parser rejects most models (ReduceMean axes, SplitToSequence).
 3. Names, order, size symbols and bytes are canonical. The module `structure` prepares the program before the translation,
-   and the module `canonical` writes the model after it.
+   and the module `canonical` writes the model afterwards.
 4. The same preparation as in torch.onnx.export comes first: implicit type promotion becomes explicit, and run-time
    assertions are removed. The lower step has decomposed operators already, with the table of
    `trtbuild.stages.program.translations`.
 5. The types and sizes that ONNX infers must equal those of the program (module `types`). A translation writes complex
    numbers as pairs of floats, so inputs and outputs must be real.
 6. Quantizers to float8, int4 and float4 need newer opsets than other operators (`trtbuild.stages.program.quantized_onnx`).
-   If the toolchain's opset is older, and if its parser also reads the newer opset, such a model has the newer opset.
+   If the toolchain's opset is too old for a model, and the parser also reads newer opsets, the model has a newer opset.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Conversion:
 
     `model` is the serialized ModelProto: inputs ``i0…``, outputs ``o0…``, weights ``w0…``, nodes ``n0…`` in graph order.
     The number of a weight is its index among the program's weights; a weight that no node reads is absent. `origins` has a
-    pair for each node whose origin is known: the node's name, and the index of the program's call_function node.
+    pair for each node whose origin is known: the node's name, and the index of its origin, a call_function node.
     """
 
     model: bytes
@@ -88,7 +88,7 @@ def convert(program: Program, opset: int, plugins: Sequence[Plugin] = ()) -> Con
         with suppress_new_guards():
             model = _translate_program(program, exported, opset)
         with silence_exporter():
-            if opset > OPSET_OF_NEW_PARSERS:  # the optimizer infers types: it has to know those of quantizers
+            if opset > OPSET_OF_NEW_PARSERS:  # the optimizer infers types, and this opset has the types of quantizers
                 raise_opset(model, opset)
             optimize(model)
             _find_origins(model, exported)
@@ -185,8 +185,8 @@ def _translate_program(program: Program, exported: ExportedProgram, opset: int) 
 
 
 def _name_outputs(exported: ExportedProgram) -> None:
-    """Write the names of the output nodes into the signature, because type promotion changes them. Promotion inserts a
-    cast behind an operator, and this cast becomes the output."""
+    """Write the names of the output nodes into the signature. Type promotion may insert a cast after an operator, and this
+    cast then is the output node."""
     for spec, node in zip(exported.graph_signature.output_specs, exported.graph.output_node().args[0], strict=True):
         spec.arg.name = node.name
 

@@ -4,11 +4,11 @@ graph.
 Rules
 1. Parameters and buffers, which dynamo lifts to inputs, become weights again.
 2. A size that dynamo passes as an extra argument is read from its tensor. Some symbols cannot be dynamic: a symbol that is
-   not the size of an axis (an integer argument), and a symbol without an upper bound. Each value of such an open symbol
-   gets a separate engine (`CapturedGraph.open_symbols`).
+   not the size of an axis (an integer argument), and a symbol without an upper bound. Such a symbol is open: each of its
+   values gets a separate engine (`CapturedGraph.open_symbols`).
 3. The range of a dim comes from `mark_dynamic`, or from dynamo if the user did not mark the dim. Dynamo treats 0 and 1 as
-   special and starts ranges at 2. A marked range that starts at 1 is kept (`Dim.marked_low`). The trace then compares
-   program and module at size 1, too.
+   special and starts ranges at 2. `Dim.marked_low` is 1 if the marked range starts at 1. In this case the trace also
+   compares the program with the module at size 1.
 4. Engines return tensors only. `CapturedGraph.assemble_outputs` adds the outputs that are sizes or constants.
 """
 
@@ -23,7 +23,7 @@ from typing import Any
 import sympy
 import torch
 
-#: An upper bound from here on means that there is no bound.
+#: An upper bound of at least this value means that there is no bound.
 _UNBOUNDED = 2**31 - 1
 
 _QUOTED_NAME = re.compile(r"\['([^']+)'\]")
@@ -37,8 +37,8 @@ class NotSupported(Exception):
 class Dim:
     """A symbol for dynamic sizes of a graph. `at` lists its axes: (index of the input in `tensors`, axis, unit). The size
     of such an axis is `unit` times the symbol. `low` and `high` are the bounds of the symbol; `high` is None if there is no
-    bound. `marked_low` is the smallest value of the symbol that the calls of `mark_dynamic` allow; None without such
-    calls."""
+    bound. `marked_low` is the smallest value of the symbol that the calls of `mark_dynamic` allow; None if no call has a
+    lower bound."""
 
     symbol: sympy.Symbol
     low: int
@@ -170,7 +170,7 @@ def _is_weight(node: torch.fx.Node, passed: Any) -> bool:
 
 
 def _weight_name(node: torch.fx.Node) -> str:
-    """``layers.0.weight`` of ``L['self']._modules['layers']._modules['0']._parameters['weight']``."""
+    """Return ``layers.0.weight`` for ``L['self']._modules['layers']._modules['0']._parameters['weight']``."""
     source = getattr(node, "_dynamo_source", None) or getattr(node.meta.get("grapharg"), "source", None)
     name = getattr(source, "name", "")
     parts = _QUOTED_NAME.findall(name() if callable(name) else str(name))[1:]

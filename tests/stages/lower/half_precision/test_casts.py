@@ -1,4 +1,7 @@
-"""No cast is repeated, each belongs to the right module, and no float32 value leaves a repeated module."""
+"""A repeated module, such as ``layers.3``, never reads two equal casts and returns no float32 value.
+
+Each cast belongs to the right module.
+"""
 
 from __future__ import annotations
 

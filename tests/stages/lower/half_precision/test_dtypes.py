@@ -1,4 +1,4 @@
-"""Which operators of a lowered program compute in half precision. Layers that are equal in the model stay equal."""
+"""Lowering decides which operators compute in half precision. Layers that are equal in the model stay equal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trtbuild.stages.program.functional import Program
 
 
 def layer_text(program: Program, prefix: str) -> list[str]:
-    """A text for each node of a module: operator, dtypes, and operands. An operand from outside is its dtype only."""
+    """The operator, operands and dtypes of each node of a module, as text. Operands from outside are given as dtypes."""
     inside = [
         node
         for node in program.graph.nodes
@@ -46,7 +46,7 @@ def test_equal_layers_stay_equal_including_the_first_and_the_last(
 ) -> None:
     program = lowered(name, "float16")
     layers = [layer_text(program, f"{prefix}.{index}") for index in range(count)]
-    if not layers[0]:  # the name differs between versions of transformers
+    if not layers[0]:  # the prefix differs between versions of transformers
         layers = [layer_text(program, f"layers.{index}") for index in range(count)]
     assert layers[0] and all(layer == layers[0] for layer in layers)
 

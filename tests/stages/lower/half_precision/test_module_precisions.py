@@ -89,7 +89,7 @@ def test_each_operator_computes_in_the_type_of_its_module(lower_module: Any) -> 
     (output,) = program.output_nodes
     assert output.meta["val"].dtype is torch.float32
 
-    # PyTorch computes the same, with the dtypes of the modules
+    # the expected result, computed by eager modules in these dtypes
     def linear(layer: nn.Linear, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         return nn.functional.linear(x.to(dtype), layer.weight.to(dtype), layer.bias.to(dtype))
 
@@ -207,7 +207,7 @@ def test_rejects_patterns_that_do_not_fit_the_model(lower_module: Any, precision
 
 @pytest.mark.parametrize("name", ["conv", "manual_attention", "pre_norm", "post_norm", "vit", "bert"])
 def test_random_precisions_of_modules_give_right_programs(traced: Any, table: Any, name: str) -> None:
-    """`CastInserter` runs every changed node again, and raises an error if its type is not the decided one."""
+    """`CastInserter` runs every changed node again, and raises an error if a result does not have the decided type."""
     model = traced(name)
     paths = dict.fromkeys(prefix for path, _, _ in module_paths(model.program) for prefix in enclosing_paths(path))
     for seed in range(3):

@@ -89,7 +89,7 @@ def test_integers_booleans_float64_and_casts_of_the_model_are_kept(lower_module:
     traced, program = lower_module(Dtypes(), inputs, precision)
     results, expected_results = traced.run(program), traced.eager()
     assert [value.dtype for value in results] == [value.dtype for value in expected_results]
-    gathered, expected = results.pop(2), expected_results.pop(2)  # only this result is computed in half precision
+    gathered, expected = results.pop(2), expected_results.pop(2)
     assert_close([gathered], [expected], precision)
     assert all(map(torch.equal, results, expected_results)) and len(results) == len(expected_results) == 5
 
@@ -123,7 +123,7 @@ class Doubled(nn.Module):
 def test_a_dynamic_size_stays_dynamic(lower_module: Any, table: Any, reloaded: bool) -> None:
     height = torch.export.Dim("height", min=2, max=20)
     traced, program = lower_module(Doubled(), (torch.randn(1, 3, 10, 10),), "float16", ({2: height},))
-    if reloaded:  # the lower step gets a stored program, which has no sizes of the example
+    if reloaded:  # in a build, the lower step gets a stored program
         program = lower(Program.from_bytes(traced.program.to_bytes()), "float16", table)
     (upsampled,) = (node for node in program.graph.nodes if "upsample" in str(node.target))
     assert upsampled.meta["val"].dtype is torch.float16

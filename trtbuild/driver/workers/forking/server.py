@@ -13,7 +13,7 @@ from typing import Any
 
 from trtbuild.driver.workers.forking.requests import close_all, receive_request, take_over
 
-#: The command line of a worker, and its variables.
+#: The command line and the environment variables of a worker.
 Command = tuple[list[str], dict[str, str]]
 
 
@@ -34,7 +34,7 @@ class ForkServer:
 
     GPU_DRIVER = "libcuda.so"
 
-    #: Whether this process has the variables of its workers already.
+    #: Whether this process has the environment variables of its workers already.
     has_environment = False
 
     def __init__(self, arrivals: int, next_client: Callable[[int], Any], *, uses_gpu: bool = False) -> None:
@@ -44,7 +44,7 @@ class ForkServer:
         self._workers: list[ForkedWorker] = []
 
     def serve(self) -> Command | None:
-        """Serve requests. Returns the command and the variables in a forked worker, and None at the end of the server."""
+        """Serve requests. In a forked worker, returns the worker's `Command`. In the server, returns None at the end."""
         while not self.is_done:
             watched = select.poll()
             watched.register(0, select.POLLIN)
@@ -54,7 +54,7 @@ class ForkServer:
                 watched.register(forked.client.fileno(), select.POLLIN)  # readable: the client has ended
                 watched.register(forked.ended, select.POLLIN)
             ready = {descriptor for descriptor, _ in watched.poll()}
-            if 0 in ready:  # first: the owner closes the sockets, too
+            if 0 in ready:  # checked first, because the owner closes the sockets after stdin
                 self.end_all()
                 return None
             for forked in list(self._workers):
@@ -69,7 +69,7 @@ class ForkServer:
 
     @property
     def is_done(self) -> bool:
-        """Whether no further worker is going to be forked, and all have ended."""
+        """Whether all workers have ended, and no further worker is going to be forked."""
         return False
 
     def descriptors(self) -> list[int]:
@@ -77,7 +77,7 @@ class ForkServer:
         return [self._arrivals]
 
     def handle(self, ready: set[int]) -> Command | None:
-        """Read the descriptors that are ready. Returns the command and the variables in a forked worker."""
+        """Read the descriptors that are ready. In a forked worker, returns the worker's `Command`, otherwise None."""
         if self._arrivals not in ready:
             return None
         client = self._next_client(self._arrivals)
@@ -85,13 +85,13 @@ class ForkServer:
         return self.fork_worker(client, streams, request)
 
     def end_all(self) -> None:
-        """Kill the workers, and wait for their end: their CPU time then counts as that of the build."""
+        """Kill the workers, and wait for their end. The CPU time of the workers then counts as CPU time of the build."""
         for forked in self._workers:
             kill_group(forked.pid)
             os.waitpid(forked.pid, 0)
 
     def _send_status(self, forked: ForkedWorker) -> None:
-        kill_group(forked.pid)  # the processes that it started; the pid is still valid before waitpid
+        kill_group(forked.pid)  # kills the processes that the worker started; the pid is valid until waitpid
         _, status = os.waitpid(forked.pid, 0)
         with contextlib.suppress(OSError):
             forked.client.send(marshal.dumps(os.waitstatus_to_exitcode(status)))
@@ -100,7 +100,7 @@ class ForkServer:
         self._workers.remove(forked)
 
     def fork_worker(self, client: Any, streams: list[int], request: bytes) -> Command | None:
-        """Fork a worker for a client. Returns its command and variables in the worker, and None in the server."""
+        """Fork a worker for a client. In the worker, returns the worker's `Command`, otherwise None."""
         if not request or (self._uses_gpu and self._has_gpu_driver()):
             close_all(streams)
             client.close()
@@ -109,7 +109,7 @@ class ForkServer:
             pid = os.fork()
         except OSError:
             close_all(streams)
-            client.close()  # the client starts a new process
+            client.close()  # the client becomes a new worker
             return None
         if pid:
             close_all(streams)

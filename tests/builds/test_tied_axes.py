@@ -1,4 +1,4 @@
-"""Axes that a model needs to be equal, and that the manifest declares alike, are one dim from the trace to the package."""
+"""Axes with equal ranges in the manifest become one dim of the package if the model requires equal sizes."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def test_two_builds_at_once_do_each_step_once(command_line: CommandLine, tmp_pat
     assert plans[0].read_bytes() == plans[1].read_bytes()
 
 
-#: User code that waits as long as its checkout has a file `block`. Whether the file exists is a dependency of the trace.
+#: User code that waits as long as its checkout has a file `block`. The trace depends on the existence of this file.
 BLOCKING = """\
 import pathlib, time
 
@@ -66,7 +66,7 @@ def waits_for_a_lock(pid: int) -> bool:
 
 @pytest.fixture
 def first_and_second(command_line: CommandLine, tmp_path: Path) -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
-    """Two builds in two equal checkouts: the first one holds the lock of the trace, the second one waits for it."""
+    """Two builds in two checkouts: the first one holds the lock of the trace, the second one waits for this lock."""
     copy_project("mlp", command_line.project, *ADA_AND_AMPERE)
     edit(command_line.project / "net.py", "import torch\n", f"import torch\n{BLOCKING}")
     copy = tmp_path / "other"

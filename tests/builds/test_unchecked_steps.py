@@ -1,4 +1,4 @@
-"""The next step starts before the checks of a trace or lower step end. Records are published after all checks."""
+"""The next step starts before a trace or lower step has finished its checks. Records are published after all checks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from tests.projects import copy_project
 from trtbuild.errors import EntryCorrupt
 from trtbuild.store.local.local import LocalStore
 
-#: More than 64 MiB of weights: the trace announces its program before the proof has ended.
+#: A model with more than 64 MiB of weights. Its trace announces the program before the proof (a comparison with the
+#: module) has ended.
 NET = """\
 import torch
 

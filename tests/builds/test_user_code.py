@@ -1,4 +1,4 @@
-"""If user code ends or damages its process, one step fails. The other models are built.
+"""If user code ends its process, one step fails. The other models are built.
 
 The error of the step names the log, if the process printed something.
 """

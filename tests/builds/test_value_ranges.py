@@ -1,4 +1,4 @@
-"""``range:`` of an input: each command that draws values uses it, and a change of it runs the trace again."""
+"""Commands draw the values of an input from its ``range:``, and a change of the range runs the trace again."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ import torch
 
 
 class Net(torch.nn.Module):
-    \"\"\"Rows of a table, whose ids begin at 100.\"\"\"
+    \"\"\"Rows of a table. The first row has the id 100.\"\"\"
 
     def __init__(self):
         super().__init__()
@@ -107,7 +107,7 @@ def test_verify_run_bench_and_inspect_use_the_range(command: CommandLine) -> Non
     write_project(command, "[100, 118]")
     verified = command("verify", "--points", "4", expect=1)["models"][0]
     write_project(command, "[100, 119]")
-    assert verified["status"] == "missing"  # the trace is not in the cache: its key contains the range
+    assert verified["status"] == "missing"  # the key of a trace contains the range, so this trace is not in the cache
 
 
 def test_a_package_without_ranges_gets_values_0_and_1(command: CommandLine) -> None:

@@ -1,4 +1,4 @@
-"""Documents for tests of screens. A test passes the fields that it needs; the other fields have empty values."""
+"""Documents for tests of screens. A test passes the fields that it needs; the other fields have default values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RECORDED = Reason("recorded", "nothing that it depends on has changed")
 
 
 def changed(*parts: str) -> Reason:
-    """Return the reason that these parts, which are digests, have changed."""
+    """Return a reason with the code ``changed``. The old and the new values of `parts` are digests."""
     changes = tuple(Change(part, "0" * 64, "f" * 64) for part in parts)
     return Reason("changed", f"changed: {', '.join(parts)}", changes)
 

@@ -52,7 +52,7 @@ class Screen:
         process = subprocess.Popen(
             command,
             cwd=directory,
-            env={"PAGER": "cat", **environment},  # less would wait for a key
+            env={"PAGER": "cat", **environment},  # the pager `less` would wait for a key
             stdin=child,
             stdout=child,
             stderr=child,

@@ -1,7 +1,7 @@
-"""A headless Chromium that a test drives: the DevTools protocol over a pipe, without a further package.
+"""A headless Chromium that tests control by DevTools commands over a pipe. No further Python package is necessary.
 
-(``--remote-debugging-pipe``: the browser reads commands from descriptor 3 and writes replies to descriptor 4, each as JSON
-with a zero byte at its end.)
+With ``--remote-debugging-pipe``, the browser reads commands from descriptor 3 and writes replies to descriptor 4. Each
+message is JSON with a zero byte at the end.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ _FLAGS = (
     "--remote-debugging-pipe",
 )
 
-#: A program for ``python -c``: it moves the ends of the two pipes to the descriptors 3 and 4, and then becomes the browser.
+#: A program for ``python -c``: it copies the browser's end of each pipe to descriptor 3 or 4, and executes the browser.
 _MOVE_DESCRIPTORS = (
     "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4); os.execv(sys.argv[3], sys.argv[3:])"
 )
 
 
 class Browser:
-    """One page of a headless Chromium. It notes the requests, console messages and exceptions of the page."""
+    """One page of a headless Chromium, with the requests, console messages and exceptions of this page."""
 
     def __init__(self, program: str) -> None:
         self._profile = tempfile.TemporaryDirectory(prefix="trtbuild-browser-", ignore_cleanup_errors=True)
         read_by_browser, self._commands = os.pipe()
         self._replies, written_by_browser = os.pipe()
-        # from 10 on, so that moving one end to 3 or 4 does not close the other end
+        # these descriptors are 10 or more, so a copy to 3 or 4 does not close the other end
         ends = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (read_by_browser, written_by_browser)]
         command = [program, *_FLAGS, f"--user-data-dir={self._profile.name}", "about:blank"]
         self._process = subprocess.Popen(
@@ -84,7 +84,7 @@ class Browser:
                 return reply["result"]
 
     def open(self, path: Path, *, width: int, height: int, dark: bool, scripts: bool = True) -> None:
-        """Open a file in a window of this size, and wait until it is loaded."""
+        """Open a file in a window of this size, and wait until the file is loaded."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -104,7 +104,7 @@ class Browser:
         self._wait_until_loaded()
 
     def run(self, script: str) -> Any:
-        """Run JavaScript in the page, and return its value. An exception of the script fails the test."""
+        """Run a script in the page, and return the script's value. The test fails if the script raises an exception."""
         result = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in result, result["exceptionDetails"]
         return result["result"].get("value")

@@ -1,4 +1,4 @@
-"""Reports of any size for tests of the page, with hostile names, and without a build."""
+"""Reports for tests of the page, made without a build: with hostile names, or with any number of engines and layers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.driver.reports.logs import a_log
 from trtbuild.driver.reports.documents import Cut, EngineRow, PackageView, PartitionRow, Report
 from trtbuild.driver.reports.making import make_report
 
-#: A name that would run a script if one place of the page showed it as markup.
+#: A name that would run a script if the page inserted the name as markup.
 HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>'\"&\u2028"
 
 POINT = {"profile": HOSTILE, "which": "min", "dims": {"batch": 1}, "seed": 1, "zeros": False}

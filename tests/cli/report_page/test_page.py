@@ -1,4 +1,4 @@
-"""A report in Chromium: views at three sizes, light and dark; hostile names; large and unfinished builds; no scripts."""
+"""A report in Chromium: views at three sizes, light and dark; hostile names; large and unfinished builds; no JavaScript."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trtbuild.errors import EnvironmentFault
 VIEWS = ("overview", "timeline", "steps", "models", "layers", "checks", "changes")
 SIZES = ((1440, 900), (820, 1180), (390, 844))
 
-#: Press up to 60 controls of the view once. The buttons that a press creates are pressed, too.
+#: Press up to 60 controls of the view, each once. Controls that a press creates are pressed, too.
 PRESS_ALL = """(async () => {
   const pressed = new Set();
   for (let round = 0; round < 60; round++) {
@@ -72,7 +72,7 @@ def text(browser: Browser) -> str:
 
 
 def check(browser: Browser, page: Path) -> None:
-    """Fail if anything but the page was requested, if the page has reported a problem, or if a name ran as a script."""
+    """Fail if a further file was requested, if the page has reported a problem, or if a name ran as a script."""
     assert browser.requests == [page.as_uri()]
     assert browser.problems == []
     assert browser.run("window.hacked === undefined")
@@ -213,14 +213,14 @@ def test_the_report_of_an_unfinished_build_works(
 
 
 def test_the_checks_notice_a_script_and_a_request(browser: Browser, page: Path) -> None:
-    """`check` fails for a page that runs the script of a name, and requests an image."""
+    """`check` fails for a page that runs the script of a name and requests an image."""
     page.write_text(f"<meta charset=utf-8><main>{HOSTILE}</main>", encoding="utf-8")
     browser.open(page, width=1440, height=900, dark=False)
     with pytest.raises(AssertionError):
         check(browser, page)
     assert browser.run("window.hacked === 1")
     assert len(browser.requests) > 1
-    browser.problems.clear()  # the next test uses this browser
+    browser.problems.clear()  # other tests use this browser, too
 
 
 def test_without_jinja2_the_error_names_the_extra(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:

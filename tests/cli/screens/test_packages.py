@@ -151,7 +151,7 @@ def test_all_contents_of_a_package_are_listed() -> None:
 def test_the_library_that_runs_the_engines_here_is_named(
     fields: dict[str, bool], library: TargetLibrary, lines: list[str]
 ) -> None:
-    """The library that built the engines has no line."""
+    """There is no further line if the library that built the engines also runs them."""
     ada = {**INDEX["targets"]["ada"], "toolchain": "tensorrt", "version": "8.6.0", **fields}
     shown = package_screen()(inspection(index={**INDEX, "targets": {"ada": ada}}, libraries=[library]))
     shown = [click.unstyle(line) for line in shown]

@@ -25,7 +25,7 @@ def reset_dynamo() -> Iterator[None]:
 
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The inputs of each graph for which engines were built, in order."""
+    """The inputs of each successful build of a graph, in order."""
     inputs_of_builds: list[Any] = []
 
     def build(module: Any, inputs: Any, *rest: Any) -> Any:
@@ -127,7 +127,7 @@ def test_without_marks_each_shape_has_an_engine(compile_: Any, mixed: Any, built
 @torch.no_grad()
 def test_an_integer_and_a_keyword_are_accepted(compile_: Any, mixed: Any) -> None:
     model, x, scale = compile_(mixed, max_specializations=1), torch.randn(3, 4), torch.full((1,), 0.5)
-    # dynamo makes the integer dynamic at the second call; the graph of the last call runs in PyTorch
+    # dynamo makes the integer dynamic at the second call; the third value gets no engine, so PyTorch runs that call
     for times in (3, 4, 5):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

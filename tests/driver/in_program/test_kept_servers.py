@@ -56,7 +56,7 @@ def test_the_next_compilation_uses_the_servers_of_the_one_before(
         compile_module(torch.nn.Linear(8, width).eval(), [torch.zeros(2, 8)], cache_dir=tmp_path)
         pids.append(_pid(KEPT))
     assert pids[0] is not None and pids[0] == pids[1]
-    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")  # torch reads such variables while it is loaded
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")  # this environment variable is read when torch is imported
     compile_module(torch.nn.Linear(8, 7).eval(), [torch.zeros(2, 8)], cache_dir=tmp_path)
     assert _pid(KEPT) not in (None, pids[0])
     wait_until_gone([pids[0]])
@@ -95,7 +95,7 @@ def test_new_servers_replace_the_old_ones_after_a_distribution_is_installed(
     second = kept.borrow(tmp_path)
     assert second is not None and second is not first
     kept.give_back(first)
-    assert first.is_alive  # one of its two users is left
+    assert first.is_alive  # one of its two users has not given it back
     kept.give_back(first)
     assert not first.is_alive and second.is_alive
     kept.give_back(second)

@@ -1,4 +1,4 @@
-"""Settings of a program have the meaning of the manifest's fields, also under the names of Torch-TensorRT."""
+"""Options of `trtbuild.compile` have the meaning of the manifest's fields, also under the names of Torch-TensorRT."""
 
 from __future__ import annotations
 

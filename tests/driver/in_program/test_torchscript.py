@@ -45,7 +45,7 @@ def double(x: torch.Tensor) -> torch.Tensor:
 
 
 def call(module: Any, rows: int) -> Any:
-    """Call the module with random inputs, which follow from the number of rows."""
+    """Call the module with random inputs. The number of rows is the seed."""
     torch.manual_seed(rows)
     return module(torch.randn(rows, 8), torch.randn(4))
 

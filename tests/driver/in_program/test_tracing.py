@@ -72,7 +72,7 @@ def test_writes_inside_the_module_are_functionalized() -> None:
             return y
 
     program = trtbuild.trace(Writes().eval(), [Input((2, 3))])
-    # the names of operators that write into their input end with _
+    # operators that write into their input have names that end with _
     assert not [node for node in program.graph.nodes if "_.default" in str(node.target)]
     assert program.module()(torch.ones(2, 3)).tolist() == [[0, 1, 1]] * 2
 

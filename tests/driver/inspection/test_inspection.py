@@ -1,4 +1,4 @@
-"""``trtbuild inspect`` on a real package: facts that are not in its index, ONNX models, and errors."""
+"""``trtbuild inspect`` on a real package: ONNX models, errors, and facts that are not in the package's index."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_the_written_onnx_model_is_the_prepared_model(
 def test_a_copied_package_has_layers_but_no_command_and_no_onnx_model(
     small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cache of another machine does not contain the inputs of the engines."""
+    """The cache of another machine does not contain the recipes and ONNX models of the engines."""
     shutil.copytree(small.package, tmp_path / "copied")
     monkeypatch.setenv("TRTBUILD_CACHE_DIR", str(tmp_path / "cache"))
     document = inspect(Request(tmp_path), "copied")

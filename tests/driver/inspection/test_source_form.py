@@ -1,4 +1,4 @@
-"""The source form of a package's model follows from the operators in ``names.json``."""
+"""The source form of a model (PyTorch program, ONNX or TensorRT network) follows from the operators in ``names.json``."""
 
 from __future__ import annotations
 

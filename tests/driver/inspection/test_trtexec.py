@@ -159,7 +159,7 @@ def test_the_text_is_a_command_line() -> None:
 
 
 def test_all_memory_pools_are_one_argument(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If `--memPoolSize` is repeated, trtexec uses only one of its values."""
+    """If `--memPoolSize` is repeated, trtexec uses only one of the values."""
     pool = replace(
         SETTINGS["workspace"],
         config_part=MemoryPool("TACTIC_SHARED_MEMORY"),

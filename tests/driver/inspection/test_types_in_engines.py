@@ -1,6 +1,6 @@
 """A quantized model whose engine multiplies floats: the build warns, and `inspect --layers` shows the types.
 
-TensorRT-RTX 1.7.1 has no int8 convolution for Turing: it converts both factors to float16 while the engine runs.
+TensorRT-RTX 1.7.1 has no int8 convolution for Turing, so the engine converts input and weight to float16 when it runs.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ models:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[CommandLine, Any]:
-    """A project, and the document of its first build."""
+    """A project, and the JSON output of its first build."""
     root = tmp_path_factory.mktemp("float_engines")
     folder = root / "project"
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""The files of an output: which a build writes and removes, and that the index is written last."""
+"""A build writes only the changed files of an output, the index last, and removes files that only the old output had."""
 
 from __future__ import annotations
 

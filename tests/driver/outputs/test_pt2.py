@@ -45,7 +45,7 @@ models:
     outputs: {pt2: dist/net.pt2}
 """
 
-#: Runs in another process. A program needs only `import torch` and `import trtbuild`, in any order, to open the file.
+#: A script for a new process. To open the file, it needs only `import torch` and `import trtbuild`, in either order.
 CHECK = """
 import sys
 first, second = sys.argv[2].split(",")
@@ -77,7 +77,7 @@ def project(command_line: CommandLine) -> CommandLine:
 
 
 def run_check(path: Path, project: Path, imports: str) -> Any:
-    """Run `CHECK` in a new process with the file `path`. `imports`: two modules, which are imported in this order."""
+    """Run `CHECK` in a new process with the file `path`. `imports` names two modules, imported in this order."""
     command = [sys.executable, "-c", CHECK, str(path), imports, str(project)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 

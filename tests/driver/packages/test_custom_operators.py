@@ -1,4 +1,4 @@
-"""Loading packages that call operators from outside PyTorch."""
+"""Loading of packages that call custom operators, which PyTorch itself does not define."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def net() -> torch.nn.Module:
 
 @pytest.fixture(scope="module")
 def saved(net: torch.nn.Module, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """A function that writes a file with a reference program, once for each name, and returns its path."""
+    """A function that saves the model and its reference program, once for each file name, and returns the file's path."""
     folder = tmp_path_factory.mktemp("saved")
 
     def save(name: str) -> Path:
@@ -49,7 +49,7 @@ def test_a_file_is_loaded_like_a_package(saved: Callable[..., Path], net: torch.
 
 
 def rewrite(path: Path, other: Path, change: Callable[[str, bytes], bytes | None]) -> Path:
-    """Copy an archive with the contents that `change` returns. A file is left out if its new content is None."""
+    """Copy an archive. `change` returns the new content of each file, or None to leave the file out."""
     with zipfile.ZipFile(path) as old, zipfile.ZipFile(other, "w") as new:
         for name in old.namelist():
             data = change(name, old.read(name))
@@ -84,7 +84,7 @@ def test_rejects_a_file_with_damaged_compressed_data(saved: Callable[..., Path],
         (name,) = [name for name in old.namelist() if name.endswith("trtbuild.json")]
         new.writestr(name, old.read(name))
     data = bytearray(path.read_bytes())
-    data[30 + len(name)] |= 0b110  # the first byte after the local header: a block type that deflate does not have
+    data[30 + len(name)] |= 0b110  # the first byte after the local header gets a block type that deflate does not have
     path.write_bytes(data)
     with pytest.raises(PackageDamaged, match=r"is not a \.pt2 file, or it is truncated: Error -3"):
         trtbuild.load(path, device="cpu")

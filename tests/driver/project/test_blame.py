@@ -1,4 +1,4 @@
-"""The error of a failed step names the line of the manifest to change."""
+"""The error of a failed step names the line that must change in the manifest."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The versions in a plan come from the lock, otherwise from the manifest, otherwise from the installed packages.
 
-If the installed versions differ from the lock, this machine must not run some steps.
+If the installed versions differ from the lock, this machine cannot run the steps that need the locked versions.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def test_a_locked_model_is_not_partitioned_again_with_another_parser() -> None:
 
 def test_each_release_of_a_toolchain_is_compared_with_its_own_parser() -> None:
     class TwoReleases(Machines):
-        """The parser that replaces TensorRT's has other limits for TensorRT 8.6 than for later releases."""
+        """The parser that replaces TensorRT's parser has other limits for TensorRT 8.6 than for later releases."""
 
         def facts(self, model: Model) -> Facts:
             facts = super().facts(model)

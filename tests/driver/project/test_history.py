@@ -1,4 +1,4 @@
-"""The history of steps: entries are read back, also from a file in which JSON has other whitespace."""
+"""The history of steps: entries are read back, also from JSON with whitespace that trtbuild does not write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays without torch: accepted arrays, rejected arrays, and the order of streams. CUDA is a fake."""
+"""Arrays without torch: accepted arrays, rejected arrays, and the order of work on streams. CUDA is a fake."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def memory(gpu: FakeGpu) -> Iterator[CudaMemory]:
 
 
 class Interface:
-    """An array of another library that has only the CUDA array interface."""
+    """Another library's array, which has only the CUDA array interface."""
 
     def __init__(self, array: DeviceArray, **changes: Any) -> None:
         self.array = array
@@ -42,7 +42,7 @@ class Interface:
 
 
 class Capsules:
-    """An array of another library that supports DLPack. With `is_old`, `__dlpack__` has no argument `max_version`."""
+    """Another library's array, which supports DLPack. With `is_old`, `__dlpack__` has no argument `max_version`."""
 
     def __init__(self, array: DeviceArray, device: tuple[int, int] = (dlpack.CUDA, 0), is_old: bool = False) -> None:
         self.array, self.device, self.is_old = array, device, is_old
@@ -316,7 +316,7 @@ def test_memory_of_the_default_stream_is_freed_without_a_current_device(gpu: Fak
 
 def test_a_thread_makes_a_stream_if_another_thread_takes_the_last_idle_one(gpu: FakeGpu, memory: CudaMemory) -> None:
     class Taken(list[int]):
-        """Looks as if it had a stream, which another thread takes before `pop`."""
+        """An empty list whose length is 1, as if another thread took the last stream before `pop`."""
 
         def __len__(self) -> int:
             return 1

@@ -1,4 +1,4 @@
-"""DLPack capsules that ctypes reads and creates, tested with capsules of PyTorch and NumPy."""
+"""Reading and creating DLPack capsules, tested with PyTorch and NumPy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The choice of the memory, and torch's memory: tested with torch tensors in host memory, and with fakes."""
+"""The choice between `TorchMemory` and `CudaMemory`. `TorchMemory` is tested with tensors in host memory and with fakes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STREAM = 4096
 
 
 class HostMemory(TorchMemory):
-    """Torch's memory with tensors in host memory, to test the parts that do not need CUDA."""
+    """A `TorchMemory` whose tensors are in host memory, to test the parts of the class that do not need CUDA."""
 
     def __init__(self, stream: int) -> None:
         self._has_one_gpu = True

@@ -14,7 +14,7 @@ IMAGES = BLOCK.reshape(2, 3, 4, 5)
 
 
 def copied(array: np.ndarray) -> tuple[np.ndarray, list[Rows]]:
-    """Copy a view of BLOCK with the copies of `rows_of`; return the contiguous array and the list of copies."""
+    """Execute the copies that `rows_of` yields for a view of BLOCK. Return the contiguous array and the list of copies."""
     strides = [step // array.itemsize for step in array.strides]
     first = (array.__array_interface__["data"][0] - BLOCK.ctypes.data) // array.itemsize
     rows, result = list(rows_of(array.shape, strides)), np.full(array.size, -1, np.int32)

@@ -1,4 +1,4 @@
-"""Tensors whose memory does not contain their values: either converted or rejected, but their memory is never used."""
+"""Tensors whose memory does not contain their values are converted or rejected. An engine never reads their memory."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def aligned(values: torch.Tensor) -> torch.Tensor:
 
 
 def negated(values: torch.Tensor) -> torch.Tensor:
-    """Return a contiguous tensor of these values. Its memory has the negative values; PyTorch negates them on a read."""
+    """Return a contiguous tensor of these values. Its memory has `-values`, which PyTorch negates on each read."""
     result = torch._neg_view(aligned(-values))
     assert result.is_neg() and result.is_contiguous() and torch.equal(result, values)
     return result
@@ -125,7 +125,7 @@ def test_rejects_an_engine_inside_of_a_torch_transform(module: Any) -> None:
 
 
 class Tagged(torch.Tensor):
-    """A subclass that stores its values in its own memory."""
+    """A subclass whose tensors have memory that an engine can read."""
 
 
 def test_accepts_subclasses_with_memory(module: Any) -> None:

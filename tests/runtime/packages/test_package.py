@@ -190,7 +190,7 @@ def test_a_directory_that_cannot_be_listed_has_no_package(tmp_path: Path, monkey
         raise PermissionError(13, "Permission denied")
 
     refused: list[Path] = []
-    monkeypatch.setattr(Path, "iterdir", refuse)  # tests may run as root, for whom no directory is closed
+    monkeypatch.setattr(Path, "iterdir", refuse)  # chmod would have no effect if root runs the tests
     with pytest.raises(PackageMissing, match=r"it has no index\.json") as raised:
         open_package(tmp_path)
     assert refused == [tmp_path] and "trtbuild build writes it" in str(raised.value.hint)

@@ -25,7 +25,7 @@ SIZES = {"min": {"b": 1, "s": 2}, "opt": {"b": 3, "s": 5}, "max": {"b": 8, "s": 
 
 
 class Module(nn.Module):
-    """A module that calls a function with itself and its inputs. Tensors among `members` become buffers."""
+    """A module whose `forward` passes the module and the inputs to a function. Tensors among `members` become buffers."""
 
     def __init__(self, function: Callable[..., Any], /, **members: Any) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Module(nn.Module):
 
 @dataclass(frozen=True)
 class Case:
-    """A model. `inputs` are (shape, kind), and ``b`` and ``s`` are dynamic sizes.
+    """A model. Each input is (shape, kind), and ``b`` and ``s`` in a shape are dynamic sizes.
 
     A kind is a dtype, or ``below10`` for integers from 0 to 9."""
 

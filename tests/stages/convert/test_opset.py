@@ -16,7 +16,7 @@ X = np.arange(24, dtype=np.float32).reshape(2, 12) - 7
 
 
 def _model(*nodes: onnx.NodeProto, outputs: int = 1, **constants: np.ndarray) -> onnx.ModelProto:
-    """A model of opset 18. The origins of its nodes are the calls 3, 4, …"""
+    """A model of opset 18. A node's origin is the index of its call in the program: here 3, 4, …"""
     for index, node in enumerate(nodes):
         node.metadata_props.add(key="trtbuild.origin", value=str(index + 3))
     graph = h.make_graph(

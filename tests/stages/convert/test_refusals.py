@@ -1,4 +1,4 @@
-"""The parser accepts the conversions of all cases. The origins of a conversion name the call of a refused node."""
+"""The parser accepts the conversions of all cases. A conversion's origins give the call of each refused node."""
 
 from __future__ import annotations
 

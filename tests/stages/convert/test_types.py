@@ -1,6 +1,6 @@
 """The types that ONNX infers for a conversion must be those of the program. Translations with other types are errors.
 
-Additions and multiplications are dropped only if their operand is exactly 0 or 1.
+An addition is dropped only if it adds exactly 0, and a multiplication only if its factor is exactly 1.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def program(body: str, dtype: str = "float32") -> Program:
 
 
 def error_after(original: Program, change: Callable[[onnx.ModelProto], None]) -> ConversionRefused:
-    """The error about a conversion of `original` that `change` has made wrong."""
+    """The error after `change` has made a conversion of `original` wrong."""
     converted = convert(original, 20)
     model = onnx.ModelProto.FromString(converted.model)
     refuse_other_types(model, original, converted.origins)

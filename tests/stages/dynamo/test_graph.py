@@ -14,7 +14,7 @@ from trtbuild.stages.dynamo.rewriting import convert_to_module
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
-    """Let dynamo forget earlier compilations, and run without autograd."""
+    """Reset dynamo before each test, and run the test without autograd."""
     torch._dynamo.reset()
     with torch.no_grad():
         yield
@@ -82,7 +82,7 @@ def test_parameters_and_buffers_are_weights_under_their_names() -> None:
 def test_a_marked_dim_has_its_range(low: int) -> None:
     graph, arguments = captured(Net().eval(), rows(low))
     (dim,) = graph.dims
-    # `at` has (input, axis, unit) for each place of the dim
+    # `at` has (input, axis, unit) for each axis whose size is `unit` times the dim
     assert (dim.low, dim.high, dim.marked_low, dim.at) == (max(2, low), 8, low, ((0, 0, 1),))
     assert graph.open_symbols == ()
     assert graph.sizes(arguments) == {dim.symbol: 5}
@@ -152,7 +152,7 @@ def test_rejects_graphs_without_tensors() -> None:
 
 
 def test_a_size_that_a_layer_fixes_is_static_in_a_dynamic_graph() -> None:
-    """With ``torch.compile(dynamic=True)`` the features of a Linear start as a symbol. The weight fixes the symbol."""
+    """With ``dynamic=True`` the number of features is a symbol at first. The weight of the Linear fixes this number."""
     graphs: list[CapturedGraph] = []
     compiled = torch.compile(torch.nn.Linear(4, 3).eval(), backend=recording_backend(graphs), dynamic=True)
     compiled(torch.randn(5, 4))

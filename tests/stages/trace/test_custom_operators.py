@@ -1,4 +1,4 @@
-"""Traces of models that call operators from outside PyTorch. The proof finds wrong fake implementations."""
+"""Traces of models that call custom operators. The proof finds wrong fake implementations."""
 
 from __future__ import annotations
 

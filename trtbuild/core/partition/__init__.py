@@ -1,5 +1,5 @@
-"""Partitions as values: dividing a graph, the document of the partition step, recorded networks, and the text that
-describes an engine in a ``.pt2`` file.
+"""Partitions as values: the division of a graph, the document of the partition step, recorded TensorRT networks, and the
+text that describes an engine in a ``.pt2`` file.
 
 Imports `values` and `model`.
 """

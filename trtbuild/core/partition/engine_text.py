@@ -1,8 +1,8 @@
 """The description of one engine in a ``.pt2`` file: the text argument of the operator call that runs the engine.
 
 The text is JSON (``trtbuild.engine/1``). Equal descriptions have equal texts, so a process uses the text as the name of an
-engine, and opens each engine once per device. Fields that were added later are optional; their default is the behaviour
-without them.
+engine, and opens each engine once per device. A text of an earlier version of trtbuild may lack fields with a default. The
+default then means the behaviour of that version.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ SCHEMA = "trtbuild.engine/1"
 class EngineText:
     """One engine: its model and partition, its tensors, its target, and the digests of its plan and reference program.
 
-    `reference` is None if the package has no reference program. Sizes in `inputs` and `outputs` are expressions of the
-    graph's symbols. A symbol of a dim with `multiple_of` counts multiples, not elements. Each of the `profiles` has a shape
-    range for each input of the engine, in order."""
+    On a CPU, the reference program runs in place of the engine. `reference` is None if the package has no such program.
+    Sizes in `inputs` and `outputs` are expressions of the graph's symbols. A symbol of a dim with `multiple_of` counts
+    multiples, not elements. Each of the `profiles` has a shape range for each input of the engine, in order."""
 
     model: str
     partition: str

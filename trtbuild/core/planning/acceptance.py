@@ -6,18 +6,18 @@ make it.
 A machine cannot trace a model if torch or a related package is missing, or if the lock file names another version.
 
 Rules
-1. Versions of torch and related packages, and of installed distributions, are not compared. The record has the versions
-   that the other machine used. The later steps are looked up with these versions. Everything else that the trace declared
-   or observed must be the same on this machine now.
-2. A lock file names its trace by key. Each dependency of that trace, except distributions, is observed again. The chain of
-   links is not needed.
+1. Versions of torch and related packages, and of installed distributions, are not compared with those of this machine. The
+   record has the versions that the other machine used. The later steps are looked up with these versions. All other parts
+   of the trace's recipe must be the same on this machine now: the declared parts, and the states of the dependencies.
+2. A lock file names the trace of a model by key. Each dependency of that trace, except distributions, is observed again.
+   The chain of links (`core.recipes.chain`) is not needed.
 3. If no lock file names an acceptable trace, a pointer record is used. It names the last trace that was made from
    the same declared parts and files (`with_any_versions`). With a lock file, that trace must have been made
    with the versions in the lock file.
-4. If a parser needs a GPU, another machine may have used another parser. The result of a partition step is accepted with
-   any parser, if the rest of its recipe is the same. The result that a lock file names comes first. Without such
-   a result, a machine that cannot partition the model accepts the last result of any machine
-   (`partition_with_any_parser`). If that parser was wrong, the engine step fails, so no wrong engine is built.
+4. If a parser needs a GPU, another machine may have used another parser (a stand-in). The result of a partition step is
+   accepted if its recipe differs from the wanted recipe only in the parser. The result that a lock file names comes first.
+   Without such a result, a machine that cannot partition the model accepts the last result of any machine
+   (`partition_with_any_parser`). If the stand-in was wrong, the engine step fails, so no wrong engine is built.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class Accepted:
 def locked(lookups: Lookups, declared: Declared, lock: LockedTrace | None) -> Accepted | None:
     """The trace or calibration that a lock file names (rule 2).
 
-    None if its `declared` parts or its dependencies differ here. `declared` has no versions."""
+    None if the lock file names no usable record, or if the record's declared parts or dependencies differ on this machine.
+    `declared` has no versions."""
     key = None if lock is None else lock.key_of(declared.stage)
     record = lookups.record(key) if key is not None else None
     if record is None or lock is None or record.recipe.stage != declared.stage or record.recipe.key != key:
@@ -102,10 +103,10 @@ def made_from_same_files(
 def accepted_partition(
     lookups: Lookups, wanted: Recipe, lock: LockedTrace | None, *, can_partition: bool
 ) -> tuple[Recipe, Reason] | None:
-    """The recipe of another machine's partition step that replaces `wanted`, and the reason for the hit (rule 4).
+    """The recipe, from another machine's partition step, that replaces `wanted`, and the reason for the hit (rule 4).
 
-    None if the lock file names `wanted` itself. If the lock file names no usable record, the result is also None if this
-    machine can partition the model (`can_partition`), or if `wanted` has a record."""
+    None if the lock file names `wanted` itself. Without a usable record in a lock file, the result is also None in three
+    cases: this machine can partition the model (`can_partition`), `wanted` has a record, or no other record is usable."""
     any_parser = partition_with_any_parser(wanted)
     for key in lock.partitions if lock is not None else ():
         record = lookups.record(key)

@@ -29,7 +29,7 @@ Needed = tuple[str, str]
 
 
 def require_blobs(plan: ModelPlan, lookups: Lookups, is_in_place: Callable[[Model, Record], bool]) -> None:
-    """Change each hit whose needed blobs are not all in the cache into a run.
+    """Change a hit into a run if a needed blob that the hit produced is not in the cache (rule 3).
 
     `is_in_place` returns whether all files of a package are already at their paths."""
     package, contents = plan.package, plan.contents

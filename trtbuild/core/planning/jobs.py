@@ -21,7 +21,7 @@ from trtbuild.core.planning.comparison import Comparison
 
 @dataclass(frozen=True)
 class CalibrateStep:
-    """The job of a calibrate step. It follows from the model, so nothing in it comes from planning."""
+    """The part of a calibrate step's job that comes from planning. It is empty: the whole job follows from the model."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class TraceStep:
 
 @dataclass(frozen=True)
 class LowerJob:
-    """Lower `program`, a traced model with a graph of `graph_kind`, to `precisions`.
+    """Lower `program`, a traced model whose graph has the kind `graph_kind`. Modules then compute in `precisions`.
 
-    `points` are the values of the symbols at which sizes are compared. With `truncates_double`, float64 is computed in
-    float32.
+    Each of the `points` has a value for each symbol. At these points, the sizes of the lowered program are compared with
+    those of `program`. With `truncates_double`, float64 is computed in float32.
     """
 
     program: str
@@ -74,7 +74,7 @@ class PartitionJob:
 
 @dataclass(frozen=True)
 class ConvertJob:
-    """Convert `program`, a partition, to ONNX in `opset`. The calls of the operators of `plugins` become plugins."""
+    """Convert `program`, a partition, to ONNX in `opset`. Calls of operators in `plugins` become nodes of plugins."""
 
     program: str
     graph_kind: GraphKindName

@@ -5,7 +5,7 @@ Rules (for users: docs/lock.md; the form of the file: `core.planning.lockfile`)
    the outputs in `LOCKED_OUTPUTS`. So it names the bytes of a release, and the keys under which they are stored.
 2. A lock also has the versions that the keys were planned with: the versions of torch and related packages for every model,
    and the toolchain and its version for every target. Later plans use these versions.
-3. The platform, the versions of trtbuild's own steps and the digests of manifests do not change any plan. The platform and
+3. The lock's platform, versions of trtbuild's own steps and digests of manifests do not change any plan. The platform and
    the versions of steps explain why keys differ. The digests of manifests are for information only.
 4. For a model, target or key that is not in the lock, a plan is the same as without a lock file.
 """
@@ -43,7 +43,7 @@ class LockedStep:
 
 @dataclass(frozen=True)
 class LockedTarget:
-    """The toolchain that builds a target's engines, and its exact version."""
+    """The toolchain that builds a target's engines, and the toolchain's exact version."""
 
     toolchain: ToolchainName
     version: str

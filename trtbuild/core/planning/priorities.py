@@ -5,7 +5,7 @@ Rules
 1. A step's rank is the estimated seconds of the step itself and of the steps that wait for it. All later steps of a model
    wait for its calibrate, trace, lower and partition steps. So the rank of these steps includes all later work of the
    model. The rank of a convert step includes its engines and the package. The rank of an engine step includes the package.
-2. The estimate is the step's duration in the last build. If that is unknown, the estimate follows from the stage, and for
+2. The estimate is the duration of the step's last run. If that is unknown, the estimate follows from the stage, and for
    an engine also from the size of its weights. Estimates only change the order of the steps.
 """
 

@@ -1,12 +1,12 @@
 """The verdicts on single steps, each with its reason.
 
 Rules
-1. The whole recipe in the record of a hit must be equal to the wanted recipe, not only its key. A record with another
-   recipe, or without an output that its stage must have, is a miss (``corrupt``).
+1. The whole recipe in the record of a hit must be equal to the wanted recipe, not only the key. A record with another
+   recipe, or without one of the `REQUIRED_OUTPUTS`, is a miss (``corrupt``).
 2. Recipes of later steps follow from small documents among a step's outputs. If these documents cannot be read, the step
    runs again.
-3. A step without a record is ``new`` if this project never built it. It is ``evicted`` if the project built it with this
-   recipe, and ``changed``, with all parts that differ, if the project built it with another recipe.
+3. A step without a record is ``new`` if the project's history does not have the step. It is ``evicted`` if its last recipe
+   in the history is the wanted one, and ``changed``, with all parts that differ, if that recipe is another one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ REQUIRED_OUTPUTS: Mapping[Stage, Sequence[str]] = {
 RECORDED = Reason("recorded", "nothing that it depends on has changed")
 EVICTED = Reason("evicted", "its outputs are needed, and are no longer in the cache")
 
-#: Parts of a package's recipe that may exist only because of its `reference`.
+#: Parts of a package's recipe that its `reference` may have added.
 _FROM_REFERENCE = re.compile(r"weights\.|partitions\.[^.]+\.programs\.")
 
 T = TypeVar("T")
@@ -111,15 +111,15 @@ class Verdicts:
         return None
 
     def cannot_use(self, step: Step, reason: Reason) -> Step:
-        """Change a hit whose record must not be used into a run, without a record."""
+        """Change a hit into a run without a record, because the hit's record must not be used."""
         self.plan.steps[step.id] = replace(self.plan.run_again(step, reason), record=None, refused=step.record)
         return self.plan.steps[step.id]
 
     def _unusable(self, recipe: Recipe) -> Reason | None:
-        """The reason why the entry under the recipe's key does not count.
+        """The reason why the entry under the recipe's key must not be used, or None.
 
-        For a step that runs user code, this may also be the reason why the link that would continue its chain is not
-        trusted."""
+        For a step that runs user code, this may also be the reason why the next link of the step's chain
+        (`core.recipes.chain`) is not trusted."""
         reason = self._lookups.why_unusable(recipe.key)
         if reason is None and recipe.stage in USER_CODE_STAGES:
             link_reason = self._lookups.why_unusable(chain.link_of(recipe).key)

@@ -1,19 +1,21 @@
-"""Signatures on records, and the policy by which a machine trusts them. `store.trust.signing` does the cryptography.
+"""Signatures on records, and the policy that decides which records a machine trusts. `store.trust.signing` does the
+cryptography.
 
-A TensorRT plan is executable content, so anyone who can write a record for other machines could run code on them. With
-trusted keys configured, a record counts only if one of these keys has signed it, for a trust domain that this machine
-reads.
+A TensorRT plan is executable content, so anyone who can write a record for other machines could run code on these
+machines. With trusted keys configured, a record is used only if one of these keys has signed it, for a trust domain that
+this machine reads.
 
 Rules
-1. A signature covers `statement`: the key of the record, the SHA-256 and size of its document, the domain, the signer, and
-   the other fields of the signature. The document has the recipe and the digests of all outputs. So the signature is
-   not valid under another key, for another target, or in another domain.
+1. A signature covers `statement`: the key of the record, the SHA-256 and size of the record's document, and all fields of
+   the signature except `value`. The document has the recipe and the digests of all outputs. So the signature is not valid
+   under another key, for another target, or in another domain.
 2. A machine without trusted keys and without a signing key trusts all records and does not check signatures. A machine
    that signs always checks signatures. Otherwise it could sign results that follow from untrusted records.
 3. A domain is the origin of a record (`release`, `ci`, `pr-17`). A machine writes one domain and reads several.
-4. The entry of a record is under its key. If the writer does not trust an entry that is already there, it leaves that entry
-   in place, because others may trust it. The writer then writes its own entry under `domain_key`. A reader that does not
-   trust the entry under the key looks under `domain_key`. So an attacker cannot prevent sharing by writing an entry first.
+4. The entry of a record in the action cache is under the record's key. If the writer does not trust an entry that is
+   already there, that entry stays, because other machines may trust it. The writer then writes its own entry under
+   `domain_key`. A reader that does not trust the entry under the key looks under `domain_key`. So an attacker cannot
+   prevent sharing by writing an entry first.
 5. A machine that checks signatures and has no signing key signs its results with a local key, for a domain that begins with
    `LOCAL_DOMAIN_PREFIX`. Such a signature counts only on this machine, and is never sent to others (`sendable_signatures`).
 """
@@ -28,7 +30,7 @@ from typing import Protocol
 from trtbuild.core.recipes.record import Output
 from trtbuild.core.values.encoding import Value, digest, encode
 
-#: The prefix of the domain of a key that counts on one machine only.
+#: The prefix of a local key's domain (rule 5).
 LOCAL_DOMAIN_PREFIX = "local-"
 
 _ENCODED_STATEMENT_SCHEMA = encode("trtbuild.signature/1")
@@ -39,9 +41,9 @@ _DOMAIN_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@+-]{0,99}")
 class Signature:
     """A signature on a record.
 
-    `signer` is the signer's name for their key, `public_key` its 32 bytes (Ed25519), and `builder` the user and the
-    machine. `signed_at` is the time of the signer's clock (ISO 8601, UTC), for information only. `value` is the 64-byte
-    signature.
+    `signer` is the name of the signing key. `public_key` has the 32 bytes of the public key (Ed25519). `builder` names the
+    user and the machine. `signed_at` is the time of the signer's clock (ISO 8601, UTC), for information only. `value` is
+    the 64-byte signature.
     """
 
     signer: str
@@ -68,18 +70,18 @@ def statement(key: str, document: Output, signature: Signature) -> bytes:
 
 
 def is_domain(name: str) -> bool:
-    """Whether `name` is a valid name of a domain: at most 100 letters, digits and ``._/@+-``, first a letter or digit."""
+    """Whether `name` is a valid domain: at most 100 letters, digits and ``._/@+-``. The first is a letter or digit."""
     return _DOMAIN_PATTERN.fullmatch(name) is not None
 
 
 def domain_key(domain: str, key: str) -> str:
-    """The key in the action cache of a domain's entry for the record under `key` (rule 4)."""
+    """The key under which the action cache has the entry of `domain` for the record under `key` (rule 4)."""
     return digest("trtbuild.domain/1", [domain, key])
 
 
 def is_entry_of(name: str, key: str, signatures: Iterable[Signature]) -> bool:
-    """Whether `name` is a valid key in the action cache for the record of `key`: its own key, or the key of a domain in
-    `signatures`."""
+    """Whether `name` is a valid key in the action cache for the record of `key`: `key` itself, or the `domain_key` of a
+    domain in `signatures`."""
     return name == key or any(domain_key(signature.domain, key) == name for signature in signatures)
 
 

@@ -1,10 +1,10 @@
 """Converts dataclasses to JSON and back: jobs and results, which are sent between processes, and ``--json`` documents.
 
 Rules
-1. A dataclass becomes an object with its fields, a tuple or list a list, a mapping an object. If a class has `to_json`
-   or `from_json`, these methods are used.
+1. A dataclass becomes an object with its fields. A tuple or list becomes a list, and a mapping becomes an object. If a
+   class has `to_json` or `from_json`, these methods are used.
 2. Decoding follows the annotations of the fields. A missing field gets its default. An unknown field is an error, because
-   both processes have the same version.
+   both processes run the same version of trtbuild.
 3. Numbers, strings and booleans are not changed. Values of type `Any` and `object` are not checked.
 4. A field that was defined with `optional` is left out if it is None.
 """
@@ -28,7 +28,7 @@ MEMBER, OPTIONAL = "member", "optional"
 
 
 def optional(member: str | None = None) -> Any:
-    """A field with default None, which is left out if it is None (rule 4).
+    """A field with the default None. The JSON does not have the field if its value is None (rule 4).
 
     `member` is the field's name in JSON, if that name is not valid in Python."""
     return dataclasses.field(default=None, metadata={OPTIONAL: True, MEMBER: member})
@@ -79,7 +79,7 @@ def _decode_value(kind: Any, data: Any) -> Any:
         if data is None and type(None) in arguments:
             return None
         kinds = [argument for argument in arguments if argument is not type(None)]
-        for candidate in kinds[:-1]:  # the first type that fits
+        for candidate in kinds[:-1]:  # the first type that accepts `data` is used
             with contextlib.suppress(TypeError, ValueError, KeyError, AttributeError):
                 return _decode_value(candidate, data)
         return _decode_value(kinds[-1], data)

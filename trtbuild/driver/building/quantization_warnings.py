@@ -1,12 +1,12 @@
-"""Warnings about quantized models that are correct, but larger or slower than their quantizers promise.
+"""Warnings about quantized models that compute correctly, but are larger or slower than a quantized model should be.
 
 Rules
 1. The partition documents (`trtbuild.core.partition.partitions`) say why quantizers stay in PyTorch. ``trtbuild inspect``
    shows these reasons, too.
 2. The engine step finds engines that compute in floats (`trtbuild.core.engines.float_fallbacks`), and the calibrate step
-   finds layers that no sample reaches. The records of both steps have this in `statistics`, so a later build that finds the
-   records warns, too. A record without these fields causes no warning. An engine causes no warning if its plan does not
-   name its types.
+   finds layers that no sample reaches. The records of both steps have these results in `statistics`, so a later build that
+   finds the records warns, too. A record without these fields causes no warning. An engine causes no warning if its plan
+   does not name the types of weights or kernels.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ def uncalibrated_layers(plans: Iterable[ModelPlan]) -> list[str]:
 
 
 def quantizers_in_pytorch(plans: Iterable[ModelPlan]) -> list[str]:
-    """A warning for each model with quantizers that stay in PyTorch, with one reason: a primary reason if there is one."""
+    """A warning for each model with quantizers that stay in PyTorch although the manifest does not require it.
+
+    The warning has one reason: a primary reason if there is one."""
     warnings = []
     for plan in plans:
         partitions = plan.contents.partitions_by_target if plan.contents is not None else {}
@@ -115,7 +117,7 @@ def _all_fall_back(engines: list[Step], fallback: Fallback) -> bool:
 
 
 def _fallbacks(record: Record | None) -> tuple[str, ...] | None:
-    """``("quantized", *fallbacks)`` for an engine with quantizers, and ``()`` for another engine; None if it is not known.
+    """``("quantized", *fallbacks)`` for an engine with quantizers, and ``()`` for another engine; None if unknown.
 
     Any machine may have written the provenance, so any structure is accepted."""
     statistics = _statistics(record)

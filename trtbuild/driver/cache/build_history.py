@@ -5,8 +5,8 @@ The file ``.trtbuild/build_history.jsonl`` has one line for each build. It may b
 Rules
 1. A line is appended under a lock, so simultaneous builds do not mix their lines.
 2. The file has at most `MOST_BUILDS` + `SLACK` lines. The oldest lines are removed under the same lock.
-3. A build that only prints the output of a snapshot (a null build) looks up no step, so it has no line.
-4. An error of the disk is ignored: a state directory that is not writable must not fail a build.
+3. A null build, which only prints the output of an earlier build again, looks up no step, so it has no line.
+4. An error of the disk is ignored: a state directory that is not writable must not make a build fail.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MOST_BUILDS = 2000
 SLACK = 200
 #: The largest number of days that `summarize` lists.
 MOST_DAYS = 14
-#: The Unix time of the year 10000. `read_builds` leaves out later times, because `time.gmtime` cannot convert all floats.
+#: The Unix time of the year 10000. `read_builds` leaves out later builds, because `time.gmtime` cannot convert all times.
 _MAX_FINISHED_S = 253402300800.0
 
 
@@ -41,8 +41,8 @@ _MAX_FINISHED_S = 253402300800.0
 class NotedBuild:
     """One build: its end (Unix seconds), and the numbers of its hits and misses. A miss is a step that ran or failed.
 
-    `saved_s`: the seconds that the hits took when they ran. `built_s`: the seconds of the misses. `reasons`: the number of
-    misses by the code of their reason."""
+    `saved_s` are the seconds that the hits took when they ran. `built_s` are the seconds of the misses. `reasons` maps the
+    code of a reason to the number of misses."""
 
     finished_s: float
     ok: bool
@@ -89,7 +89,7 @@ def read_builds(project: Path) -> list[NotedBuild]:
 
 
 def summarize(builds: Sequence[NotedBuild]) -> CacheHistory | None:
-    """The history of `builds` in sum and by day (UTC); None if there is no build."""
+    """The history of `builds` in total and by day (UTC); None if there is no build."""
     if not builds:
         return None
     days: dict[str, list[NotedBuild]] = {}
@@ -132,7 +132,7 @@ def _append(path: Path, line: bytes) -> None:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
     try:
         size = os.fstat(descriptor).st_size
-        # A full disk may have cut off the last line. The new line must not continue it.
+        # A full disk may have left the last line incomplete. The new line must not continue it.
         last_is_whole = size == 0 or os.pread(descriptor, 1, size - 1) == b"\n"
         write_all(descriptor, line if last_is_whole else b"\n" + line)
     finally:

@@ -199,7 +199,7 @@ def schema() -> Any:
 
 
 def check(configs: Mapping[str, Any]) -> None:
-    """Check rules of triton-inference-server/core that are not in the schema (model_config_utils.cc, ensemble_utils.cc)."""
+    """Check some rules of Triton's model_config_utils.cc and ensemble_utils.cc (repository core) that the schema lacks."""
     for config in configs.values():
         names = [entry.name for entry in (*config.input, *config.output)]
         assert len(names) == len(set(names))

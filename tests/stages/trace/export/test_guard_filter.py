@@ -16,7 +16,7 @@ THIS_FILE = "tests/stages/trace/export/test_guard_filter.py"
 
 
 class GrowingCache(nn.Module):
-    """A step of a decoder whose cache has a dynamic length. The step slices by the smaller of two lengths."""
+    """A decoder step with a cache of dynamic length. The slice ends at the smaller of two lengths."""
 
     def forward(self, x: torch.Tensor, past: torch.Tensor) -> torch.Tensor:
         length = past.shape[1]
@@ -50,7 +50,7 @@ def test_accepts_a_guard_with_rounding_that_holds_at_every_size():
 
 @pytest.mark.parametrize("names", ["a", "ab", "abc"])
 def test_chunks_of_concatenated_inputs_have_a_dynamic_size(names):
-    """torch.chunk computes the number of chunks from the sizes. torch has one symbol for each axis of the inputs."""
+    """torch.chunk computes the number of chunks from the sizes. torch has one symbol for each dynamic axis."""
 
     class Chunks(nn.Module):
         def forward(self, *inputs: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""`guard_failures` finds sizes that break a guard of the exported program. torch.export reports only some of these."""
+"""`guard_failures` finds sizes that break guards of the exported program. torch.export reports only some of the guards."""
 
 from __future__ import annotations
 

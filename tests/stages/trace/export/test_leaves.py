@@ -1,4 +1,4 @@
-"""Numbers that a model returns are 0-d tensors in the program, and numbers in the output structure."""
+"""Returned numbers are 0-d tensors in the program, and numbers in the output structure. Constants stay constants."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHAPES = {"x": ((1, 4), (2, 4), (8, 4))}
 
 
 def leaf(kind: str, index: int) -> dict[str, Any]:
-    """The entry of a number in the output structure. `index` is that of its tensor among the outputs."""
+    """The entry of a number in the output structure. `index` is the position of the number's tensor among the outputs."""
     return {"kind": "number", "type": kind, "index": index}
 
 
@@ -78,7 +78,7 @@ def test_a_size_that_the_manifest_fixes_stays_a_constant(traced: Function, job_o
 
 
 def test_a_number_belongs_to_no_module(traced: Function, job_of: Function) -> None:
-    """Otherwise the last layer would differ from equal layers."""
+    """If the number's node belonged to the last layer, this layer would differ from otherwise equal layers."""
     result = traced(lambda x: (x * 2, x.shape[0]), job_of(SHAPES))
     assert result.modules[-1] == ("", "aten.scalar_tensor.default", "")
 

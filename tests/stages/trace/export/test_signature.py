@@ -1,4 +1,4 @@
-"""Errors about inputs that forward does not accept: they name the input and the arguments of forward, and give a hint."""
+"""If inputs do not fit forward, the error names the input and the arguments of forward, and gives a hint."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def state_error(module: nn.Module, *state: str) -> SourceError:
 
 
 def run(result: Any, *inputs: torch.Tensor) -> list[torch.Tensor]:
-    """The outputs of the traced program, with the state of the trace."""
+    """The outputs that the traced program computes from `inputs` and the traced weights and states."""
     program = Program.from_bytes(result.program)
     values = dict(result.weights)
     slots = [values[slot] for slot in range(len(values))]  # the weights, then the states

@@ -1,4 +1,4 @@
-"""Tied weights are part of the graph, a weights file must fit the model exactly, and a forked process stores weights."""
+"""The graph shows which weights are tied. A weights file must fit the model. A forked process stores the weights."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Tied(nn.Module):
 
 
 def weight_table(module: nn.Module, *without: str) -> Any:
-    """The (name, dtype, shape) of each tensor in a weights file of `module` that lacks the names `without`."""
+    """The (name, dtype, shape) of each tensor in the state_dict of `module`, except the names `without`."""
     named = module.state_dict().items()
     return tuple((n, str(v.dtype).removeprefix("torch."), tuple(v.shape)) for n, v in named if n not in without)
 

@@ -28,7 +28,7 @@ def test_the_answer_comes_from_a_process_that_does_not_change_this_one() -> None
 
 def test_a_call_that_dies_raises_or_hangs_returns_none() -> None:
     def dies() -> None:
-        faulthandler.disable()  # the handler of pytest would write a page into the log
+        faulthandler.disable()  # pytest's handler would write a long traceback into the log
         os.kill(os.getpid(), signal.SIGSEGV)
 
     def raises() -> None:

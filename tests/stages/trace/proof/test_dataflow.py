@@ -149,7 +149,7 @@ def test_a_constant_index_beyond_its_table_fails_as_in_the_model() -> None:
 
 
 def test_indices_that_grow_with_sizes_are_not_followed() -> None:
-    """Positions that are counted from a mask, as in RoBERTa. An in-place operator with indices is not followed, either."""
+    """Positions that are sums over a mask, as in RoBERTa. An in-place operator with indices is not followed, either."""
     mask = torch.empty(9, dtype=torch.int64)
     with pytest.raises(CannotFollow):
         flow(Flows(), lambda mask: F.embedding(mask.cumsum(0), WEIGHT), (mask,))
@@ -172,7 +172,7 @@ def test_indices_that_are_inputs_are_followed() -> None:
 
 @pytest.mark.parametrize("inference_mode", [False, True])
 def test_one_hot_is_not_followed(inference_mode: bool) -> None:
-    """It reads the elements of its indices, or, in inference mode, its result is declared to depend on them."""
+    """`one_hot` reads the elements of its indices. In inference mode, its tag declares that the result depends on them."""
 
     def model(ids: torch.Tensor) -> torch.Tensor:
         with torch.inference_mode(inference_mode):

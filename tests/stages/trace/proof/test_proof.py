@@ -71,7 +71,7 @@ def test_each_profile_is_proven_at_both_ends(traced, job_of, end: tuple[int, int
 
 
 def test_a_guard_on_a_multiple_that_export_does_not_report_is_detected(traced, job_of) -> None:
-    """torch 2.13 exports this with ``2*Dim`` without a message. The program is wrong at sizes such as 6."""
+    """torch 2.13 exports this model with ``2*Dim``, and reports nothing. The program is wrong at sizes such as 6."""
     dims = [NamedDim("rows", (("x", 0),), 2)]
     error = error_of(traced, job_of, lambda x: x if x.shape[0] % 4 == 0 else x + 1, BY_TWO, dims=dims)
     assert error.code == "frozen-branch" and "x.0 = 6" in error.text

@@ -8,7 +8,7 @@ import torch
 from trtbuild.core.model.spec import NamedDim
 from trtbuild.errors import SourceError
 
-#: Two axes with equal ranges that are not declared alike, because their opts differ.
+#: The axes a.0 and b.0 have equal ranges, but different opts. So these axes are not declared alike.
 TWO = {"a": ((1, 4), (2, 4), (2, 4)), "b": ((1, 4), (1, 4), (2, 4))}
 THREE = {"a": TWO["a"], "b": TWO["a"], "c": TWO["b"]}
 ALIKE = {"a": TWO["a"], "b": TWO["a"]}
@@ -65,6 +65,6 @@ def test_rejects_a_slice_that_is_longer_than_the_smallest_size_of_its_axis(trace
 
 
 def test_a_mask_that_indexes_itself_is_not_treated_as_integers(traced, job_of) -> None:
-    """The number of rows of the result depends on data. So no declared size is compared."""
+    """The number of selected elements depends on data. The trace does not compare such a size."""
     shapes = {"x": ((2, 4), (6, 4), (16, 4))}
     traced(lambda x: ((m := x > 0)[m].sum(), x * 2), job_of(shapes))

@@ -93,7 +93,7 @@ def test_nvfp4_gives_the_numbers_of_the_librarys_packed_weights(models: dict[str
     assert converted is not None
     weight = original.weight.detach().clone()
     weight[1, :16] = 0
-    weight[2, :16] *= 1e-7  # the scale of this block is the smallest of float8
+    weight[2, :16] *= 1e-7  # the scale of this block is the smallest positive float8 number
     packed, scales, scale = NVFP4QTensor.quantize(weight.clone(), 16, weights_scaling_factor_2=converted.scale)
     expected = packed.dequantize(dtype=torch.float32, scale=scales, double_scale=scale, block_sizes={-1: 16})
     torch.testing.assert_close(converted(weight), expected)

@@ -1,4 +1,4 @@
-"""Quantized weights are stored as the numbers of their quantizer, and the program gives the same results."""
+"""Quantized weights are stored in the type of their quantizer, or stay floats. Program and module give equal results."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ NVFP4 = QuantizerLayout("float4e2m1", None, 0, 16)
 
 
 def quantizer(layout: QuantizerLayout, weight: torch.Tensor) -> Quantizer:
-    """A quantizer whose scales map the largest weights to the largest numbers of its type."""
+    """A quantizer. Its scales map the largest weights to the largest numbers of the type (to 127 if there is an axis)."""
     weight = weight.detach().float()
     if layout.block is not None and layout.type == "int4":
         padded = nn.functional.pad(weight, (0, -weight.shape[-1] % layout.block))
         return Quantizer(layout, padded.reshape(-1, layout.block).abs().amax(1) / 7 + 1e-6)
     if layout.axis is not None:
         return Quantizer(layout, weight.flatten(1).abs().amax(1) / 127)
-    # the largest numbers: 448 of float8; 6 of float4, times 448 of the scale of a block
+    # float8 ends at 448, and NVFP4 at 6 * 448: the largest float4 number times the largest scale of a block
     return Quantizer(layout, weight.abs().max() / (6 * 448 if layout == NVFP4 else 448))
 
 

@@ -30,7 +30,7 @@ SHAPES = {"x": ([1, 64], [3, 64], [8, 64])}
 
 
 def model(**changes: Any) -> onnx.ModelProto:
-    """``y = relu(x) @ w + b``: a weight, and a small bias that stays in the graph. `changes` replace parts of the model."""
+    """``y = relu(x) @ w + b``. `w` becomes a weight, and the small `b` stays in the graph. `changes` replace parts."""
     nodes = changes.pop(
         "nodes",
         [
@@ -62,7 +62,7 @@ def read(folder: Path, proto: onnx.ModelProto | None = None, shapes: Any = SHAPE
 
 
 def run(graph: SourceGraph, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The outputs of the canonical model with its weights, computed by onnxruntime."""
+    """The outputs that onnxruntime computes from the canonical model, its weights and `inputs`."""
     converted, _ = convert_to_opset(graph.blob, 20)
     session = onnxruntime.InferenceSession(
         with_inline_weights(converted, {f"w{slot}": value.numpy() for slot, value in graph.weights})

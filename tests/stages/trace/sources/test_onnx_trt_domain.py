@@ -1,4 +1,4 @@
-"""Operators of Model Optimizer in ONNX files are written as ONNX's own operators, rejected, or kept."""
+"""Operators of Model Optimizer in ONNX files are replaced by ONNX's own operators, rejected, or kept."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ JOB: Any = SimpleNamespace(
 
 
 def onnx_model(nodes: list[onnx.NodeProto], initializers: list[T], opset: int = 20) -> onnx.ModelProto:
-    """A model with an input x and an output y of 128 columns."""
+    """A model whose input x and output y have 128 columns."""
     value = h.make_tensor_value_info
     graph = h.make_graph(nodes, "g", [value("x", T.FLOAT, ["b", 128])], [value("y", T.FLOAT, ["b", 128])], initializers)
     imports = [h.make_opsetid("", opset), h.make_opsetid("trt", 1)]

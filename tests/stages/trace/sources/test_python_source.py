@@ -1,4 +1,4 @@
-"""Errors of `python:` sources name the line of the callable if it has to change, otherwise the line of the manifest."""
+"""An error of a `python:` source names the callable's line if the callable must change, otherwise the manifest's line."""
 
 from __future__ import annotations
 

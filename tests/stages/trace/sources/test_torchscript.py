@@ -82,7 +82,7 @@ def test_the_program_equals_the_script_at_other_sizes(tmp_path: Path) -> None:
     constants = program.constants
     values = [value for _, value in traced.weights]
     x = torch.randn(5, 4)
-    others = iter([*values, x])  # the placeholders that are not constants: the weights, then the input
+    others = iter([*values, x])  # the values of the placeholders that are not constants
     arguments = [constants[node.name] if node.name in constants else next(others) for node in program.placeholders]
     results = program.exported.graph_module(*arguments)
     with torch.no_grad():

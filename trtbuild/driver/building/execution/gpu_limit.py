@@ -1,16 +1,17 @@
 """A limit of one engine build at a time on each GPU, and the choice of the GPU.
 
 The toolchain `tensorrt` measures kernels on the GPU and chooses the fastest. Another build on the same GPU would disturb
-the measurements, and the engine would keep the slower kernels. A second worker process would also need time and memory:
-loading TensorRT 8.6 takes 8 s and 4 GB.
+the measurements, so TensorRT could choose slower kernels for the engine. A second worker process would also need time and
+memory: loading TensorRT 8.6 takes 8 s and 4 GB.
 
 Rules
 1. An engine step whose toolchain needs a GPU gets one GPU with the SM of its target. No other step of this build gets this
-   GPU at the same time. Other steps are not limited.
+   GPU at the same time. Steps that need no GPU are not limited here.
 2. The step gets the idle GPU with the most free memory. So it avoids a GPU that another program uses.
-3. While such steps run on other GPUs, a step waits if no idle GPU has enough free memory (`least_gpu_bytes`). If no such
-   step runs, it starts anyway: a build makes progress, and TensorRT itself reports a lack of memory.
-4. If there is no GPU with the SM, one step at a time runs without a chosen GPU. Its worker reports the error.
+3. If another step that needs a GPU runs, the step waits until an idle GPU has enough free memory (`least_gpu_bytes`). If
+   no such step runs, the step starts at once. So the build makes progress, and TensorRT itself reports a lack of memory.
+4. If the machine has no GPU with this SM, the step starts when no other step that needs a GPU runs. It runs without a
+   chosen GPU, and its worker reports the error.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ GPU_BYTES_PER_WEIGHT_BYTE = 3
 
 
 class GpuLimit:
-    """Allows a step if `inner_limit` allows it. A step that needs a GPU also needs an idle one (rules 1 to 4).
+    """Allows a step if `inner_limit` allows it and, for a step that needs a GPU, rules 1 to 4 allow it, too.
 
-    `sms` returns the SMs of all GPUs, in the order of their numbers. `free_bytes` returns the free memory of a GPU; None if
-    it is not known. Not thread-safe, except `gpu_of`.
+    `sms` returns the SMs of all GPUs, in the order of the GPU numbers. `free_bytes` returns the free memory of a GPU; None
+    if it is not known. Not thread-safe, except `gpu_of`.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Run one step of a build: its job in a worker, and the records of its results.
+"""Run one step of a build, and publish the records of its results.
 
 Input: a step whose inputs are in the store. Output: a `StepRun`, and records in the store. Begin with `run_step`.
 `package_record` has the work of the package step. `unchecked` keeps the records of steps that start before the check of an

@@ -50,7 +50,7 @@ def create_package_record(recipe: Recipe, plan: ModelPlan, store: LayeredStore, 
 
 
 def _quantized_types(contents: PackageContents, lookups: StoreLookups) -> list[str]:
-    """The quantized types in the layers of all engines of a package. A file of layers that cannot be read adds no type."""
+    """The quantized types in the layers of all engines of a package. Layers that cannot be parsed add no type."""
     found: set[str] = set()
     for sha256 in {engine.layers.sha256 for engine in contents.engines if engine.layers is not None}:
         with contextlib.suppress(ValueError, KeyError, TypeError):

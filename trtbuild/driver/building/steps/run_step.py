@@ -53,7 +53,7 @@ def run_step(
     """Run one step whose inputs are in the store.
 
     `publication` announces the outputs of the step. It also publishes the step's record, except in two cases: the step runs
-    user code, or a worker of `farm` compiles the engine. In these cases the record does not have to wait.
+    user code, or a worker of `farm` compiles the engine. In these cases no earlier step is unchecked.
 
     `gpu` is the number of the only GPU that the step's worker process can use; None if all GPUs can be used. With `farm`,
     the workers of its scheduler compile engines.
@@ -87,7 +87,7 @@ def run_step(
 
     def put() -> Record:
         for conversion in conversions:
-            # if a record is already stored, the partition step could not use it: otherwise it would not have converted
+            # the partition step converts only if it cannot use a stored record, so such a record is replaced
             store.put_record(conversion, replace=True)
         stored_record = store.put_record(step_record, replace=step.reason.code in _REPLACING_REASONS)
         if step.stage == "partition":
@@ -176,7 +176,7 @@ def _run_user_code(
     if not plan.model.source.cacheable:
         uncacheable = "the manifest says `cacheable: false`"
     if uncacheable:
-        # No links are written to this record and it is not stored, so no other build can find it.
+        # No links lead to this record, and it is not stored, so no other build can find it.
         record = Record(keys.user_code(code.declared, code.observations), reply.outputs, provenance(reply))
         return StepRun(
             record,
@@ -208,7 +208,7 @@ def _publish_for_any_versions(
     lookups: StoreLookups,
     store: LayeredStore,
 ) -> None:
-    """Publish a pointer record under a recipe without versions (`with_any_versions`). Its output is `record`.
+    """Publish a pointer record, whose output is `record`, under a recipe without versions (`with_any_versions`).
 
     So a machine without torch finds the trace or the calibration.
     """
@@ -223,7 +223,7 @@ def _publish_for_any_versions(
 def _publish_partitions_for_any_parser(plan: ModelPlan, facts: Facts, record: Record, store: LayeredStore) -> None:
     """If machines use different parsers for the toolchain, publish a pointer record (`partition_with_any_parser`).
 
-    Its output is `record`. So a machine without this parser finds the partitions.
+    The output of the pointer record is `record`. So a machine without a parser finds the partitions.
     """
     pointer_recipe = partition_with_any_parser(record.recipe)
     toolchain = str(dict(pointer_recipe.parts)["parser"][0])  # type: ignore[index]

@@ -1,7 +1,7 @@
 """Steps whose results are used before they are checked, and the records that wait for these checks.
 
-A trace announces its program before the proof has ended, and a lower step announces its program before the comparison. The
-steps that read these programs start at once.
+A trace announces its program before the proof (a comparison with the module) has ended. A lower step announces its program
+before the comparison with the traced program has ended. The steps that read these programs start at once.
 
 Rules
 1. A step is *unchecked* from its announcement to its end. Plans use its results (`StoreLookups.note_announced`), and the
@@ -27,7 +27,7 @@ from trtbuild.errors import InternalError
 
 @dataclass
 class _WaitingRecords:
-    """The records of a step that wait until earlier steps have passed their checks."""
+    """Records of one step. The records wait until earlier steps have passed their checks."""
 
     step_id: str
     records: Sequence[Record]
@@ -57,8 +57,8 @@ class UncheckedSteps:
 
     @contextlib.contextmanager
     def running(self, step: Step, plan: ModelPlan, on_announced: Callable[[], None] | None) -> Iterator[Publication]:
-        """Enter a block that runs `step`. `on_announced` is called after an announcement. If it is None, the step
-        announces nothing."""
+        """Enter a block that runs `step`. `on_announced` is called after an announcement. If `on_announced` is None, the
+        step announces nothing."""
         publication = Publication(self, step, _keys_before(step, plan), on_announced)
         try:
             yield publication
@@ -75,13 +75,13 @@ class UncheckedSteps:
             self._lookups.note_announced(step.id, record)
 
     def let_wait(self, step: Step, keys: frozenset[str], records: Sequence[Record], put: Callable[[], Record]) -> bool:
-        """Let records wait if a step with one of `keys` is unchecked, and drop them if one has failed its check.
+        """Let records wait if a step with one of `keys` is unchecked, and drop them if such a step has failed its check.
 
-        Returns whether the records wait or were dropped. If they were not, the caller has to publish them."""
+        Returns True if the records wait or were dropped, and False if the caller has to publish them."""
         with self._lock:
             if not self._failed_keys.isdisjoint(keys):
                 self._dropped_ids.add(step.id)
-                for record in records:  # the step may have announced its results before the other check failed
+                for record in records:  # the step may have announced its results before the earlier step failed
                     self._lookups.withdraw(step.id, record.recipe.key)
                 return True
             unchecked_keys = self._unchecked_keys.intersection(keys)
@@ -97,7 +97,7 @@ class UncheckedSteps:
         """Note that a step has finished, and that its record does not wait."""
         with self._lock:
             self._lookups.note_run(step.id, record)
-            if step.key is not None and step.key != record.recipe.key:  # the key of a trace has its dependencies now
+            if step.key is not None and step.key != record.recipe.key:  # the dependencies differ from the planned ones
                 self._lookups.forget(step.key)
             self._dropped_ids.discard(step.id)
 
@@ -139,7 +139,7 @@ class UncheckedSteps:
 
 
 class Publication:
-    """How one running step announces its outputs and publishes its records."""
+    """Announces the outputs and publishes the records of one running step."""
 
     def __init__(
         self, steps: UncheckedSteps, step: Step, keys_before: frozenset[str], on_announced: Callable[[], None] | None
@@ -157,7 +157,7 @@ class Publication:
         return self._announced_outputs is not None
 
     def announce(self, outputs: Mapping[str, Output]) -> None:
-        """Let later steps use the outputs of this step, which it has not checked yet."""
+        """Let later steps use the outputs of this step before it has checked the outputs."""
         if self._on_announced is None or self._step.recipe is None:
             return
         self._announced_outputs = dict(outputs)
@@ -170,16 +170,16 @@ class Publication:
             raise InternalError(f"{self._step.id} has announced other outputs than it returned")
 
     def publish(self, records: Sequence[Record], put: Callable[[], Record]) -> Record:
-        """Publish the records of this step, its own record last, when all steps before it have passed their checks.
+        """Publish `records` when all steps before this step have passed their checks. The last record is the step's own.
 
-        `put` publishes them, and returns the step's record in the store. Returns this record. If the records have to wait
-        or were dropped, returns the last of `records`. Raises the errors of `put`."""
+        `put` publishes the records, and returns the step's record in the store. This method returns the same record. If
+        the records have to wait or were dropped, the result is the last of `records`. Raises the errors of `put`."""
         self._has_to_wait = self._steps.let_wait(self._step, self._keys_before, records, put)
         return records[-1] if self._has_to_wait else put()
 
     def finish(self, record: Record) -> None:
-        """Note that the step has ended with `record`, and publish the records that waited for its check. Raises the errors
-        of publishing them."""
+        """Note that the step has ended with `record`, and publish the records that waited for its check. Raises the first
+        error of publishing them."""
         if not self._has_to_wait:
             self._steps.note_finished(self._step, record)
         if self.has_announced:

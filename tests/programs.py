@@ -1,4 +1,4 @@
-"""Programs other than Python that tests run. CI has all of them. Elsewhere a test is skipped if its program is missing."""
+"""Tests run programs other than Python. CI has all of them. Elsewhere a test is skipped if its program is missing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ REQUIRE_PROGRAMS = "REQUIRE_TEST_PROGRAMS"
 
 
 def program(name: str) -> str:
-    """Return the path of a program, such as ``nginx``. If it is missing, skip the test, or fail it in CI."""
+    """Return the path of a program, such as ``nginx``. If the program is missing, skip the test, or fail it in CI."""
     path = shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
     if path is None:
         message = f"{name} is not installed: apt-get install {name}"

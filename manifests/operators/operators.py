@@ -1,4 +1,4 @@
-"""Operators from outside PyTorch: in Python, for GPUs only, and in C++."""
+"""Operators from outside PyTorch. One runs on GPUs only, and one is written in C++."""
 
 from pathlib import Path
 
@@ -33,9 +33,9 @@ def _(x):
 
 @torch.library.custom_op("boxes::nms", mutates_args=())
 def nms(boxes: torch.Tensor, scores: torch.Tensor, iou_threshold: float) -> torch.Tensor:
-    """The indices of the kept boxes, by falling score. A kept box overlaps no kept box with a higher score.
+    """The indices of the kept boxes, by falling score. The IoU of two kept boxes is at most `iou_threshold`.
 
-    The operator has the schema of ``torchvision::nms``."""
+    The operator takes the same arguments as ``torchvision::nms``."""
     low, high = torch.maximum(boxes[:, None, :2], boxes[:, :2]), torch.minimum(boxes[:, None, 2:], boxes[:, 2:])
     shared, areas = (high - low).clamp(min=0).prod(2), (boxes[:, 2:] - boxes[:, :2]).prod(1)
     overlaps = shared / (areas[:, None] + areas - shared) > iou_threshold
@@ -64,8 +64,8 @@ def roi_align(
     """The features of each region: [regions, channels, pooled_height, pooled_width]. `rois` is [regions, 5]: the number of
     the image, and x1, y1, x2, y2.
 
-    The operator has the schema of ``torchvision::roi_align``. Each value is the mean of `sampling_ratio` × `sampling_ratio`
-    bilinear samples. It supports aligned regions of the first image only."""
+    The operator has the schema of ``torchvision::roi_align``, but supports only aligned regions of the first image. Each
+    value is the mean of `sampling_ratio` × `sampling_ratio` bilinear samples."""
     height, width = input.shape[2:]
     left, top, right, bottom = (rois[:, 1:] * spatial_scale - 0.5).unbind(1)
 

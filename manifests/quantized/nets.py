@@ -1,4 +1,4 @@
-"""One small classifier of images, as each tool for quantization leaves it."""
+"""One small classifier of images, in float32 and as several tools quantize it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Classifier(nn.Module):
 
 
 class FakeQuantizedLinear(nn.Linear):
-    """A linear layer that rounds its inputs and its weights to int8."""
+    """A linear layer that quantizes its inputs and weights to int8, and dequantizes them."""
 
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__(in_features, out_features)
@@ -41,7 +41,7 @@ def classifier() -> nn.Module:
 
 
 def images(count: int = 8) -> list[torch.Tensor]:
-    """Images to find scales with."""
+    """Random images for calibration."""
     generator = torch.Generator().manual_seed(1)
     return [torch.randn(4, 1, 16, 16, generator=generator) for _ in range(count)]
 
@@ -55,7 +55,7 @@ def fake_quantized() -> nn.Module:
 
 
 def trained_with_qat() -> nn.Module:
-    """The result of PyTorch's quantization-aware training, which does not observe any more."""
+    """The classifier after PyTorch's ``prepare_qat`` and a calibration. Its observers are disabled."""
     from torch.ao import quantization
 
     inputs = quantization.FakeQuantize.with_args(
@@ -77,7 +77,7 @@ def trained_with_qat() -> nn.Module:
 
 
 def quantized_by_pt2e() -> nn.Module:
-    """What torchao's ``convert_pt2e`` returns."""
+    """The classifier after torchao's ``convert_pt2e``."""
     from torchao.quantization.pt2e import MinMaxObserver, PerChannelMinMaxObserver
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
     from torchao.quantization.pt2e.quantizer import QuantizationAnnotation, QuantizationSpec, Quantizer
@@ -95,7 +95,7 @@ def quantized_by_pt2e() -> nn.Module:
     )
 
     class Symmetric(Quantizer):
-        """Rounds linear layers to int8. All zero points are 0, as TensorRT needs it."""
+        """Quantizes the inputs and weights of linear layers to int8. All zero points are 0, as TensorRT requires."""
 
         def annotate(self, model: torch.fx.GraphModule) -> torch.fx.GraphModule:
             for node in model.graph.find_nodes(op="call_function", target=torch.ops.aten.linear.default):

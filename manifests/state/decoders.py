@@ -1,4 +1,4 @@
-"""Decoders of transformers that generate text token by token, with random weights: nothing is downloaded."""
+"""Text decoders of the library transformers. Their weights are random, so nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, StaticCach
 
 
 class StaticDecoder(nn.Module):
-    """A decoder of transformers with a cache of a fixed size. A call returns the next token's logits."""
+    """A decoder with a cache of a fixed size. A call returns the next token's logits."""
 
     def __init__(self, decoder: Any, most_tokens: int) -> None:
         super().__init__()
@@ -20,7 +20,7 @@ class StaticDecoder(nn.Module):
         head_size = config.hidden_size // config.num_attention_heads
         self.cache.early_initialization(1, config.num_key_value_heads, head_size, torch.float32, torch.device("cpu"))
         for number, layer in enumerate(self.cache.layers):
-            # the buffers are the tensors of the cache itself, which a call writes to
+            # these are the cache's own tensors, to which a call writes
             self.register_buffer(f"keys_{number}", layer.keys, persistent=False)
             self.register_buffer(f"values_{number}", layer.values, persistent=False)
             self.register_buffer(f"length_{number}", layer.cumulative_length, persistent=False)
@@ -30,8 +30,8 @@ class StaticDecoder(nn.Module):
 
 
 class GrowingDecoder(nn.Module):
-    """The same decoder. The caller passes the keys and values of all earlier tokens. A call also returns those of
-    all tokens, including the new ones."""
+    """A decoder whose caller passes the keys and values of all earlier tokens. A call also returns the keys and values
+    of all tokens, including the new tokens."""
 
     def __init__(self, decoder: Any) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class GrowingDecoder(nn.Module):
 
 
 class Prefill(nn.Module):
-    """The first call of the decoder: a prompt without earlier tokens."""
+    """A decoder for the first call, in which there are no keys and values of earlier tokens."""
 
     def __init__(self, decoder: Any) -> None:
         super().__init__()

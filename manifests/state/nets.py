@@ -1,4 +1,4 @@
-"""Models whose calls depend on earlier calls, without any library but PyTorch."""
+"""Models whose calls depend on earlier calls. They need only PyTorch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import nn
 
 
 class Meter(nn.Module):
-    """Normalizes signals by the mean and the variance of everything that it has seen."""
+    """Normalizes signals by running estimates of their mean and variance."""
 
     def __init__(self, features: int = 16) -> None:
         super().__init__()

@@ -14,7 +14,7 @@ import pytest
 from benchmarks.gpu_record import record, record_fake
 from tests.runtime.fake_tensorrt import probes
 
-#: The recorder's worker, with the fake as its library. Where the fake raises `ProcessEnded`, this process ends.
+#: The recorder's worker, with the fake TensorRT as the library. If the fake raises `ProcessEnded`, the worker ends itself.
 WORKER = """
 import os, signal, sys
 from pathlib import Path

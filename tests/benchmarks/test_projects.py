@@ -1,4 +1,4 @@
-"""The measured projects are valid, and a file is written only if its contents differ."""
+"""The measured projects are valid, and a file is written only if its contents change."""
 
 from __future__ import annotations
 

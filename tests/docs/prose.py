@@ -1,7 +1,7 @@
 """The English of this project: a table of wordings to avoid, and functions that find the sentences of a file.
 
 Many of the engineers who read code, messages and documents have another first language. Each rule has a reason and two
-examples: `avoid` breaks the rule, and `write` is a sentence with the same meaning that breaks no rule.
+examples: `avoid` breaks the rule, and `write` has the same meaning but breaks no rule.
 `tests/docs/test_prose.py` applies the table.
 """
 
@@ -125,7 +125,7 @@ class Sentence:
 
 
 def faults(sentence: str) -> list[str]:
-    """Return the reasons why a sentence should be written in another way. A plain sentence has no reason."""
+    """Return the reasons why a sentence should be written in another way. For a plain sentence, the list is empty."""
     reasons = [f"{rule.reason} (for example: {rule.write})" for rule in RULES if re.search(rule.pattern, sentence)]
     if len(sentence.split()) > MOST_WORDS:
         reasons.append(f"{len(sentence.split())} words: write two sentences, of at most {MOST_WORDS} words each")
@@ -180,7 +180,7 @@ def _message(node: Any) -> str:
 
 
 def _is_program(message: str) -> bool:
-    """Return whether a string is a Python program of several lines, which a test runs in another process."""
+    """Return whether a string is a Python program of several lines."""
     if "\n" not in message:
         return False
     try:

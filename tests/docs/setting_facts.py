@@ -25,12 +25,12 @@ from trtbuild.errors import ManifestErrors
 from trtbuild.manifest import load, reference
 from trtbuild.toolchain.compiling.configuration import configure
 
-#: A value that no setting has.
+#: A value that no setting accepts.
 INVALID_VALUE = "surely not"
 
 
 def loaded_value(name: str, value: Any) -> Any:
-    """Return the setting of the model that a manifest with this value defines, or the text of the manifest's errors."""
+    """Load a manifest with this value. Return the value that the model gets, or the text of the manifest's errors."""
     Path("trtbuild.yaml").write_text(f"{BASE}    builder: {{{name}: {json.dumps(value)}}}\n")
     try:
         (model,) = load(Path()).models
@@ -47,7 +47,7 @@ def flags(settings: BuilderSettings) -> int:
 
 
 def facts(name: str) -> dict[str, Any]:
-    """Return the facts. A pair is about the default and another value, or (`manifest`) a valid and an invalid value."""
+    """Return the facts. Pairs are for the default and another value. `manifest` is for a valid and an invalid value."""
     value = other_value(name)
     changed = replace(BuilderSettings(), **{name: value})
     build = recipe_values.Build()

@@ -1,4 +1,7 @@
-"""The recipe "Adding a builder setting" of docs/architecture.md: a copy of trtbuild gets only the field."""
+"""The field of the recipe "Adding a builder setting" is enough: a copy of trtbuild with this field has the setting.
+
+The recipe is in docs/architecture.md.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ def field_of_the_recipe() -> str:
 
 
 def run_setting_facts(folder: Path, *path: Path) -> subprocess.CompletedProcess[str]:
-    """Run `tests.docs.setting_facts` with the packages of `path` before all others."""
+    """Run `tests.docs.setting_facts` in `folder`, with the folders `path` first in ``PYTHONPATH``."""
     return subprocess.run(
         [sys.executable, "-m", "tests.docs.setting_facts", NAME],
         cwd=folder,

@@ -20,7 +20,7 @@ DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md")), ROOT /
 FOLDERS = [path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"]
 TREES = ["trtbuild", "tests", "benchmarks", "docs", "manifests"]
 
-#: Files of a user's project, which examples name.
+#: Names of files of a user's project. Examples in the documents use these names.
 FILES_OF_USERS = {"model.py", "use.py"}
 
 
@@ -64,7 +64,7 @@ def resolves(dotted: str) -> bool:
 
 
 def missing_names(span: str) -> Iterator[str]:
-    """Yield each name in a text in backquotes that does not exist: a path, the name of a Python file, a dotted name."""
+    """Yield each missing name of a text in backquotes: a path, the name of a Python file, or a dotted name."""
     if span in FILES_OF_USERS:
         return
     if re.fullmatch(rf"(?:{'|'.join([*FOLDERS, *TREES])})/[\w/.-]*", span) and not exists(span):

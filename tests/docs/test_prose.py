@@ -27,7 +27,7 @@ FILES = [
     *sorted((ROOT / "docs").rglob("*.md")),
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "cache/README.md")),
 ]
-#: A file may contain only these faulty sentences: the examples of the table.
+#: The faulty examples of the table. They are allowed in every file.
 EXAMPLES = {rule.avoid for rule in RULES}
 
 

@@ -1,6 +1,6 @@
-"""The tests of each rule of the design. A test checks that they exist.
+"""The tests of each rule of the design. The test below checks that these tests exist.
 
-A rule begins with the number of its section in the design.
+A rule begins with the number of its section in the design, a document that is not in this repository.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import CommandLine
 from tests.projects import copy_project, edit
 
-#: The texts that add a second model, whose trace fails, by the file to which they are added.
+#: File → the text to add to it. Together, these texts define a second model, whose trace fails.
 BROKEN_MODEL = {
     "nets.py": '\n\ndef broken():\n    raise ValueError("no weights")\n',
     "trtbuild.yaml": """\

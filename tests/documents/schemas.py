@@ -1,4 +1,4 @@
-"""Validators of the documents and events, by the name of their type. They refuse fields that the schema does not have."""
+"""Validators for the types of documents and events. A validator refuses fields that its schema does not have."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def test_every_document_has_its_recorded_form(document_texts: dict[str, str]) ->
 
 
 def test_every_document_matches_its_schema(document_texts: dict[str, str]) -> None:
-    """No field is missing, of another type, or not in the schema."""
+    """A missing field, a wrong type and an unknown field are errors."""
     kinds = {kind.schema: kind.__name__ for kind in documents.DOCUMENTS if hasattr(kind, "schema")}
     for text in document_texts.values():
         document = json.loads(text)

@@ -1,4 +1,4 @@
-"""Sources: they have exactly one kind, their files exist, and their paths are relative to the project."""
+"""A source has exactly one kind, its model file must exist, and its paths become relative to the project."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The catalogue of messages: text files with invalid projects, and with the messages that a user sees.
 
-A file holds cases. A case holds files, and the messages about them::
+A text file contains cases. A case contains the files of a project, and the messages about this project::
 
     === the name of the case
     --- trtbuild.yaml
@@ -9,8 +9,8 @@ A file holds cases. A case holds files, and the messages about them::
     exit 2 ManifestError
     error: trtbuild.yaml:1:1: …
 
-``--- edit`` is `MANIFEST` with some words replaced: each line is ``old ⇒ new``, with ``\\n`` for a line break. A file
-whose name ends in ``(escaped)`` is written as the bytes that its escapes mean. With ``TRTBUILD_WRITE_MESSAGES=1`` the
+The lines of ``--- edit`` replace words of `MANIFEST`: each line is ``old ⇒ new``, with ``\\n`` for a line break. If the
+name of a file ends in ``(escaped)``, its content is decoded with ``unicode_escape``. With ``TRTBUILD_WRITE_MESSAGES=1`` the
 tests write the messages into the catalogue instead of comparing them. Read the difference before you commit it.
 """
 
@@ -32,7 +32,7 @@ WRITE = bool(os.environ.get("TRTBUILD_WRITE_MESSAGES"))
 
 @dataclass
 class Case:
-    """A case. `files` is path → content; `heading` and `output` are the heading and the lines of the last section."""
+    """A case. `files` maps paths to contents; `heading` and `output` are the heading and the lines of the last section."""
 
     name: str
     files: dict[str, bytes] = field(default_factory=dict)
@@ -62,7 +62,7 @@ def read(name: str) -> list[Case]:
 
 
 def check_or_write(name: str, case: Case, output: str) -> None:
-    """Fail if `output` differs from the catalogue, or write it into the catalogue (``TRTBUILD_WRITE_MESSAGES=1``)."""
+    """Fail if `output` differs from ``case.output``. If `WRITE` is set, write `output` into the catalogue instead."""
     if not WRITE:
         assert output == case.output
         return
@@ -76,7 +76,7 @@ def check_or_write(name: str, case: Case, output: str) -> None:
 
 
 def normalized(text: str, project: Path) -> str:
-    """Replace paths and versions of this machine, and the count in ``(3 times)``, by names."""
+    """Replace the paths of this machine, the version of torch, and the count in ``(3 times)``, by names."""
     text = text.replace(str(project), "PROJECT").replace(sys.executable, "PYTHON")
     text = re.sub(r"[^\s(]*/site-packages/", "SITE/", text)
     text = re.sub(r"\([0-9]+ times\)", "(N times)", text)
@@ -95,7 +95,7 @@ def _text(name: str) -> str:
 
 
 def _edited(edits: str) -> str:
-    """MANIFEST after the edits of a case. Each edit must fit exactly one place."""
+    """MANIFEST after the edits of a case. The old text of each edit must occur exactly once."""
     text = MANIFEST
     for line in filter(None, edits.splitlines()):
         old, arrow, new = (part.replace("\\n", "\n") for part in line.partition(" ⇒ "))

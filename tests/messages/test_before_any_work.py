@@ -1,4 +1,4 @@
-"""Mistakes that are found before any step runs: the message, the exit code, and the errors of the ``--json`` document."""
+"""If a mistake is found before any step runs, its message, exit code and error types match the catalogue."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_messages_match_the_catalogue(
 ) -> None:
     write(project, case)
     program, *arguments = shlex.split(case.heading)
-    while "=" in program:  # a variable in front of the command, as in a shell
+    while "=" in program:  # an environment variable in front of the command
         monkeypatch.setenv(*program.split("=", 1))
         program, *arguments = arguments
     assert program == "trtbuild"
@@ -60,7 +60,7 @@ def test_messages_match_the_catalogue(
     out, err_with_json = capfd.readouterr()
     assert err_with_json == err, "--json changes the message on standard error"
     document = json.loads(out)
-    # only a plan with an error may list its steps
+    # only `trtbuild plan` may list steps together with an error
     assert (not document["ok"] and document["steps"] == []) or case.heading.startswith("trtbuild plan")
     assert "".join(f"error: {shown(error)}\n" for error in document["errors"]) == err
     kinds = list(dict.fromkeys(error["type"] for error in document["errors"]))

@@ -1,6 +1,6 @@
 """Messages about engines that cannot be loaded or run, because of an input, the plan, a library or the machine.
 
-The name of a case is the name of its function.
+The name of a case is the name of its function, with spaces instead of underscores.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CASES: dict[str, Callable[[Rig, Patch], Any]] = {}
 
 
 def case_function(function: Callable[[Rig, Patch], Any]) -> None:
-    """Register the function of a case. The words of its name are the name of the case."""
+    """Register the function of a case."""
     CASES[function.__name__.replace("_", " ")] = function
 
 

@@ -1,4 +1,4 @@
-"""The messages of `trtbuild.compile`: they name arguments of the program, and never a manifest.
+"""The messages of `trtbuild.compile` name arguments of the call, and never a manifest.
 
 The name of a case consists of the arguments of the call. By default, a module with one layer is compiled.
 """
@@ -49,7 +49,7 @@ class FunctionModule(torch.nn.Module):
 
 
 def rows(low: int = 1, mid: int = 4, high: int = 16, **more: Any) -> Input:
-    """An input of rows with 8 elements. `low`, `mid` and `high` are the min, opt and max number of rows."""
+    """An input whose rows have 8 elements. `low`, `mid` and `high` are the min, opt and max number of rows."""
     return Input(min_shape=(low, 8), opt_shape=(mid, 8), max_shape=(high, 8), **more)
 
 
@@ -94,7 +94,7 @@ def test_messages_match_the_catalogue(case: Case, tmp_path: Path, monkeypatch: p
 
 
 def test_every_text_to_reword_exists() -> None:
-    """A pattern of `_REPLACEMENTS` whose longest words are nowhere in trtbuild matches no error any more."""
+    """The longest words of each pattern of `_REPLACEMENTS` are in the code. Otherwise the pattern matches no error."""
     texts = "".join(path.read_text() for path in sorted(SOURCES.rglob("*.py")) if path != Path(messages.__file__))
     texts = re.sub(r'"\s*\n\s*f?"', "", texts)  # join texts that are written on several lines
     for pattern, _ in messages._REPLACEMENTS:

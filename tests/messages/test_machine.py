@@ -38,7 +38,7 @@ def environment_without(tmp_path: Path, *distributions: str) -> dict[str, str]:
 
 
 def run_failing_build(project: Path, environment: dict[str, str]) -> tuple[int, str, str]:
-    """Build in another process. Return its exit code, its standard error and the type of the only error in its document."""
+    """Build in another process. Return its exit code, its standard error and the type of the only error in its JSON."""
     process = subprocess.run(
         [sys.executable, "-S", "-m", "trtbuild.cli.main", "build", "--json"],
         cwd=project,

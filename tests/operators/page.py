@@ -1,4 +1,4 @@
-"""docs/aten-operators.md: the results of all rows."""
+"""docs/aten-operators.md lists the result of each `Row`, which is a call of an operator."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Results of rows, each a call of an operator: the model of a row is traced, lowered, partitioned and converted.
+"""Each row, a call of an operator, is traced, lowered, partitioned and converted to find its result.
 
-TensorRT's parser accepts the result or not. The converted rows are compared with eager PyTorch.
+A call that TensorRT's parser rejects stays in PyTorch. The converted rows are compared with eager PyTorch.
 
 Rules
-1. The rows of a chunk are the outputs of one model, because the steps take most of the time of a small model.
-2. A row is an engine if no call that its output needs stays in PyTorch. Otherwise its reason is that of the last call that
-   stays in PyTorch.
-3. If a model with several rows is refused, or has wrong numbers, each of its rows is tried alone. A row is also tried
+1. The rows under one heading are outputs of one model, because one large model is faster to build than many small models.
+2. A row is an engine if its output depends on no call that stays in PyTorch. Otherwise the row has the reason of the last
+   such call.
+3. If a model with several rows is refused, or `wrong` is not empty, each of its rows is tried alone. A row is also tried
    alone if its reason is a message of the parser that may be about another row.
 """
 
@@ -34,7 +34,7 @@ from trtbuild.stages.program.text import target_name
 class Result:
     """The result of a row. `kind` is ``engine``, ``PyTorch`` or ``refused``.
 
-    `wrong` are the differences from eager PyTorch, and the partitions that were not compared. It must be empty.
+    `wrong` lists the differences from eager PyTorch, and the partitions that were not compared. It must be empty.
     """
 
     row: Row
@@ -88,11 +88,11 @@ def _short(reasons: Sequence[str]) -> str:
 
 
 def _case(rows: Sequence[Row]) -> Case:
-    """A module with an output for each row. Rows share the inputs of the same type and shape."""
+    """A case whose module computes all rows. Rows share inputs of the same type and shape."""
     specs: list[Spec] = []
     texts = []
     for number, row in enumerate(rows):
-        unused = list(range(len(specs)))  # the inputs of the module that this row does not use yet
+        unused = list(range(len(specs)))  # module inputs that this row does not use yet
         places = []  # number of an input in the row → its number in the module
         for spec in row.inputs:
             place = next((place for place in unused if specs[place] == spec), None)
@@ -105,7 +105,7 @@ def _case(rows: Sequence[Row]) -> Case:
         text = re.sub(r"\bx(\d)\b", lambda match: f"x{places[int(match[1])]}", row.call)  # noqa: B023
         texts.append(re.sub(r"\bop\(", f"op{number}(", text))
     names = {f"op{number}": row.function for number, row in enumerate(rows)}
-    # all dynamic axes are one dim
+    # all axes of size `B` are one dim
     at = tuple((f"x{k}", axis) for k, (_, axes) in enumerate(specs) for axis, size in enumerate(axes) if size is B)
     module = module_from_text([], f"({', '.join(texts)},)", len(specs), names=names)
     return Case(module, specs, dims=(NamedDim("b", at),) if len(at) > 1 else ())
@@ -141,7 +141,7 @@ class _TorchCalls:
         return list(dict.fromkeys(found))
 
     def _collect(self, source: str, found: list[str]) -> None:
-        """Add the reasons of the calls that `source`, such as ``p0:1``, needs."""
+        """Add the reasons of calls that `source` needs and that stay in PyTorch. ``p0:1`` is output 1 of partition p0."""
         name, _, number = source.rpartition(":")
         if name not in self._parts:
             return  # an input or a weight

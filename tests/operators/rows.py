@@ -18,7 +18,7 @@ from tests.fuzz.pipeline import Axis
 #: dtype and axes of an input.
 Spec = tuple[str, Sequence[Axis]]
 
-#: A dynamic batch: min, opt and max. The names are short, because the tables below use them often.
+#: A dynamic batch: min, opt and max. B, X, N and K are short, because the tables below use them often.
 B: Axis = (2, 3, 8)
 #: Inputs of two axes: X of floats, N of integers, K of booleans.
 X: Spec = ("float32", (B, 6))

@@ -1,4 +1,4 @@
-"""The measurement of the decoders compares the models whose packages were built."""
+"""The measurement does not compare a decoder with PyTorch if a package that this decoder needs was not built."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.gpu.subjects.decoders import rows
 
 
 class FakeHost(Host):
-    """A host on which each command of trtbuild prints a document without steps, models and errors."""
+    """A host on which each command of trtbuild prints a document without steps, models or errors."""
 
     def trtbuild(self, project: Path, *arguments: str, bare: bool = False) -> subprocess.CompletedProcess[str]:
         document = {"totals": {}, "steps": [], "models": [], "errors": []}

@@ -1,4 +1,4 @@
-"""The measurement of the lean and dispatch runtimes: its project, the folders for its processes, and their answers."""
+"""The measurement of the lean and dispatch runtimes: its project, and the folders and answers of its processes."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_the_outputs_of_all_packages_are_compared(
     monkeypatch.setattr(process, "POINTS", process.POINTS[:3])
     exact, compatible, without_lean, modules = process.run(tmp_path, tmp_path, writes=True)
     assert (exact["library"], exact["worst"]) == ("tensorrt 8.6.0", 0.0) and exact["call_s"] > 0
-    assert compatible["worst"] > 0.05  # the error is 1.0, and all results are less than 20
+    assert compatible["worst"] > 0.05  # the error is 1.0, relative to results that are less than 20
     assert without_lean == {
         "model": "without_lean",
         "error": "NoFittingTarget",
@@ -148,7 +148,7 @@ def test_any_version_is_tried_only_on_request(monkeypatch: pytest.MonkeyPatch, t
 
 
 def answers_by_call(rig: Rig, monkeypatch: pytest.MonkeyPatch, plan: Path) -> dict[str, Any]:
-    """The answers of the bindings, with the fake TensorRT as the bindings."""
+    """The answer to each call of the bindings, which the fake TensorRT replaces."""
     monkeypatch.setitem(sys.modules, "tensorrt_lean_bindings", rig.trt)  # type: ignore[arg-type]
     rig.trt.logger = None  # TensorRT uses the first logger of a process
     answers = process.answers("tensorrt_lean_bindings", plan, host_code=True)
@@ -187,7 +187,7 @@ def test_rows_say_whether_each_package_did_what_was_expected(tmp_path: Path) -> 
     assert checks == {
         "lean: exact is refused": True,
         "lean: compatible runs": True,
-        "lean: without_lean": False,  # the process crashed before it
+        "lean: without_lean": False,  # the process crashed before this package
         "lean: the full TensorRT is not imported": True,
     }
     wrong = [{"model": name, **runs, "worst": 0.5} for name in MODELS]

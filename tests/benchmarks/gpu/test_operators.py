@@ -1,4 +1,4 @@
-"""The project of calls with unusual arguments is complete, and its inputs show wrong translations."""
+"""The project of calls with unusual arguments is complete, and wrong translations give wrong results for its inputs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The measurement of plugins: its operator computes what ONNX's RoiAlign computes, which TensorRT's plugin implements, and
-its model is that of its project."""
+"""The measurement of plugins. Its operator computes ONNX's RoiAlign, as TensorRT's plugin does, and its model comes from
+its own project."""
 
 from __future__ import annotations
 

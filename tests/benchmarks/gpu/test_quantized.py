@@ -24,7 +24,7 @@ def test_images_have_the_statistics_of_normalized_photographs() -> None:
     (images,) = next(samples.images(1, 16, size=64))
     assert abs(images.mean()) < 0.3 and 0.7 < images.std() < 1.6
     neighbours = torch.corrcoef(torch.stack([images[..., 1:].flatten(), images[..., :-1].flatten()]))[0, 1]
-    assert neighbours > 0.6  # independent values have 0
+    assert neighbours > 0.6  # the correlation of independent values is 0
 
 
 def test_texts_are_tokens_and_masks_that_bert_takes() -> None:
@@ -34,7 +34,7 @@ def test_texts_are_tokens_and_masks_that_bert_takes() -> None:
     model = bert.build(layers=1, hidden=64)
     with torch.inference_mode():
         whole = model(ids, mask)
-        changed = torch.where(mask.bool(), ids, 7)  # tokens that are masked do not count
+        changed = torch.where(mask.bool(), ids, 7)  # masked tokens do not change the results of other tokens
         assert torch.allclose(whole[mask.bool()], model(changed, mask)[mask.bool()], atol=1e-5)
 
 

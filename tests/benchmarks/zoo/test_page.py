@@ -1,4 +1,4 @@
-"""The tables of docs/zoo.md: a run replaces only the rows of its models, and removes rows of models that were removed."""
+"""The tables of docs/zoo.md: a run replaces only rows of its models, and removes rows of models that no longer exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples of manifests/operators, which call operators from outside PyTorch: built, loaded, run and verified."""
+"""The examples of manifests/operators are built, loaded, run and verified. They call operators from outside PyTorch."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_a_package_returns_what_the_model_returns(built: CommandLine, nets: Any,
             (image, boxes, rows), (expected_image, expected_boxes, expected_rows) = loaded.module()(x), original(x)
             torch.testing.assert_close(image, expected_image, rtol=tolerance, atol=tolerance)
             assert len(boxes) == len(rows)
-            if model != "half":  # in float16, other boxes may be positive
+            if model != "half":  # in float16, `positive` may select different boxes
                 assert torch.equal(rows, expected_rows)
                 torch.testing.assert_close(boxes, expected_boxes)
 

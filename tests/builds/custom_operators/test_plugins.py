@@ -99,7 +99,7 @@ models:
 
 
 def compile_library(folder: Path, code: str, *options: str, name: str = "libroi.so") -> None:
-    """Compile C code to the shared library `name` in `folder`. Skips the test if g++ is not installed."""
+    """Compile C code to the shared library `name` in `folder`. If g++ is missing, skips the test, or fails it in CI."""
     (folder / "roi.c").write_text(code)
     subprocess.run(
         [program("g++"), "-shared", "-fPIC", "-xc", "roi.c", "-xnone", *options, "-o", name], cwd=folder, check=True
@@ -163,7 +163,7 @@ def test_another_library_runs_the_engine_and_the_package_only(built: CommandLine
     compile_library(built.project, "int version(void) { return 2; }")
     after = keys(built, "net")
     assert {id_ for id_ in before if before[id_] != after.get(id_)} == {"net/engine/model@ada", "net/package"}
-    assert keys(built, "pair") == before_of_pair  # it names no library
+    assert keys(built, "pair") == before_of_pair  # the model pair names no library
     document = built("plan", "net")
     assert ran(document) == {"engine": 1, "package": 1}
     (built.project / "libroi.so").write_bytes(original)
@@ -216,7 +216,8 @@ def test_an_argument_that_depends_on_sizes_cannot_be_a_field(built: CommandLine)
 def test_wrong_plugins_are_errors_with_the_manifests_line(
     built: CommandLine, change: tuple[str, str] | None, library: str | None, text: str
 ) -> None:
-    """`change`: the old and the new text in the manifest. `library`: the library that libroi.so needs, or "aarch64"."""
+    """`change`: the old and the new text in the manifest. `library`: the library that libroi.so needs. With "aarch64",
+    libroi.so is for that architecture instead."""
     manifest, plugins = built.project / "trtbuild.yaml", built.project / "libroi.so"
     original = plugins.read_bytes()
     try:

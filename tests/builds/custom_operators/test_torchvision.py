@@ -1,4 +1,4 @@
-"""A detector with torchvision's nms and roi_align between engines."""
+"""A detector with an engine for its convolutions, and with torchvision's nms and roi_align in PyTorch."""
 
 from __future__ import annotations
 

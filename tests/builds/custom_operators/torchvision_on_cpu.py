@@ -1,10 +1,10 @@
 """torchvision beside a build of PyTorch without CUDA.
 
-PyPI has torchvision for the CUDA build of PyTorch only. Its library needs libraries of that build, although its kernels for
-the CPU do not call them. Here stub libraries with the same names replace them.
+PyPI has torchvision for the CUDA build of PyTorch only. torchvision's library needs libraries of that build, although the
+kernels for the CPU do not call them. Here stub libraries with the same names replace the libraries of the CUDA build.
 
-torchvision is installed in a separate folder (`TORCHVISION` in the Makefile), because it cannot be imported beside PyTorch
-without CUDA, and other libraries would try to import it.
+torchvision is installed in a separate folder (`TORCHVISION` in the Makefile), because its import fails without the stub
+libraries, and other libraries would try to import it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tests.programs import program
 
 FOLDER = Path(sys.prefix) / "torchvision"
 
-#: Libraries of PyTorch's CUDA build that torchvision's library names.
+#: Libraries that torchvision's library needs, and that a PyTorch without CUDA lacks.
 _MISSING = ("libc10_cuda.so", "libtorch_cuda.so", "libcudart.so.13")
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """The variables of processes that can import torchvision.
+    """The environment variables of processes that can import torchvision.
 
     If PyTorch has no CUDA, writes the stub libraries to `folder`. Skips the test if torchvision is not installed.
     """
@@ -44,13 +44,14 @@ def _write_libraries(folder: Path) -> None:
     known = set().union(*(_symbols("--defined-only", library) for library in libraries))
     missing = _symbols("--undefined-only", FOLDER / "torchvision" / "_C.so") - known
     names = sorted(name for name in missing if "cuda" in name)
-    # the loader calls functions of CUDA's runtime, which have C names: they return 0; a C++ name needs an address only
+    # loading torchvision's library calls functions of CUDA's runtime, which have C names. Their stubs return 0.
+    # A C++ name needs only an address.
     lines = (f"char {name}[64];" if name.startswith("_Z") else f"long {name}(void) {{ return 0; }}" for name in names)
     source = folder / "stubs.c"
     source.write_text("\n".join(lines))
     versions = folder / "versions"
     for library in _MISSING:
-        is_versioned = library[-1].isdigit()  # the loader expects the symbols of CUDA's runtime with a version
+        is_versioned = library[-1].isdigit()  # the loader expects symbols of CUDA's runtime to have a version
         versions.write_text(f"{library} {{ global: *; }};\n")
         options = [f"-Wl,-soname,{library}", *([f"-Wl,--version-script={versions}"] if is_versioned else [])]
         command = [program("gcc"), "-shared", "-fPIC", "-w", *options, str(source), "-o", str(folder / library)]
@@ -58,6 +59,6 @@ def _write_libraries(folder: Path) -> None:
 
 
 def _symbols(option: str, library: Path) -> set[str]:
-    """The dynamic symbols of a library without their versions. `option` of ``nm`` chooses them."""
+    """The dynamic symbols of a library, without versions. ``nm`` selects the symbols by `option`."""
     listed = subprocess.run([program("nm"), "-D", option, library], check=True, capture_output=True, text=True).stdout
     return {line.split()[-1].partition("@")[0] for line in listed.splitlines() if line.split()}

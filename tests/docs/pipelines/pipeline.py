@@ -1,6 +1,6 @@
-"""Runs the jobs of the CI pipelines in the documents: each in a fresh clone, all with one shared cache.
+"""Runs the jobs of the GitHub workflow of docs/ci.md, each in a fresh clone and all with one shared cache.
 
-A `Pipeline` has the parts of GitHub that the documents need. Its `pip` installs nothing. Its `trtbuild` is the real
+A `Pipeline` has the parts of GitHub that the workflow needs. Its `pip` installs nothing. Its `trtbuild` is the real
 program, and prints JSON, so that the test can read the steps that ran.
 """
 
@@ -114,7 +114,7 @@ class Pipeline:
 
 
 def _commands(step: Mapping[str, Any], expressions: Mapping[str, str]) -> list[tuple[str, dict[str, str]]]:
-    """Return the commands of a step, each with its variables. Those of `THIS_ACTION` are in action.yml."""
+    """Return the commands of a step, each with its environment variables. `THIS_ACTION`'s commands are in action.yml."""
     if "run" in step:
         return [
             (step["run"], {name: with_values(str(value), expressions) for name, value in step.get("env", {}).items()})

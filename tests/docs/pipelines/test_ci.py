@@ -1,5 +1,5 @@
 """The pipelines of docs/ci.md: a test runs the commands of the GitHub jobs in fresh clones with one shared cache. The other
-tests check the files."""
+tests check the YAML files of the pipelines."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from trtbuild.toolchain.libraries import table
 WORKFLOW = yaml.safe_load((ROOT / "docs" / "github-actions" / "matrix.yml").read_text("utf-8"))
 GITLAB = yaml.safe_load((ROOT / "docs" / "gitlab" / "engines.yml").read_text("utf-8"))
 EMPTY_MATRIX = '{"include": []}'
-#: The expression of the workflow that chooses the extra of trtbuild.
+#: With this expression, the workflow chooses the extra of trtbuild.
 EXTRA_EXPRESSION = "matrix.runs-on == 'ubuntu-latest' && 'rtx' || 'tensorrt'"
 
 
 @pytest.fixture
 def pipeline(tmp_path: Path) -> Pipeline:
-    """A pipeline of a project with two models, each for two targets and with a reference. A job has one model."""
+    """A pipeline of a project with two models. Each has two targets and `reference: true`. A matrix job has one model."""
     version = table.installed_version("tensorrt-rtx")
     targets = f'ada: {{sm: 89, version: "{version}"}}\n  blackwell: {{sm: 120, version: "{version}"}}'
     sources = copy_project(
@@ -71,7 +71,7 @@ def test_the_jobs_of_the_workflow_build_every_step_once(pipeline: Pipeline) -> N
             "blackwell",
         }
 
-    # A machine without PyTorch and TensorRT plans no job with the cache of the jobs, and two jobs with an empty cache.
+    # Without PyTorch and TensorRT, the matrix has no job if the cache has all results, and two jobs if the cache is empty.
     without_libraries = path_without_torch(pipeline.root, "tensorrt")
     for cache, job_count in ((pipeline.cache, 0), (pipeline.root / "empty", 2)):
         assert len(_plan_in_new_process(pipeline, cache, without_libraries)["include"]) == job_count

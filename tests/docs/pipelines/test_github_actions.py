@@ -1,4 +1,4 @@
-"""The recipe for GitHub Actions: a test runs its jobs command by command, with the nginx of docs/team-cache.md as cache."""
+"""The recipe for GitHub Actions: a test runs its jobs command by command. The cache is the nginx of docs/team-cache.md."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def path_without_torch(folder: Path, *also_hidden: str) -> str:
 
 @dataclass
 class Runner:
-    """The parts of GitHub that the recipe needs: it runs the commands of each job in a new checkout."""
+    """The parts of GitHub that the recipe needs. `run` runs the commands of one job in a new checkout."""
 
     root: Path
     sources: Path
@@ -207,7 +207,7 @@ def test_the_jobs_of_the_recipe_share_results_as_documented(github: Runner, ngin
     assert "net/trace" in refused.output
     assert not (refused.checkout / "dist").exists()
 
-    # not even if the team's cache has the results of the pull request
+    # a release does not use these results from the team's cache either
     shutil.copytree(pull_requests / "ac", nginx_server.root / "ac", dirs_exist_ok=True)
     shutil.copytree(pull_requests / "cas", nginx_server.root / "cas", dirs_exist_ok=True)
     assert github.run("deploy").commands[-1][1].returncode == 3

@@ -1,4 +1,4 @@
-"""`trtbuild affected`: which models a range of commits touches, and the errors about repositories and revisions."""
+"""`trtbuild affected`: the models that the changes since a commit affect, and errors about repositories and revisions."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def repository(tmp_path: Path) -> Path:
     return root
 
 
-#: Model → the kind, path and state of each observation of its trace. Model `new` was never traced.
+#: Model → the dependencies of its trace, each with its kind, path and observed state. Model `new` was never traced.
 OBSERVED = {
     "a": [("file", "models/a.py", "1"), ("listing", "data", "2"), ("file", "models", DIRECTORY)],
     "b": [("file", "models/b.py", "1"), ("file", "models/late.py", ABSENT), ("file", "linked.py", "3")],

@@ -46,7 +46,7 @@ def _arguments(entry: Any, folder: Path) -> list[str]:
 
 
 def _entries(project: Path, job_duration_s: float = 600, **changes: Any) -> list[dict[str, Any]]:
-    """The entries of the matrix, one for each job, for a request with these changes."""
+    """The entries of the matrix, one for each job. `changes` are fields of the request."""
     return json.loads(json.dumps(matrix(Request(project, **changes), job_duration_s).to_json()))["include"]  # type: ignore[no-any-return]
 
 

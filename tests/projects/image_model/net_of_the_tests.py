@@ -9,7 +9,7 @@ class Found(NamedTuple):
 
 
 class Net(torch.nn.Module):
-    """A convolution, a sort (which the manifest keeps in PyTorch), and a product with the sorted rows."""
+    """A convolution, a sort (which the manifest keeps in PyTorch), and a linear layer."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""The sizes that an axis may have, in the message about another size."""
+"""The message about a wrong size of an axis names the sizes that are allowed."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from trtbuild.runtime.calls import callers
 
 
 def caller_in(file: str) -> Callable[[Callable[[], object]], None]:
-    """Return a function that calls its argument. Python reports `file` as the file of its code."""
+    """Return a function that calls its argument, and whose code has the file name `file`."""
     namespace: dict[str, Any] = {}
     exec(compile("def run(call):\n    call()\n", file, "exec"), namespace)
     return namespace["run"]  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Trace jobs: their JSON, and the lines of the manifest that they name. A plan uses them without torch."""
+"""Trace jobs: their JSON, and the lines of the manifest that they name. A plan uses the jobs without torch."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class TextIsNumber(Exception):
 
 
 class WithBuffer(nn.Module):
-    """A module with a buffer. It calls `function` with its input and the buffer."""
+    """A module that calls `function` with its input and a buffer."""
 
     def __init__(self, function, value) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ def test_rejects_a_quantized_output(traced, job_of) -> None:
 
 @torch.library.custom_op("odd_models::labelled", mutates_args=())
 def labelled(x: torch.Tensor, label: torch.dtype) -> torch.Tensor:
-    """An operator with an argument that torch.export.save cannot write."""
+    """An operator whose argument can be a dtype that torch.export.save cannot write, such as quint8."""
     return x + 1
 
 
@@ -143,7 +143,8 @@ def test_an_output_with_a_key_without_letters_gets_a_name(traced, job_of) -> Non
 
 
 def test_a_trace_works_without_standard_output(traced, job_of, monkeypatch) -> None:
-    """If comparing values would take long, a forked process compares operator calls. Before the fork, stdout is flushed."""
+    """If comparing values would take long, a forked process compares flows (operator calls with their arguments). Before
+    the fork, stdout is flushed."""
     monkeypatch.setattr(proving, "FLOWS_WORTHWHILE_S", 0.0)
     monkeypatch.setattr(sys, "stdout", None)
     traced(lambda x: x + 1, job_of(BATCH))

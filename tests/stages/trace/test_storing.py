@@ -27,7 +27,7 @@ def digest(tensor: torch.Tensor) -> str:
 
 @pytest.fixture
 def calls(tmp_path: Path) -> Callable[[], list[list[str]]]:
-    """A function that returns a list [process ID, number of tensors] for each call of `store` in any process."""
+    """A function that returns all calls of `store` in all processes, each as [process ID, number of tensors]."""
     return lambda: [line.split() for line in (tmp_path / "calls").read_text().splitlines()]
 
 
@@ -73,14 +73,14 @@ def test_a_weight_that_changes_during_the_export_is_not_taken_from_the_copy(trac
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             if torch.compiler.is_exporting():
-                self.__dict__["memory"][:] = 7.0  # torch does not see this write
+                self.__dict__["memory"][:] = 7.0  # torch cannot detect this write
             return self.linear(x)
 
     module = Changing().eval()
     module.__dict__["memory"] = module.linear.weight.detach().numpy()
     traced = trace(module)
     assert 7.0 in [float(value.max()) for _, value in traced.weights]
-    assert traced.stored is None  # the caller stores them
+    assert traced.stored is None  # the caller stores the weights
 
 
 def test_a_weight_whose_stored_form_is_a_copy_is_stored_after_the_export(trace: Any, calls: Any) -> None:
@@ -113,7 +113,7 @@ def test_without_room_for_unused_weights_only_the_used_weights_are_stored(trace:
 
     traced = trace(Half().eval(), refuse_weights=refuse)
     assert stored_digests_are_correct(traced)
-    assert [count for _, count in calls()] == ["2"]  # before the export, all 4 weights would be stored
+    assert [count for _, count in calls()] == ["2"]  # a call before the export would store all 4 weights
 
 
 def test_storing_a_quantized_model_does_not_begin_before_the_export(job_of: Any) -> None:

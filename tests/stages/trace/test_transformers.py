@@ -1,4 +1,4 @@
-"""Models of transformers can be traced without a change, and keep their interface."""
+"""Models of the library transformers can be traced without a change, and keep their interface."""
 
 from __future__ import annotations
 
@@ -44,5 +44,5 @@ def test_a_text_encoder_keeps_its_outputs_and_its_keyword_mask(
         ("int64", False),
         ("int64", True),
     ]
-    # position_ids, a buffer that weights files do not contain
+    # the weights include position_ids, a buffer that weights files do not contain
     assert any(value.dtype is torch.int64 for _, value in traced_model.weights)

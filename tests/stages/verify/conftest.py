@@ -1,4 +1,4 @@
-"""Small models for verifications: traced, lowered and converted. A dictionary is the store."""
+"""Small traced, lowered and converted models for verifications. A dictionary replaces the store."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Blobs(dict[str, bytes]):
 
 @dataclass
 class Subject:
-    """A model as one partition, and the job that verifies it. `graph` is the digest of the text of the lowered program."""
+    """A model, mostly as one partition, and its verification job. `graph` is the digest of the lowered program's text."""
 
     job: VerifyJob
     blobs: Blobs

@@ -24,7 +24,7 @@ from trtbuild.stages.verify.onnx_models.onnx_precisions import onnx_precisions
 from trtbuild.stages.verify.run import verify
 from trtbuild.stages.verify.running import TorchReference
 
-KERNELS = define_fake_kernels()  # they exist as long as this object
+KERNELS = define_fake_kernels()  # the kernels exist as long as this object
 register_operators()
 
 #: The scale of inputs: their largest value is about 4.
@@ -88,7 +88,7 @@ CASES = [
     (int8, int8_channels, "int8", 4e-2),
     (identity, int8_channels, "int8", 4e-2),
     (float8, int8_channels, "float8e4m3fn", 1.1e-1),
-    # The tolerance is not that of int4: a quantizer of weights rounds the same numbers in both results.
+    # The tolerance of int4 does not apply, because PyTorch and the ONNX model round the same weights.
     (identity, int4_blocks, "int8", 4e-2),
 ]
 
@@ -131,7 +131,7 @@ def test_the_error_against_the_float_model_is_the_error_of_the_rounding() -> Non
     expected = (quantized - linear(x)).abs() / linear(x).abs().max()
     (output,) = error.outputs
     assert error.unknown == "" and error.largest == output.largest
-    # the points have other inputs, and far fewer
+    # the points of the verification have other inputs than `x`, and far fewer rows
     assert 0.3 < output.largest / float(expected.max()) < 3 and 0.3 < output.mean / float(expected.mean()) < 3
 
 

@@ -52,9 +52,9 @@ def test_values_are_in_the_ranges_of_their_inputs() -> None:
     names, shapes = [("x", "float32"), ("ids", "int64"), ("far", "float32")], [(500,), (500,), (500,)]
     ranges = {"ids": (100, 104), "x": (-1.0, 0.0), "far": (1.0, 2.0)}
     x, ids, far = inputs.random_inputs(names, shapes, Point(0, "random 2", (), 1, zeros=True), [2, 9, 2], ranges)
-    assert set(ids.tolist()) == {100, 101, 102, 103, 104}  # not 0 to 8, the values without a range
+    assert set(ids.tolist()) == {100, 101, 102, 103, 104}  # without a range, the values would be 0 to 8
     assert x.min() >= -1 and x.max() <= 0 and 60 < int((x == 0).sum()) < 200
-    assert far.min() >= 1 and far.max() <= 2  # zero is outside its range
+    assert far.min() >= 1 and far.max() <= 2  # zero is outside the range of `far`
 
 
 def test_values_of_int8_do_not_overflow() -> None:

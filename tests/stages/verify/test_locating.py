@@ -1,4 +1,4 @@
-"""A verification locates the operator at which a wrong conversion begins to differ."""
+"""A verification locates the operator at which the results of a wrong conversion begin to differ from PyTorch's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def place(subject: Subject) -> Place:
 
 
 def rename(old: str, new: str, which: int = 0) -> Callable[[onnx.GraphProto], None]:
-    """A change that replaces the operator type `old` by `new`, for the node number `which` of that type."""
+    """A change that gives the type `new` to node number `which` (from 0) of the operator type `old`."""
 
     def change(graph: onnx.GraphProto) -> None:
         [node for node in graph.node if node.op_type == old][which].op_type = new
@@ -74,7 +74,7 @@ def test_the_wrong_branch_of_two_is_located() -> None:
 
 
 def test_a_different_inner_value_without_effect_is_not_located() -> None:
-    """The ONNX model transposes a square matrix after tanh, not before. This changes only the value between the two."""
+    """The ONNX model has tanh before the transpose, not after it. So only the value between these two nodes changes."""
 
     def turned(_: object, x: torch.Tensor) -> torch.Tensor:
         return torch.tanh(x.transpose(0, 1)).sum(0) + torch.cos(x).sum(1)
@@ -96,7 +96,7 @@ def test_a_different_inner_value_without_effect_is_not_located() -> None:
 
 
 def test_a_call_without_a_node_extends_the_located_range(deep: Subject) -> None:
-    """If the optimizer has removed all nodes of a call, the fault may be in this call."""
+    """If the ONNX optimizer has removed all nodes of a call, the fault may be in this call."""
     origins = [(name, call) for name, call in json.loads(deep.blobs[deep.job.origins[deep.graph]])]
     calls = [node for node in deep.lowered.graph.nodes if node.op == "call_function"]
     tanh = [index for index, node in enumerate(calls) if "tanh" in str(node.target)]

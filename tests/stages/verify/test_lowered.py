@@ -59,7 +59,7 @@ def test_an_overflow_in_half_precision_is_an_error_of_the_model() -> None:
 
 
 def test_each_output_has_the_tolerance_of_the_types_that_it_is_computed_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error of one in a thousand is far beyond the tolerance of float32, and within that of float16."""
+    """The relative error 0.001 is far beyond the tolerance of float32, and within the tolerance of float16."""
 
     class TwoLayers(torch.nn.Module):
         def __init__(self) -> None:
@@ -93,7 +93,7 @@ def test_each_output_has_the_tolerance_of_the_types_that_it_is_computed_in(monke
 
 
 def test_rejects_an_operator_whose_type_torch_infers_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sign bit has a wrong type if `signbit` is decomposed."""
+    """The sign bit has a wrong type if `copysign` is decomposed."""
     monkeypatch.setattr("trtbuild.stages.program.translations._NEVER_DECOMPOSED", frozenset())
     decomposition_table.cache_clear()
     try:

@@ -59,7 +59,7 @@ def test_a_correct_conversion_is_right(precision: Precision) -> None:
     assert max(entry.error or 0.0 for entry in part.by_point) == part.error
     assert part.precision == report.whole.precision == report.lowered.precision == precision
     assert 0 <= part.error <= part.tolerance == report.tolerance == TOLERANCES["onnxruntime"][precision]
-    # a lowered program of another precision differs from the traced program, and its ONNX model differs equally
+    # in float16 and bfloat16, the lowered program and its ONNX model differ from the traced program by a similar error
     assert (report.lowered.error > 1e-5) == (precision != "float32")
     assert report.whole.error == pytest.approx(report.lowered.error, rel=0.5, abs=1e-6)
 
@@ -85,7 +85,7 @@ def test_a_half_module_has_the_tolerance_of_half(dtype: torch.dtype, precision: 
     subject = subject_of(module, [(("b", 8, 64), precision)])
     report = verify(subject.job, subject.read)
     (part,) = report.partitions
-    assert part.error > TOLERANCES["onnxruntime"]["float32"]  # with the tolerance of float32 it would be wrong
+    assert part.error > TOLERANCES["onnxruntime"]["float32"]  # with float32's tolerance, the partition would be wrong
     assert part.status == report.whole.status == "right"
     assert part.tolerance == report.whole.tolerance == report.tolerance == subject.job.tolerances[precision]
 
@@ -119,8 +119,8 @@ def test_each_output_has_the_tolerance_of_its_precision() -> None:
     (exact,), (coarse,) = first.partitions, second.partitions
     assert (exact.status, exact.output, exact.tolerance, exact.precision) == ("wrong", 0, 1e-5, "float32")
     assert (coarse.status, coarse.output, coarse.tolerance) == ("right", 1, 5e-3)
-    assert exact.error == pytest.approx(coarse.error, rel=1e-2)  # the same error, but another verdict
-    assert first.tolerance == second.tolerance == 5e-3  # the document contains the largest tolerance
+    assert exact.error == pytest.approx(coarse.error, rel=1e-2)  # the errors are equal, but the statuses differ
+    assert first.tolerance == second.tolerance == 5e-3  # the report contains the largest tolerance
 
 
 def test_a_tolerance_of_the_user_applies_to_all_outputs() -> None:
@@ -270,7 +270,7 @@ def test_an_input_with_unsupported_values_is_an_error_without_the_traced_program
 
 
 def test_another_failure_does_not_blame_an_input(mlp: Subject) -> None:
-    narrow = replace_job(mlp, inputs=(("x0", "int32"),))  # a product of integers and floats
+    narrow = replace_job(mlp, inputs=(("x0", "int32"),))  # PyTorch cannot multiply these integers by float weights
     with pytest.raises(SourceError, match="traced program itself fails") as caught:
         verify(narrow.job, mlp.read)
     assert "has values" not in caught.value.text and "--replay" in str(caught.value.hint)
@@ -304,7 +304,7 @@ def test_a_partition_that_fails_only_on_the_results_of_earlier_partitions_makes_
     both = replace_job(both, program="", partitions=partitions, programs=programs)
 
     class FailsOnOwnResults(FromTorch):
-        """Accepts PyTorch's values for the second partition, and then fails on the results of the first one."""
+        """A runner that accepts PyTorch's values for the second partition, but not the results of the first partition."""
 
         def __call__(self, part: Partition, values: Sequence[torch.Tensor], point: Point) -> Sequence[torch.Tensor]:
             if self.points.count(point) == 2:

@@ -22,7 +22,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def record(local: LocalStore, record_of: Callable[..., Record], payload: Callable[..., bytes]) -> Record:
-    """The only record of `local`. Its plan is a blob with chunks, and its information a small blob."""
+    """The only record of `local`. Its plan is a blob with chunks, and its information is a small blob."""
     large = local.put_bytes(payload(1, 3 * MIB))
     return local.put_record(record_of(1, plan=large, info=local.put_bytes(b"information")))
 

@@ -26,7 +26,7 @@ def entry_paths(store: LocalStore) -> list[Path]:
 
 @pytest.fixture
 def put(local: LocalStore, record_of: Callable[..., Record], payload: Callable[..., bytes]) -> Callable[..., Record]:
-    """A function that puts a record with its own plan. Both were last used `days` days ago."""
+    """A function that stores a record and a new plan. The record and the plan were last used `days` days ago."""
 
     def make(number: int, *, days: float = 0.0, size: int = 2 * MIB) -> Record:
         before = {path: path.stat().st_mtime_ns for path in entry_paths(local)}
@@ -65,7 +65,7 @@ def test_collects_an_empty_store(tmp_path: Path) -> None:
 def test_removes_the_least_recently_used_records_first(local: LocalStore, put: Callable[..., Record]) -> None:
     records = [put(number, days=10 - number) for number in range(5)]
     before = du(local)
-    local.get_record(records[0].recipe.key)  # now it is the most recently used
+    local.get_record(records[0].recipe.key)  # now this record is the most recently used
     for output in records[0].outputs.values():
         local.has(output.sha256)
     bound = before * 3 // 5 + 10_000  # room for three of the five records
@@ -185,7 +185,7 @@ def test_keeps_entries_that_a_running_process_uses(
     user.send()
     assert user.read_line() == "used"
     time.sleep(0.05)  # so that the uses are older than the collection
-    report = collect(local, max_size=0, slack_s=0)  # without slack, only the session protects entries
+    report = collect(local, max_size=0, slack_s=0)  # without this time tolerance, only the session protects entries
     assert present(local, used_blob, used_record, unused) == [False, True, False]
     assert report.kept_because["in use"] > 0
     assert not local.has(unused.outputs["plan"].sha256)
@@ -240,7 +240,7 @@ print(rounds)
 
 
 def test_builds_run_at_the_same_time_as_collections(tmp_path: Path, child: Callable[..., Any]) -> None:
-    """Builders use the same few blobs many times, while collections remove every entry that is not in use."""
+    """Builders use the same few blobs many times. In the meantime, collections remove every entry that is not in use."""
     duration_s = 2.0
     builders = [child(BUILDER_PROGRAM, tmp_path, seed, duration_s) for seed in range(2)]
     store, removed = LocalStore(tmp_path), 0

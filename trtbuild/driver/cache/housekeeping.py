@@ -24,7 +24,7 @@ from trtbuild.store.transports.settings import RemoteSettings
 
 
 def stats(request: Request) -> CacheStats:
-    """The numbers and sizes of the entries in the project's cache, and the history of its builds."""
+    """The numbers and sizes of the entries in the project's cache, and the history of the project's builds."""
     store = _open_local_store(request)
     statistics = check.stats(store)
     return CacheStats(
@@ -43,7 +43,7 @@ def stats(request: Request) -> CacheStats:
 
 
 def verify(request: Request) -> CacheVerify:
-    """Check all entries of the project's cache. Damaged entries are moved to the quarantine, and then `ok` is false."""
+    """Check all entries of the project's cache, and quarantine damaged entries. `ok` is false if an entry is damaged."""
     result = check.verify(_open_local_store(request))
     return CacheVerify(
         ok=not result.damage,

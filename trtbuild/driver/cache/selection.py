@@ -49,7 +49,7 @@ class Selection:
     built_packages: frozenset[str]
 
     def record_name(self, key: str) -> str:
-        """The name of the record with this key in messages: the id of its step, if a step has made it."""
+        """The name that messages use for the record with this key: the id of its step, if a step has made the record."""
         return self.step_ids.get(key, f"record {key}")
 
 
@@ -114,7 +114,7 @@ def _look_up_partitions_without_parser(workspace: Workspace, plan: ModelPlan) ->
 
 
 def _look_up_exported_files(workspace: Workspace, plan: ModelPlan) -> None:
-    """Look up ``.pt2`` files as a machine with this version of torch does, and as a machine without torch does (rule 3)."""
+    """Look up ``.pt2`` files for this machine's version of torch, and as a machine without torch does (rule 3)."""
     package = plan.package
     if package is None or package.record is None or "pt2" not in dict(plan.model.outputs):
         return
@@ -144,6 +144,6 @@ def _look_up_user_code_as_other_machine(workspace: Workspace, plan: ModelPlan) -
 
 
 def _observe_as(parts: Mapping[str, Value], lookups: StoreLookups, dependency: Dependency) -> str:
-    """The state of a dependency on a machine with the distributions in the recipe `parts`."""
+    """The state that `dependency` has on a machine with the distributions in `parts`, the parts of a recipe."""
     seen = parts.get(dependency.part) if dependency.kind == "distribution" else None
     return seen if isinstance(seen, str) else lookups.observe(dependency)

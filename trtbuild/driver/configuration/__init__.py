@@ -1,8 +1,8 @@
 """The configuration of a user or of CI: remotes, keys, workers, runners, and the size of the cache (docs/configuration.md).
 
 Input: the environment and one TOML file. Output: a `Configuration`. `file` reads the file and finds line numbers. `sources`
-combines the file and the variables. `remotes`, `trust`, `runners` and `workers` interpret the entries. `settings` has the
-dataclasses and rules. This package imports no other package of `driver`.
+combines the file and the environment variables. `remotes`, `trust`, `runners` and `workers` interpret the entries.
+`settings` has the dataclasses and rules. This package imports no other package of `driver`.
 """
 
 from __future__ import annotations

@@ -33,11 +33,11 @@ EXPIRY_WARNING_DAYS = 30
 #: A remote that takes more seconds than this to answer gives a warning.
 SLOW_ANSWER_S = 1.0
 
-#: Variables that users may set, in addition to those of `configuration`.
+#: Environment variables that users may set, in addition to `configuration.VARIABLES`.
 _OTHER_VARIABLES = ("TRTBUILD_CONFIG", "TRTBUILD_CACHE_DIR")
-#: Endings of the variables of single remotes.
+#: Endings of the environment variables of each remote.
 _REMOTE_ENDINGS = ("_TOKEN", "_USER", "_PASSWORD", "_PATIENCE_S", "_CONNECTIONS")
-#: Variables that the tests, or the completion scripts of shells, set.
+#: Environment variables that the tests, or the completion scripts of shells, set.
 _NOT_CONFIGURATION = ("TRTBUILD_COMPLETE", "TRTBUILD_TEST_CACHE")
 
 
@@ -71,7 +71,7 @@ def _source_names(settings: Configuration) -> str:
 
 
 def _unknown_variables(environ: Mapping[str, str], settings: Configuration) -> Iterator[Finding]:
-    """Yield a warning for each unknown ``TRTBUILD_`` variable. A variable with a misspelt name has no effect."""
+    """Yield a warning for each unknown environment variable ``TRTBUILD_…``. A misspelt variable has no effect."""
     known = {*configuration.VARIABLES, *_OTHER_VARIABLES, *_NOT_CONFIGURATION}
     known |= {
         f"TRTBUILD_REMOTE_{name_in_variables(remote.name)}{end}"
@@ -133,7 +133,7 @@ def _upload_hint(settings: RemoteSettings) -> str | None:
 
 
 def _credentials_note(settings: RemoteSettings) -> str:
-    """Return the end of a sentence that names the source of the credentials; empty if the remote is not a host."""
+    """Return the source of the credentials, as the end of a sentence; empty if the URL of the remote has no host."""
     if kind_of(settings.url).address != "host":
         return ""
     from trtbuild.store.transports import credentials
@@ -194,7 +194,7 @@ def _check_trust(settings: TrustSettings, today: datetime.date) -> Iterator[Find
 
 
 def _check_clock() -> Iterator[Finding]:
-    """Yield a warning if the clock shows a time before trtbuild's installation. Keys would then expire too late."""
+    """Yield a warning if the clock is more than a day behind trtbuild's installation. Keys would then expire too late."""
     installed_s = Path(errors.__file__).stat().st_mtime
     if time.time() < installed_s - 86400:
         yield warning(

@@ -1,4 +1,4 @@
-"""The events of a build as values, and the files of JSON lines that have them: ``build --events`` and ``.trtbuild/builds``.
+"""The events of a build as values, and as files of JSON lines: ``build --events`` and ``.trtbuild/builds``.
 
-A report is made from these events, so a build that was killed has one, too.
+A report is made from these events, so a build that was killed has a report, too.
 """

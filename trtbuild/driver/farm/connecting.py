@@ -1,4 +1,4 @@
-"""Opens the connection to a scheduler: to one with an address, or to one that this process starts on 127.0.0.1."""
+"""Opens the connection to a scheduler: to one at a given address, or to one that this process starts on 127.0.0.1."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 #: The seconds in which a scheduler has to answer.
 CONNECT_TIMEOUT_S = 10.0
 
-#: How often a local scheduler starts a task again because its worker has died. After one more death it gives up the task.
+#: How many times a local scheduler starts a task again because the task's worker has died. After one more death,
+#: the task fails.
 _ALLOWED_DEATHS = 2
 
 
@@ -69,11 +70,11 @@ def _client(address: str, security: object | None = None) -> Iterator[Client]:
 
 
 def _connect(address: str, security: object | None) -> Client:
-    """Connect in a thread, because Dask waits forever for some answers of a server that is not a scheduler.
+    """Connect in a thread, because Dask waits forever after some answers of a server that is not a scheduler.
 
-    The thread closes a client that has no connection, or that got it too late. Otherwise the garbage collector would close
-    it, in any thread and at any moment: also in the event loop of the next client while that is started. Then both wait for
-    the same lock.
+    The thread closes a client that gets no connection, or gets its connection too late. Otherwise the garbage collector
+    would close the client in any thread. In the event loop of a client that is being started, this can block: the start
+    holds a lock that the close needs, and waits for the event loop.
     """
     from distributed import Client
 
@@ -126,7 +127,7 @@ def _local_cluster(address: LocalWorkers, project: Path, security: Security) -> 
     cluster = SpecCluster(
         workers, {"cls": Scheduler, "options": options}, security=security, silence_logs=logging.CRITICAL
     )
-    # Dask sets variables for workers in this process, too, and changes some that exist (PYTHONHASHSEED=0)
+    # Dask sets the environment variables of workers in this process, too, and replaces existing ones (PYTHONHASHSEED=0)
     for name in os.environ.keys() - before.keys():
         del os.environ[name]
     os.environ.update(before)

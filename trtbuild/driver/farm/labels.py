@@ -1,13 +1,14 @@
-"""The labels of workers. A label is a Dask resource: the scheduler sends a job only to a worker that has all of its labels.
+"""The labels of workers. A label is a Dask resource: the scheduler sends a job only to a worker with all labels of the job.
 
 Rules
 1. A worker process has four kinds of labels: the engines that it can compile, the GPU on which it can compare engines with
    PyTorch, its release of trtbuild, and the stores that it can reach. The amount of each label is the number of jobs that
    the process does at the same time.
-2. A job needs an engine or a GPU, a release and a store. So Dask never sends a job to a worker with another release,
-   another toolchain, another GPU driver or another store. It also never sends two jobs to one GPU at the same time.
-3. The label of a GPU has all facts of `GpuKind` as JSON. So a build's process computes the key of a verification before it
-   sends a job.
+2. A job needs three labels: an engine or a GPU, a release, and a store. So Dask never sends a job to a worker with
+   another release, another toolchain, another GPU driver or another store. It also never sends two jobs to one GPU at the
+   same time.
+3. The label of a GPU has all facts of `GpuKind` as JSON. So trtbuild computes the key of a verification before it sends
+   the job to a worker.
 """
 
 from __future__ import annotations
@@ -60,13 +61,13 @@ def gpu_label(kind: GpuKind) -> str:
 
 
 def gpu_labels_here(ordinal: int) -> list[str]:
-    """The GPU label of a process that sees only this GPU; empty if the process cannot compare engines there."""
+    """The GPU label of a process that uses only the GPU `ordinal`; empty if the process cannot compare engines on it."""
     kind = kind_here(ordinal)
     return [] if kind is None else [gpu_label(kind)]
 
 
 def gpu_kind_of(label: str) -> GpuKind | None:
-    """The kind of GPU in a label; None if it is not a GPU label, or if this release cannot read it."""
+    """The kind of GPU in a label; None if the label is not a GPU label, or if this release cannot read it."""
     if not label.startswith(_GPU):
         return None
     try:
@@ -89,7 +90,7 @@ def directory_label(root: Path) -> str:
 
 
 def remote_label(url: str) -> str:
-    """The label of the machines that read and write the remote cache at `url`. Credentials are not part of it."""
+    """The label of the machines that read and write the remote cache at `url`. The label contains no credentials."""
     scheme, _, rest = url.partition("://")
     authority, slash, path = rest.partition("/")
     return _STORE + _short_digest(f"{scheme}://{authority.rpartition('@')[2]}{slash}{path}")
@@ -100,7 +101,7 @@ def _short_digest(text: str) -> str:
 
 
 def _boot_id() -> str:
-    """A text that differs between machines: the boot id of Linux. Without a boot id, the address of a network card."""
+    """A text that differs between machines: the boot id of Linux or, without a boot id, the address of a network card."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -63,7 +63,7 @@ class Overview:
         """The label of the store for jobs with the label `label`; None if no worker can do such a job.
 
         For each store, the slots of all such workers that reach it are added. The store with the most slots is chosen. If
-        several have the same number, it is the first of them in `stores`.
+        several stores have the same number, the first of them in `stores` is chosen.
         """
         slots = dict.fromkeys(self.stores, 0.0)
         for worker in self._fitting(label, unfit):
@@ -124,8 +124,8 @@ class Overview:
     def describe(self, unfit: Mapping[str, str], *, gpus: bool = False) -> str:
         """A text about the workers: the engines that they compile, and the workers that are left out.
 
-        `unfit` maps the names of further workers that are left out to the reasons. With `gpus`, the text lists the GPUs on
-        which the workers compare engines, and no engines."""
+        `unfit` has further workers that are left out: it maps the name of each to the reason. With `gpus`, the text lists
+        the GPUs on which the workers compare engines, instead of the engines that they compile."""
         abilities_of, verb = (labels.gpus_of, "have") if gpus else (labels.engines_of, "compile for")
         left_out = {**unfit, **self.left_out()}
         usable_workers = [worker for worker in self.workers if worker.name not in left_out]

@@ -57,7 +57,7 @@ class GpuKind:
 
     @property
     def facts(self) -> Mapping[str, str]:
-        """The facts about the machine in the key of a verification."""
+        """The facts about the machine that are in the key of a verification."""
         return {"platform": self.platform, "device": self.device, "driver": self.driver}
 
     def __str__(self) -> str:
@@ -79,7 +79,7 @@ def kind_here(ordinal: int) -> GpuKind | None:
 
 
 def has_torch_for_cuda() -> bool:
-    """Whether an installed PyTorch was built for CUDA. This reads a file of PyTorch, and does not import it."""
+    """Whether an installed PyTorch was built for CUDA. This reads a file of PyTorch, and does not import torch."""
     spec = find_spec("torch")
     folders = None if spec is None else spec.submodule_search_locations
     for folder in folders or ():

@@ -1,4 +1,4 @@
-"""The job of a comparison on a GPU, for a process that has no project, and the recipes of verifications."""
+"""The recipes of verifications, and the job of a comparison on a GPU by a process that has no project."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ class KeptWeights:
     """The weights of a graph, and their state at construction. `weights` are pairs: the position of a weight among the
     graph's arguments, and its tensor.
 
-    A weight has changed if the argument is another tensor, or if the tensor was written to (torch counts writes). A weight
-    has also changed if its memory is at another address, because torch does not count ``parameter.data = …`` as a write.
+    A weight has changed if the argument is another tensor, or if the tensor was written to (torch counts writes). The
+    address of the tensor's memory is compared, too, because torch does not count ``parameter.data = …`` as a write.
     This object keeps the memory of the weights alive, so that no other tensor can get the same address.
     """
 

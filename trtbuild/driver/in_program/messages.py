@@ -1,12 +1,12 @@
 """Reword errors for `trtbuild.compile`: the texts name arguments instead of fields of a manifest.
 
-The code that raises these errors is shared with the command line, so its messages mention manifests.
+The code that raises these errors is shared with the command line, so the messages mention manifests.
 
 Rules
 1. An error keeps its type and its place. Its text and hint are reworded when it leaves a block of `reword_errors`.
-2. Errors from a call of a built module are not reworded, because they mention neither manifests nor arguments.
-3. A test checks that the source code contains the longest words of each pattern of `_REPLACEMENTS`. Other tests check that
-   no message of `trtbuild.compile` contains the word "manifest".
+2. Errors from a call of a built module are not reworded, because they mention neither manifests nor arguments of `compile`.
+3. A test checks that the source code contains the longest sequence of words in each pattern of `_REPLACEMENTS`. Other
+   tests check that no message of `trtbuild.compile` contains the word "manifest".
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The workspace of `trtbuild.compile`: a project with one model and without a manifest.
 
 Rules
-1. The cache is `cache_dir` or, if that is None, the cache of ``trtbuild build`` in the working directory. Remotes and
-   trusted keys come from the user's configuration.
-2. Durations and logs of steps are stored in the user's cache directory, not in the working directory, because a
-   program may run anywhere.
+1. The cache is `cache_dir` or, if that is None, the cache that ``trtbuild build`` uses if it is started in the working
+   directory. Remotes and trusted keys come from the user's configuration.
+2. Durations and logs of steps are stored in ``$XDG_CACHE_HOME`` or ``~/.cache``, not in the working directory, because a
+   program may run in any directory.
 3. The trace is made in this process. The caller passes it to `set_trace`, and only this build uses its record.
 4. A lock file in the working directory is ignored, because it belongs to a project.
 """
@@ -69,7 +69,7 @@ class ProgramWorkspace(Workspace):
         return plan_model(self.models[name], self.shapes[name], self.facts[name], self.lookups, lambda *_: False)
 
     def write_outputs(self, plan: ModelPlan) -> list[WrittenOutput]:
-        """Fetch the blobs of the package and set `files`. No file is written."""
+        """Fetch the blobs of the package and set `files`. No output file is written."""
         package = plan.package
         if package is None or package.record is None:
             raise AssertionError("outputs are written after the package is built")
@@ -113,7 +113,7 @@ class StoredPackage(Package):
 
 
 def _state_directory() -> Path:
-    """Return the directory for durations and logs: in the user's cache directory or, if that fails, a temporary one."""
+    """Return the directory for durations and logs (rule 2). If it cannot be written, return a temporary directory."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     directory = Path(base if base.startswith("/") else "~/.cache").expanduser() / "trtbuild" / "programs"
     try:

@@ -3,9 +3,9 @@
 A package always has its index. These other facts may be missing:
 
 * layers and their places in the user's module, from the package, and the types of layers and weights, from its plans
-* the library of this machine that runs its engines
-* provenance, from a file beside the package
-* the trtexec command, from the recipes of its engines in the cache
+* the installed library that runs the package's engines
+* provenance, from the file ``provenance.json`` in the package's directory
+* the trtexec command of an engine, from the engine's recipe in the cache
 * device memory, from a GPU of this machine
 """
 
@@ -44,13 +44,13 @@ def inspect(
 def inspect_directory(
     request: Request, path: Path, name: str, *, layers: bool = False, memory: bool = False, onnx: str | None = None
 ) -> Inspection:
-    """Return the contents of the package in the directory `path`. `name` is its name in messages.
+    """Return the contents of the package in the directory `path`. `name` is the package's name in messages.
 
     The other arguments and the errors are those of `inspect`.
     """
     package = open_package(path)
     layer_names = read_json(package, NAMES_FILE)
-    offline = request.offline or onnx is None  # only ONNX models are worth requests to remotes
+    offline = request.offline or onnx is None  # remotes are used only if ONNX models are written
     subject = package_subject(Path(request.project).absolute(), package, name, offline=offline)
     onnx_files = write_onnx(request, package.index, subject, onnx) if onnx is not None else {}
     plans = {plan: plan_contents(package, plan) for plan in plans_of(package)} if layers else {}

@@ -13,7 +13,7 @@ from trtbuild.toolchain.compiling.plan_reading import read_plan
 
 
 def read_json(package: Package, name: str) -> Any:
-    """Return a JSON document of a package; None if it is missing or damaged."""
+    """Return a JSON document of a package; None if the document is missing or damaged."""
     try:
         return json.loads(bytes(package.read([name])[name]))
     except (KeyError, PackageError, ValueError):
@@ -26,7 +26,7 @@ def plans_of(package: Package) -> list[str]:
 
 
 def plan_contents(package: Package, plan: str) -> PlanContents | None:
-    """Return the contents of a plan; None if it does not name them, or if it is damaged."""
+    """Return the types and kernels that a plan names; None if the plan names no kernels or is damaged."""
     try:
         return read_plan(package.read([plan])[plan])
     except PackageError:

@@ -19,8 +19,8 @@ from trtbuild.driver.project.workspace import Request
 from trtbuild.errors import BlobMissing, EnvironmentFault, UsageError
 from trtbuild.store.layers.layered import LayeredStore
 
-#: If the weights of a model have more bytes in total, they are in a file beside the model. The limit of protobuf is 2 GiB
-#: for a whole message.
+#: If the weights of a model have more bytes than this in total, they are in a file beside the model. The limit of protobuf
+#: is 2 GiB for a whole message.
 MAX_INLINE_BYTES = 1 << 30
 _PIECE_BYTES = 1 << 20
 
@@ -30,8 +30,8 @@ Bytes = bytes | bytearray | memoryview
 def write_onnx(request: Request, index: PackageIndex, subject: Subject, folder: str) -> dict[tuple[str, str], str]:
     """Write ``<folder>/<target>/<partition>.onnx`` for each engine.
 
-    If the weights of a model have more than `MAX_INLINE_BYTES` in total, they are in ``<partition>.onnx.data`` beside it,
-    because protobuf cannot read messages of 2 GiB.
+    If the weights of a model have more than `MAX_INLINE_BYTES` in total, they are in ``<partition>.onnx.data`` beside the
+    model, because protobuf cannot read messages of 2 GiB.
 
     Return (target, partition) → path relative to the project. Raises
 

@@ -1,4 +1,4 @@
-"""Find the form in which a package's model came: PyTorch, ONNX or a TensorRT network. The names of layers show it."""
+"""Find the form in which a package's model came: PyTorch, ONNX or a TensorRT network. The layers' operators show it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A worker process for engine steps that compiles nothing: ``engine_worker.py FOLDER COUNT STORE``.
+"""Replies to the jobs of engine steps without compiling anything: ``engine_worker.py FOLDER COUNT STORE``.
 
-Each job creates a file with the name of its GPU, and removes it when it succeeds. If the file exists already, another job
-uses this GPU, and the new job fails. Each job waits until `COUNT` jobs have run at once. The plan that a job returns is the
-name of its GPU.
+Each job creates a file that is named after its GPU. A job that succeeds removes its file. If the file exists already,
+another job uses this GPU, and the new job fails. Each job waits until `COUNT` jobs have run at the same time. The plan that
+a job returns is the name of its GPU.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The executor runs the steps of the plans after their inputs exist, and each key once."""
+"""The executor runs each step after its inputs exist, and only one of several steps with the same key."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def execute_with_damage(project: FakeProject, times: int) -> Outcome:
     def run(step: Step, plan: ModelPlan, announce: Callable[[], None] = lambda: None) -> StepRun:
         if step.stage == "package" and remaining[0]:
             remaining[0] -= 1
-            project.records.clear()  # as if in quarantine: the engine's step is a miss now
+            project.records.clear()  # as if the blob were in the quarantine: the engine step is a miss now
             project.order.append("damage")
             raise EntryCorrupt("it does not match its digest")
         return original_run(step, plan)
@@ -232,7 +232,7 @@ def test_outputs_with_damaged_blobs_are_written_after_their_step_has_run_again()
         if remaining[0]:
             remaining[0] -= 1
             (engine,) = [step for step in project.steps if step.stage == "engine"]
-            del project.records[engine.key or ""]  # as if in quarantine
+            del project.records[engine.key or ""]  # as if the blob were in the quarantine
             raise EntryCorrupt("it does not match its digest")
         return project.write(plan)
 
@@ -373,7 +373,7 @@ def test_announced_results_are_used_before_the_step_has_ended(fails: bool) -> No
     def run(step: Step, plan: ModelPlan, announce: Callable[[], None]) -> StepRun:
         ran = project.run(step, plan, announce)
         if step.stage == "package":
-            project.checked.set()  # the trace still runs
+            project.checked.set()  # until now, the trace has not ended
         return ran
 
     outcome = project.execute(run=run, keep_going=True)

@@ -110,7 +110,7 @@ def test_the_inner_limit_applies_to_every_step() -> None:
 def test_several_gpus_build_engines_at_once_and_never_two_on_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Real executor, real worker pool, real processes (`engine_worker`). ``CUDA_VISIBLE_DEVICES`` names three GPUs."""
+    """The executor, the pool and the processes (`engine_worker`) are real. ``CUDA_VISIBLE_DEVICES`` names three GPUs."""
     arguments = [str(Path(__file__).with_name("engine_worker.py")), str(tmp_path), "3"]
     monkeypatch.setattr(
         worker_process, "command", lambda kind, store, project: [sys.executable, *arguments, str(store)]

@@ -1,4 +1,4 @@
-"""A build with a target of `tensorrt` uses all GPUs. The GPUs and the toolchain are fakes, and torch is hidden."""
+"""A build for a target of the toolchain `tensorrt` uses all GPUs. GPUs and toolchain are fakes, and torch is hidden."""
 
 from __future__ import annotations
 

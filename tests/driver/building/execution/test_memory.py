@@ -1,4 +1,4 @@
-"""A step starts beside others only if its memory is free. One step may always run."""
+"""A step starts beside others only if the memory that it needs is free. One step may always run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schedule returns the steps that may start: the most urgent first, and one of several with the same key."""
+"""The schedule returns the steps that may start: the most urgent first, and one of several steps with the same key."""
 
 from __future__ import annotations
 

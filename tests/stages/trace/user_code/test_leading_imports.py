@@ -16,7 +16,7 @@ Find = Callable[..., LeadingImports | None]
 
 @pytest.fixture
 def find(tmp_path: Path) -> Find:
-    """A function that writes files of a project, and returns the leading imports of ``m:build``."""
+    """A function that writes files of a project, and returns the leading imports of `target`."""
 
     def run(files: dict[str, str], target: str = "m:build", roots: tuple[str, ...] = (".",)) -> LeadingImports | None:
         for name, text in files.items():
@@ -75,7 +75,7 @@ def test_returns_none_if_no_library_but_torch_and_numpy_is_imported(find: Find) 
 )
 def test_the_search_ends_at_a_statement_that_may_do_anything(find: Find, statement: str) -> None:
     assert find({"m": f"{statement}\nimport library\n"}) is None
-    if statement != "not a statement":  # after a syntax error, a file has no statements
+    if statement != "not a statement":  # a file with a syntax error has no statements
         found = find({"m": f"import first\n{statement}\nimport library\n"})
         assert _statements(found) == ("import first",)
 
@@ -107,7 +107,7 @@ def test_modules_of_the_project_are_followed_in_the_order_of_python(find: Find, 
         "pack/other": "import three\nimport six\n",
     }
     found = find(files, "pack.model:build")
-    # helper imports pack.model, which imports helper (already begun) and then other
+    # helper imports pack.model. Then pack.model imports helper, whose import has already begun, and then pack.other
     assert found is not None
     assert found.statements == ("import one", "import two", "import three", "import six", "import four")
     stems = [Path(step.path).stem for step in found.steps if isinstance(step, Code)]

@@ -1,4 +1,4 @@
-"""`observe` returns the state of a dependency, patterns declare dependencies, and `Places` finds the owner of a file."""
+"""`observe` returns a dependency's state, patterns declare dependencies, `Places` finds a file's owner, such as Python."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_patterns_give_the_matching_files_and_the_listed_folders(
 
 def test_a_pattern_does_not_follow_a_loop_of_links(project: Path) -> None:
     (project / "a/first").symlink_to(".")
-    (project / "a/second").symlink_to("../a")  # two loops: 2^40 paths until the operating system refuses one
+    (project / "a/second").symlink_to("../a")  # two loops give 2^40 paths before the operating system refuses a path
     recorder = Recorder(project, Places(), {})
     patterns.record_matches("a", project, recorder)
     parts = {observation.dependency.part for observation in recorder.observations()}

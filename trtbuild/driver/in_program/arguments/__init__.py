@@ -1,4 +1,4 @@
 """The arguments of `compile`, `trace` and `save` that describe a module's inputs, in Torch-TensorRT's terms.
 
-Each argument is checked. The result is a `ModuleInputs`: inputs, profiles and dims, as a manifest has them (`described`).
+Each argument is checked. The result is a `ModuleInputs` (module `described`): inputs, profiles and dims, as in a manifest.
 """

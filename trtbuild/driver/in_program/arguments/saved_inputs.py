@@ -1,7 +1,7 @@
 """Check the inputs that a program gives to `trtbuild.save`: the module must have been compiled for them.
 
-The saved file contains the inputs and the ranges of its engines, so `save` needs no inputs. Torch-TensorRT's `save` takes
-them, because it traces the module again.
+The saved file contains the dtypes and ranges of the module's inputs, so `save` needs no inputs. Torch-TensorRT's `save`
+takes inputs, because it traces the module again.
 
 Rules
 1. Given inputs must have the dtypes and ranks of the module's inputs. Keyword inputs are matched by name, and may be left

@@ -32,12 +32,12 @@ for _variable in (*configuration.VARIABLES, "TRTBUILD_CONFIG"):
     os.environ.pop(_variable, None)
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # In the background job of a shell, Ctrl-C is ignored. The builds that tests interrupt must not inherit that.
+    # Shell scripts start background jobs with SIGINT ignored. Builds that tests interrupt must not inherit this setting.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-#: The slowest files, in descending order. Tests run in two processes: if the slow files are first, both processes end at
-#: about the same time.
+#: The slowest test files, the slowest first. Tests run in two processes: if the slow files are first, both processes end
+#: at about the same time.
 SLOWEST = (
     "operators/test_operators.py",
     "driver/verification/test_models.py",
@@ -91,11 +91,11 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @dataclass
 class CommandLine:
-    """`trtbuild` in a project, in another process, as a user runs it.
+    """`trtbuild` in a project, in another process.
 
-    The command is forked from a process that has loaded its modules, and its workers are forked from a process that has
-    loaded torch (`tests.warm`). All are new processes if `cold` is True, if the test has the mark `cold_workers`, or if
-    the environment has variables that only a new process reads.
+    The command is forked from a server that has loaded the modules of the command line, and its workers are forked from
+    servers that have loaded torch (`tests.warm`). These servers are not used if `cold` is True, if the test has the mark
+    `cold_workers`, or if the environment changes a variable that a forked process would read too late.
     """
 
     project: Path
@@ -137,7 +137,7 @@ def _workers_of_this_process() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Start new workers, as users do, in a test with the mark `cold_workers`, and in the fixtures that it creates."""
+    """Do not use `servers` in a test with the mark `cold_workers`, or in the fixtures that are created for this test."""
     were_off = servers.are_off
     servers.are_off = were_off or item.get_closest_marker("cold_workers") is not None
     try:
@@ -173,7 +173,7 @@ class BuiltExamples:
     document: Any
 
     def key(self, identifier: str) -> str:
-        """The key of a step, such as ``vit/engine/layers.0@ada``."""
+        """The key of a step. An example of `identifier` is ``vit/engine/layers.0@ada``."""
         return str(step(self.document, identifier)["key"])
 
     def index(self, model: str) -> Any:
@@ -209,6 +209,6 @@ def nginx_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nginx]:
 
 @pytest.fixture
 def nginx(nginx_server: Nginx) -> Nginx:
-    """A real nginx without entries."""
+    """A real nginx with an empty remote cache."""
     nginx_server.empty()
     return nginx_server

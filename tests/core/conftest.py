@@ -32,7 +32,7 @@ from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Output, Record
 from trtbuild.errors import BlobMissing, EntryCorrupt
 
-#: Without a deadline: a test that is slow because the machine is busy must not fail.
+#: Hypothesis sets no deadline: a test that is slow because the machine is busy must not fail.
 settings.register_profile("trtbuild", deadline=None)
 settings.load_profile("trtbuild")
 
@@ -54,7 +54,7 @@ def sha(data: bytes | str) -> str:
 
 
 def value_bytes(value: str) -> bytes:
-    """Return the 16 bytes of the weight that tests call `value`: four float32 elements."""
+    """Return the 16 bytes of a weight: four float32 elements, computed from the text `value`."""
     return hashlib.sha256(value.encode()).digest()[:16]
 
 
@@ -101,7 +101,7 @@ class FakeWorld:
         self.blobs: dict[str, bytes] = {}
         self.history: dict[str, Recipe] = {}  # step id → the recipe of its last build
         self.tables: dict[str, dict[str, Weight]] = {}  # path of a weights file → its weights by name
-        self.placed: set[str] = set()  # the digests of the indexes of packages that are in place
+        self.placed: set[str] = set()  # index digests of the packages whose files are at their paths
         self.damaged: set[str] = set()  # digests of blobs
         self.untrusted: set[str] = set()  # keys of records
         self.forced = False
@@ -294,7 +294,7 @@ class FakeWorld:
                 "weights": self.put(weights_to_json(values)),
             },
         )
-        # the pointer, through which machines without torch find the record
+        # machines without torch find the record through this pointer
         unversioned = trace_declared(model, plan.shapes, weight_types(table), "linux-x86_64", None)
         files = [entry for entry in observations if entry.dependency.kind != "distribution"]
         pointer = keys.user_code(

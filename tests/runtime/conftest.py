@@ -21,7 +21,10 @@ from tests.runtime.rigs import rig  # noqa: F401 - a fixture
 
 @dataclass(frozen=True)
 class Built:
-    """`package` has a reference program, `bare` is the same model without one. PyTorch computes all of `torch_only`."""
+    """`package` has a reference program (for the CPU). `bare` has the same model, but no reference program.
+
+    PyTorch computes all of `torch_only`.
+    """
 
     package: Path
     bare: Path
@@ -29,7 +32,7 @@ class Built:
     source: Path
 
     def eager(self) -> Any:
-        """Return the original module, from its source."""
+        """Return the PyTorch module of `package` and `bare`."""
         spec = importlib.util.spec_from_file_location("net_of_the_tests", self.source)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)

@@ -31,7 +31,7 @@ def _alive(event: Any) -> Any:
 
 
 class _Names:
-    """An enumeration or structure whose members do not matter here."""
+    """An enumeration. The value of each member is its name."""
 
     def __getattr__(self, name: str) -> str:
         return name

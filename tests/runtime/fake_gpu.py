@@ -1,4 +1,4 @@
-"""A fake GPU: its memory is host memory, and the work on a stream runs when a caller waits for it.
+"""A fake GPU: its memory is host memory, and the work on a stream runs when a caller waits for the stream.
 
 So the rules of streams are tested: if memory is freed or reused too early, the test fails, because the work that
 reads the memory has not run yet. Behaviour that CUDA leaves undefined raises `Misuse`.
@@ -57,7 +57,7 @@ class FakeGpu:
         self.captures: dict[int, list[Callable[[], None]]] = {}
         #: (size, stream) → addresses of freed blocks, which `allocate` reuses.
         self._idle: dict[tuple[int, int | None], list[int]] = {}
-        #: Address of a freed block → the block, and the stream and position of the work after which it is free.
+        #: Address of a freed block → the block, and the stream and position of the work after which the block is free.
         self._freed: dict[int, tuple[Any, int, int]] = {}
         self._numbers = itertools.count(4096)
         self._current = threading.local()
@@ -119,7 +119,7 @@ class FakeGpu:
                     return
             for start, (block, stream, position) in self._freed.items():
                 if start <= address and address + size_bytes <= start + len(block) and self.pending(stream, position):
-                    return  # the block is freed after the work that calls this
+                    return  # the block is freed only after the work that calls this method
         raise Misuse(f"{what} is not in allocated memory")
 
     def write(self, address: int, data: Any) -> None:
@@ -140,7 +140,7 @@ class FakeGpu:
             return handle
 
     def stream(self) -> int:
-        """Return the first stream that is not the legacy stream. A missing stream is created."""
+        """Return the first stream that is not the legacy stream. If there is no such stream, creates one."""
         if len(self.streams) == 1:
             self.new_stream(blocking=False)
         return next(handle for handle in self.streams if handle != LEGACY)

@@ -64,7 +64,7 @@ def age() -> Callable[[LocalStore, float], None]:
 
 
 class Child:
-    """A Python process that runs some code. The test exchanges lines with it through pipes."""
+    """A Python process that runs some code, and exchanges lines with the test through pipes."""
 
     def __init__(self, code: str, *arguments: object) -> None:
         self.process = subprocess.Popen(
@@ -128,7 +128,7 @@ run_simple("127.0.0.1", int(sys.argv[1]), DomainDispatcherApplication(create_bac
 
 @pytest.fixture(scope="session")
 def object_server() -> Iterator[str]:
-    """Run moto's S3 server on loopback, with the bucket ``cache``, and return its endpoint."""
+    """Run moto's S3 server on loopback, with the bucket ``cache``, and return the endpoint of the server."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -155,7 +155,7 @@ def object_server() -> Iterator[str]:
 
 @pytest.fixture
 def s3(object_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The URL of an empty prefix of the bucket, with credentials for it in the environment."""
+    """The URL of an empty prefix of the bucket. Sets credentials in the environment."""
     for name, value in {
         "AWS_ENDPOINT_URL": object_server,
         "AWS_ACCESS_KEY_ID": "an-id",

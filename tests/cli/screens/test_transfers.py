@@ -88,7 +88,7 @@ def test_progress_in_a_log_is_a_line_every_ten_seconds_and_nothing_with_quiet(
         for second in range(25):
             now = float(second)
             report_progress("pull from team", second, 24, "records")
-            # never shown: less than ten seconds have passed since the start or the last line
+            # this report is never shown: less than ten seconds have passed since the start or since the last line
             report_progress("write the bundle", second << 20, 24 << 20, "bytes")
     lines = ["pull from team  10 of 24 records  41%", "pull from team  20 of 24 records  83%"]
     assert capsys.readouterr().err.splitlines() == ([] if quiet else lines)

@@ -38,7 +38,7 @@ def problems_of(profiles: list[Profile], dims: list[NamedDim] | None = None) -> 
     return problems
 
 
-# Rule 1: ranges are unions; one number is static; a dynamic min is at least 1.
+# Rule 1: the range of a dim over all profiles, and static axes.
 
 
 def test_a_range_is_the_union_of_all_profiles() -> None:
@@ -85,7 +85,7 @@ def test_a_scalar_has_no_axes() -> None:
     assert problem.hint == "'x' is a scalar"
 
 
-# Rule 2: all places of a dim have the same range in every profile.
+# Rule 2: in each profile, all axes of a dim have the same range.
 
 
 def test_a_named_dim_is_one_symbol_at_all_its_places() -> None:

@@ -1,4 +1,4 @@
-"""The points at which a verification compares, and its tolerances."""
+"""The points at which a verification compares results, and the tolerances."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_min_opt_max_and_random_sizes_of_each_profile() -> None:
     assert plan is not None
     assert [(p.profile, p.which) for p in found] == [
         *((0, which) for which in ("min", "opt", "max", "random 1", "random 2", "random 3")),
-        *((1, which) for which in ("min", "max", "random 1", "random 2", "random 3")),  # its opt is its min
+        *((1, which) for which in ("min", "max", "random 1", "random 2", "random 3")),  # opt equals min in this profile
     ]
     for point in found:
         low, high = (symbol_values(plan, TWO_PROFILES.profiles[point.profile], which) for which in ("min", "max"))
@@ -89,7 +89,8 @@ def test_points_are_read_back_from_json() -> None:
 
 
 def test_the_golden_points() -> None:
-    """A verification's record names its points. If a seed gave other points, all earlier records would be useless."""
+    """A verification's record names its points. If a later version chose other points for a seed, all earlier records
+    would be useless."""
     assert points_of(TWO_PROFILES, count=2)[3:5] == (
         Point(0, "random 1", (4, 288), 259445913191672),
         Point(0, "random 2", (2, 64), 53896006329206, zeros=True),
@@ -104,8 +105,8 @@ def test_tolerances_are_larger_for_engines_than_for_onnxruntime() -> None:
 
 
 def rounded(values: np.ndarray, numbers: np.ndarray, block: int) -> np.ndarray:
-    """Return `values`, rounded to the numbers of a type. The scale maps the largest of `numbers` to the largest value of a
-    block. Without blocks (0), the scale maps it to 4, which is four standard deviations of `values`."""
+    """Return `values`, rounded to the numbers of a type. The scale maps the largest number to the largest absolute value of
+    a block. If `block` is 0, the scale maps the largest number to 4: four standard deviations of `values`."""
     blocks = values.reshape(-1, block or values.size)
     largest = np.abs(blocks).max(1, keepdims=True) if block else 4
     steps = numbers / numbers.max()

@@ -1,4 +1,7 @@
-"""The messages about a verification's result."""
+"""The messages about a verification's result.
+
+`a_cut` returns the results of one cut. A cut is one way to divide a model into partitions.
+"""
 
 from __future__ import annotations
 

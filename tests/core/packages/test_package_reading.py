@@ -114,7 +114,7 @@ def test_a_written_index_is_read_back() -> None:
 
 
 def document_with_a_number() -> Any:
-    """Return the JSON of the index of a package whose result is a tensor and a number."""
+    """Return the JSON of a package's index. The model of the package returns a tensor and a number."""
     index = document()
     index["schema"] = "trtbuild.package/2"
     index["outputs"].append({"name": "rows", "dtype": "int64", "shape": []})
@@ -281,7 +281,8 @@ def test_rejects_paths_outside_a_package(path: object) -> None:
 
 
 def document_with_state(**changes: Any) -> Any:
-    """Return the JSON of an index with one state buffer: its first value is a weight, and its new value is output 0."""
+    """Return the JSON of an index with one state buffer. A weight is the first value of the
+    buffer, and output 0 is the next value."""
     index = document()
     slot = min(map(int, index["weights"]))
     state = {"name": "cache.keys", "slot": slot, "output": 0, "range": [0.0, 1.0], **changes}

@@ -20,7 +20,7 @@ from trtbuild.core.packages.package_writing import index_to_bytes, index_to_json
 from trtbuild.core.partition.partitions import Partitions
 from trtbuild.core.recipes.record import Output
 
-#: The table of names, as a blob of the store.
+#: The table of names, as a blob of the store. It has the modules and the operators of ONNX nodes.
 NAMES = Output(A, 30)
 
 
@@ -220,7 +220,7 @@ def test_the_recipe_changes_with_each_of_these_contents(change: str) -> None:
 
 
 def test_a_package_with_numbers_names_its_format_in_its_recipe() -> None:
-    """For such a model, an older version of trtbuild would write the first format. So its package must have another key."""
+    """An older version of trtbuild would write such a package in the first format, so this version uses another key."""
     number = {"kind": "tuple", "items": [INTERFACE.output_tree, {"kind": "number", "type": "int", "index": 0}]}
     recipe = package_recipe(contents(interface=replace(INTERFACE, output_tree=number)))
     assert dict(recipe.parts)["format"] == "trtbuild.package/2"
@@ -228,8 +228,8 @@ def test_a_package_with_numbers_names_its_format_in_its_recipe() -> None:
 
 
 def test_models_with_equal_recipes_have_equal_indexes() -> None:
-    """A value of the index that is not in the recipe would be out of date after a hit. The only such values follow from the
-    engines: the recipe has the keys of the engines instead."""
+    """The recipe needs every value of the index. Otherwise, the index could be out of date after a hit. In place of the
+    values that follow from the engines, the recipe has the keys of the engines."""
     index = index_to_bytes(package_index(contents(), NAMES))
     changes: list[dict[str, Any]] = [{"origin": replace(MODEL.origin, line=99)}, {"outputs": ()}, {"places": {}}]
     for change in changes:
@@ -244,7 +244,7 @@ def test_models_with_equal_recipes_have_equal_indexes() -> None:
 def test_names_of_nodes_lead_to_modules_and_operators() -> None:
     partitions = ToolchainPartitions(PARTITIONS, {})
     modules = [["encoder.0.a", "aten.mm"], ["encoder.0.b", "aten.add"], ["nms", "aten.nms"]]
-    # node n2 comes from call 2 of the partition, which only computes a size: n2 has no module, and is not in the table
+    # the partition step added call 2, so its node n2 has no module, and is not in the table
     origins = {A: [["n0", 1], ["n1", 0], ["n2", 2]]}
     assert name_table(partitions, modules, origins) == {
         "encoder.0": {

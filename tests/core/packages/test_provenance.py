@@ -1,4 +1,7 @@
-"""The document about the verifications of a package."""
+"""The document about the verifications of a package.
+
+`a_cut` returns the results of one cut. A cut is one way to divide a model into partitions.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cutting graphs into partitions, checked by a slow reference.
+"""Cutting graphs into partitions, with a slow check of each rule.
 
 Each partition has one label. Partitions form no cycle and are as large as possible. The same graph always has the same
 partitions.
@@ -40,7 +40,7 @@ def acyclic(producers: Graph, group_of: Sequence[int]) -> bool:
 
 
 def check(producers: Graph, labels: Sequence[Hashable]) -> list[list[int]]:
-    """Cut a graph, check the partitions against the rules of the module, and return them."""
+    """Return the partitions of a graph, after checking them against the rules of the tested module."""
     parts = divide(producers, labels)
     group_of = [0] * len(producers)
     for number, part in enumerate(parts):
@@ -90,7 +90,7 @@ def test_the_order_of_a_node_s_producers_and_the_names_of_labels_do_not_matter(
 ) -> None:
     producers, labels = graph
     shuffled = [rng.sample(needs, len(needs)) for needs in producers]
-    label_objects = {label: object() for label in labels}  # hashed by address: the order differs between processes
+    label_objects = {label: object() for label in labels}  # objects are hashed by address: a set has no fixed order
     assert divide(shuffled, [label_objects[label] for label in labels]) == divide(
         [sorted(needs) for needs in producers], labels
     )

@@ -33,7 +33,7 @@ def as_bytes(data: bytes) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def program() -> bytes:
-    """The program of ``x @ w, x`` for 1 to 16 rows. Its second output is a view of its input."""
+    """The reference program (for the CPU) of ``x @ w, x`` for 1 to 16 rows. Its second output is a view of its input."""
 
     class Net(torch.nn.Module):
         def __init__(self) -> None:
@@ -52,6 +52,7 @@ def program() -> bytes:
 
 @pytest.fixture
 def text(program: bytes) -> str:
+    """The JSON text about the engine (`trtbuild.core.partition.engine_text`)."""
     return replace(
         TEXT,
         outputs=(TensorType("float32", (("sym", 0), 3)), TensorType("float32", (("sym", 0), 8))),

@@ -1,9 +1,9 @@
-"""The output structure of the original module is restored."""
+"""The structure of a PyTorch module's outputs is restored."""
 
 from __future__ import annotations
 
 import dataclasses
-import subprocess  # noqa: F401 - loads the class that must not be called
+import subprocess  # noqa: F401 - loads `Popen` for a test
 import sys
 import types
 from pathlib import Path
@@ -96,7 +96,7 @@ def test_replaces_a_missing_or_changed_class_by_fields(name: str) -> None:
 
 
 def test_calls_only_named_tuples_and_dataclasses(tmp_path: Path) -> None:
-    """A package may name any class. A call of the class in this tree would run a command."""
+    """A package can name any class. A call of the class in this tree would run a command."""
     assert "subprocess" in sys.modules
     command = ["touch", str(tmp_path / "ran")]
     items = [{"kind": "list", "items": [{"kind": "constant", "value": to_json(word)} for word in command]}]
@@ -107,7 +107,7 @@ def test_calls_only_named_tuples_and_dataclasses(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["lazy_module:Result", "lazy_module:Result.Inner"])
 def test_imports_nothing_to_find_a_class(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Many packages import their modules in ``__getattr__``, when an attribute is read for the first time."""
+    """Many Python packages import their modules in ``__getattr__``, when an attribute is read for the first time."""
     module, asked = types.ModuleType("lazy_module"), []
 
     def import_attribute(attribute: str) -> object:
@@ -121,5 +121,5 @@ def test_imports_nothing_to_find_a_class(monkeypatch: pytest.MonkeyPatch, name: 
     tree = {"kind": "dataclass", "type": name, "keys": ["logits"], "items": TENSORS[:1]}
     assert isinstance(restorer(tree)(["x"]), Fields)
     assert asked == ["Other"]
-    vars(module)["Result"] = Result  # as after the import
+    vars(module)["Result"] = Result  # a successful import would also set this attribute
     assert isinstance(restorer(tree)(["x"]), Fields if name.endswith("Inner") else Result)

@@ -86,7 +86,7 @@ def test_frees_values_after_their_last_use() -> None:
     assert [part.inputs_of_call for part in parts.values()] == [["input:0"], ["a:0"], ["b:0", "a:1"], ["c:0"]]
     assert parts["b"].alive_during_call == ["a:0", "a:1"]
     assert parts["c"].alive_during_call == ["a:1", "b:0", "b:1"]  # a:0 is freed
-    assert parts["d"].alive_during_call == ["b:1", "c:0"]  # b:1 is an output
+    assert parts["d"].alive_during_call == ["b:1", "c:0"]  # b:1 is an output of the model
 
 
 def test_an_unused_output_is_freed_at_once() -> None:

@@ -37,7 +37,7 @@ class Kernels:
 
 
 def _compile_at_run_time(rig: Rig) -> list[Kernels]:
-    """Make the rig's library compile kernels at run time. Returns a list to which each new cache is added."""
+    """Let the rig's engines create kernel caches, as in TensorRT-RTX. Returns a list to which each new cache is added."""
     caches: list[Kernels] = []
     load = rig.library.load_engine
 

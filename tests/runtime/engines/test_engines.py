@@ -1,4 +1,4 @@
-"""One engine as a part: shapes, addresses, contexts, threads, streams, lifetimes. TensorRT 8.6 and CUDA are fakes."""
+"""One engine of a package: shapes, addresses, contexts, threads, streams, lifetimes. TensorRT 8.6 and CUDA are fakes."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_contexts_are_destroyed_only_after_their_work(rig: Rig) -> None:
     (output,) = part([value], rig.call(2, stream=stream))
     del part
     gc.collect()
-    assert rig.trt.contexts_alive == 0  # the fixture checks that there was no misuse
+    assert rig.trt.contexts_alive == 0  # the fixture fails if a context was destroyed before its work had run
     np.testing.assert_array_equal(output.numpy(), data * 2 + 1)
 
 

@@ -17,7 +17,7 @@ def test_replays_the_graph_of_a_known_shape(rig: Rig) -> None:
         value, data = rig.values(rows, WIDTH, stream=stream, start=rows)
         (output,) = part([value], rig.call(rows, stream=stream))
         np.testing.assert_array_equal(output.numpy(), data * 0.125)
-    # For each shape one plain run and one captured run; later calls only replay the graph.
+    # Each shape needs one normal run and one captured run. Later calls only replay the graph.
     assert rig.trt.calls["execute_async_v3"] == 4
     assert rig.trt.contexts_made == 2
 
@@ -83,7 +83,7 @@ def test_runs_without_a_graph_if_the_capture_fails(rig: Rig, monkeypatch: pytest
 
 
 def test_a_stream_is_not_used_again_while_it_is_captured(rig: Rig) -> None:
-    """Another thread would add its work to the graph."""
+    """If another thread used the stream, its work would be added to the graph."""
     captured: list[bool] = []
     with rig.memory.on_device():
         rig.memory.capture(lambda handle: captured.append(handle in rig.memory.idle_streams))

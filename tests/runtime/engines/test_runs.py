@@ -156,7 +156,7 @@ def test_does_not_set_unchanged_shapes_and_addresses_again(rig: Rig) -> None:
     address = results.pop()[0].data_ptr()
     rig.trt.calls.clear()
     (reused,) = part([value], rig.call(2, stream=stream))
-    # the output is in memory that was freed, so its address is set already
+    # the output gets the memory of the freed output, whose address is already set
     assert reused.data_ptr() == address and rig.trt.calls == {"execute_async_v3": 1}
 
 

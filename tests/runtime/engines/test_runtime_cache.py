@@ -84,7 +84,7 @@ def test_the_second_path_is_in_the_users_cache(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.skipif(os.name != "posix", reason="only POSIX has the module pwd")
 def test_without_a_home_the_only_path_is_in_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For example, a container may run with a user number that no user has."""
+    """For example, a container may run with a user ID that is not in /etc/passwd."""
     import pwd
 
     def nobody(_: int) -> None:

@@ -1,5 +1,5 @@
-"""Workspaces have the alignment that TensorRT requires, even if the allocator aligns less. They are never null, and never
-shrink."""
+"""Workspaces have the alignment that TensorRT requires, even if the allocator's alignment is smaller. Their
+addresses are never null, and their sizes never decrease."""
 
 from __future__ import annotations
 

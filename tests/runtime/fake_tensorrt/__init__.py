@@ -1,12 +1,12 @@
-"""A module that answers as TensorRT 8.6 does to the calls that trtbuild's runtime makes, and computes with NumPy.
+"""A fake TensorRT module. It answers the calls of trtbuild's runtime as TensorRT 8.6 does, and computes with NumPy.
 
-`FakeTensorRT(gpu)` is the module. It answers the probes of probes.py as a real TensorRT 8.6 did: recording.json
-contains those answers, written by benchmarks/gpu_record.py. Where the real library ends the process, the fake raises
+`FakeTensorRT(gpu)` is the module. It answers the probes of probes.py as a real TensorRT 8.6 did: benchmarks/gpu_record.py
+wrote the answers of the real library to recording.json. Where the real library ends the process, the fake raises
 `ProcessEnded`. Behaviour that TensorRT leaves undefined raises Misuse. Examples are a context on two streams or in two
 threads at once, a context with too little memory, and addresses that are not aligned to 256 bytes.
 
-A plan consists of ``FAKE-PLAN:``, the name of a `Sample`, and padding. Bytes with another beginning, and plans with another
-length, are refused.
+A plan consists of ``FAKE-PLAN:``, the name of a `Sample`, and padding. Bytes without this beginning, and plans that do
+not have 4096 bytes, are refused.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class FakeTensorRT:
         return (_MAGIC + name.encode() + b"\0").ljust(_SIZE, b"\xfe")
 
     def counted(self, name: str) -> None:
-        """Add one to the calls of `name`."""
+        """Add one to the number of calls of the method `name`."""
         self.calls[name] = self.calls.get(name, 0) + 1
 
     def say(self, lines: messages.Messages) -> None:
@@ -103,7 +103,7 @@ class _Engine:
         tensors |= {f"o{k}": entry for k, entry in enumerate(sample.outputs)}
         self.tensors = {name: tensors[name] for name in sample.order or tensors}
         self.num_io_tensors = len(self.tensors)
-        #: Whether only one context at a time may use a profile. All contexts may use a profile of static shapes.
+        #: Whether only one context at a time may use a profile. False if all input shapes are static.
         self.keeps_profiles_apart = not sample.shared and any(-1 in shape for _, shape in sample.inputs)
         self.in_use: list[int] = []  # profiles that a context uses, if profiles are not shared
         self.device_memory_size = sample.memory_bytes

@@ -16,7 +16,7 @@ from tests.runtime.fake_tensorrt.samples import SAMPLES, numpy_type
 if TYPE_CHECKING:
     from tests.runtime.fake_tensorrt import _Engine
 
-#: TensorRT 8.6 requires this alignment for activation memory, and rounds the sizes of outputs up to it.
+#: TensorRT 8.6 requires this alignment for activation memory, and rounds the sizes of outputs up to a multiple of it.
 MEMORY_ALIGNMENT = 512
 
 
@@ -84,7 +84,7 @@ class _Context:
         return True
 
     def set_input_shape(self, name: str, shape: Any) -> bool:
-        """Accept sizes beyond the profile, as the real class does. Only later calls fail, such as running the context."""
+        """Accept sizes beyond the profile, as the real class does. Only later calls fail, for example a run."""
         self._trt.counted("set_input_shape")
         shape, engine = tuple(shape), self._engine
         if not engine.has(name, "setInputShape"):
@@ -226,7 +226,7 @@ class _Context:
         if sample.compute is SAMPLES["nonzero"].compute:
             gpu.synchronize(stream)
             gpu.push(stream, work)
-            gpu.synchronize(stream)  # TensorRT waits for the GPU, because it needs the size
+            gpu.synchronize(stream)  # TensorRT waits for the GPU, which computes the size
             return True
         position = gpu.push(stream, work)
         if position:

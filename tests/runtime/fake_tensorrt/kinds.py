@@ -19,7 +19,7 @@ class ProcessEnded(BaseException):
 
 
 class Dims:
-    """A shape as the bindings return it: a sequence with only a length and items. A length of -1 means no shape."""
+    """A shape as TensorRT's Python module returns it. It has only a length and items. A length of -1 means no shape."""
 
     def __init__(self, sizes: tuple[int, ...] | None) -> None:
         self._sizes = sizes

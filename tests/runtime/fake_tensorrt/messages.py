@@ -75,7 +75,7 @@ def out_of_range(binding: int, axis: int, shape: Shape, low: Shape, high: Shape)
 
 
 def incompatible(first: Shape, second: Shape) -> Messages:
-    """The messages about the first layer of the network, an elementwise layer, for shapes that do not broadcast."""
+    """The message about the first layer of the network, an elementwise layer, for shapes that do not broadcast."""
     a, b = next((a, b) for a, b in zip(first, second, strict=True) if a != b and 1 not in (a, b))
     return [
         (

@@ -1,7 +1,8 @@
-"""Probes of a TensorRT library, with answers as JSON: the recorder asks the real library, the tests ask the fake.
+"""Probes of a TensorRT library: functions whose answers are plain JSON.
 
-`PROBES` contains all probes: those of this file, those about shapes (probes_of_shapes.py), and at the end those that
-may end the process (probes_that_end.py).
+benchmarks/gpu_record.py calls the probes with the real library, and the tests call them with the fake. `PROBES`
+contains all probes: those of this file, those about shapes (probes_of_shapes.py), and finally those that may end the
+process (probes_that_end.py).
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def optimization_profiles(bench: Bench) -> Any:
 
 @probe
 def profiles_of_new_contexts(bench: Bench) -> Any:
-    """Create three contexts, one after the other, and report the profile of each."""
+    """Create three contexts of each engine, one after the other, and report the profile of each context."""
     contexts = []
 
     def make(engine: Any) -> Any:

@@ -60,7 +60,7 @@ def _bind(bench: Bench, context: Any, *names: str) -> Any:
 
 
 def _state(bench: Bench, context: Any) -> dict[str, Callable[[], Any]]:
-    """The state that a context reports, and whether it runs."""
+    """Return calls that read the context's state and run the context."""
     return {
         "specified": lambda: context.all_binding_shapes_specified,
         "first input": lambda: context.get_tensor_shape("i0"),

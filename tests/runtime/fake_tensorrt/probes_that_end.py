@@ -1,9 +1,9 @@
-"""Probes that end the process, or may end it. If a call ends the process, it is the last call of its probe.
+"""Probes that end the process, or may end it. A call that ends the process is the last call of its probe.
 
 The Python bindings of TensorRT 8.6 release the GIL in ``infer_shapes`` and ``set_optimization_profile_async``. If the
-library rejects the call, they set a Python error without the GIL, and the process ends by SIGSEGV. The probes whose names
-begin with ``ends_the_process`` test that. Two other probes end the process as well. Both call ``infer_shapes`` with
-shapes beyond the profile; in one of them, the shapes were set for an earlier profile.
+library rejects the call, the bindings set a Python error without the GIL, and the process ends by SIGSEGV. The probes
+whose names begin with ``ends_the_process`` test this. Two other probes end the process as well. Both call
+``infer_shapes`` with shapes beyond the profile. In one of these probes, the shapes were set for an earlier profile.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def _switch(bench: Bench, context: Any, profile: int) -> Callable[[], Any]:
 
 @probe_alone
 def a_shared_profile(bench: Bench) -> Any:
-    """Four contexts of an engine that was built with PROFILE_SHARING_0806: two contexts use each of its two profiles."""
+    """Four contexts of an engine that was built with PROFILE_SHARING_0806: two use profile 0, and two use profile 1."""
     engine = bench.engine("affine")
     first, second, third, fourth = (bench.bare_context(engine) for _ in range(4))
     return bench.each(
@@ -37,7 +37,7 @@ def a_shared_profile(bench: Bench) -> Any:
 
 @probe_alone
 def profiles_that_are_not_shared(bench: Bench) -> Any:
-    """Contexts of an engine without shared profiles, each with another profile. Then contexts are deleted and replaced."""
+    """Two contexts of an engine without shared profiles: one uses profile 0, one profile 1. Then both are replaced."""
     engine = bench.engine("unshared")
     contexts = {"first": bench.bare_context(engine), "second": bench.bare_context(engine)}
 

@@ -1,7 +1,7 @@
 """Small engines: their computation in NumPy, their inputs and profiles, and their construction with the network API.
 
-The fake runs `compute`; the recorder builds `network` with the real library. Tensors have the same names as in
-partitions: ``i0…``, ``o0…``.
+The fake runs `compute`. benchmarks/gpu_record.py calls `network` to build the engine with the real library. Tensors have
+the same names as in converted models: ``i0…``, ``o0…``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Sample:
     order: tuple[str, ...] = ()
 
     def shapes(self, shapes: list[Shape]) -> list[Shape]:
-        """The output shapes for input `shapes`; -1 for a size that only a run gives. Raises ValueError for bad shapes."""
+        """The output shapes for input `shapes`. Sizes that depend on data are -1. Raises ValueError for invalid shapes."""
         zeros = [np.zeros(shape, _NUMPY[dtype]) for shape, (dtype, _) in zip(shapes, self.inputs, strict=True)]
         computed = [array.shape for array in self.compute(*zeros)]
         if self.compute is nonzero:
@@ -203,5 +203,5 @@ SAMPLES: dict[str, Sample] = {
 
 
 def numpy_type(dtype: str) -> Any:
-    """NumPy's type for torch's name."""
+    """The NumPy type of the element type that PyTorch calls `dtype`."""
     return _NUMPY[dtype]

@@ -42,7 +42,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def put(root: Path, record_of: Callable[..., Record], payload: Callable[..., bytes]) -> Callable[..., Record]:
-    """A function that puts a record with its own plan. Both were written and last used `ago_s` seconds ago."""
+    """A function that puts a record with its own plan, and moves the times of their files `ago_s` seconds into the past."""
 
     def make(number: int, *, ago_s: float = DAY, size: int = 100_000, data: bytes | None = None) -> Record:
         before = set(root.rglob("*"))
@@ -61,7 +61,7 @@ def age(seconds: float, paths: list[Path]) -> None:
 
 
 def pass_time(root: Path, seconds: float) -> None:
-    """Move all times in the directory `seconds` into the past."""
+    """Move all times in the directory into the past, by `seconds`."""
     age(seconds, [path for path in root.rglob("*") if path.is_file()])
     condemned = root / "gc" / "condemned"
     if condemned.exists():
@@ -90,7 +90,7 @@ def present(root: Path, *records: Record) -> list[bool]:
 
 
 def invalid(root: Path) -> list[str]:
-    """The records with missing or damaged files. Reading them here does not count as use."""
+    """The records with missing or damaged files. Reading a record here does not count as use."""
     names = []
     for path in root.glob("ac/??/*"):
         status = path.stat()
@@ -124,7 +124,7 @@ def test_removes_a_file_in_three_steps_with_a_grace_between_them(root: Path, put
     assert collect_directory(str(root)).kept_because == {"in use": 1}, "it was just written"
     assert collect_directory(str(root)).condemned == 0
     pass_time(root, 2 * HOUR)
-    for _ in range(3):  # more collections within the grace change nothing
+    for _ in range(3):  # further collections within the grace period change nothing
         report = collect_directory(str(root))
         assert (report.condemned, report.blobs_removed) == (1, 0) and path.exists()
     pass_time(root, 2 * HOUR)
@@ -193,7 +193,7 @@ def test_does_not_hide_a_file_that_a_writer_has_looked_up(root: Path) -> None:
 def test_removes_the_least_recently_used_records_first(root: Path, put: Callable[..., Record]) -> None:
     records = [put(number, ago_s=DAY * (9 - number)) for number in range(5)]
     store_at(root).get_record(records[0].recipe.key)  # now it is the most recently used
-    report = collect_directory(str(root), max_size=du(root) - 150_000)  # less than two plans, more than one
+    report = collect_directory(str(root), max_size=du(root) - 150_000)  # 150,000 bytes are 1.5 plans
     assert report.records_removed == (records[1].recipe.key, records[2].recipe.key)
     assert present(root, *records) == [True, False, False, True, True]
     assert report.condemned == 4 and invalid(root) == []
@@ -382,7 +382,8 @@ def test_keeps_foreign_files(root: Path, put: Callable[..., Record], tmp_path: P
 def test_refuses_to_collect_if_a_subdirectory_is_a_link(
     root: Path, put: Callable[..., Record], tmp_path: Path, kind: str
 ) -> None:
-    """Otherwise the records behind the link would count as missing, and their files as unreferenced."""
+    """Otherwise the entries behind the link would count as missing, and their files (`ac`) or records (`cas`) would be
+    removed."""
     record = put(1)
     name = record.recipe.key if kind == "ac" else record.outputs["plan"].sha256
     subdirectory = root / kind / name[:2]
@@ -399,7 +400,7 @@ def test_wrong_clocks_only_delay_removals(root: Path, put: Callable[..., Record]
     year = 365 * DAY
     pass_time(root, 2 * HOUR)
     collect_directory(str(root))
-    pass_time(root, -year)  # now all times are a year in the future, as from a wrong clock
+    pass_time(root, -year)  # now all times are a year in the future, as if a clock were wrong
     collect_directory(str(root), max_size=0)
     assert present(root, record) == [True] and path_of(root, "cas", orphan.sha256).exists()
     pass_time(root, year)
@@ -437,7 +438,7 @@ def test_collects_the_directory_of_an_nginx_server(
     for _ in range(3):
         report = collect_directory(str(nginx.root), max_age_s=8 * DAY)
         pass_time(nginx.root, 2 * HOUR)
-    # Two plans, the documents of two records, and the file of no record.
+    # These are two plans, the documents of two records, and `orphan`.
     assert report.blobs_removed == 5 and report.kept.allocated == du(nginx.root)
     assert [store.get_record(record.recipe.key) for record in records] == [records[0], None, None]
     assert store.get_bytes(records[0].outputs["plan"].sha256) == payload(0, 50_000)
@@ -461,8 +462,8 @@ CHANGES = ("rename", "unlink", "rmdir", "mkdir", "link", "write", "fsync")
 def test_a_collection_may_be_killed_before_any_change(
     root: Path, put: Callable[..., Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each collection is killed before each call of a function in `CHANGES`. All records stay intact, and the next
-    collection continues."""
+    """Collections are killed after 0, 1, 2, … calls of functions in `CHANGES`, until a collection completes. All records
+    stay intact, and the next collection continues."""
     for number in range(3):
         put(number, ago_s=DAY * (number + 1), size=5_000)
     store_at(root).put_bytes(b"of no record")
@@ -518,7 +519,7 @@ def test_a_collection_may_be_killed_by_sigkill(
     initial_count = len(files(root, "cas"))
     for turn in range(12):
         if turn > 3 and len(files(root, "cas")) < initial_count:
-            break  # at least four kills, and more until a collection has hidden something
+            break  # there were at least four kills, and a collection has hidden a file
         collector = child(COLLECTOR_PROGRAM, root, du(root) * 9 // 10)
         assert collector.read_line() == "ready"
         time.sleep(moments.uniform(0.0, 0.1))
@@ -562,8 +563,8 @@ print(hits, misses, builds)
 
 
 def test_readers_and_writers_run_at_the_same_time_as_collections(root: Path, child: Callable[..., Any]) -> None:
-    """Writers use the same few blobs many times, while collections remove every file that is not in use. A removed file is
-    a miss for its readers, and in the end no record lacks a file."""
+    """Writers use the same few blobs many times. Meanwhile, collections remove every file that is not in use. A removed
+    file is a miss for its readers, and in the end no record lacks a file."""
     store_at(root).put_bytes(b"creates the directory")
     duration_s = 2.0
     writers = [child(WRITER_PROGRAM, root, seed, duration_s) for seed in range(2)]

@@ -1,4 +1,4 @@
-"""Digests of files: always correct, and in most cases without reading the file."""
+"""The digest of a file is always correct, and in most cases the file is not read."""
 
 from __future__ import annotations
 
@@ -210,7 +210,8 @@ def test_the_fingerprint_is_the_same_alone_and_with_sha256(
 def test_the_fingerprint_depends_on_each_segment_and_their_order(
     tmp_path: Path, digests: FileDigests, hash_counter: HashCounter
 ) -> None:
-    """A file whose fingerprint is known gets the stored digest. So equal fingerprints would give a wrong digest."""
+    """A file whose fingerprint is known gets the stored digest. So equal fingerprints of different bytes would give a wrong
+    digest."""
     path, parts = tmp_path / "large", [bytes([number]) * SEGMENT for number in range(3)]
     for order in ((0, 1, 2), (1, 0, 2), (0, 2, 1), (0, 0, 2), (0, 1, 1)):
         path.write_bytes(b"".join(parts[number] for number in order))

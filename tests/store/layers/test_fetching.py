@@ -1,4 +1,4 @@
-"""`fetch_records` fetches complete records. It requests no blob that is present, and a shared blob only once.
+"""`fetch_records` fetches complete records. It requests a shared blob once, and no blob that the local store has.
 
 `file_reader` verifies the bytes that are sent.
 """
@@ -47,7 +47,7 @@ def records(remote: RemoteStore, record_of: Callable[..., Record], payload: Call
 
 @pytest.fixture
 def fresh(transport: MemoryTransport, records: list[Record]) -> RemoteStore:
-    """The same remote, opened again, as by another process: the object remembers no earlier request."""
+    """The same remote in a new `RemoteStore`, which remembers no earlier request."""
     transport.calls.clear()
     return RemoteStore(transport, "team", connections=4)
 

@@ -80,7 +80,7 @@ def test_uploads_a_pointer_after_the_trace_that_it_leads_to(
     for recipe in (trace, pointer, lower):
         machine_a.put_record(Record(recipe, {"x": machine_a.put_bytes(recipe.stage.encode())}))
     assert begun.wait(10)
-    # The upload of the trace is held, and that of the pointer waits for it. The other record is sent meanwhile.
+    # The upload of the trace is blocked, and the upload of the pointer waits for it. Meanwhile, `lower` is sent.
     while len(machine_a.uploads._running_uploads()) > 2:
         time.sleep(0.005)
     may_continue.set()
@@ -501,7 +501,7 @@ def test_reads_from_remotes_if_the_local_store_cannot_be_written(
 
 
 class WriteOnce(MemoryTransport):
-    """A remote that never replaces an entry, as with the documented nginx configuration."""
+    """A remote that never replaces an entry, like nginx with the documented configuration."""
 
     def put(self, kind: Kind, name: str, data: bytes | memoryview, *, once: bool) -> bool:
         return super().put(kind, name, data, once=True)

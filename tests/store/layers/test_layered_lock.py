@@ -1,4 +1,4 @@
-"""A trusted record may differ from the record in the lock file. Then the store searches for the locked record."""
+"""If a trusted record differs from the record that the lock file names, the store searches for the locked record."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def layered(folder: Path, *transports: MemoryTransport) -> LayeredStore:
 
 @pytest.fixture
 def teams(tmp_path: Path, record_of: RecordOf) -> tuple[MemoryTransport, MemoryTransport]:
-    """Two remotes. The first has a wrong record under the key, the second has the locked record."""
+    """Two remotes. Under the same key, the first has a wrong record, and the second has the locked record."""
     transports = MemoryTransport(), MemoryTransport()
     for number, (transport, plan) in enumerate(zip(transports, (WRONG, RIGHT), strict=True)):
         store = layered(tmp_path / f"writer{number}", transport)
@@ -129,7 +129,7 @@ def test_counts_untrusted_records_while_another_thread_finds_one(
     tmp_path: Path, teams: tuple[MemoryTransport, MemoryTransport], record_of: RecordOf
 ) -> None:
     class SlowSet(set[tuple[str, str]]):
-        """A set during whose iteration another thread looks up a record."""
+        """During an iteration over this set, another thread looks up a record."""
 
         def __iter__(self) -> Iterator[tuple[str, str]]:
             for item in super().__iter__():

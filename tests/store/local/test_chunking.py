@@ -77,8 +77,8 @@ def test_an_insertion_changes_few_chunks() -> None:
 @pytest.mark.parametrize("size", [2 * MIB, 16 * MIB + 1, 21 * MIB + 123])
 @pytest.mark.parametrize("read_size", [None, 700_001])
 def test_windows_do_not_change_the_chunks(size: int, read_size: int | None) -> None:
-    """The chunks are the same for a file in windows, for bytes in windows, and for bytes in one piece. With `read_size`,
-    each read of the file returns at most this number of bytes."""
+    """The chunks are the same for a file in windows (pieces of about 16 MiB), for bytes in windows, and for bytes in one
+    piece. With `read_size`, each read of the file returns at most this number of bytes."""
     data = random.Random(size).randbytes(size)
     file = ShortReads(data[MIB + 1 :], read_size) if read_size else io.BytesIO(data[MIB + 1 :])
     of_file = list(windows_of_file(data[: MIB + 1], file))

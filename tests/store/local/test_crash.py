@@ -39,7 +39,7 @@ def test_a_writer_may_be_killed_at_any_moment(tmp_path: Path, child: Callable[..
     killed, unfinished, printed = 0, 0, 0
     for seed in range(60):
         if seed >= 12 and unfinished:
-            break  # at least twelve processes, and more until one was killed during a write
+            break  # there were at least twelve processes, and one was killed during a write
         root = tmp_path / f"store{seed % 2}"
         writer = child(WRITER_PROGRAM, root, seed, 1000)  # more records than it can write before the kill
         assert writer.read_line() == "ready"
@@ -83,9 +83,9 @@ def test_collects_leftovers_of_killed_processes(tmp_path: Path, child: Callable[
     leftovers = [*tmp_path.glob("tmp/*"), *tmp_path.glob("sessions/*"), tmp_path / "locks" / ("ab" * 32)]
     assert len(leftovers) == 3
 
-    assert collect(store).leftovers_removed == 0  # the process holds all of them
+    assert collect(store).leftovers_removed == 0  # the process has locked all of them
     holder.kill()
-    (tmp_path / "tmp" / "fresh").write_bytes(b"")  # not held, but too new
+    (tmp_path / "tmp" / "fresh").write_bytes(b"")  # not locked, but too new
     assert collect(store).leftovers_removed == 3
     assert not any(path.exists() for path in leftovers)
     assert (tmp_path / "tmp" / "fresh").exists()

@@ -62,7 +62,7 @@ def is_complete(store: LocalStore, record: Record, contents: dict[str, bytes], o
 
 def assert_repaired(store: LocalStore, record: Record, contents: dict[str, bytes], out: Path) -> None:
     """Check that the record is complete after its blobs and the record were put again."""
-    for _ in range(4):  # one attempt may find one damaged entry only
+    for _ in range(4):  # an attempt stops at the first damaged entry
         if is_complete(store, record, contents, out):
             break
         for data in contents.values():
@@ -93,7 +93,7 @@ def test_never_returns_a_damaged_entry_and_repairs_it(
         is_harmless = kind == "chunk list" and damage == "a newline long"  # white space at the end of JSON
         assert is_usable == is_harmless
     if is_usable:
-        verify(local)  # `verify` may quarantine an entry that a reader accepts
+        verify(local)  # `verify` can quarantine an entry that a reader accepts
     assert_repaired(LocalStore(local.root), record, contents, tmp_path / "out")
 
 
@@ -122,7 +122,7 @@ def test_quarantines_entries_that_are_not_files(
     NOT_FILES[replacement](path)
     before = Path("/etc/passwd").stat().st_mtime_ns
     contents = {"plan": payload(1, 2 * MIB), "info": b"information"}
-    verify(local, quarantine=False)  # neither this nor a collection fails or follows a link
+    verify(local, quarantine=False)  # `verify` and `collect` do not fail, and do not follow links
     collect(local)
     assert not is_complete(LocalStore(local.root), record, contents, tmp_path / "out")
     assert_repaired(LocalStore(local.root), record, contents, tmp_path / "out")

@@ -24,8 +24,8 @@ from trtbuild.store.collection.check import verify
 from trtbuild.store.collection.collect import collect
 from trtbuild.store.local.local import LocalStore
 
-#: The largest number of errors for each operation. They are evenly spread over its calls, which get the errors in turn. If
-#: every error at every call is within this number, all of these are injected.
+#: The largest number of injected errors for each operation. If there are more combinations of a call and an error, each
+#: call gets at most one error, and the calls that get one are evenly spread.
 MAX_ERRORS = 10**6 if int(os.environ.get("TRTBUILD_KILLS", "16")) >= 100 else 17
 
 
@@ -105,7 +105,7 @@ def test_a_full_disk_is_an_error_and_a_collection_still_works(disk: Path) -> Non
     assert caught.value.hint == "free some space, or run `trtbuild cache gc`"
     assert list((store.root / "tmp").iterdir()) == []
     assert verify(store).damage == ()
-    # on the full disk, entries can still be read, and a collection works, as the hint proposes
+    # on the full disk, entries can still be read, and the collection that the hint proposes works
     rest = disk / "rest"
     with pytest.raises(OSError, match="No space left"), open(rest, "wb", buffering=0) as file:
         while True:

@@ -32,7 +32,7 @@ with store.building("ab" * 32):
 
 
 def read_line_in_background(child: Any) -> tuple[threading.Thread, list[str]]:
-    """Start a thread that reads a line of the process. Returns the thread, and a list to which it adds the line."""
+    """Start a thread that reads a line of the process. Returns the thread, and a list to which the thread adds the line."""
     lines: list[str] = []
     thread = threading.Thread(target=lambda: lines.append(child.read_line()), daemon=True)
     thread.start()
@@ -89,7 +89,7 @@ def test_a_waiter_for_a_removed_lock_file_waits_again(local: LocalStore) -> None
 
     waiting = threading.Thread(target=build)
     waiting.start()
-    time.sleep(0.1)  # so that it waits for the old file
+    time.sleep(0.1)  # so that the thread waits for the old file
     Path(path).unlink()
     with local.building(KEY):
         leases._close(held)
@@ -102,7 +102,7 @@ def test_a_subprocess_does_not_inherit_the_lock(local: LocalStore) -> None:
     path = local.root / "locks" / KEY
     with local.session(), local.building(KEY):
         kept = path.with_name("kept")
-        os.link(path, kept)  # the lock file is deleted at the end; the link keeps it for the check
+        os.link(path, kept)  # the lock file is deleted at the end of the block; the link keeps it for the check
         sleeper = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, close_fds=False)
         assert leases.lock_if_abandoned(str(kept)) is None
     try:
@@ -160,7 +160,7 @@ def test_a_process_that_is_forked_while_a_lock_is_opened_does_not_keep_it(
         descriptor = real_open(file, *arguments, **options)
         if file == str(path) and not opened.is_set():
             opened.set()
-            forked.wait(0.3)  # enough time for a fork that does not wait for the lock
+            forked.wait(0.3)  # enough time for a fork that does not wait for `_descriptors_lock`
         return descriptor
 
     def fork() -> None:
@@ -175,7 +175,7 @@ def test_a_process_that_is_forked_while_a_lock_is_opened_does_not_keep_it(
     try:
         with local.building(KEY):
             forker.join(10)
-            deadline = time.monotonic() + 10  # the new process closes its descriptors at once, but after the fork
+            deadline = time.monotonic() + 10  # the new process closes the lock file right after the fork
             while path in _open_paths(workers[0].pid) and time.monotonic() < deadline:
                 time.sleep(0.01)
             assert path not in _open_paths(workers[0].pid)
@@ -196,7 +196,7 @@ def test_touches_an_entry_once_per_session(local: LocalStore, age: Callable[...,
         local.has(output.sha256)
         local.get_bytes(output.sha256)
         assert path.stat().st_mtime_ns == first
-    local.has(output.sha256)  # without a session, every use touches it
+    local.has(output.sha256)  # without a session, every use touches the entry
     assert path.stat().st_mtime_ns > first
 
 

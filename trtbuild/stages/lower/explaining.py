@@ -1,12 +1,12 @@
-"""Find the floating type in which each operator of a model computes. If it is not the type that the operator's module
-requests, name the rule that decided this.
+"""Find the floating type in which each operator of a model computes. If this type differs from the type that the
+operator's module requests, name the rule that caused the difference.
 
 Rules
 1. The decisions are those of the lower step: the passes before `apply_precision` run, and then
    `trtbuild.stages.lower.half_precision.dtypes` decides. No cast is inserted, because the casts are not operators of the
    model.
-2. The result leaves out operators without floating-point inputs and results, and operators that read only the shape of a
-   value.
+2. The result leaves out operators that neither read nor return floating-point values, and operators that read only the
+   shape of a value.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def explain(
     truncates_double: bool = False,
 ) -> list[ComputedOperator]:
     """Return the operators of a traced program with their modules, in the order of the graph. Equal calls in one module are
-    one entry, with their number.
+    one entry, with the count of the calls.
 
     The arguments, and the SourceErrors for patterns of modules, are those of `trtbuild.stages.lower.run.lower`."""
     check_modules(program, precisions)

@@ -1,14 +1,15 @@
 """Functionalize and decompose a program in one retrace. The result has the functional form again.
 
 Rules
-1. ``run_decompositions`` retraces the program, which takes 1 s and more. It is not called for a program that it would
-   not change: traced programs are functional already, and most have nothing to decompose. Operators that are not in
-   `Request.decompositions` are not decomposed: linear, layer_norm, scaled_dot_product_attention and gelu convert better.
-   Some decompositions are trtbuild's own (`operators.decompositions`).
+1. ``run_decompositions`` retraces the program, which takes 1 s and more. It is called only for a program that it
+   changes: traced programs are functional already, and most have nothing to decompose. The retrace decomposes the
+   operators in `Request.decompositions`, and composite operators that PyTorch cannot preserve. It keeps linear,
+   layer_norm, scaled_dot_product_attention and gelu, which convert better than their decompositions. Some decompositions
+   are trtbuild's own (`operators.decompositions`).
 2. Placeholders keep their order and names. (The retrace puts constants first and names the inputs arg_0, arg_1, …)
 3. A node that the retrace left without a module gets the module of its neighbours. Nodes that compute sizes belong to
    the whole model, not to a module.
-4. A mutation of an input that only the retrace shows is an error of the model: SourceError, code ``mutated-input``.
+4. If the retrace shows that the model writes to an input, SourceError is raised, with the code ``mutated-input``.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def _add_decompositions(program: Program, request: Request) -> Request:
     """Return `request` with trtbuild's own decompositions (`operators.decompositions`).
 
     Those of quantizers are added only if the program has quantizers. Those of pooling are added only if the program pools
-    dynamic axes: there, PyTorch's own are right only at the sizes of the example.
+    dynamic axes: for these axes, PyTorch's own decompositions are right only at the sizes of the example.
     """
     has_pooling = any(
         node.target in POOLING_DECOMPOSITIONS and _pools_dynamic_axes(node) for node in program.graph.nodes
@@ -139,8 +140,8 @@ def _restore_placeholders(
 ) -> list[InputSpec]:
     """Give the placeholders the order and the names of `placeholders` again. Returns the specs in this order.
 
-    The first `weights` placeholders are weights. Constants that the retrace created follow the other weights and constants,
-    before the inputs. (With torch 2.13, a decomposition that creates a constant is an error of ``run_decompositions``.)
+    The first `weights` placeholders are weights. Constants that the retrace created follow the weights and the old
+    constants, before the inputs. (With torch 2.13, ``run_decompositions`` fails if a decomposition creates a constant.)
     """
     pairs = list(zip(_input_specs(exported), exported.graph.find_nodes(op="placeholder"), strict=True))
     user_inputs = iter([pair for pair in pairs if pair[0].kind == InputKind.USER_INPUT])
@@ -150,7 +151,7 @@ def _restore_placeholders(
         for spec, name in placeholders
     ]
     new_constants = [(spec, node, node.name) for spec, node in constants.values()]
-    # new constants stand after the last placeholder of a weight or a constant (weights are user inputs)
+    # without old constants, the new ones follow the weights (the kind of a weight is USER_INPUT)
     constants_end = max(
         (position + 1 for position, (spec, _) in enumerate(placeholders) if spec.kind != InputKind.USER_INPUT),
         default=weights,
@@ -168,7 +169,7 @@ def _restore_placeholders(
 
 
 def _refuse_mutations(exported: ExportedProgram, names: list[str]) -> None:
-    """Raise SourceError if the retrace shows a mutation (rule 4). `names` are the model's inputs before the retrace."""
+    """Raise SourceError if the retrace shows a mutation (rule 4). `names` are the user inputs before the retrace."""
     specs = exported.graph_signature.input_specs
     retraced_names = [spec.arg.name for spec in specs if spec.kind == InputKind.USER_INPUT]
     for spec in exported.graph_signature.output_specs:

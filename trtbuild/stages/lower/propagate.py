@@ -29,7 +29,8 @@ def propagate(node: torch.fx.Node) -> None:
     if mode is None:  # a graph without tensors
         node.meta["val"] = node.target(*args, **kwargs)
         return
-    with mode, enable_python_dispatcher():  # as in torch.export: a kernel in C++ may replace a symbol by a number
+    # torch.export uses this dispatcher, too: without it, a kernel in C++ may replace a symbol by a number
+    with mode, enable_python_dispatcher():
         node.meta["val"] = node.target(*args, **kwargs)
 
 

@@ -1,13 +1,13 @@
 """Compute float64 operations in float32, if the model is built with ``truncate_double``.
 
 Rules
-1. Inputs, weights, constants and outputs keep their types. A cast to float32 comes after each input, weight or constant
-   that is read, and a cast to float64 before each output.
-2. A call computes in float32 if its operator accepts float32 operands. Its float64 results must become float32, and
-   neither a shape nor another dtype may change. Every other call keeps float64: calls with complex numbers, with nested
+1. Inputs, weights, constants and outputs keep their types. A cast to float32 comes after each float64 input, weight
+   or constant that is read, and a cast to float64 before each float64 output.
+2. A call computes in float32 if its operator accepts float32 operands, its float64 results then become float32, and no
+   shape and no other dtype changes. Every other call keeps float64: calls with complex numbers, with nested
    graphs, or with sizes that depend on data. Such a call stays in PyTorch, and casts surround it.
-3. A number in the graph that float32 cannot hold (1e300, 1e-50) keeps its call in float64. The largest and the lowest
-   finite float64 become those of float32, because attention masks contain these numbers.
+3. A call keeps float64 if a number among its arguments is outside the range of float32 (1e300, 1e-50). The largest and
+   the lowest finite float64 become those of float32, because attention masks contain these numbers.
 4. The pass comes after `precision`, so float64 values become float32, even if the model's precision is float16.
 """
 
@@ -36,7 +36,7 @@ _FLOAT32_LIMITS: Mapping[float, float] = {
 
 
 class _Unrepresentable(Exception):
-    """Float32 cannot hold a number of a call (rule 3)."""
+    """A number among the arguments of a call is outside the range of float32 (rule 3)."""
 
 
 def truncate_doubles(program: Program, request: Request) -> Program:
@@ -108,8 +108,9 @@ class _Truncation:
                 node.replace_input_with(source, self._cast_value(source, _WIDE, node))
 
     def _cast_value(self, source: torch.fx.Node, dtype: torch.dtype, reader: torch.fx.Node) -> torch.fx.Node:
-        """Return the cast of a value, and insert it before its first reader if it does not exist yet. A cast to float64
-        belongs to the module of the call that computed the value. A cast to float32 belongs to its readers' module."""
+        """Return the cast of a value. If the cast does not exist yet, insert it before `reader`. A cast to float64 belongs
+        to the module of the call that computed the value. A cast to float32 belongs to the innermost module around its
+        readers."""
         is_result = dtype is _WIDE and source.op == "call_function"
         stack: Stack = stack_of(source) if is_result else stack_of(reader)
         cast = self._casts.get((source, dtype))
@@ -136,7 +137,7 @@ class _Truncation:
 
 def _float32_number(value: float) -> float:
     """Return `value` for float32: float64's largest and lowest number become those of float32. Raises _Unrepresentable if
-    float32 cannot hold the value (rule 3)."""
+    the value is outside the range of float32 (rule 3)."""
     if value in _FLOAT32_LIMITS:
         return _FLOAT32_LIMITS[value]
     limits = torch.finfo(_NARROW)

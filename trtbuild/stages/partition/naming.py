@@ -1,12 +1,13 @@
 """Name partitions, for plans, files and error messages.
 
 Rules
-1. The name of a partition is the module path of its region. If several partitions have the same path (a module that is
-   called twice, a region that is split into pieces), they get numbers: ``layers.3#0``, ``layers.3#1``. Partitions without
-   a path are called ``p<position>``. A single partition without a path is the whole model, and is called ``model``.
+1. The name of a partition is the module path of its region (one call of a module; see `regions`). If several partitions
+   have the same path (a module that is called twice, a region that is split into pieces), they get numbers: ``layers.3#0``,
+   ``layers.3#1``. Partitions without a path are called ``p<position>``. A single partition without a path is the whole
+   model, and is called ``model``.
 2. Names are unique, because values are named ``<partition>:<output>``. No partition is called ``input`` or ``weight``,
    because ``input:0`` and ``weight:0`` are the model's own values.
-3. Names are file names: ``_`` replaces characters of a module path that a file name should not have.
+3. Names are file names: in a module path, ``_`` replaces characters that a file name should not have.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _UNSAFE_CHARACTER = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 def partition_names(regions: Sequence[Region | None]) -> list[str]:
-    """Return one name for each partition, in order. None is a PyTorch partition."""
+    """Return one name for each partition, in order. An entry None stands for a PyTorch partition."""
     if len(regions) == 1 and regions[0] in (None, REST_REGION):
         return ["model"]
     paths = ["" if region is None else _UNSAFE_CHARACTER.sub("_", region.path) for region in regions]

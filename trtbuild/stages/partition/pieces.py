@@ -1,12 +1,12 @@
 """Make the pieces of a graph: find the nodes, inputs and outputs of each partition.
 
 Rules
-1. The inputs of a piece are the weights and lifted constants that it uses, then the tensors from outside, both in the
-   order of first use. The last inputs are the tensors that it needs only for their sizes (carriers).
+1. The inputs of a piece are, in this order: its weights, its lifted constants, the tensors from outside, and the tensors
+   that it needs only for their sizes (carriers). Each of these groups is in the order of first use.
 2. The outputs of a piece are the tensors that other pieces or the model's caller read, in graph order.
 3. A piece contains the nodes that its outputs depend on. A tensor that is used only for its size is not computed if the
-   size can be computed in another way. If each tensor of a group of units is used only for its size, the group may
-   therefore have no piece.
+   size can be computed in another way. So a group of units (operator calls with their
+   `getitem` nodes) has no piece if none of its tensors is computed.
 """
 
 from __future__ import annotations

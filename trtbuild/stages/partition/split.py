@@ -21,14 +21,14 @@ from trtbuild.stages.partition.units import is_size
 from trtbuild.stages.program.functional import Program, assemble
 from trtbuild.stages.program.symbols import Symbols
 
-#: The copy of a node in a partition's graph: a node, or a number if the node is a size with a fixed value.
+#: The copy of a node of the whole graph: a node of the partition's graph, or a number for a size with a fixed value.
 Copy: TypeAlias = "torch.fx.Node | int"
 
 
 @dataclass(frozen=True)
 class PieceProgram:
-    """The program of a piece. `origins` has an entry for each call node of the program: the node of the whole graph of
-    which the call node is a copy. The entry is None if the call node recomputes a size."""
+    """The program of a piece. `origins` has an entry for each call node of the program: the node of the whole graph
+    that the call node copies or recomputes. The entry is None for an intermediate result of a recomputed size."""
 
     program: Program
     origins: tuple[torch.fx.Node | None, ...]

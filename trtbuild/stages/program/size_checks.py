@@ -1,6 +1,6 @@
 """Insert a check after each call of an operator from outside PyTorch: its results must have the declared sizes and types.
 
-torch.export believes an operator's fake implementation. If that implementation declares a wrong size, the program
+torch.export trusts an operator's fake implementation. If that implementation declares a wrong size, the program
 computes with the wrong size, and engines are built for it. `trtbuild.declared_sizes` finds the difference when the program
 runs, at every size.
 

@@ -9,7 +9,7 @@ Rules
 3. Floats are hex IEEE bits. Strings are JSON. A value of a type without a rule raises TypeError. ``repr`` is never used.
 4. Weights are inputs: their dtype, shape and stride are in the text, their values are not.
 5. An operator from outside PyTorch is followed by the digest of its implementation, if `program_text` gets a function that
-   returns this digest. Otherwise it is followed by its schema, because a stored program fits this schema only.
+   returns this digest. Otherwise it is followed by its schema, because a stored program calls it with this schema.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def program_text(program: Program, implementation_digest: Callable[[str], str] |
 
 def module_paths(program: Program) -> list[tuple[str, str, str]]:
     """For each call node, in graph order: the path of its module, the operator's name, and the keys of all modules around
-    it. A key is torch's: ``L__self__layers.0`` in the first call of a module, ``L__self__layers.0@1`` in the second.
+    it. torch chooses the keys: ``L__self__layers.0`` in the first call of a module, ``L__self__layers.0@1`` in the second.
 
     Partitioning by module path reads these paths. The canonical text does not contain them.
     """

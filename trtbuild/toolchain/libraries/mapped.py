@@ -1,15 +1,15 @@
 """Find the TensorRT library files that this process has loaded, and check their versions.
 
-The bindings are linked to a library only by the library's name. So ``LD_LIBRARY_PATH``, the loader's cache and the
-libraries that are loaded already decide which file is used.
+The bindings are linked to a library only by the library's name. So the file depends on ``LD_LIBRARY_PATH``, on the
+loader's cache and on the libraries that are already loaded.
 
 Rules
 1. The library returns its version (``getInferLibVersion``, NvInferRuntime.h). Its file name need not contain the version.
-2. An ONNX parser has no such function (``getNvOnnxParserVersion`` is another number: 0.2.0 in TensorRT-RTX 1.7.1). If its
-   file name contains a version with at least two numbers, this version is checked. Otherwise the parser must be in the
-   library's folder, as in NVIDIA's archives and packages.
-3. If one version has more numbers than the other, only the numbers that both have are compared. If the file cannot be found
-   (no ``/proc``, a library that is linked into the bindings), only the bindings' version is checked.
+2. An ONNX parser has no such function (``getNvOnnxParserVersion`` returns another number: 0.2.0 in TensorRT-RTX 1.7.1). If
+   the parser's file name contains a version with at least two numbers, this version is checked. Otherwise the parser must
+   be in the library's folder, as in NVIDIA's archives and packages.
+3. If one version has more numbers than the other, only the numbers that both have are compared. If no file is found
+   (no ``/proc``, or libraries that are linked into the bindings), only the bindings' version is checked.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def check_mapped_versions(flavour: Flavour, version: str) -> None:
 
 
 def mapped_files() -> list[Path]:
-    """Return the files that this process has mapped into its memory, each once. Empty if the system has no such list."""
+    """Return the files that this process has mapped into its memory, each once. Empty if `_MAPS_FILE` cannot be read."""
     try:
         # The file escapes only "\n" in paths: `splitlines` would also split a path at other separators.
         lines = os.fsdecode(_MAPS_FILE.read_bytes()).split("\n")
@@ -68,14 +68,14 @@ def mapped_files() -> list[Path]:
 
 
 def library_version(library: Path) -> tuple[int, ...] | None:
-    """Return the version that a loaded library reports: major, minor, patch, and the build number if the library reports
-    it. None if the library is not loaded, or does not have a function for it."""
+    """Return the version that a loaded library reports: major, minor, patch, and the build number if the library returns
+    one. None if the library is not loaded, or has no function `getInferLibVersion`."""
     try:
         opened = ctypes.CDLL(str(library), mode=os.RTLD_NOW | os.RTLD_NOLOAD)  # only if it is loaded already
         number = int(opened.getInferLibVersion())
     except (OSError, AttributeError):
         return None
-    # NV_TENSORRT_VERSION: 8601 is 8.6.1; from 10 on, and in TensorRT-RTX, 100300 is 10.3.0 and 10701 is 1.7.1
+    # NV_TENSORRT_VERSION is 8601 in TensorRT 8.6.1, 100300 in TensorRT 10.3.0, and 10701 in TensorRT-RTX 1.7.1
     major, rest = divmod(number, 1000 if number < 10000 else 10000)
     version = major, *divmod(rest, 100)
     try:
@@ -90,7 +90,7 @@ def library_files(stem: str) -> list[Path]:
 
 
 def planned_versions(flavour: Flavour, version: str) -> set[tuple[int, ...]]:
-    """Return the versions that the libraries of the distribution `version` may report."""
+    """Return the versions that libraries from `version` of the distribution may report."""
     return {version_numbers(name) for name in (version, flavour.library_versions.get(version, version))}
 
 

@@ -5,10 +5,10 @@ This module does not import TensorRT: versions come from the metadata of install
 works without a toolchain.
 
 Rules
-1. A difference between flavours is a field of `Flavour`, and a difference between releases is a field of `Release`. The
-   comments cite the sources. Code outside this folder uses these tables.
+1. Most differences between flavours are fields of `Flavour`, and most differences between releases are fields of `Release`.
+   The comments cite the sources.
 2. `check_target` raises its errors before any work. The hint of each error says what to do next, or what is allowed.
-3. A default that depends on the machine has an explicit value here (`default_workspace`).
+3. TensorRT-RTX's default workspace depends on the machine, so the table has a fixed value (`default_workspace`).
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ class Flavour:
     sms: tuple[int, ...] | None
     #: Settings that need a CUDA driver on the machine that builds.
     settings_needing_driver: tuple[str, ...] = ()
-    #: The workspace in bytes for ``workspace: None``; None is the library's own default.
+    #: The workspace in bytes if the setting `workspace` is None. None here means the library's own default.
     default_workspace: int | None = None
     #: Whether it can keep kernel timings, which make a later build faster.
     timing_cache: bool = False
     #: Whether equal jobs normally give equal bytes, so that a second build can verify an engine.
     reproducible: bool = False
-    #: Version in the metadata → version that the loaded library returns, if the two differ.
+    #: Version in the metadata → version that the bindings return, if the two differ.
     library_versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -79,7 +79,7 @@ FLAVOURS: Mapping[ToolchainName, Flavour] = {
         default_workspace=64 << 30,
         # "Timing cache operations are no-ops in TensorRT-RTX" (deprecated in 1.2).
         timing_cache=False,
-        # The library does not time kernels during a build. But in many builds on a loaded machine, one plan differed. So a
+        # The library does not time kernels during a build. But of many plans from a busy machine, one differed. So a
         # comparison of bytes builds more than once (`trtbuild.driver.cache.rebuilding`), and no key depends on equal bytes.
         reproducible=True,
     ),
@@ -151,9 +151,9 @@ def check_target(
 ) -> None:
     """Check that this machine can build for `target` with `settings`. The check is quick; call it before any work.
 
-    `version` is the installed toolchain's version, or None if it is not installed. `devices` are the SMs of this machine's
-    GPUs (`trtbuild.toolchain.libraries.devices.device_sms`), and `host` is its platform. Raises ToolchainMissing if a
-    package must be installed, and TargetUnsupported if the installed toolchain cannot build the target.
+    `version` is the installed toolchain's version, or None if none is installed. `devices` are the SMs of this machine's
+    GPUs (`trtbuild.toolchain.libraries.devices.device_sms`), and `host` is this machine's platform. Raises ToolchainMissing
+    if the toolchain or its pinned version is not installed, and TargetUnsupported if the toolchain cannot build the target.
     """
     flavour = FLAVOURS[target.toolchain]
     label = f"target {target.name!r}"

@@ -60,8 +60,8 @@ class ParsedNetwork:
         self._addresses: set[int] = set()
 
     def parse(self, model: bytes, weights: Mapping[str, Bytes]) -> list[NodeError]:
-        """Parse `model` with the data of its external weights by name. Returns the refusals, or an empty list if the parser
-        accepts the model.
+        """Parse `model`. `weights` maps the names of its external weights to their data. Returns the refusals, or an empty
+        list if the parser accepts the model.
 
         Raises KeyError for a missing weight, ValueError for a weight of the wrong size.
         """

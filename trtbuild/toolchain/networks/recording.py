@@ -1,8 +1,8 @@
-"""Run a function that defines a TensorRT network, and record its calls (`trtbuild.core.partition.network_document`).
+"""Record the calls with which a function defines a TensorRT network (`trtbuild.core.partition.network_document`).
 
 Rules
 1. The function gets TensorRT's real module, and a proxy of a real network (`trtbuild.toolchain.networks.proxies`). So the
-   values that it reads (shapes, types, numbers of layers) are TensorRT's own answers.
+   values that the function reads (shapes, types, numbers of layers) are TensorRT's own answers.
 2. Changes of the network are recorded: ``add_…``, ``mark_output``, ``unmark_output``, ``set_input``, ``set_condition``,
    ``set_output_type``, assignments to attributes. Their arguments are converted before the change is made. Reads are not
    recorded. All other calls (plugins, debug tensors, refit marks) cannot be recorded, and raise `NotRecorded` at the
@@ -29,7 +29,7 @@ from trtbuild.core.values.element_types import ELEMENT_TYPES
 from trtbuild.toolchain.libraries.library import Log, capture_log, load
 from trtbuild.toolchain.networks.proxies import NetworkProxy, Proxy, ResultProxy, TensorProxy
 
-#: The toolchain that records (rule 5). A trace depends on it, because its module belongs to an installed distribution.
+#: The toolchain that records (rule 5). A trace that records a network depends on this toolchain's distribution.
 RECORDING_TOOLCHAIN: ToolchainName = "tensorrt-rtx"
 
 #: torch's names → names of tensorrt.DataType, for inputs, outputs and weights.
@@ -91,7 +91,7 @@ class _Recorder:
         self._check = check
         self._calls: list[dict[str, Any]] = []
         self._weights: list[np.ndarray] = []
-        #: The proxies of layers and scopes, by their numbers in the document.
+        #: The proxies of layers and scopes (loops, conditionals), by their numbers in the document.
         self._objects: list[Any] = []
         #: id of a real tensor → its proxy. The proxy refers to the tensor, so that no other object gets the same id.
         self._tensors: dict[int, TensorProxy] = {}
@@ -139,7 +139,7 @@ class _Recorder:
         return proxy
 
     def set(self, target: Proxy, name: str, value: Any) -> None:
-        """Set an attribute, and record it."""
+        """Set an attribute, and record the assignment."""
         if name == "allowed_formats" and value != 1 << int(self.trt.TensorFormat.LINEAR):
             raise NotRecorded(
                 "inputs and outputs are row-major (LINEAR), as arrays are: other formats cannot be recorded"

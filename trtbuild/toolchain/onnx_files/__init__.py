@@ -1,4 +1,4 @@
-"""Read and edit serialized ONNX models in the protobuf wire format, because engine workers may not have onnx.
+"""Read and edit serialized ONNX models in the protobuf wire format, because some engine workers have no onnx.
 
 Uses no other folder of the toolchain.
 """

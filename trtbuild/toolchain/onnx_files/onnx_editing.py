@@ -1,4 +1,4 @@
-"""Replace nodes and initializers of a serialized ONNX model in the protobuf wire format. All other bytes stay the same.
+"""Replace nodes and initializers of a serialized ONNX model in the protobuf wire format. All other fields keep their bytes.
 
 Engine workers have TensorRT and numpy, but perhaps not onnx."""
 

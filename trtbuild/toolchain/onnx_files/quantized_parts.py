@@ -6,14 +6,14 @@ from trtbuild.core.engines.float_fallbacks import QuantizedParts
 from trtbuild.toolchain.onnx_files.onnx_outline import Outline
 
 _PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose")
-#: Operators whose result has the numbers of their first operand at other places, or in another floating type.
+#: Operators that only move the elements of their first operand, or cast them to another floating type.
 _MOVES = ("Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Cast")
 
 
 def quantized_parts(model: Outline) -> QuantizedParts:
-    """Count the quantized weights and products of `model`. Weights are external: other initializers are constants of the
-    program, which are small."""
-    #: Value that is computed from initializers alone → the largest number of axes of the weights in it.
+    """Count the quantized weights and products of `model`. Weights have external data. The other initializers are small
+    constants of the program."""
+    #: Value that is computed from initializers alone → the largest number of axes of the weights among these initializers.
     ranks = {name: 0 for name, _ in model.initializers} | {entry.name: len(entry.shape) for entry in model.weights}
     dequantized: set[str] = set()
     weights = products = 0

@@ -1,4 +1,4 @@
-"""Adaptations for TensorRT before 9, which has no strong types and computes int64 in 32 bits. Also the rewriting of batch
+"""Adaptations for TensorRT 8, which has no strong types and computes int64 in 32 bits, and the rewriting of batch
 normalization in half precision, for releases with strong types.
 
 Uses `onnx_files`.

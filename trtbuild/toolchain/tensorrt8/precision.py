@@ -15,8 +15,8 @@ Rules
    layer computes in float32.
 4. Constants, casts, quantizers and plugins have fixed types, and layers that compute integers or booleans have no
    precision. So these layers get no constraint.
-5. `BuilderFlag.INT8` is set for a graph with quantizers: TensorRT 8.6 refuses them without it. The quantizers decide
-   which layers compute in int8.
+5. `BuilderFlag.INT8` is set for a graph with quantizers: TensorRT 8.6 refuses quantizers without this flag. The
+   quantizers decide which layers compute in int8.
 
 `trtbuild.toolchain.tensorrt8.half_weights` replaces weights that are cast to float16.
 """

@@ -3,8 +3,8 @@ norms, with reasons.
 
 Rules
 1. Operators are named as in aten, without the overload. A row is for all overloads except those in `OVERLOAD_ROWS`.
-2. An operator without a row stays in float32. So do operators outside aten, and every operator that reads or returns a
-   floating type other than float32 (float64, complex, half in the user's code).
+2. An operator without a row stays in float32. So do operators outside aten. An operator that reads or returns a floating
+   type other than float32 (float64, complex, half in the user's code) keeps its dtype.
 3. The list of float32 operators contains those of ``torch.autocast`` (torch.amp's op reference), and operators whose half
    kernels in torch compute in float32 inside (softmax, norms, sums), which a compiled engine would not do.
 """
@@ -40,7 +40,7 @@ class Result(enum.Enum):
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table; `reason` says why."""
+    """One line of the table; `reason` explains the role."""
 
     role: Role
     result: Result
@@ -205,7 +205,7 @@ EXPONENTIAL_OPERATORS = frozenset(
     | {"exp", "logsumexp"}
 )
 
-#: Overloads that differ from their operator's row.
+#: The rows of overloads that do not use the row of their operator.
 OVERLOAD_ROWS: dict[str, Row] = {
     "div.Tensor_mode": OPERATORS["floor_divide"],
     "div.Scalar_mode": OPERATORS["floor_divide"],

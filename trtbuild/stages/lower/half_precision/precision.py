@@ -3,14 +3,15 @@
 TensorRT 11 has no precision flags: a network is strongly typed, and computes in the dtypes of its graph. So the lower
 step chooses the dtypes, in three modules:
 
-1. `ranges` finds the values that may not fit half. It goes through the graph from the inputs to the outputs.
-2. `dtypes` decides which operators compute in half, by the table of `operators`. It begins with the readers of a value.
+1. `ranges` finds the values that half possibly cannot represent. It goes through the graph from the inputs to the outputs.
+2. `dtypes` decides which operators compute in half, by the table of `operators`. It goes through the graph
+   backward, then forward.
 3. `casts` inserts the casts.
 
-A model may have several precisions: each operator has the precision of its module. Operators that the rules keep in float32
-stay in float32 in every module. Inputs and outputs have the same dtypes as in eager PyTorch. Weights stay in the dtype in
-which they are stored, so a program's weights table is the same in every precision. Nested graphs (``torch.cond``) stay in
-float32, with casts of their inputs and outputs. ``float32`` alone changes nothing.
+A model may have several precisions: each operator has the precision of its module. Operators that the table keeps in
+float32 stay in float32 in every module. Inputs and outputs have the same dtypes as in eager PyTorch. Weights stay in the
+dtype in which they are stored, so a program's weights table is the same in every precision. Nested graphs
+(``torch.cond``) stay in float32, with casts of their inputs and outputs. ``float32`` alone changes nothing.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def _divide(node: torch.fx.Node) -> None:
         return
     quotient = insert_call(node, _aten.floor_divide.default, dividend, divisor)
     if node.kwargs["rounding_mode"] == "trunc" and dtype.is_signed:
-        # rounds towards zero: one more where the exact quotient is negative and not whole
+        # to round towards zero, add 1 where the exact quotient is negative and not whole
         remainder = insert_call(
             node, _aten.sub.Tensor, dividend, insert_call(node, _aten.mul.Tensor, quotient, divisor)
         )

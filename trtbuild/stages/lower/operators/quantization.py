@@ -1,12 +1,12 @@
-"""Write quantizers as TensorRT has them: a quantizer that uses all numbers of its type, and a dequantizer.
+"""Write quantizers in the form that TensorRT accepts.
 
 Rules
-1. ONNX's QuantizeLinear limits a value to its type's range (-128..127 for int8). A quantizer of PyTorch has its own
-   smallest and largest number, for example -127 and 127. If this range is narrower than the type's, the value is clamped
-   before the quantizer.
-2. ``fake_quantize`` is a quantizer and a dequantizer. It stays in PyTorch if neither int8 nor uint8 contains its range, or
-   if its input is not float32.
-3. A quantizer to a float type (float8) stays in PyTorch, because its range is not one of whole numbers.
+1. ONNX's QuantizeLinear limits a value to the range of the result's type (-128..127 for int8). A quantizer of PyTorch has
+   its own smallest and largest number, for example -127 and 127. If this range is narrower than the type's, the value is
+   clamped before the quantizer.
+2. ``fake_quantize`` becomes a quantizer and a dequantizer. It stays in PyTorch if neither int8 nor uint8 contains its
+   range, or if its input is not float32.
+3. A quantizer to a float type (float8) stays in PyTorch, because the numbers of this type are not all whole.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Count in int64 where the result of ``arange`` is a smaller integer type.
+"""Count in int64 where the result of ``arange`` has a smaller integer type.
 
 The ONNX translation computes such a range in float32, which holds only integers of up to 24 bits exactly. So larger
-numbers would be wrong, and even the size of the result.
+numbers, and even the size of the result, would be wrong.
 """
 
 from __future__ import annotations

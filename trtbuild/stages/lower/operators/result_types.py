@@ -24,7 +24,7 @@ _OPERATORS = frozenset(
 
 
 def cast_before_reductions(program: Program, request: Request) -> Program:
-    """Return `program`, in which the input of each of these operators has the type of its result."""
+    """Return `program`, in which the input of each call of `_OPERATORS` has the type of the result."""
     return change_calls(program, _OPERATORS, _cast_input)
 
 

@@ -1,4 +1,4 @@
-"""`build --events`, `build --report` and `trtbuild report` in builds: done, failed, refused, interrupted, killed."""
+"""`build --events`, `build --report` and `trtbuild report` for done, failed, refused, interrupted and killed builds."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_the_events_and_the_report_agree_with_the_document_of_a_build(command_li
     assert cut["partitions"][1]["reasons"] == {"aten.tanh.default": "in torch_executed_ops"}
     assert package["verified"][0]["status"] == "right"
     assert len(report["engines"]) == 4
-    modules = {layer[3] for layer in report["layers"]}  # the columns of `LayerRow`: the fourth one is the module
+    modules = {layer[3] for layer in report["layers"]}  # the fourth field of `LayerRow` is the module path
     assert modules == {"0", "2"}
     assert report["comparison"] is None
 
@@ -75,8 +75,8 @@ def test_the_events_and_the_report_agree_with_the_document_of_a_build(command_li
 
 
 def _check_a_null_build(command_line: CommandLine, project: Path) -> None:
-    """The events of a build that is not even planned are kept only with ``--events``."""
-    command = [sys.executable, "-m", "trtbuild", "build"]  # unlike `CommandLine`, uses the snapshot of an earlier build
+    """A build without changes skips planning and keeps no events. With ``--events``, it plans and keeps them."""
+    command = [sys.executable, "-m", "trtbuild", "build"]  # unlike `CommandLine`, it uses an earlier snapshot
     variables = {**os.environ, "TRTBUILD_CACHE_DIR": str(command_line.cache)}
     subprocess.run(command, cwd=project, env=variables, check=True)  # writes the snapshot
     kept = len(kept_builds(project / ".trtbuild"))

@@ -1,4 +1,4 @@
-"""Follows the recipe for a new source kind in docs/architecture.md: adds a class and a row to a copy of trtbuild."""
+"""Follows the recipe for a new source kind in docs/architecture.md: adds a class and a table row to a copy of trtbuild."""
 
 from __future__ import annotations
 

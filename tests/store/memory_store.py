@@ -1,7 +1,7 @@
 """A store in memory, with the contract of `trtbuild.core.recipes.ports`.
 
-It stores blobs without chunks, and records as documents. It compares the blobs that it reads with their digests, and the
-records with their keys. So a test can damage `blobs` and `records`. Nothing is ever collected, so a session does nothing.
+It stores blobs without chunks, and records as JSON documents. A read checks a blob against its digest, or a record against
+its key. So a test can damage `blobs` and `records`. There is no garbage collection, so a session does nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trtbuild.store.local.publication import copy_atomically
 
 
 class _Writer:
-    """`BlobWriter` of the local store, in memory."""
+    """Like `BlobWriter` of the local store, but in memory."""
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
@@ -46,10 +46,10 @@ class MemoryStore:
     def __init__(self, trust: Trust | None = None) -> None:
         self.trust: Trust = trust or TrustAll()
         self.blobs: dict[str, bytes] = {}
-        #: Record documents and their signatures, by AC key: the key of the record, or the key of a domain.
+        #: The documents and signatures of records, by key in the action cache (AC): the record's key or a `domain_key`.
         self.records: dict[str, bytes] = {}
         self.signatures: dict[str, tuple[Signature, ...]] = {}
-        #: The corrupt entries: ("cas" or "ac", name) and their bytes.
+        #: The bytes of corrupt entries, by ("cas" or "ac", name).
         self.quarantine: dict[tuple[str, str], bytes] = {}
         self._lock = threading.RLock()
         self._building: dict[str, threading.Lock] = {}
@@ -60,7 +60,7 @@ class MemoryStore:
         output = Output(hashlib.sha256(stored).hexdigest(), len(stored))
         with self._lock:
             existing = self.blobs.get(output.sha256)
-            if existing is None or len(existing) != output.size:  # a damaged blob of another size is replaced
+            if existing is None or len(existing) != output.size:  # a damaged blob of the wrong size is replaced
                 self.blobs[output.sha256] = stored
         return output
 
@@ -101,8 +101,8 @@ class MemoryStore:
             return self._first_trusted(key, wanted)[1]
 
     def _first_trusted(self, key: str, wanted: Recipe | None) -> tuple[str, Record | None]:
-        """The AC key of the first trusted record, and this record. Without any record: `key` and None. Raises
-        EntryCorrupt, RecordUntrusted."""
+        """The AC key of the first trusted record, and this record; `key` and None if there is no record. Raises
+        EntryCorrupt or RecordUntrusted."""
         problem: EntryCorrupt | RecordUntrusted | None = None
         for name in lookup_keys(self.trust, key):
             try:
@@ -137,7 +137,7 @@ class MemoryStore:
         return {key for key in keys if any(name in self.records for name in lookup_keys(self.trust, key))}
 
     def put_record(self, record: Record, *, replace: bool = False) -> Record:
-        """Publish a record after its blobs, see core/recipes/ports.py. Raises BlobMissing."""
+        """Publish a record whose blobs are in the store (core/recipes/ports.py). Raises BlobMissing."""
         key = record.recipe.key
         with self._lock:
             winner = None if replace else self._usable(key, record)
@@ -154,7 +154,7 @@ class MemoryStore:
         return record
 
     def _free_place(self, key: str, signatures: tuple[Signature, ...]) -> str | None:
-        """The AC key for a new record. None if an untrusted record has `key` and this store does not sign."""
+        """The AC key for a new record. None if an untrusted record is under `key` and this store does not sign."""
         try:
             self._read(key, key, None)
         except RecordUntrusted:
@@ -176,7 +176,7 @@ class MemoryStore:
         return found if all(self.has(output.sha256) for output in found.outputs.values()) else None
 
     def session(self) -> AbstractContextManager[None]:
-        """A session without effect, because nothing is ever collected."""
+        """A session without effect, because there is no garbage collection."""
         return nullcontext()
 
     @contextmanager

@@ -346,7 +346,7 @@ def test_rejects_sizes_above_the_limit_before_it_reads(bundle: Path, other: Loca
         assert_rejected(tmp_path / "bomb", bomb, other, match)
     path = tmp_path / "holes"
     path.write_bytes(member(*first))
-    os.truncate(path, 1 << 40)  # a terabyte without disk blocks
+    os.truncate(path, 1 << 40)  # a sparse file of 1 TiB
     with pytest.raises(BundleRefused, match="not the header"):
         import_bundle(path, other)
 
@@ -451,7 +451,7 @@ fetch_records(remote, bundle.keys, store, lambda _: print("a record", flush=True
 """
 
 
-# The first line is "opened", and each further line is a record.
+# The program prints one line when the bundle is open, and one for each imported record.
 @pytest.mark.parametrize("line_count", [1, 2, 3])
 def test_a_killed_import_leaves_complete_records_and_can_be_repeated(
     bundle: Path, records: list[Record], tmp_path: Path, child: Callable[..., Any], line_count: int

@@ -35,7 +35,7 @@ def remote(url: str) -> RemoteStore:
 
 
 def sqlite(folder: Path, get_fixture: GetFixture) -> RemoteStore:
-    """A remote whose kind is not part of trtbuild: the test adds its row to the table of kinds."""
+    """A remote whose kind is not part of trtbuild: the test adds this kind to the table of kinds."""
     sqlite_transport.add_row(get_fixture("monkeypatch"))
     (folder / "share").mkdir(exist_ok=True)
     return remote(f"sqlite://{folder}/share/entries")
@@ -57,14 +57,14 @@ STORES: dict[str, Callable[[Path, GetFixture], Store]] = {
     "sqlite": sqlite,
 }
 
-#: Stores that write files into a directory of several users.
+#: Stores that write files into a directory that several users share.
 IN_SHARED_DIRECTORIES = ("file", "sqlite")
 #: Stores whose server refuses to replace a record.
 NEVER_REPLACE = ("nginx",)
 
 MIB = 1 << 20
 ABSENT = "ab" * 32
-# Sizes below, at and above the size from which blobs have several chunks.
+# Sizes below, at and above 1 MiB, the largest size of a blob that is not split into chunks.
 SIZES = [0, 1, MIB - 1, MIB, MIB + 1, 3 * MIB + 17]
 
 
@@ -113,7 +113,7 @@ def test_has_records_returns_existing_keys(store: Store) -> None:
 
 def test_a_record_of_the_wanted_recipe_contains_this_recipe_object(store: Store) -> None:
     recipe = Recipe("engine", 1, (("a", {"b": [1, 0.5, None, "x"], "$c": b"bytes"}), ("d", "\ud83d\n")))
-    provenance = {"recipe": {"stage": "other"}}  # a reader must not take this text for the recipe
+    provenance = {"recipe": {"stage": "other"}}  # a reader must not parse this text as the recipe
     store.put_record(Record(recipe, {"plan": store.put_bytes(b"plan")}, provenance))
     found = store.get_record(recipe.key, recipe)
     assert found is not None
@@ -274,7 +274,7 @@ def test_the_group_of_a_shared_directory_may_use_all_entries(
     share = tmp_path / "share"
     share.mkdir()
     share.chmod(0o770)
-    if os.geteuid() == 0:  # other users may only choose a group of which they are members
+    if os.geteuid() == 0:  # other users can choose only a group of which they are members
         os.chown(share, -1, 4242)
     umask = os.umask(0o077)
     try:

@@ -1,4 +1,4 @@
-"""24 processes use one store, or one shared directory, at the same time: they put, get and collect."""
+"""24 processes use one store, or one shared directory, at the same time: they put, get and collect entries."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from trtbuild.store.local.local import LocalStore
 from trtbuild.store.trust.action_result import ActionResult
 
 PROCESSES, KEYS = 24, 8
-#: The number of local stores that the processes use, if they share a directory.
+#: The number of local stores that the processes use in the test of a shared directory.
 MACHINES = 4
 
-# One process imports all modules and forks the others, so that all begin at the same moment. The test replaces `RUN` by
-# statements that call `work`.
+# The program imports all modules, then forks the processes, so that they begin at the same moment. The test replaces `RUN`
+# by statements that call `work`.
 PROGRAM = """
 import json, os, random, sys, traceback
 from trtbuild.core.recipes.recipe import Recipe
@@ -112,7 +112,7 @@ RUN_ON_A_SHARED_DIRECTORY = """
 
 
 def run(child: Callable[..., Any], root: Path, statements: str) -> list[dict[str, Any]]:
-    """Run the program with these statements for `RUN`. Returns the result of each process."""
+    """Run the program with `statements` in place of `RUN`. Returns the result of each process."""
     program = child(PROGRAM.replace("    RUN\n", statements), root, PROCESSES, KEYS, MACHINES)
     output, _ = program.process.communicate(timeout=120)
     assert program.process.returncode == 0
@@ -133,8 +133,8 @@ def test_24_processes_on_one_local_store(tmp_path: Path, child: Callable[..., An
 
 
 def test_24_processes_on_one_shared_directory(tmp_path: Path, child: Callable[..., Any]) -> None:
-    """The processes use four local stores, as on four machines. At the start, the shared directory contains old files of
-    half of the records, but no record. So collections may hide these files while writers look them up."""
+    """The processes use four local stores, as on four machines. At the start, the shared directory contains old blobs of
+    half of the later records, but no record. So collections can move blobs to gc/hidden while writers look for them."""
     share = tmp_path / "share"
     child(PREPARE_PROGRAM, share, KEYS // 2).finish()
     results = run(child, tmp_path, RUN_ON_A_SHARED_DIRECTORY)
@@ -176,7 +176,7 @@ for folder, _, files in os.walk(root):
 assert collect_directory(root).condemned > 2 * record_count, "each plan, each information, and one more file"
 with open(root + "/gc/condemned") as file:
     condemned = json.load(file)
-# The next collection hides these files, because they seem to have been condemned a day ago.
+# The next collection moves these files to gc/hidden, because they seem to have been condemned a day ago.
 condemned["since"] = {str(int(long_ago * 1e9)): names for names in condemned["since"].values()}
 with open(root + "/gc/condemned", "w") as file:
     json.dump(condemned, file)

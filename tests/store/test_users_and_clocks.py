@@ -56,8 +56,8 @@ except StoreUnavailable as error:
 
 
 def run_as(umask: str, root: Path, number: int, statements: str, uid: int = 0, groups: str = "") -> str:
-    """Run `statements` with this umask, as the user and group `uid`, who is also in `groups`. The `uid` 0 stands for the
-    current user. The statements may use `store`, `number`, `record` and `build`. Returns the output."""
+    """Run `statements` with this umask, the user ID and group ID `uid`, and the supplementary `groups`. The `uid` 0
+    stands for the current user. The statements may use `store`, `number`, `record` and `build`. Returns the output."""
     process = subprocess.run(
         [sys.executable, "-c", USER_PROGRAM, umask, str(uid), groups, str(root), str(number), statements],
         capture_output=True,
@@ -105,7 +105,7 @@ def test_a_private_store_follows_the_umask(tmp_path: Path) -> None:
 @as_root
 @pytest.mark.parametrize("setgid", [True, False])
 def test_users_with_different_umasks_share_a_store(open_to_all: Path, setgid: bool) -> None:
-    """Each user uses the records of the earlier users and builds a new one. Then one user collects entries of all users."""
+    """Each user uses earlier users' records and builds another record. Then one user collects entries of all users."""
     root = open_to_all / "store"
     root.mkdir()
     os.chown(root, 64001, 64100)
@@ -122,7 +122,7 @@ def test_users_with_different_umasks_share_a_store(open_to_all: Path, setgid: bo
     (root / "sessions" / "abandoned").touch()
     os.chown(root / "sessions" / "abandoned", 64001, 64100)
     (root / "sessions" / "abandoned").chmod(0o660)
-    # the third user uses one record, then the second user collects all others
+    # the third user uses one record, then the second user collects all other records
     assert run_as("077", root, 1, "build(number)", 64003, "64100") == ""
     run_as("077", root, 0, "collect(store, max_age_s=1000.0)", 64002, "64100")
     assert verify(store).damage == ()
@@ -177,8 +177,8 @@ def test_keeps_used_entries_whose_times_are_a_year_off(
 def test_a_session_whose_start_is_a_year_off_protects_its_entries(
     local: LocalStore, record_of: Callable[..., Record], off_s: float
 ) -> None:
-    """The clock was changed after the session began. With the negative slack, every entry is old enough to be removed
-    unless a session protects it."""
+    """The clock was changed after the session began. The negative slack moves the cut-off an hour into the future,
+    so that the collection removes every entry that no session protects."""
     old = local.put_record(record_of(1, plan=local.put_bytes(b"found")))
     with local.session():
         (session,) = (local.root / "sessions").iterdir()

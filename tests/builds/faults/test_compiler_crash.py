@@ -20,7 +20,7 @@ MLP = "torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 8)"
 
 
 def compiling_worker(ancestor: int) -> int | None:
-    """The id of an engine worker below process `ancestor` that has loaded TensorRT, or None."""
+    """The id of an engine worker that runs below process `ancestor` and has loaded TensorRT, or None."""
     for pid in descendants(ancestor):
         try:
             if b"trtbuild.driver.workers.worker\0engine\0" in Path(f"/proc/{pid}/cmdline").read_bytes() and (

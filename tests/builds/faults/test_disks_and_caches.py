@@ -4,7 +4,7 @@ A build succeeds if the project's state cannot be written. Commands that only re
 The other faults are errors with a hint.
 
 The faults are real, for example small file systems in memory, and read-only mounts. Tests that mount file systems are
-skipped where the process may not do so.
+skipped where the process cannot mount them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import pytest
 from tests.conftest import CommandLine, ran
 from tests.projects import WEIGHTS_FILE, copy_project, write_weights
 
-pytestmark = pytest.mark.cold_workers  # the workers start as they do for users, because a full disk affects them, too
+pytestmark = pytest.mark.cold_workers  # a full disk affects workers, too, so they start as they do for users
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Builds whose engines are compiled by the workers of a Dask scheduler: real processes, TLS, and TensorRT-RTX."""
+"""Workers of a Dask scheduler compile the engines of builds. Processes, TLS and TensorRT-RTX are real."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_engines_are_the_same_as_without_workers(cluster: Cluster, builds: Comma
 
 
 def test_two_builds_of_two_caches_share_one_compilation(cluster: Cluster, builds: CommandLine, tmp_path: Path) -> None:
-    """The two builds have separate caches, so only the scheduler can find equal jobs. A remote cache carries the bytes."""
+    """The two builds have separate caches, so only the scheduler can find equal jobs. Blobs pass through a remote cache."""
     (tmp_path / "remote").mkdir()
     remote = f"team=rw:file://{tmp_path / 'remote'}"
     edit(builds.project / "trtbuild.yaml", "max: [8, 8]", "max: [24, 8]")  # no other test has built these engines
@@ -158,7 +158,7 @@ def test_ctrl_c_ends_a_build_that_waits_for_a_worker(cluster: Cluster, builds: C
 
 
 def test_a_build_keeps_going_without_a_worker_for_one_target(cluster: Cluster, builds: CommandLine) -> None:
-    """No machine has TensorRT 8.6.0. With configured workers, `plan` and `why` show that the target's engine has to run."""
+    """No machine has TensorRT 8.6.0. With configured workers, `plan` and `why` show the `ampere` engine step as `run`."""
     manifest = builds.project / "trtbuild.yaml"
     edit(manifest, "ampere: {sm: 86}", 'ampere: {sm: 86, toolchain: tensorrt, version: "8.6.0"}')
     edit(manifest, "max: [8, 8]", "max: [40, 8]")  # no other test has built these engines

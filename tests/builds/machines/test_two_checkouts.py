@@ -1,6 +1,6 @@
 """One engine cache for a team: checkouts of several people, with different paths and virtual environments, share engines.
 
-The first checkout builds, and uploads to three kinds of remotes. A checkout of the same files runs no step.
+The first checkout builds, and uploads to three kinds of remotes. Another checkout of the same files runs no step.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def can_be_run(python: str, user: int | None) -> bool:
 
 @pytest.fixture(scope="module")
 def another_python(place: Path) -> str:
-    """The interpreter of another virtual environment, with the packages of this one."""
+    """The interpreter of a new virtual environment, with the packages of the tests' environment."""
     folder = place / "venv"
     subprocess.run([base_python(), "-m", "venv", "--without-pip", str(folder)], check=True)
     (packages,) = folder.glob("lib/python*/site-packages")
@@ -192,7 +192,7 @@ def test_an_edit_builds_only_the_changed_steps_and_a_third_checkout_has_hits(tea
 def test_blobs_that_a_remote_has_lost_are_built_again_or_are_an_error_with_frozen(
     team: Team, another_python: str
 ) -> None:
-    """The remote has the records. A build notices the missing blobs when it fetches them."""
+    """The remote has the records. A build notices at the fetch that blobs are missing."""
     lossy = team.folder / "lossy"
     shutil.copytree(team.remotes["nfs"].removeprefix("file://"), lossy)
     plans = [step["outputs"]["plan"] for step in team.document["steps"] if step["stage"] == "engine"]

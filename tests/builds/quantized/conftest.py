@@ -18,7 +18,7 @@ EXAMPLES = Path(__file__).parents[3] / "manifests" / "quantized"
 
 @pytest.fixture(scope="session")
 def quantized_examples(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
-    """A built copy of manifests/quantized, once for all processes of a test run. Tests must not change its files."""
+    """A copy of manifests/quantized, built once for all processes of a test run. Tests must not change its files."""
     base = tmp_path_factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     project = base / "quantized-examples"
@@ -33,7 +33,7 @@ def quantized_examples(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
 
 @pytest.fixture(scope="module")
 def nets() -> Any:
-    """The module of the examples' functions."""
+    """The Python module `nets` of the examples."""
     specification = importlib.util.spec_from_file_location("quantized_nets", EXAMPLES / "nets.py")
     assert specification is not None and specification.loader is not None
     module = importlib.util.module_from_spec(specification)

@@ -1,4 +1,4 @@
-"""A lock of a quantized model: machines with another Model Optimizer, or without it, use the locked calibration."""
+"""Machines with another Model Optimizer, or without this package, use the locked calibration of a quantized model."""
 
 from __future__ import annotations
 

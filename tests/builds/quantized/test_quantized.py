@@ -1,4 +1,4 @@
-"""Quantized models: what stays in PyTorch, what is refused, what an edit runs, and the error against the float model."""
+"""Quantized models: what stays in PyTorch, refusals, the steps after an edit, and the error against the float model."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ZeroPoints(nn.Module):
 
 
 class Rounded(nn.Module):
-    """Inputs that are rounded to a type."""
+    """A linear layer whose inputs are rounded to a type."""
 
     def __init__(self, layout, scale=0.01):
         super().__init__()

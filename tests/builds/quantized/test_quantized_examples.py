@@ -1,4 +1,4 @@
-"""The examples of manifests/quantized: each kind of quantized model and each format, for each GPU that has it."""
+"""The examples of manifests/quantized: each kind of quantized model, and each format for GPUs that support it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tests.builds.quantized.conftest import EXAMPLES
 from tests.conftest import CommandLine
 
 INT8, FP8, INT4 = {"INT8": 1}, {"FLOAT8E4M3FN": 1}, {"INT4": 0.5}
-#: The scales of NVFP4 are float8: one for 16 numbers.
+#: NVFP4 has one float8 scale for each block of 16 numbers.
 NVFP4 = {"FLOAT4E2M1": 0.5, "FLOAT8E4M3FN": 1 / 16}
-#: TensorRT rounds these weights itself: they are floats in the ONNX model, beside their quantizer.
+#: The ONNX model has float weights and their quantizers, and TensorRT rounds the weights.
 FLOATS: dict[str, float] = {}
 
 #: Model → the types of the stored weights of its middle layer, with the number of bytes per element of the weight.
@@ -127,7 +127,7 @@ def test_an_unknown_error_exceeds_every_limit(quantized_examples: CommandLine) -
 def test_the_model_of_the_engine_computes_what_the_file_does(
     quantized_examples: CommandLine, nets: Any, model: str
 ) -> None:
-    """onnxruntime runs both models. It has neither the domain `trt` nor float4e2m1, so the other two files are left out."""
+    """onnxruntime runs the file and the engine's model. It lacks the domain `trt` and float4e2m1, which other files use."""
     written = quantized_examples.project / "written" / f"{model}_again"
     quantized_examples("inspect", model, "--onnx", str(written))
     options = onnxruntime.SessionOptions()  # with optimizations, onnxruntime would compute with integers

@@ -1,6 +1,6 @@
 """A project whose first builds are unsigned and whose later builds are signed.
 
-Two more tests use its unsigned builds: one for a remote that is down, and one for an export without a file name.
+Two more tests use this project: one for a remote that is down, and one for an export without a file name.
 """
 
 from __future__ import annotations

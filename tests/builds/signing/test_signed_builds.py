@@ -83,7 +83,7 @@ def test_users_who_trust_another_key_see_why_a_lookup_misses(built: CommandLine,
 
 
 def test_a_machine_without_a_signing_key_finds_its_own_records(built: CommandLine) -> None:
-    """The machine key signs the new records. They do not hide the records of CI, and CI's records do not hide them."""
+    """The machine key (see `MachineKey`) signs the new records. The cache keeps them beside the records of CI."""
     trust_release = {"TRTBUILD_TRUSTED_KEYS": str(Signer("release", b"r" * 32).trusted)}
     remote_before = remote_entries(built)
     document = built("build", environment=trust_release)
@@ -96,7 +96,7 @@ def test_a_machine_without_a_signing_key_finds_its_own_records(built: CommandLin
     for _ in range(2):  # the second build uses the snapshot that the first one wrote
         built("build", "--frozen", environment=trust_release)
 
-    # without its machine key, or as another user, the machine does not trust these records
+    # without the machine key, and for another user, these records are not trusted
     (machine_key,) = (Path(built.environment["XDG_STATE_HOME"]) / "trtbuild").iterdir()
     moved_key = machine_key.rename(machine_key.parent.parent / "moved.key")
     built("build", "--frozen", environment=trust_release, expect=3)

@@ -27,7 +27,7 @@ TABLE = """(() => {
 
 @pytest.fixture(scope="module")
 def alice(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
-    """A checkout with one more target than CI has built. CI's engine is in the shared store, and Alice's cache is empty."""
+    """A checkout with one more target than CI has built. Alice's build found CI's engine in the shared store."""
     base = tmp_path_factory.mktemp("signers")
     (base / "remote").mkdir()
     shared = {

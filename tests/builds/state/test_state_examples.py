@@ -1,4 +1,4 @@
-"""The examples of manifests/state: built, right, and called like the original modules over many calls."""
+"""The built examples of manifests/state give the results of their PyTorch modules in many calls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NEW_TOKENS = 64
 
 @pytest.fixture(scope="session")
 def examples(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
-    """A built copy of manifests/state, once for all processes of a test run. Tests must not change its files."""
+    """A copy of manifests/state, built once for all processes of a test run. Tests must not change its files."""
     base = tmp_path_factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     project = base / "state-examples"
@@ -64,7 +64,7 @@ def load_module(examples: CommandLine, model: str) -> Any:
 
 
 def generate(decoder: Any) -> list[int]:
-    """Decode greedily: the tokens after PROMPT."""
+    """Decode greedily, and return the tokens after PROMPT."""
     tokens, generated = PROMPT, []
     for _ in range(NEW_TOKENS):
         tokens = decoder(tokens).argmax(-1, keepdim=True)
@@ -98,7 +98,7 @@ def test_a_decoder_with_a_static_cache_generates_the_tokens_of_transformers(
     examples: CommandLine, expected_tokens: list[int]
 ) -> None:
     decoder = load_module(examples, "static_decoder")
-    assert len(set(expected_tokens)) > NEW_TOKENS // 2  # a text of one token would prove nothing
+    assert len(set(expected_tokens)) > NEW_TOKENS // 2  # a text that repeats one token would prove nothing
     assert generate(decoder) == expected_tokens
     # the decoder has not read the last token that it generated
     assert decoder.get_state()["length_0"].item() == PROMPT.shape[1] + NEW_TOKENS - 1

@@ -1,4 +1,4 @@
-"""PyTorch may return views of a state, or a new state that is a view of an input. Callers may write to their tensors."""
+"""Writes to inputs and outputs do not change a state, even if the state or the outputs are views in PyTorch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 class Recorder(nn.Module):
-    """Returns views of the old and of the new state. The new state is a view of the input."""
+    """Returns parts of the old and of the new state. The new state is a view of the input."""
 
     def __init__(self):
         super().__init__()

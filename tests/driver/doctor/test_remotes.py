@@ -116,7 +116,7 @@ def test_a_remote_that_is_down_is_a_warning_and_the_others_are_checked(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]  # closed at the end of the block
+        port = listener.getsockname()[1]  # the end of the block closes this port
     (tmp_path / "shared").mkdir()
     monkeypatch.setenv("TRTBUILD_REMOTES", f"dead=rw:http://127.0.0.1:{port}/x team=r:file://{tmp_path}/shared")
     findings = findings_of(project)

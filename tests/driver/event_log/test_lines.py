@@ -1,4 +1,4 @@
-"""Events as JSON lines: they are read as written, an incomplete last line is left out, the newest builds are kept."""
+"""Events as JSON lines: reading returns the written events, an incomplete last line is ignored, the newest builds stay."""
 
 from __future__ import annotations
 

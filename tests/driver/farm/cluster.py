@@ -34,7 +34,7 @@ from trtbuild.driver.workers.results import Reply
 from trtbuild.store.layers.layered import LayeredStore
 from trtbuild.toolchain.libraries.table import installed_version
 
-#: The function of a worker that takes the text of a job and the worker's name, and returns an answer.
+#: Takes the text of a job and the name of a worker. Returns the answer of this worker.
 Behaviour = Callable[[str, str], performing.Answer]
 
 ADA = Target("ada", 89)
@@ -57,7 +57,7 @@ def pretend_to_compile(pool: Any, task: str, job: EngineJob) -> Reply:
 
 
 class Cluster:
-    """A scheduler on 127.0.0.1. `behaviours` replaces the behaviour of workers, by name."""
+    """A scheduler on 127.0.0.1. `behaviours` (name of a worker → function) replaces the answers of these workers."""
 
     def __init__(self) -> None:
         options = {"host": "127.0.0.1", "port": 0, "dashboard": False, "dashboard_address": "127.0.0.1:0"}
@@ -80,13 +80,14 @@ class Cluster:
         gpu: GpuKind | None = None,
         **changes: str,
     ) -> Worker:
-        """Start a worker. It announces `gpu`, unless this is None. `changes` replaces text in its labels: old → new."""
+        """Start a worker. It announces `gpu` unless `gpu` is None. `changes` (old → new) replaces text in the labels of the
+        worker."""
         (process,) = [each for each in processes_here(project, 1, slots) if "gpu" not in each.name]
         labels = (*process.labels, *([] if gpu is None else [gpu_label(gpu)]))
         for old, new in changes.items():
             labels = tuple(label.replace(old, new) for label in labels)
         options = dataclasses.replace(process, name=name, labels=labels).options("127.0.0.1", None)
-        # only a worker in a separate process needs them; this worker runs in the process of the test
+        # only a worker in a separate process needs these options; this worker runs in the process of the test
         del options["env"], options["silence_logs"], options["preload"]
 
         async def start() -> Worker:

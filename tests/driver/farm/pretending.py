@@ -1,8 +1,9 @@
 """A Dask preload: the worker pretends to compile. ``TRTBUILD_TEST_PRETENDS`` says how.
 
-``compile``: each job calls `pretend_to_compile`. ``wait``: the first job writes its pid to the file ``begun`` in the
-worker's directory, and then waits until it is killed; later jobs pretend to compile. ``wait-in-write``: like ``wait``, but
-the first job waits in the middle of writing a blob. ``wait-always``: each job writes its pid and waits.
+``compile``: each job calls `pretend_to_compile`. ``wait``: the first job writes the pid of its process to the file
+``begun`` in the worker's directory, and then waits until this process is killed; later jobs pretend to compile.
+``wait-in-write``: like ``wait``, but the first job waits in the middle of writing a blob. ``wait-always``: each job writes
+the pid and waits.
 """
 
 from __future__ import annotations

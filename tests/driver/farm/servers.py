@@ -37,7 +37,7 @@ class Certificates:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables of trtbuild that name the files."""
+        """The environment variables of trtbuild that name the files."""
         return {f"TRTBUILD_WORKERS_{name.upper()}": str(path) for name, path in vars(self).items()}
 
 
@@ -101,7 +101,8 @@ class Process:
 def scheduler_process(port: int, folder: Path, certificates: Certificates | None = None) -> Process:
     """Start ``dask scheduler`` on a port of 127.0.0.1.
 
-    It gives up a worker after three silent seconds, and a job after three of its workers have died.
+    The scheduler gives up a worker after more than five seconds without a heartbeat (the minimum of Dask). It gives up a
+    job after three workers have died during the job.
     """
     command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--no-dashboard", "--dashboard-address", "127.0.0.1:0"]
@@ -117,7 +118,7 @@ def scheduler_process(port: int, folder: Path, certificates: Certificates | None
 def worker_process(
     address: str, folder: Path, environment: Mapping[str, str], *arguments: str, pretends: str | None = None
 ) -> Process:
-    """Start ``trtbuild worker`` in `folder`. With `pretends`, its compiler is `tests.driver.farm.pretending`."""
+    """Start ``trtbuild worker`` in `folder`. With `pretends`, the workers pretend to compile (`pretending.py`)."""
     folder.mkdir(exist_ok=True)
     paths = [*filter(None, [environment.get("PYTHONPATH")]), str(Path(__file__).parents[3])]
     variables = {**os.environ, **environment, "PYTHONPATH": os.pathsep.join(paths)}
@@ -126,7 +127,7 @@ def worker_process(
         variables["DASK_DISTRIBUTED__WORKER__PRELOAD"] = json.dumps(["tests.driver.farm.pretending"])
     command = [sys.executable, "-m", "trtbuild", "worker", address, *arguments]
     process = Process(command, folder / "worker.log", variables, folder)
-    process.wait_for("at the same time")  # in the line that the command prints when its workers have started
+    process.wait_for("at the same time")  # the command prints these words when its workers have started
     return process
 
 

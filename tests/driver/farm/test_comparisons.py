@@ -1,5 +1,5 @@
-"""Comparisons of engines on workers that are honest, lie, or have another GPU. The comparison and the GPU are
-replaced."""
+"""Comparisons of engines on workers that are honest, lie, or have another GPU than the job needs. The comparison and the
+GPU are replaced."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def answer_with_another_key(text: str, name: str) -> Answer:
 
 
 def answer_with_other_points(text: str, name: str) -> Answer:
-    """Answer with a record of the right key, and a report about fewer points."""
+    """Answer with a record of the right key, and a report about only one of the points of the job."""
     return _answer_with_report(text, name, lambda job: report_of(dataclasses.replace(job, points=POINTS[:1])))
 
 
@@ -168,7 +168,7 @@ def answer_without_a_report(text: str, name: str) -> Answer:
 
 
 def answer_changed_after_signing(text: str, name: str) -> Answer:
-    """Answer with a record whose document was changed after it was signed."""
+    """Answer with a record whose document was changed after signing."""
     signed = performing._do_job(FarmJob.from_text(text), name)
     document = json.loads(signed.document)
     document["provenance"]["builder"] = "someone else"
@@ -176,13 +176,13 @@ def answer_changed_after_signing(text: str, name: str) -> Answer:
 
 
 def answer_with_inputs_outside_the_store(text: str, name: str) -> Answer:
-    """Answer with the right report, and with worst inputs whose name is a path."""
+    """Answer with the right report, and with a path as the name of the worst inputs (those with the worst result)."""
     honest = performing._do_job(FarmJob.from_text(text), name)
     return dataclasses.replace(honest, worst=BlobFiles("../" * 8 + "etc/passwd", (Output("a" * 64, 1),)))
 
 
 def answer_with_inputs_without_files(text: str, name: str) -> Answer:
-    """Answer with the right report, and with worst inputs that consist of no file."""
+    """Answer with the right report, and with an empty list of files for the worst inputs."""
     honest = performing._do_job(FarmJob.from_text(text), name)
     return dataclasses.replace(honest, worst=BlobFiles("a" * 64, ()))
 
@@ -232,7 +232,7 @@ def test_a_document_that_was_changed_after_signing_does_not_count(
 
 
 def test_a_worker_whose_facts_have_changed_refuses(cluster: Cluster, driver: Driver, project: Path) -> None:
-    """It has announced another GPU driver than the one that it has now."""
+    """The worker has announced another GPU driver than it has now."""
     cluster.add_worker("updated", project=project, gpu=NEWER)
     with pytest.raises(WorkersError, match=r"updated: the job is for .*999\.2.*; this machine has .*999\.1"):
         compare(driver, comparison_job(driver, NEWER))

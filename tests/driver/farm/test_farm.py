@@ -1,5 +1,5 @@
-"""Engine steps on workers that are slow, missing, wrong or hostile. A test with a fault proves
-that the fault happened."""
+"""Engine steps on workers that are slow, missing, wrong or hostile. A test that causes a fault
+proves that the fault happened."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ CI, STRANGER = Signer("ci", bytes(32)), Signer("stranger", bytes([1]) * 32)
 
 
 class CountingBehaviour:
-    """A behaviour that counts its jobs, and answers with `answer`."""
+    """A `Behaviour` that records its jobs, and calls `answer` for each."""
 
     def __init__(self, answer: Callable[[str, str], Answer]) -> None:
         self.jobs: list[FarmJob] = []
@@ -58,7 +58,7 @@ class CountingBehaviour:
 
 
 def honest_answer(text: str, name: str) -> Answer:
-    """The answer of a worker without a fault, also if `Cluster.behaviours` has another one for its name."""
+    """The answer of a worker without a fault, even if `Cluster.behaviours` has a function for `name`."""
     return performing._do_job(FarmJob.from_text(text), name)
 
 
@@ -72,7 +72,7 @@ def test_an_engine_comes_from_a_worker(cluster: Cluster, driver: Driver, project
 
 
 def test_a_build_begins_before_the_first_worker_has_joined(cluster: Cluster, driver: Driver, project: Path) -> None:
-    """A build begins without workers. It does not begin if workers have joined, and none of them shares a store with it."""
+    """A build begins without workers, but it does not begin if all workers that have joined use other stores."""
     with opening.opened(cluster.address, project, Configuration(), driver.store, driver.messages.append):
         pass
     cluster.add_worker(
@@ -322,7 +322,7 @@ def test_an_engine_of_a_worker_whose_clock_is_wrong_by_a_year_is_accepted(
     assert years == [str(time.gmtime().tm_year + 1)]
 
 
-# -- two builds, and a lost scheduler
+# -- several jobs, and an interrupted build
 
 
 def test_two_builds_share_one_job(cluster: Cluster, project: Path) -> None:
@@ -352,7 +352,7 @@ def test_two_builds_share_one_job(cluster: Cluster, project: Path) -> None:
 def test_two_jobs_of_one_build_share_a_task_and_each_has_its_answer(
     cluster: Cluster, driver: Driver, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first job releases its own future only. Otherwise the scheduler would drop the task of the second one."""
+    """The first job releases only its own future. Otherwise the scheduler would drop the task that both jobs share."""
     counting = CountingBehaviour(honest_answer)
     cluster.add_worker("w1", counting, project=project, slots=2)
     first_has_ended, both_wait = threading.Event(), threading.Barrier(2)
@@ -367,7 +367,7 @@ def test_two_jobs_of_one_build_share_a_task_and_each_has_its_answer(
         both_wait.wait(20)
         if id(future) != order[0]:
             assert first_has_ended.wait(20)
-            time.sleep(0.5)  # the client has processed the release of the first future
+            time.sleep(0.5)  # the client needs time to process the release of the first future
         return answer_of(future, message)
 
     monkeypatch.setattr(cluster.client, "submit", note_order)

@@ -1,4 +1,4 @@
-"""The checks of a worker before it compiles, and messages of other releases."""
+"""The checks that a worker makes before it compiles, and messages of other releases."""
 
 from __future__ import annotations
 

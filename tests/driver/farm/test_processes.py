@@ -188,7 +188,7 @@ def _pass_on(source: socket.socket, sink: socket.socket) -> None:
 
 
 def _shut(end: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # it is closed already
+    with contextlib.suppress(OSError):  # the socket may be closed already
         end.shutdown(socket.SHUT_RDWR)
 
 
@@ -239,7 +239,7 @@ def test_a_scheduler_that_refuses_is_an_error_before_any_work(project: Path, mon
 
 @pytest.fixture
 def _no_garbage_collection() -> Iterator[None]:
-    """The garbage collector, too, closes clients."""
+    """Disable the garbage collector, because it would close clients that trtbuild has left open."""
     gc.collect()
     gc.disable()
     yield
@@ -264,11 +264,11 @@ def test_a_server_that_is_not_a_scheduler_is_an_error_before_any_work(
                 return
             connections.append(connection)
             seen.set()
-            with contextlib.suppress(OSError):  # the client may have gone
+            with contextlib.suppress(OSError):  # the client may have closed the connection
                 connection.sendall(greeting)
 
     threading.Thread(target=accept, daemon=True).start()
-    for _ in range(20):  # on a busy machine, the time may end before the client has connected
+    for _ in range(20):  # on a busy machine, the timeout may expire before the client has connected
         with (
             pytest.raises(EnvironmentFault, match="cannot be used"),
             connected(f"tcp://127.0.0.1:{server.getsockname()[1]}", WorkersSettings(), project),
@@ -316,7 +316,7 @@ def test_only_a_certificate_of_the_same_authority_is_accepted(
 
 
 def _listens_on_loopback_only(process: Process) -> bool:
-    """Whether all listening TCP sockets of the worker processes are on 127.0.0.1."""
+    """Whether the worker processes have listening TCP sockets, all of them on 127.0.0.1."""
     addresses = [
         connection.laddr.ip
         for pid in worker_pids(process)
@@ -327,7 +327,7 @@ def _listens_on_loopback_only(process: Process) -> bool:
 
 
 def test_other_users_of_the_host_cannot_reach_local_workers(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONHASHSEED", "0")  # Dask would replace it
+    monkeypatch.setenv("PYTHONHASHSEED", "0")  # Dask would replace this value
     before = dict(os.environ)
     with connected("local:1", WorkersSettings(), project) as client:
         assert dict(os.environ) == before
@@ -373,7 +373,7 @@ def test_a_scheduler_that_does_not_answer_is_named_with_the_reason(monkeypatch: 
             yield
 
         async def close(self, timeout: float) -> None:
-            """Close nothing, because it has started no process."""
+            """This nanny has no process to close."""
 
     monkeypatch.setattr("distributed.Nanny", Silent)
     process = WorkerProcess("w1", 1, ())

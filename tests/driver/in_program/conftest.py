@@ -1,4 +1,4 @@
-"""A cache for the modules that these tests compile, and a small module."""
+"""A small PyTorch module, and a cache for the modules that these tests compile."""
 
 from __future__ import annotations
 

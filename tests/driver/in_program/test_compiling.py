@@ -1,4 +1,4 @@
-"""`trtbuild.compile`: results and keys are those of the same model in a manifest, and invalid arguments are refused."""
+"""`trtbuild.compile`: the engine keys of a manifest, the outputs of PyTorch, and errors about invalid arguments."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_compiling_changes_neither_the_module_nor_the_state_of_torch(
 
 
 def test_the_default_device_of_torch_does_not_matter(compile_module: Compile, tmp_path: Path) -> None:
-    """The meta device takes the place of a GPU. Models are traced, and programs are read, on the CPU."""
+    """The meta device takes the place of a GPU. Models are traced on the CPU, and programs are read there."""
 
     class Shifts(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

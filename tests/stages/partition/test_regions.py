@@ -186,7 +186,7 @@ def test_two_independent_calls_are_two_partitions_of_one_structure(lowered: Any)
 
 
 class OddNames(nn.Module):
-    """Modules whose names have a meaning in the partitions document, or are not valid file names, and one plain name."""
+    """One module has a plain name. The other names have a meaning in the partitions document, or are invalid file names."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Partitions exchange tensors only. Each partition computes the sizes that it needs from its input tensors."""
+"""Partitions exchange tensors only. A partition uses its input tensors to compute the sizes that it needs."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_data_dependent_operators_stay_in_torch(name: str, lowered: Any) -> None
             if entry.kind == "tensorrt":
                 assert "data" not in str(entry.inputs) + str(entry.outputs)
                 for node in program.graph.nodes:
-                    assert not free_unbacked_symbols(node.meta.get("val"))  # sizes that depend on data
+                    assert not free_unbacked_symbols(node.meta.get("val"))  # no size depends on data
         reasons = {reason for entry in partitioned.partitions for reason in entry.reasons.values()}
         assert any("depends on data" in reason for reason in reasons)
 

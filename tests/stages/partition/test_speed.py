@@ -16,8 +16,7 @@ LAYERS = 500
 
 @pytest.fixture(scope="module")
 def large(seed_program: Any, model_of: Any) -> Any:
-    """Layers of six operators, one of them a reshape to symbolic sizes. Each layer also reads the result of the layer two
-    before it."""
+    """Each layer has six operators, including a reshape to symbolic sizes. Layer n also reads the result of layer n - 2."""
     maker = GraphMaker(seed_program, 0)
     before, x = maker.inputs
     value = x.meta["val"]

@@ -61,7 +61,7 @@ def test_a_quick_archive_has_the_bytes_and_the_program_of_torch(program: Exporte
 def test_in_a_block_torch_computes_no_canonical_form_and_evaluates_fewer_annotations(
     program: ExportedProgram, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This also shows that torch calls the functions that `archives` replaces."""
+    """The test also shows that torch calls the functions that `archives` replaces."""
     calls = {"canonicalize": 0, "get_type_hints": 0}
 
     def count_calls(owner: Any, name: str) -> None:
@@ -86,7 +86,7 @@ def test_in_a_block_torch_computes_no_canonical_form_and_evaluates_fewer_annotat
 
 
 def test_torch_does_not_use_the_canonical_form_that_it_computes() -> None:
-    """The only line that calls the function ignores its result."""
+    """The only line that calls `canonicalize` ignores the result."""
     lines = [line.strip() for line in inspect.getsource(serialize).splitlines() if "canonicalize(" in line]
     assert lines == ["canonicalize(serialized_ep, set(constants.keys()))", "def canonicalize("]
 

@@ -23,7 +23,7 @@ from trtbuild.stages.program.consistency import read_program, refuse_changes, si
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.sizes import first_difference, points_of
 
-#: A range that torch treats as a single size, because it assumes that a dynamic size is never 1.
+#: A range (min, opt, max) that torch treats as the size 2, because torch assumes that a dynamic size is never 1.
 ROWS = (1, 2, 2)
 
 
@@ -87,7 +87,7 @@ def test_a_range_of_two_sizes_gives_right_results_at_both(create_case: Callable[
 
 @contextlib.contextmanager
 def no_suppression() -> Iterator[None]:
-    """A replacement of `suppress_new_guards` with which torch stores new guards and may replace symbols."""
+    """Replaces `suppress_new_guards`. Inside the block, torch stores new guards and can replace symbols."""
     yield
 
 
@@ -114,7 +114,7 @@ def test_the_checks_detect_a_dynamic_size_that_became_a_number(
 
 
 def test_without_the_checks_the_model_fails_at_one_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reshape has the number 2 instead of a size. So the model fails for one row, in the build or in the comparison."""
+    """A reshape has the number 2 instead of a size. So the build or the comparison fails at batch size 1."""
     let_torch_replace_symbols(monkeypatch)
     disable_checks(monkeypatch)
     monkeypatch.setattr("trtbuild.driver.workers.handlers.compare_lowered", lambda *_: None)
@@ -141,7 +141,7 @@ def build_with_another_pass(case: Case, monkeypatch: pytest.MonkeyPatch, change:
 
 
 def rows(body: str) -> Case:
-    """A case whose only input ``x0`` has 2 to 8 rows and 4 columns. `body` is the expression of its result."""
+    """A case whose only input ``x0`` has 2 to 8 rows and 4 columns. `body` is the expression that the module returns."""
     return Case(module_from_text([], body, 1), [("float32", [(2, 3, 8), 4])])
 
 
@@ -167,7 +167,7 @@ def test_detects_a_pass_that_changes_a_dtype(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def exported(body: str, axis: tuple[int, int, int] = (1, 3, 8)) -> Program:
-    """The traced program of a case. `axis` has the min, opt and max of the rows of ``x0``."""
+    """The traced program of a case. `axis` has the min, opt and max number of rows of ``x0``."""
     case = Case(module_from_text([], body, 1), [("float32", [axis, 4])])
     return build(case).traced
 
@@ -213,7 +213,7 @@ def test_points_are_the_requested_point_both_ends_and_at_least_one_point_between
     [
         "x0.chunk(2, 1)[0] * 2",  # unused results
         "F.batch_norm(x0, torch.zeros(4), torch.ones(4))",  # kernels differ in unused results
-        "torch.special.zeta(x0.abs() + 2, torch.tensor(1.5))",  # an operator of torch.ops.prims takes a number as a tensor
+        "torch.special.zeta(x0.abs() + 2, torch.tensor(1.5))",  # calls an operator of torch.ops.prims with a scalar tensor
         "x0[x0[:, 0] > 0].sum(0)",  # a size that depends on data
         "torch.cond(x0.sum() > 0, lambda y: y * 2, lambda y: y - 1, (x0,))",
         "(torch.arange(x0.shape[0], device=x0.device)[:, None] + x0)",

@@ -1,4 +1,4 @@
-"""Programs with operators from outside PyTorch: operators whose code is not loaded, and calls that are taken out."""
+"""Programs with operators from outside PyTorch: operators whose code is not loaded, calls that are removed and put back."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_check_of_each_result_has_the_declared_sizes() -> None:
     assert part_check[3] == "program_test::part"
     assert [operator for *_, operator in split_checks] == ["program_test::split"] * 2
     first, second = (sizes[0] for _, sizes, *_ in split_checks)
-    assert first == -1  # depends on data, so the check accepts any size
+    assert first == -1  # the size depends on data, so the check accepts any size
     assert isinstance(second, torch.fx.Node)  # the size of the first result
 
 
@@ -164,7 +164,7 @@ def test_a_substitute_kernel_depends_on_every_argument() -> None:
     torch.manual_seed(0)  # for some random arguments, the results would differ too little
     x, y = torch.randn(3, 4), torch.randn(5)
     with substitute_kernels(["program_test.gpu.default", "program_test.part.default"]) as substituted:
-        assert substituted == ("program_test.gpu.default",)  # part has a kernel
+        assert substituted == ("program_test.gpu.default",)  # `part` has a kernel
         first, integers = torch.ops.program_test.gpu(x, 0.5, y)
         assert torch.equal(first, torch.ops.program_test.gpu(x, 0.5, y)[0]) and not integers.any()
         for arguments in ((x + 0.1, 0.5, y), (x, 0.6, y), (x, 0.5, y.flip(0)), (x.flip(0), 0.5, y)):

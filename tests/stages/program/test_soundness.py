@@ -1,6 +1,6 @@
-"""Models that differ in one detail never share a digest. Names and the values of weights do not change the digest.
+"""Models that differ in one detail never share a digest. Neither names nor weight values change the digest.
 
-A digest is that of a canonical text. Keys of the steps after the trace contain such digests.
+A digest is the SHA-256 of a canonical text. Keys of the steps after the trace contain such digests.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class Named(nn.Module):
 
 
 class Renamed(nn.Module):
-    """The same model with other names of attributes, variables and the class, and on another line."""
+    """The model `Named` with other names (attributes, variables, class) and other line numbers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -282,7 +282,7 @@ def test_a_size_that_is_a_rounded_product_is_written_with_whole_numbers() -> Non
 
 def test_rejects_a_size_that_is_not_an_integer_expression() -> None:
     grow = FunctionModule(lambda x: nn.functional.interpolate(x[None], scale_factor=1.5))
-    batch = Dim("batch", min=2)  # without a maximum, no fraction is known to round like the float at every size
+    batch = Dim("batch", min=2)  # a fraction replaces the float 1.5 only in a bounded range
     exported = export(grow.eval(), (torch.ones(4, 6),), dynamic_shapes=(({1: batch},),)).run_decompositions({})
     with pytest.raises(SourceError) as caught:
         program_text(functional(exported)[0])

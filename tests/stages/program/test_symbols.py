@@ -1,4 +1,4 @@
-"""For each input of a program, the largest size that one of its axes may have."""
+"""`largest_sizes` returns, for each input of a program, the largest possible size of any axis of the input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Special cases of the canonical text. `test_soundness` tests its general rules."""
+"""Special cases of the canonical text. `test_soundness` tests the general rules."""
 
 from __future__ import annotations
 

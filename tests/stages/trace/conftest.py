@@ -68,7 +68,7 @@ class Function(torch.nn.Module):
 
 
 def trace_in_process(module: torch.nn.Module | Callable[..., Any], job: TraceJob) -> TraceResult:
-    """Trace a module in this process, without recording the files that it reads."""
+    """Trace a module in this process, without recording the files that the module reads."""
     if not isinstance(module, torch.nn.Module):
         module = Function(module).eval()
     with torch.no_grad():
@@ -79,7 +79,7 @@ def trace_in_process(module: torch.nn.Module | Callable[..., Any], job: TraceJob
 class ChildTrace:
     """The result of a trace in a child process. After an error, only `error` has a value: the fields of the error.
 
-    `observations` has the state of each dependency, and `order` the dependencies in the order of first use.
+    `observations` has the state of each dependency. `order` lists the dependencies in the order of first use.
     """
 
     observations: dict[str, str]

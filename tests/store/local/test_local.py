@@ -141,7 +141,7 @@ def test_rejects_and_repairs_a_damaged_chunk_list(
 
 
 def test_rejects_a_forged_chunk_list(local: LocalStore, payload: Callable[..., bytes], entry_path: EntryPath) -> None:
-    """The list is valid and its chunks are intact, but it is stored under the name of another blob."""
+    """The list is valid and its chunks are intact, but they are the chunks of another blob."""
     output, other = local.put_bytes(payload(1, 3 * MIB)), local.put_bytes(payload(2, 3 * MIB))
     text = entry_path(local, "ac", list_key(other.sha256)).read_text().replace(other.sha256, output.sha256)
     path = entry_path(local, "ac", list_key(output.sha256))
@@ -268,7 +268,7 @@ def test_rejects_names_that_are_not_digests(local: LocalStore) -> None:
 
 
 def test_permissions_follow_the_umask(tmp_path: Path) -> None:
-    # With the umask 002, the group may write to the directories. Then the files get the permissions of a shared store.
+    # With the umask 002, the group may write to the directories, so the files get the permissions of a shared store.
     for umask, mode in ((0o022, 0o444), (0o077, 0o400), (0o002, 0o664)):
         before = os.umask(umask)
         try:
@@ -318,7 +318,7 @@ def test_reads_a_store_that_cannot_be_written(
         path.chmod(0o555)
     printed = child(READER_PROGRAM, store.root, output.sha256, record.recipe.key).finish()
     for path in folders:
-        path.chmod(0o755)  # so that the test can remove them
+        path.chmod(0o755)  # so that the fixture can remove them
     assert printed.strip() == "read"
 
 

@@ -23,7 +23,7 @@ from trtbuild.store.trust import action_result
 
 
 def random_chunks(count: int) -> dict[Output, bytes]:
-    """`count` chunks of 5000 bytes, by their outputs."""
+    """`count` chunks of 5000 bytes, by their outputs (digest and size)."""
     generator = random.Random(count)
     return {output_of(data): data for data in (generator.randbytes(5000) for _ in range(count))}
 
@@ -86,7 +86,7 @@ def test_many_threads_put_each_file_once(local: LocalStore, monkeypatch: pytest.
 
     def rename_and_count(old: str, new: str) -> None:
         rename(old, new)
-        renames.append(new)  # only if it has not raised an error
+        renames.append(new)  # only after a rename without an error
 
     monkeypatch.setattr(os, "rename", rename_and_count)
     with ThreadPoolExecutor(8) as threads, local.receive_files() as receiver:

@@ -1,4 +1,4 @@
-"""Blobs whose bytes arrive in pieces, the memory that they need, and the count of the bytes that a store lacks."""
+"""Blobs that arrive in pieces, the memory for writing and reading a blob, and the count of the bytes that a store lacks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trtbuild.store.local.local import LocalStore
 
 MIB = 1 << 20
 
-#: Prints the growth of the memory peak in bytes: while a blob of 192 pieces of 1 MiB is read, and while it is written.
+#: Prints by how many bytes the memory peak grows while a blob of 192 MiB is read, and while such a blob is written.
 _PEAKS_PROGRAM = """
 import sys
 from pathlib import Path
@@ -54,7 +54,7 @@ def test_writes_the_chunks_of_put_bytes(tmp_path: Path, size: int) -> None:
         for start, end in zip([0, *cuts], [*cuts, size], strict=True):
             piece = bytearray(data[start:end])
             writer.write(memoryview(piece))
-            piece[:] = bytes(len(piece))  # the caller may use the memory again
+            piece[:] = bytes(len(piece))  # the caller may overwrite the memory after `write`
         assert writer.size == size
         assert writer.finish() == expected
     assert store.get_bytes(expected.sha256) == data
@@ -74,11 +74,11 @@ def test_leaves_no_blob_after_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's record of the memory peak")
 def test_reading_holds_a_blob_once_and_writing_holds_a_few_windows(tmp_path: Path, child: Callable[..., Any]) -> None:
-    """A blob of 192 MiB. Writing it may take 64 MiB for the windows. Both limits allow 64 MiB more, for the threads and the
-    allocator.
+    """The blob has 192 MiB. The limit of the write allows 64 MiB for the windows. Both limits allow 64 MiB more, for the
+    threads and the allocator.
 
-    The lower bound of the read shows that the peak was measured. It is 1 MiB less than the blob: memory that was resident
-    before the read, and that the allocator gives out again, adds nothing to the peak.
+    The lower bound of the read shows that the peak was measured. This bound is 1 MiB less than the size of the blob: memory
+    that was resident before the read adds nothing to the peak if the allocator reuses it.
     """
     read_bytes, written_bytes = map(int, child(_PEAKS_PROGRAM, tmp_path).finish().split())
     assert (192 - 1) * MIB <= read_bytes < (192 + 64) * MIB
@@ -91,6 +91,6 @@ def test_counts_the_bytes_that_are_missing(tmp_path: Path) -> None:
     store.put_bytes(known)
     blobs = [memoryview(known), memoryview(fresh), memoryview(fresh), memoryview(bytes(4 * MIB)), memoryview(b"small")]
     stored = sorted(tmp_path.glob("cas/*/*"))
-    # equal chunks count once, and the zeros have one chunk of the largest size
+    # equal chunks count once: the 4 MiB of zeros are four equal chunks of the largest size
     assert store.missing_bytes(blobs) == 3 * MIB + chunking.MAX_SIZE + len(b"small")
     assert sorted(tmp_path.glob("cas/*/*")) == stored, "counting must not write"

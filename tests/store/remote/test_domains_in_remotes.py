@@ -1,4 +1,4 @@
-"""Records in a remote to which machines of several domains write."""
+"""Records in a remote to which machines of several trust domains write."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ CI, STRANGER = (Signer(name, bytes([number] * 32)) for number, name in enumerate
 
 
 def signing(signer: Signer, domain: str | None = None) -> Keyring:
-    """The policy of a machine that signs for `domain`, by default the domain of its key."""
+    """The trust policy of a machine that signs for `domain`, by default the signer's name."""
     return Keyring(signer=signer, domain=domain)
 
 
 def trusting(*signers: Signer, read_domains: tuple[str, ...] = ()) -> Keyring:
-    """The policy of a machine that only reads."""
+    """The trust policy of a machine that only reads."""
     return Keyring([signer.trusted for signer in signers], read_domains=read_domains)
 
 

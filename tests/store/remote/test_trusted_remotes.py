@@ -1,4 +1,4 @@
-"""Remotes whose users trust only some signers: the records that are found and sent, and the keys of their entries."""
+"""Remotes whose users trust only some signers: which records are found and sent, and under which keys."""
 
 from __future__ import annotations
 
@@ -125,8 +125,8 @@ def test_an_unsigned_record_is_rejected_and_does_not_block_a_signed_one(
 def test_reports_why_the_record_of_a_read_domain_is_rejected(
     open_as: Callable[..., LayeredStore], build: Build, tmp_path: Path, where: str
 ) -> None:
-    """Two records are rejected: the one under the step's key has no signature, and the one under the key for the domain
-    ``ci`` has a revoked key. The error names the revoked key.
+    """Two records are rejected: the one under the step's key is not signed, and the one under the key for the domain
+    ``ci`` is signed with a revoked key. The error names the revoked key.
     """
 
     def open_store(trust: Trust) -> LayeredStore:
@@ -190,7 +190,7 @@ def test_no_flipped_bit_of_an_entry_gives_another_engine(
 
 
 class WriteOnce(MemoryTransport):
-    """A remote that never replaces an existing entry, like that of docs/team-cache/nginx.conf."""
+    """A remote that never replaces an existing entry, like the server of docs/team-cache/nginx.conf."""
 
     def put(self, kind: Kind, name: str, data: bytes | memoryview, *, once: bool) -> bool:
         return super().put(kind, name, data, once=True)

@@ -1,4 +1,4 @@
-"""Run nginx with docs/team-cache/nginx.conf in a child process. Only paths, port and log interval are changed."""
+"""Run nginx with docs/team-cache/nginx.conf in a child process. Only the paths, port and log interval are changed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.programs import program
 
 DOCS = Path(__file__).parents[3] / "docs"
 
-#: The main configuration file, which includes the documented one, like Debian's /etc/nginx/nginx.conf.
+#: The main configuration file. Like Debian's /etc/nginx/nginx.conf, it includes the documented file.
 _MAIN_CONFIGURATION = """
 {user}
 daemon off;
@@ -35,7 +35,7 @@ http {{
 
 
 class Nginx:
-    """A running server. `root` is its directory. Every request needs the login of ``reader`` or ``writer``."""
+    """A running server. `root` contains its entries. Every request needs the login of ``reader`` or ``writer``."""
 
     def __init__(self, prefix: Path, port: int, passwords: dict[str, str]) -> None:
         self.prefix, self.port, self.passwords = prefix, port, passwords
@@ -101,7 +101,7 @@ def running(prefix: Path) -> Iterator[Nginx]:
     passwords = _add_users(prefix)
     process = None
     try:
-        for _ in range(5):  # another process may take the port in between
+        for _ in range(5):  # another process may take the port before nginx does
             with socket.socket() as free:
                 free.bind(("127.0.0.1", 0))
                 port = free.getsockname()[1]

@@ -1,4 +1,4 @@
-"""HTTP servers on loopback with scripted responses: raw sockets, a thread for each connection, all requests recorded."""
+"""An HTTP server on loopback with scripted responses. It has a thread for each connection, and records all requests."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A kind of remote for tests only: all entries are in one SQLite file, ``sqlite:///path``.
 
-It is added as docs/architecture.md describes, with a class and a row.
+It follows steps 1 and 2 of "Adding a remote" in docs/architecture.md: a class, and a row in the table `kinds.KINDS`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROW = kinds.RemoteKind(("sqlite",), f"{__name__}:SqliteTransport", "directory", 
 
 
 def add_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Add the row to the table, for one test."""
+    """Add `ROW` to the table of kinds, for one test."""
     monkeypatch.setattr(kinds, "KINDS", (*kinds.KINDS, ROW))
 
 
@@ -69,7 +69,8 @@ class SqliteTransport(Transport):
 
     @contextlib.contextmanager
     def _database(self, *, timed: bool = False) -> Iterator[sqlite3.Connection]:
-        """Lock the connection for this thread. Raises RemoteDown if other users lock the file for too long."""
+        """Lock the connection for this thread. Raises RemoteDown for an operational error of SQLite, or if
+        other threads hold the lock for too long during a timed call."""
         limit_s = TIMED_FACTOR * self._patience_s
         if not self._lock.acquire(timeout=limit_s - self._patience_s if timed else -1):
             raise faults.overdue_fault(self.place, limit_s)
@@ -86,6 +87,6 @@ def _make_file(path: Path) -> None:
     with contextlib.suppress(FileExistsError):
         path.touch(exist_ok=False)
         directory = path.parent.stat()
-        with contextlib.suppress(PermissionError):  # the writer is not a member of that group
+        with contextlib.suppress(PermissionError):  # raised if the writer is not a member of that group
             os.chown(path, -1, directory.st_gid)
         path.chmod(directory.st_mode & 0o666)

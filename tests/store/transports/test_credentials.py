@@ -1,4 +1,4 @@
-"""The sources of credentials, and their order. Errors and reprs contain no secret."""
+"""The order of the sources of credentials. Errors and reprs contain no secret."""
 
 from __future__ import annotations
 

@@ -2,15 +2,15 @@
 while builds run: local.py explains why (rules 4 to 6).
 
 Rules
-1. Only entries with an mtime before the cut-off are removed, even if the store then exceeds its limits. The cut-off is the
-   start of this collection or of the oldest live session, whichever is earlier, minus a slack. No session relies on an
-   entry with an mtime before the cut-off.
+1. Only entries with an mtime before the cut-off are removed. All others stay, even if the store exceeds its limits. The
+   cut-off is the start of this collection or of the oldest live session, whichever is earlier, minus a slack. No session
+   relies on an entry with an mtime before the cut-off.
 2. Each removal reads the mtime again, under the exclusive store-wide lock. The lock is held for short batches.
 3. Records are removed first (retention.py decides which records). Then a chunk list is removed if no remaining record names
    its blob. Then a CAS file is removed if no remaining record or list names it. The remaining entries are computed again
    after each step. So a record that was used in the meantime keeps its blobs.
-4. Blobs that no record names are always removed, if their mtime is before the cut-off: a build finds a blob only through a
-   record.
+4. A blob that no record names is removed if its mtime is before the cut-off, even if the store is within its limits: a
+   build finds a blob only through a record.
 """
 
 # Paths are strings here, as in the rest of the store.
@@ -28,7 +28,7 @@ from trtbuild.store.local.layout import Kind, Layout, unavailable_error
 from trtbuild.store.local.leftovers import remove_leftovers, session_starts
 from trtbuild.store.local.local import LocalStore
 
-#: The coarsest resolution of time stamps of a file system in use (FAT: 2 s), in seconds.
+#: The coarsest resolution of time stamps in common file systems (that of FAT), in seconds.
 SLACK_S = 2.0
 
 _BATCH_SIZE = 64
@@ -64,7 +64,7 @@ def collect(
     removed_records = removal.remove_entries("ac", unneeded_records, scan.records.__getitem__)
     remaining = [entry for key, entry in scan.records.items() if key not in removed_records]
 
-    # Chunk lists of blobs that no remaining record names.
+    # Chunk lists whose blobs no remaining record names.
     named_blobs = {blob for entry in remaining for blob in entry.blobs}
     unneeded_lists = {key: entry for blob, (key, entry) in scan.lists.items() if blob not in named_blobs}
     removed_lists = removal.remove_entries("ac", unneeded_lists, unneeded_lists.__getitem__)
@@ -107,7 +107,7 @@ def _start_and_cutoff_ns(store: LocalStore, slack_ns: int) -> tuple[int, int]:
             raise unavailable_error(error, layout.root) from error
         starts = list(session_starts(layout))
         if any(session_start_ns > start_ns for session_start_ns in starts):
-            # The clock was set back after that session began, so no mtime is reliable. This cut-off removes nothing.
+            # The clock was set back after a session began, so no mtime is reliable. With this cut-off, nothing is removed.
             return start_ns, -(1 << 62)
         return start_ns, min([start_ns, *starts]) - slack_ns
 
@@ -165,7 +165,7 @@ class _Removal:
         return True
 
     def sync_folders(self) -> None:
-        """Make the removals so far survive a loss of power."""
+        """Make the earlier removals durable."""
         for folder in self._folders:
             with contextlib.suppress(OSError):
                 sync_folder(folder)

@@ -4,8 +4,8 @@ Rules
 1. Records are removed in the order of their last use, the oldest first. All records over the age limit are removed, then as
    many as the size limit requires. Pinned records are never removed, and neither are records that were used at or after the
    cut-off (collect.py, rule 1).
-2. When a record is removed, the chunk lists and files that no other record names are counted as freed, too. They are not
-   counted if they were used since the cut-off.
+2. When a record is removed, the chunk lists and files that no remaining record needs are counted as freed, too. Those that
+   were used at or after the cut-off are not counted.
 3. A pinned key protects the entry under the key, and the domain entries of the key (core/recipes/trust.py, rule 4).
 4. Size limits are compared with allocated sizes (``st_blocks``, as `du` counts).
 """
@@ -36,7 +36,7 @@ class Size:
 class CollectReport:
     """The removed and the kept entries.
 
-    `blobs_removed` and `blobs_kept` count all CAS files: blobs that are not split, chunks and record documents.
+    `blobs_removed` and `blobs_kept` count all CAS files: chunks, record documents, and blobs that are not split.
     """
 
     records_removed: tuple[str, ...]
@@ -46,11 +46,11 @@ class CollectReport:
     records_kept: int
     blobs_kept: int
     kept: Size
-    #: Reason → number of entries that were kept, although they exceed a limit or are unreferenced.
+    #: Reason → number of entries that would have been removed without this reason.
     kept_because: Mapping[str, int]
-    #: Files of dead processes (``tmp/``, ``locks/``, ``sessions/``) and old quarantined entries that were removed.
+    #: The number of removed files of dead processes (``tmp/``, ``locks/``, ``sessions/``) and old quarantined entries.
     leftovers_removed: int
-    #: Shared directories only: blobs that later collections will remove, and blobs that this one moved back.
+    #: Shared directories only: blobs that later collections will remove, and blobs that this collection moved back.
     condemned: int = 0
     condemned_size: Size = Size()
     restored: int = 0

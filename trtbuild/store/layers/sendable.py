@@ -1,4 +1,4 @@
-"""Reads records of the local store in the form in which they are sent: with their signatures, and each file verified."""
+"""Reads records of the local store for uploads, chooses the signatures to send, and verifies each file."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def sendable_record(found: Found, trust: Trust) -> Found | None:
 
 
 def file_reader(store: LocalStore) -> ReadFile:
-    """Return a function that reads CAS files of a local store, and compares each with its name.
+    """Return a function that reads CAS files of a local store, and compares the SHA-256 of each with its name.
 
     The function raises BlobMissing, EntryCorrupt for a damaged file (which it moves to quarantine), StoreUnavailable.
     """

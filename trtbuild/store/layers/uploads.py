@@ -1,15 +1,15 @@
 """Sends new records to the remotes while the build runs.
 
 Rules
-1. Only the end of the command waits for uploads (`finish`). It waits as long as bytes are transferred. A record that cannot
-   be sent is counted and reported, and does not fail the build.
-2. The bytes of a record's document are sent unchanged, with the signatures that may leave this machine. Before that, each
-   file is compared with its name, because a damaged file in a remote cannot be replaced.
+1. The command waits for uploads only at its end (`finish`), as long as bytes are transferred. A record that cannot be sent
+   is counted and reported, and does not fail the build.
+2. The bytes of a record's document are sent unchanged, with the signatures that may leave this machine. Before a file is
+   sent, its SHA-256 is compared with its name, because some remotes do not allow the replacement of a damaged file.
 3. If a remote does not decide between simultaneous writers, engines are looked up again at the end (records.py, rule 6).
    So all machines use the same engine. Other steps are not looked up again: their records for one key differ only in their
    provenance.
-4. A pointer is a record that leads to another record. It is sent after all records that were added before it were sent, or
-   could not be sent. So a remote has a pointer without its record only if the record could not be sent.
+4. A pointer is a record that leads to another record. Its upload (`last`) begins when the uploads of all records that were
+   added earlier have ended. So a remote has a pointer without its record only if the record could not be sent.
 5. Records that this machine's policy does not trust are not sent. Records that only this machine trusts are not sent either
    (`Trust.sendable_signatures`).
 """
@@ -31,7 +31,7 @@ from trtbuild.store.remote.store import RemoteStore
 
 # The number of entries that are looked up in parallel at the end (rule 3).
 _PARALLEL_LOOKUPS = 8
-# The number of records that are sent in parallel to one remote. The files of each record use all of its connections.
+# The number of records that are sent in parallel to one remote. The files of each record use all connections of the remote.
 _MAX_UPLOADS = 4
 
 #: A function that is called with a remote and another machine's record, which was published first.
@@ -55,7 +55,7 @@ class Uploads:
         # upload.
         self._undecided_engines: list[tuple[RemoteStore, Found]] = []
         self._last_undecided_s = 0.0
-        #: Keys under which another machine has first published a record with another engine.
+        #: Keys under which another machine's record, with another engine, was published first.
         self.lost_keys: set[str] = set()
         #: By remote: records that were sent, and records that could not be sent.
         self.sent: Counter[str] = Counter()
@@ -90,8 +90,8 @@ class Uploads:
         try:
             is_sent = self.send_now(remote, key)
         except Exception:
-            # The remote's report contains its faults. An unreadable local entry raises an error when a step reads it. Any
-            # other error means that the record was not sent. None of these errors makes the build fail.
+            # No error of an upload makes the build fail. The remote's report contains the faults of the remote. If a local
+            # entry is unreadable, the step that reads the entry raises the error, too.
             with self._lock:
                 self.not_sent[remote.name] += 1
         else:

@@ -21,16 +21,16 @@ from trtbuild.store.local.writing import BlobWriter, missing_bytes, put_small, p
 from trtbuild.store.trust import action_result
 
 # A blob is read, hashed and yielded in batches of its files. A batch has at most this many bytes, or is a single larger
-# file. It fits into a second-level cache. With batches of 2 MiB the kernel takes twice the time.
+# file. A batch of this size fits into a CPU's second-level cache. Batches of 2 MiB take twice as much time in the kernel.
 _BATCH_SIZE = 512 << 10
 # The number of batches that may wait for their hash, each in its own buffer.
 _BUFFER_COUNT = 2
-# `get_bytes` reads a single file of at most this many bytes at once, without batches and their buffers.
+# If a blob is a single file with at most this many bytes, `get_bytes` reads all bytes at once, without batches.
 _SMALL_SIZE = 256 << 10
 
 
 class LocalBlobs:
-    """The `BlobStore` of core/recipes/ports.py in the directory `root`."""
+    """A `BlobStore` (core/recipes/ports.py) in the directory `root`."""
 
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root).absolute()
@@ -109,8 +109,8 @@ class LocalBlobs:
         return files
 
     def receive_files(self) -> AbstractContextManager[FileReceiver]:
-        """Receive CAS files from another store. They are durable at the end of the block. Raises
-        StoreUnavailable at the end of the block."""
+        """Receive CAS files from another store, in a `with` block. At the end of the block, the files are durable, or
+        StoreUnavailable is raised."""
         self.entries.is_read_only = False
         return open_receiver(self.entries)
 
@@ -146,7 +146,7 @@ class LocalBlobs:
             raise EntryCorrupt(f"the chunks that were given are not blob {sha256}")
 
     def find_files(self, sha256: str) -> tuple[Output, ...] | None:
-        """Like `files_of`, but returns None if a file is missing. The caller holds the store-wide lock."""
+        """Like `files_of`, but returns None if a file is missing. The caller holds `Entries.lookup_lock`."""
         size = self.entries.find("cas", sha256)
         if size is not None:
             return (Output(sha256, size),)
@@ -204,8 +204,8 @@ class LocalBlobs:
             raise self._quarantine_damage(sha256, files)
 
     def _quarantine_damage(self, sha256: str, files: Sequence[Output]) -> EntryCorrupt:
-        """Move the damaged files of a blob to quarantine. If no file is damaged, move its chunk list. Returns the error to
-        raise."""
+        """Move the damaged files of a blob to quarantine. If no file is damaged, move the blob's chunk list. Returns the
+        error to raise."""
         undamaged = [self.entries.verify_file(file) for file in files]
         if all(undamaged):
             self.entries.quarantine("ac", action_result.list_key(sha256), f"its chunks are not {sha256}")

@@ -7,13 +7,13 @@ Rules
    held exclusive while a collection begins, and while a collection removes a short batch. A thread that holds this lock
    does not read, hash or write blobs, and does not wait for another lock. It may read AC entries, which are small.
 2. A session is a file in ``sessions/``, locked for the session's duration. Its start is the file's mtime. This time comes
-   from the clock of the file system, like the mtimes of the entries, even on NFS. Nothing writes to the file afterwards.
+   from the clock of the file system, like the mtimes of the entries, even on NFS. Nothing writes to the session's file.
 3. For a key that is being built, the file ``locks/<key>`` is locked. The holder of the lock removes the file before it
    releases the lock. So a process that gets the lock checks that the locked file still has the name ``locks/<key>``. If
    not, the process opens the new file of this name.
 4. Descriptors are closed in forked children and on exec. Otherwise a child would hold the lock after its parent has
    released it. Only those of `lock_if_abandoned` stay open in forked children.
-5. A user who may not write to the store reads it without a session, and locks ``locks/store`` through a read-only
+5. A user without permission to write to the store reads it without a session, and locks ``locks/store`` through a read-only
    descriptor. If this file does not exist or cannot be opened, the store is read without locks. Then a collection of
    another user may remove an entry that was just found, and the entry counts as missing when it is read.
 """
@@ -94,7 +94,7 @@ def _open_or_make(layout: Layout, path: str) -> int:
 
 def _close(descriptor: int) -> None:
     with _descriptors_lock:
-        # In a forked child the descriptor is not registered: it is closed, and its number may belong to another file.
+        # In a forked child the descriptor is not registered: it was closed, and its number may belong to another file.
         if descriptor in _open_descriptors:
             _open_descriptors.remove(descriptor)
             # Closing is not enough: a process that was forked just now still has the descriptor open.
@@ -147,7 +147,7 @@ class StoreLock:
     def _open(self) -> int:
         path = f"{self._layout.locks}/store"
         try:
-            return _open_or_make(self._layout, path)  # NFS locks only files that are open for writing
+            return _open_or_make(self._layout, path)
         except PermissionError:
             return _open(path, os.O_RDONLY)
 
@@ -175,7 +175,7 @@ class Sessions:
         self._store_lock = lock
         self._lock = threading.Lock()
         self._starts: dict[str, int] = {}
-        #: An entry with an mtime (ns) before this is touched when it is found. A later mtime is safe without a touch.
+        #: An entry that is found is touched if its mtime (ns) is before this value. Other entries are safe without a touch.
         #: If this process has no session, the value is infinite, and every entry is touched. Then the session of another
         #: process, such as the parent, protects the entries.
         self.touch_before_ns: float = math.inf
@@ -284,8 +284,8 @@ def has_name(descriptor: int, path: str) -> bool:
 
 
 def lock_if_abandoned(path: str) -> int | None:
-    """Lock the file `path` if no process holds it. Returns the descriptor, which the caller closes with `os.close`, or
-    None."""
+    """Lock the file `path` if no process has locked it. Returns the descriptor, which the caller closes with `os.close`,
+    or None."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -55,14 +55,14 @@ class RemoteStore:
         def find_one(key: str) -> tuple[str, Found | Exception | None]:
             try:
                 return key, self._records.find(key)
-            except Exception as error:  # it concerns this key only
+            except Exception as error:  # the lookups of the other keys go on
                 return key, error
 
         return self._files.map_in_parallel(find_one, dict.fromkeys(keys))
 
     def publish(self, found: Found, read: ReadFile) -> Found:
-        """Publish a record, after its CAS files, which `read` returns. Returns another machine's record, if that was
-        published first and is trusted, and otherwise `found`. Raises the errors of `read`."""
+        """Publish a record, after its CAS files, which `read` returns. Returns another machine's record if that was
+        published first, is usable, and stays. Otherwise returns `found`. Raises the errors of `read`."""
         return self._records.publish(found, read)
 
     @property
@@ -71,8 +71,8 @@ class RemoteStore:
         return self.transport.decides_races
 
     def current_record(self, found: Found) -> Found:
-        """The record that is in the remote now. Call this `records.SETTLE_S` after `found` was published. It returns
-        `found`, or a record that another machine wrote at the same moment."""
+        """The record that is in the remote now: `found`, or a record that another machine wrote at the same moment. Call
+        this method at least `records.SETTLE_S` seconds after the publication of `found`."""
         return self._records.current_record(found)
 
     def fetch(self, sha256: str, files: Sequence[Output], into: LocalStore) -> int:
@@ -123,7 +123,7 @@ class RemoteStore:
             raise self._blob_mismatch(sha256)
 
     def _blob_mismatch(self, sha256: str) -> RemoteLied:
-        """The error for chunks that are not their blob."""
+        """The error for chunks that do not make up the blob `sha256`."""
         self._files.damaged_names.add(sha256)
         return self._files.report_lie(f"the chunks that it names are not blob {sha256}")
 
@@ -214,8 +214,8 @@ class RemoteStore:
         return {key for key, has_entry in zip(all_keys, results, strict=True) if has_entry}
 
     def put_record(self, record: Record, *, replace: bool = False) -> Record:
-        """Publish a record of this machine, after its blobs (see core/recipes/ports.py). Raises BlobMissing, or
-        EntryCorrupt for an invalid chunk list."""
+        """Publish a record of this machine. The remote must have the record's blobs (core/recipes/ports.py). Raises
+        BlobMissing, or EntryCorrupt for an invalid chunk list."""
         files_by_blob = {}
         for output in record.outputs.values():
             with _raise_lies_as_corrupt():
@@ -240,7 +240,7 @@ class RemoteStore:
 
     @contextmanager
     def building(self, key: str) -> Iterator[None]:
-        """Hold a key while it is built. The lock works between the threads of this process only."""
+        """Hold the lock of `key`. The lock works between the threads of this process only."""
         with self._lock:
             lock = self._key_locks.setdefault(key, threading.Lock())
         with lock:

@@ -1,11 +1,11 @@
 """Bazel's HTTP cache protocol: GET, HEAD and PUT of ``<url>/ac/<key>`` and ``<url>/cas/<sha256>``, redirects, and idle
 connections (keep-alive).
 
-nginx with WebDAV, bazel-remote and other servers support it (docs/team-cache.md).
+bazel-remote, nginx with WebDAV and other servers support this protocol (docs/team-cache.md).
 
 Rules
 1. Credentials are sent to the host of the URL only. A redirect is followed within the origin (scheme, host and port), at
-   most `_MAX_REDIRECTS` times. Any other redirect raises RemoteRefused.
+   most `_MAX_REDIRECTS` times. After PUT, only 307 and 308 are followed. Any other redirect raises RemoteRefused.
 2. Errors are raised without their causes, because a cause may contain URLs, headers or lines of netrc.
 3. The server may have closed an idle connection. If such a connection breaks before a byte of the answer was received, the
    request is sent once more over a new connection. This is safe, because all requests can be repeated.
@@ -74,7 +74,7 @@ class HttpTransport(Transport):
             )
         path = quote(parts.path.rstrip("/"), safe="/%:@!$&'()*+,;=~-._")
         self._origin = self.place.removesuffix(parts.path.rstrip("/"))
-        # A request for plain http to a proxy has the whole URL.
+        # A proxy for plain http needs the whole URL in the request line.
         self._base_path = f"{self._origin if proxy and not tls else ''}{path}"
         self._query = f"?{quote(parts.query, safe='/%:@!$&*+,;=~-._?')}" if parts.query else ""
         self._common_headers = self._headers(host, port, parts.scheme, proxy)
@@ -163,7 +163,7 @@ class HttpTransport(Transport):
         if body is not None:
             content_type = "application/json" if kind == "ac" else "application/octet-stream"
             header_lines = f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
-            if once:  # nginx with our configuration does not need this header; other servers may
+            if once:  # nginx with our configuration does not need this header; other servers may need it
                 header_lines += "If-None-Match: *\r\n"
         path = f"{self._base_path}/{kind}/{name}{self._query}"
         for _ in range(_MAX_REDIRECTS + 1):

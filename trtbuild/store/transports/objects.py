@@ -5,19 +5,20 @@
 
 Rules
 1. obstore finds credentials and endpoints in environment variables, web identity and the machine's role (container,
-   instance). It does not read ~/.aws. A URL has no credentials. Plain http is used only for an endpoint with that scheme in
-   a variable such as ``AWS_ENDPOINT_URL``. obstore always follows redirects. It does not send the Authorization header to
-   another host. But it sends a session token to that host. The token is useless without its key.
+   instance). It does not read ~/.aws. A URL with credentials is rejected. Plain http is used only if an environment
+   variable such as ``AWS_ENDPOINT_URL`` has an endpoint with this scheme. obstore always follows redirects. It does not
+   send the Authorization header to another host. But it sends a session token to that host. The token is useless without
+   its key.
 2. The texts of obstore's errors contain URLs, some with signatures. An error here repeats only the status, the service's
    code, and the name of a missing setting. It is not chained to obstore's error.
 3. ``If-None-Match: *`` prevents an entry from being written twice. For a service that does not support this header, the
    entry is looked up first.
 4. Silence is limited as far as obstore allows it: while connecting (and resolving), until the first byte of an answer, and
-   between received bytes. obstore does not report the progress of an upload, but its time limit includes the upload. So an
-   upload's limit grows with its size, by a second for `MIN_BYTES_PER_S` bytes. If a server stops in the middle of an
-   upload, this is noticed only after that limit.
-5. Entries are not marked as used: object stores do not store such a time. An entry that lifecycle rules have removed is a
-   miss.
+   between received bytes. obstore does not report the progress of an upload, but the time limit for the answer includes the
+   upload. So this limit grows with the size of the upload, by a second for each `MIN_BYTES_PER_S` bytes. If a server stops
+   in the middle of an upload, this is noticed only after that limit.
+5. Entries are not marked as used: object stores do not store the time of use. An entry that lifecycle rules have removed is
+   a miss.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 may cost a build.
 
 Rules
-1. Only a RemoteDown with `may_pass` is retried, with `MAX_ATTEMPTS` attempts in all. The wait before an attempt is the time
-   in the remote's Retry-After header. Without this header it is a random time, whose limit grows. If the header's time is
-   longer than `MAX_WAIT_S`, the call fails at once.
+1. Only a RemoteDown with `may_pass` (a retry may help) is retried, with `MAX_ATTEMPTS` attempts in all. The wait before an
+   attempt is the time in the remote's Retry-After header. Without this header it is a random time, whose limit grows. If
+   the header's time is longer than `MAX_WAIT_S`, the call fails at once.
 2. When the circuit is open, the remote is not used. The circuit opens, for the rest of the run, when
    a. a call fails (after its retries) before the remote has ever answered;
    b. a call fails with a permanent error: a time-out, an unknown host, an answer that is not HTTP;

@@ -1,8 +1,8 @@
 """The JSON form of Bazel's `ActionResult`, which all entries under ``ac/`` have.
 
-Source: build/bazel/remote/execution/v2/remote_execution.proto and protobuf's JSON mapping: lowerCamelCase names, an
-int64 as a decimal string. A field with its default value may be left out. bazel-remote validates that every output
-file of an entry is in its CAS, and collects the files that no entry names. So these rules apply:
+Sources: build/bazel/remote/execution/v2/remote_execution.proto, and protobuf's JSON mapping. Names are in lowerCamelCase,
+an int64 is a decimal string, and a field with its default value may be left out. bazel-remote validates that its CAS has
+every output file of an entry, and may remove files that no entry names. So these rules apply:
 
 1. A record's entry names the record document (path ``record.json``) and every CAS file of its outputs.
 2. The path of a CAS file names its blob: ``blob/<sha256>`` is a complete blob, ``blob/<sha256>/<number>`` is a chunk of a
@@ -161,7 +161,7 @@ def _signature_json(signature: Signature) -> dict[str, str]:
 def _valid_contents(
     output_files: Sequence[Mapping[str, object]], files: Sequence[tuple[str, Output]]
 ) -> dict[str, bytes]:
-    """The contents of small files (rule 6), as far as they are valid base64, by SHA-256."""
+    """The contents of small files (rule 6), by SHA-256. Contents that are not valid base64 are left out."""
     contents = {}
     for output_file, (_, file) in zip(output_files, files, strict=True):
         text = output_file.get("contents")

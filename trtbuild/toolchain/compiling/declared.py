@@ -3,8 +3,8 @@
 Rules
 1. If a size is known in both the network and the partition, the two sizes must be equal. A size that is dynamic in the
    partition must also be dynamic in the network. Otherwise a conversion has fixed it by mistake.
-2. The network is compared before it is compiled, because this is possible on any machine. An engine can be opened only on
-   its GPU.
+2. The network is compared before it is compiled, because any machine can compare it. An engine can be opened only on its
+   GPU.
 """
 
 from __future__ import annotations

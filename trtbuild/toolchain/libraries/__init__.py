@@ -1,4 +1,4 @@
-"""Installed TensorRT libraries: their flavours, the differences between releases, how they are loaded, and GPUs.
+"""Installed TensorRT libraries: their flavours, their loading, and the differences between releases. Also finds GPUs.
 
 Uses no other folder of the toolchain.
 """

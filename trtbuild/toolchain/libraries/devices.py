@@ -29,8 +29,8 @@ class Device:
 
 @functools.lru_cache(maxsize=1)
 def device_sms() -> tuple[int, ...]:
-    """Return the SM (ten times the compute capability) of each GPU, by its ordinal. Empty without a driver or a GPU, and if
-    a GPU cannot be queried: without its SM, the later GPUs would have wrong ordinals."""
+    """Return the SM (ten times the compute capability) of each GPU, by its ordinal. The result is empty without a driver or
+    a GPU, and if a GPU cannot be queried: without its SM, the later GPUs would have wrong ordinals."""
     driver = _driver()
     if driver is None:
         return ()
@@ -51,7 +51,7 @@ def device_sms() -> tuple[int, ...]:
 
 
 def use_gpu_with_sm(sm: int) -> Device | None:
-    """Make the first GPU with this SM the current device of this thread, on which TensorRT builds and times. Returns
+    """Make the first GPU with this SM the current device of this thread. TensorRT builds on the current device. Returns
     None if there is no such GPU, or if CUDA cannot use it."""
     return use_gpu(device_sms().index(sm)) if sm in device_sms() else None
 
@@ -74,7 +74,7 @@ def use_gpu(ordinal: int) -> Device | None:
 
 
 def describe_gpu(ordinal: int) -> Device | None:
-    """Return the GPU with this ordinal, without a CUDA context on it. Returns None if there is no such GPU."""
+    """Return the GPU with this ordinal. Creates no CUDA context. Returns None if there is no such GPU."""
     driver = _driver()
     if driver is None or ordinal >= len(device_sms()):
         return None
@@ -106,7 +106,7 @@ def pci_bus_id(ordinal: int) -> bytes | None:
 
 @functools.lru_cache(maxsize=1)
 def _driver() -> Any:
-    """Return the driver's library, after its initialization, or None if there is no driver."""
+    """Return the driver's library, initialized. Returns None if there is no driver, or if the initialization fails."""
     try:
         driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
     except OSError:

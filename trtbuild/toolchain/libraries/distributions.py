@@ -1,12 +1,12 @@
 """Read the versions of installed distributions from their metadata. A version is read again only if a directory of
 ``sys.path`` has changed.
 
-`importlib.metadata` gives the same answers. But its import takes as long as planning a dozen models, and repeated lookups
-take as long again. So it is used only if this module does not find exactly one metadata folder with a version. This is the
+`importlib.metadata` gives the same answers. But its import takes as long as planning a dozen models, and so do repeated
+lookups. So it is used only if this module does not find exactly one metadata folder with a version. This is the
 case for a distribution that is not a wheel, for two versions in one folder, and for a distribution that is not installed.
 """
 
-# Paths are strings here, because every command runs this.
+# Paths are strings here, because every command runs this code.
 # ruff: noqa: PTH116, PTH208
 
 import os

@@ -1,6 +1,6 @@
 """Engines that compute with the programs of their partitions, in a comparison worker or in ``trtbuild verify``.
 
-A file in the worker's directory changes them: ``spoil`` (the results are wrong), ``die`` (the process ends by SIGKILL).
+A file in the worker's directory changes the engines. ``spoil``: the results are wrong. ``die``: SIGKILL ends the process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Python imports this module at its start if its folder is on ``PYTHONPATH``. The process then seems to have a GPU.
+"""Python imports this module at startup if the module's folder is on ``PYTHONPATH``. The process then seems to have a GPU.
 
 The labels, the jobs, the processes and the comparison with PyTorch are real. The driver of the GPU, the checks for PyTorch
 with CUDA, and the engines are replaced. An engine computes with the program of its partition (`pretended_engines`).

@@ -1,4 +1,4 @@
-"""`describe_inputs` converts the arguments of a program to the inputs, profiles and dims of a model."""
+"""`describe_inputs` converts arguments of `trtbuild.compile` to the inputs, profiles and dims of a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calibrations in this process: results equal to those of Model Optimizer's model, chosen layers, and refusals."""
+"""Calibrations in this process: chosen layers, refusals, and results equal to those of Model Optimizer's model."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_method_that_changes_weights_skips_layers_with_shared_weights() -> Non
 
 @pytest.mark.parametrize("name", ["int8", "int8_weight_only"])
 def test_the_layers_of_an_encoder_are_rounded(project: Path, name: str) -> None:
-    """The fast path of nn.TransformerEncoderLayer would call none of its layers."""
+    """The fast path of nn.TransformerEncoderLayer would call none of the inner layers."""
 
     def encoder() -> nn.Module:
         torch.manual_seed(0)

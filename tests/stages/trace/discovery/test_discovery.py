@@ -74,7 +74,8 @@ ABSENT = {
     "shared_name.py": "found in the second root; the first root is searched before",
 }
 
-#: The directories in `data` that the model or the manifest lists. `by name` is listed by `importlib_website.py`.
+#: Directories in `data`. trtbuild lists `declared` (for `deps`), `importlib_website.py` lists `by name`, and
+#: `models/net.py` lists the others.
 LISTED = ("listed", "scanned", "globbed", "walked", "walked/deep", "declared", "by name")
 
 #: Files that are not dependencies. The model itself writes `data/written.txt` before it reads the file.
@@ -312,7 +313,7 @@ def build():
     return torch.nn.ReLU().eval()
 """
 
-#: Sets variables while torch is imported, as torch does for its caches.
+#: Code that sets environment variables while torch is imported, as torch does for its caches.
 TORCH_SETS = """\
 import importlib.util, os, sys
 

@@ -26,7 +26,7 @@ import torch
 import kernels
 import mailbox  # the project's module: user code finds it before the standard module
 assert mailbox.MINE
-import cProfile  # from the standard library: it imports profile, and the project's profile.py would raise
+import cProfile  # cProfile of the standard library imports profile. The project's profile.py would raise an error
 copy = {k: v for k, v in os.environ.items() if k.startswith("MODEL_")}  # line 8
 number = open("counter.txt").read()
 open("counter.txt", "w").write(number + "1")
@@ -63,7 +63,7 @@ def child(job_of: Callable[..., Any], in_child: Callable[..., Any], tmp_path_fac
     (root / "profile.py").write_text("raise RuntimeError('shadowed')")
     (root / "counter.txt").write_text("1")
     path = root / "net.py"
-    # Write bytecode of another source that has the same size and time. Without trtbuild, Python would run this bytecode.
+    # Write bytecode of another source with the size and time of net.py. Without trtbuild, Python would run this bytecode.
     path.write_text(MODEL.replace("FACTOR", "2"))
     py_compile.compile(str(path))
     status = path.stat()
@@ -148,7 +148,7 @@ def test_an_operator_of_an_extension_module_is_identified_by_the_digest_of_the_m
 
 
 def test_a_trace_with_an_operator_of_unknown_implementation_is_not_cached(tmp_path: Path) -> None:
-    """For example an operator of a library that was loaded before the recorder started."""
+    """An example is an operator of a library that was loaded before the recorder started."""
     recorder = Recorder(tmp_path, Places(), {})
     assert Operators(recorder).implementation_digest("missing.twice.default") == "unknown"
     assert recorder.storage_refusals == ["the implementation of operator missing::twice cannot be found"]

@@ -94,7 +94,7 @@ def test_rejects_a_write_to_an_input_and_names_it(traced, job_of) -> None:
 def test_rejects_a_random_operator_and_names_the_users_line(traced, job_of, function, operator) -> None:
     class Model(nn.Module):
         def forward(self, x):
-            return function(x)  # torch keeps the line of the module's forward
+            return function(x)  # torch records this line, not the line of `function`
 
     error = error_of(traced, job_of, Model().eval())
     assert error.code == "random-operator" and operator in error.text

@@ -153,7 +153,7 @@ class _Writer:
         raise UnusableCase("statements: none was found that works at all points")
 
     def _run(self, text: str) -> list[torch.Tensor]:
-        """The statement's value at each point. Raises the statement's errors, and NoSuitableValue if a value is unusable."""
+        """The statement's value at each point. Raises the statement's errors, or NoSuitableValue for unusable values."""
         results = []
         for namespace in self._namespaces:
             with torch.no_grad():

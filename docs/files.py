@@ -1,6 +1,7 @@
-"""Writes docs/files.md, the list of all source files with the subject and the names of each.
+"""Makes the text of docs/files.md: the source files, each with its subject, its public names and its constants.
 
-The sentences are those of the docstrings. The code is parsed and never imported, so this needs neither torch nor TensorRT.
+A subject is the first sentence of a docstring, or of the comment at the top of a script. The code is parsed and never
+imported, so this module needs neither torch nor TensorRT.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def _lines(base: Path, paths: Iterable[Path]) -> str:
 
 
 def _is_listed_test(path: Path) -> bool:
-    """Return whether the page lists `path`: not in the example projects, and not if its name leads to a module."""
+    """Return whether the page lists `path`. The page omits example projects, and tests named after a module or a folder."""
     folder = path.parent.relative_to(ROOT / "tests")
     module = PACKAGE / folder / path.name.removeprefix("test_")
     is_project = folder.parts[:1] == ("projects",) and path.name != "__init__.py"

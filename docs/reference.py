@@ -124,7 +124,7 @@ def _text(text: str) -> str:
 
 
 def _code(text: str) -> str:
-    """Return `text` with flags, variables and file names in backquotes, unless they have backquotes already."""
+    """Return `text` with flags, environment variables and file names in backquotes. Existing backquotes stay."""
     flag, variable = r"--[a-z][\w-]*", r"\$?TRTBUILD_[A-Z_]+=?"
     word = rf"(?<![`\w$])({flag}|{variable}|[\w*/]+\.(?:yaml|lock|npz|npy|safetensors|svg)|~/\.\w+)(?![`\w])"
     parts = text.split("`")  # every second part is in backquotes already
@@ -186,7 +186,7 @@ def _class(title: str, name: str, kind: type, *, constructor: bool = True) -> It
 
 
 def _signature(name: str, function: Callable[..., Any], *, method: bool = False) -> str:
-    """Return `name` with the parameters of `function`, on one line if it is short. A `method` has no `self` there."""
+    """Return the signature of `function` as `name`. A long signature has several lines. `self` of a `method` is omitted."""
     signature = inspect.signature(function)
     parameters = list(signature.parameters.values())[1 if method else 0 :]
     texts: list[str] = []

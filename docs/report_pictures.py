@@ -1,6 +1,6 @@
-"""Takes the pictures of docs/report.md: ``python -m docs.report_pictures REPORT.html``, with Chromium.
+"""Takes the screenshots for docs/report.md with Chromium: ``python -m docs.report_pictures REPORT.html``.
 
-The report in the pictures is about examples in a copy of manifests/. To make it, build some examples, run
+The report in the pictures is about examples in a copy of manifests/. To make the report, build some examples, run
 ``trtbuild bench vit --eager --device cpu``, change two models, and run ``trtbuild build --verify --report REPORT.html``.
 """
 
@@ -14,7 +14,7 @@ from tests.programs import program
 
 PICTURES = Path(__file__).parent / "pictures"
 
-#: File → the view, the size of the window, and whether it is dark.
+#: File → the view, the width and the height of the window, and whether dark mode is on.
 VIEWS = {
     "report-overview.png": ("overview", (1180, 640), False),
     "report-timeline.png": ("timeline", (1180, 760), True),

@@ -100,7 +100,7 @@ save_file(weights, "encoder.safetensors")
 
 
 def main() -> None:
-    """Run every scene, and write its screen into the page and as a picture."""
+    """Write every screen into docs/terminal.md as text, and into an SVG file with colours."""
     page = DOCS / "terminal.md"
     text = page.read_text()
     with tempfile.TemporaryDirectory() as folder:
@@ -115,7 +115,7 @@ def main() -> None:
 
 
 def scenes(project: Path) -> dict[str, Text]:
-    """Return the screens by name, in the order of the page."""
+    """Run the commands in a new project, and return the screens by name, in the order of the page."""
     (project / "models").mkdir()
     (project / "trtbuild.yaml").write_text(MANIFEST)
     (project / "models" / "encoder.py").write_text(ENCODER)
@@ -157,7 +157,7 @@ def _screen(project: Path, *arguments: str) -> Text:
 
 
 def _build_with_a_frame(project: Path) -> tuple[Text, Text]:
-    """Return the screen while engines are being compiled, and at the end."""
+    """Return two screens of a build: the first during the engine steps, the second at the end."""
     screen = _Screen(columns=COLUMNS)
     frames: list[Text] = []
 

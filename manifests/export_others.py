@@ -28,7 +28,7 @@ class Digits(nn.Module):
 
 
 class Words(nn.Module):
-    """Classes and word weights of a sentence: two dynamic dims and two outputs."""
+    """The class scores of a sentence, and the attention weight of each word: two dynamic dims and two outputs."""
 
     def __init__(self) -> None:
         super().__init__()

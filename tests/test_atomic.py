@@ -1,4 +1,4 @@
-"""A file is replaced as a whole, even after a kill of the writer, on a full disk, or with two simultaneous writers."""
+"""A killed writer, a full disk or two simultaneous writers leave a file with all old bytes or all new bytes."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_after_two_simultaneous_writers_the_file_has_all_bytes_of_one_writer(pat
     stop = path.with_name("stop")
     writers = [start_python(code, path, letter, stop) for letter in "ab"]
     seen: list[bytes] = [OLD]
-    while len(seen) < 100 or len(set(seen)) < 3:  # until both have written while the test reads
+    while len(seen) < 100 or len(set(seen)) < 3:  # until the test has read the bytes of both writers
         seen.append(path.read_bytes())
     stop.touch()
     for writer in writers:

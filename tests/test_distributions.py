@@ -63,7 +63,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
 
 
 def modules() -> set[str]:
-    """Return the files of the package in this checkout."""
+    """Return the Python files of the package in this checkout."""
     return {path.relative_to(ROOT).as_posix() for path in (ROOT / "trtbuild").rglob("*.py")}
 
 
@@ -123,7 +123,7 @@ def test_the_wheel_runs_in_a_clean_environment(built: Distributions, tmp_path: P
 
     program = "import trtbuild, trtbuild.core.planning.model_plan; print(trtbuild.__file__)"
     assert run(python, "-c", program).startswith(str(environment))  # without any other distribution
-    installed = sysconfig.get_path("purelib")  # the distributions that the wheel requires are in this environment
+    installed = sysconfig.get_path("purelib")  # the folder of the distributions that the wheel requires
     assert run(python, "-c", program, path=installed).startswith(str(environment))
     version = f"trtbuild, version {built.metadata()['Version']}"
     assert run(python, "-m", "trtbuild", "--version", path=installed) == version

@@ -77,7 +77,7 @@ class Project:
         return self.build(*arguments, **environment)[1]
 
     def settle(self) -> None:
-        """Build, and build again if the files of the first build were too new for a snapshot."""
+        """Build until the null build answers. The first build writes no snapshot of its output if a file is too new."""
         self.build()
         if not self.is_null():
             assert self.is_null()
@@ -244,7 +244,7 @@ REMOTE = "[[remote]]\nname = 'team'\nurl = 'file:///nonexistent/cache'\n"
 
 
 def test_the_whole_program_runs_after_a_change_of_the_configuration(project: Project) -> None:
-    """The configuration names the trusted keys. Results of a key that is no longer trusted must not stay up to date."""
+    """The configuration names the trusted keys. A result is outdated if the key that signed it is no longer trusted."""
     project.settle()
     path = project.root.parent / "configuration" / "trtbuild" / "config.toml"
     path.parent.mkdir(parents=True)
@@ -285,7 +285,7 @@ def test_a_snapshot_expires_with_a_trusted_key(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_no_secret_is_written_into_the_project(project: Project) -> None:
-    """The null build compares variables with a snapshot, which contains variables that may be secret as digests only."""
+    """The null build compares environment variables with a snapshot, which has only digests of possibly secret values."""
     secrets = {
         "TRTBUILD_REMOTE_TEAM_TOKEN": "hunter2-token",
         "TRTBUILD_REMOTE_TEAM_PASSWORD": "hunter2-password",

@@ -1,4 +1,4 @@
-"""A test whose program is not installed is skipped, or fails in CI."""
+"""A test that needs a missing program is skipped, or fails in CI."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Update the tables of docs/zoo.md. Each size has a table, between two comments. A run replaces only the rows of the models
-that it builds."""
+"""Update the tables of docs/zoo.md. Each size has a table, between two comments. A run of `benchmarks.zoo` replaces the
+rows of the models that it builds, and removes the rows of models that the manifest no longer has."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HEADER = (
     "| model | precision | engines | partitions in PyTorch | result | worst error | build, seconds |",
     "|---|---|---|---|---|---|---|",
 )
-#: The longest reason in a row, in characters.
+#: The maximum length of the reason in a table row, in characters.
 _LONGEST = 160
 
 

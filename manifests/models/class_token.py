@@ -1,4 +1,4 @@
-"""A class token in front of a sequence, then the queries, keys and values of a vision transformer."""
+"""Put a class token before a sequence, and compute the queries, keys and values of a vision transformer."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""A small convolution detector: features at 1/8 and 1/16 of the image, a box and class head at each."""
+"""A small convolutional detector. Its two heads, at 1/8 and 1/16 of the image size, compute boxes and class scores."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A kernel in Triton, which is imported only on a machine with a GPU."""
+"""A Triton kernel. operators.py imports this file only on a machine with a GPU."""
 
 import torch
 import triton
@@ -13,7 +13,7 @@ def _twice(source, result, count, block: tl.constexpr):
 
 
 def twice(x: torch.Tensor) -> torch.Tensor:
-    """Twice `x`."""
+    """Return `2 * x`."""
     x = x.contiguous()
     result = torch.empty_like(x)
     _twice[(triton.cdiv(x.numel(), 1024),)](x, result, x.numel(), block=1024)

@@ -20,7 +20,7 @@ class Boxes(nn.Module):
 
 
 class Detector(nn.Module):
-    """Boxes of one image, without boxes that overlap better ones, and the class scores of each."""
+    """The boxes of one image after non-maximum suppression, and the class scores of each box."""
 
     def __init__(self):
         super().__init__()

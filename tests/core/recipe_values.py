@@ -1,5 +1,5 @@
-"""One recipe of each stage, computed by the real functions from fixed values. Run as a script, this module prints their
-keys."""
+"""One recipe of each stage, computed by the real functions from fixed values. As a script, this module prints the keys of
+the recipes."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ QUANTIZATION = Quantization("int8", "entropy", Calibration("data:batches", kwarg
 #: Plugins, which `MODEL` does not have.
 PLUGINS = Plugins((Plugin("mylib::roi", "RoiPlugin", arguments={"height": "h"}, attributes={"mode": 1}),), "libroi.so")
 
-#: Fixed points of a verification. In a build, `core.model.verification.points` chooses them.
+#: The points of a verification, as constants. A real verification gets its points from `core.model.verification.points`.
 POINTS = (Point(0, "min", (1,), seed=7), Point(0, "random 2", (3,), seed=8, zeros=True))
 
 

@@ -98,13 +98,13 @@ class Enumeration:
         self.tally.calls = len(self.calls)
 
     def kill(self, call: Call) -> None:
-        """Kill a child just before `call`, and check the state that it left."""
+        """Kill a child just before `call`, and check the state afterwards."""
         with self._place() as place:
             outcome = traced(self._operation.run, place.path, f"{call.name}:signal=KILL:when={call.number}")
             self._record_findings(call, lambda: self._after_kill(call, outcome, place.path))
 
     def fail(self, call: Call, error: str) -> None:
-        """Let `call` fail with `error`, and check the result of the operation and the state that it left."""
+        """Let `call` fail with `error`, and check the result of the operation and the state afterwards."""
         with self._place() as place:
             injection = f"{call.name}:error={error}:when={call.number}"
             outcome = traced(self._with_and_without_fault, place.path, injection)
@@ -142,7 +142,7 @@ class Enumeration:
         return first, outcome_of(self._operation.run, place), locks_held
 
     def _repeat(self, place: Path) -> None:
-        """Run the operation again, without a fault, and check its result and that nothing is left over."""
+        """Run the operation again, without a fault. Check its result and its files, and that leftovers can be removed."""
         second = outcome_of(self._operation.run, place)
         assert second == {"result": self._result}, f"the second run without a fault gives {second}"
         self._check_files(place, may_be_damaged=False)
@@ -209,8 +209,8 @@ def enumerate_faults(how: str, name: str, at_most: int = 1 << 30) -> Tally:
 
 
 def possible_faults(how: str, calls: Sequence[Call], at_most: int) -> Iterator[tuple[Call, str]]:
-    """Yield each call with an error: with every error if these are at most `at_most` faults, otherwise with the errors in
-    turn. A kill needs no error."""
+    """Yield pairs of a call and an error: all pairs if `how` is ``error`` and there are at most `at_most`, otherwise one
+    pair for each call, with the errors in turn. A kill ignores the error."""
     for number, call in enumerate(calls):
         if how == "error" and len(calls) * len(ERRORS) <= at_most:
             yield from ((call, error) for error in ERRORS)

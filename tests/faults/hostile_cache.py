@@ -1,4 +1,4 @@
-"""A team cache on loopback. It answers correctly, except the requests for which a test chooses a fault."""
+"""A team cache on loopback. It answers requests correctly, except those for which a test chooses a fault."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ Fault = Callable[[Request, "bytes | None"], object]
 
 @dataclass
 class HostileCache:
-    """A server of ``/cache/`` for GET, HEAD and PUT. `fault` answers requests of `method` and `kind` ("" is any)."""
+    """A server of ``/cache/`` for GET, HEAD and PUT.
+
+    `fault` answers requests of `method` and of `kind`, which is ``ac`` or ``cas``. An empty string means any.
+    """
 
     fault: Fault | None = None
     method: str = ""

@@ -31,7 +31,7 @@ CONTENTS = {
     "info": random.Random(2).randbytes(20_000),
     "log": b"nothing to tell",
 }
-#: The contents that a local build produces. The plan differs, so that a test sees which build it comes from.
+#: The contents that a local build produces. The plan differs, so that a test can recognize a local build.
 LOCAL_CONTENTS = {**CONTENTS, "plan": random.Random(3).randbytes(1_200_000)}
 RECIPE = Recipe("engine", 1, (("graph", "of the test"), ("sm", 89)))
 OTHER_RECIPE = Recipe("engine", 1, (("graph", "of the test"), ("sm", 120)))
@@ -92,7 +92,7 @@ def publish_build(folder: Path, trust: Trust | None = None, **options: Any) -> d
 
 
 def assert_no_secret(*texts: object) -> None:
-    """Fail if a text contains the password, or its base64 form from a header."""
+    """Fail if a text contains the password, or the base64 form of ``user:password``."""
     for text in map(str, texts):
         for secret in (SECRET, base64.b64encode(USER.encode()).decode()):
             assert secret not in text

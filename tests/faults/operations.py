@@ -1,4 +1,4 @@
-"""The operations of a local store for fault injection at system calls, and the conditions that must hold after each.
+"""Operations of a local store for fault injection, and conditions that must be true after each operation.
 
 An operation works below a folder: in ``store/``, in ``out/`` for exported files, and in ``team/`` (remote_operations.py).
 `prepare` creates the initial state. `run` can run several times, with the same result.
@@ -38,7 +38,7 @@ class Operation:
     """An operation. `run` returns a value that JSON can represent.
 
     With `starts_damaged`, some entries are damaged at the start, and may be damaged after a fault. `admits` receives the
-    results of a run with a fault and of a run without. It returns whether the first result is valid, too.
+    result of a run with a fault, and the usual result. It returns whether the former is valid.
     """
 
     prepare: Callable[[Path], None]
@@ -96,7 +96,7 @@ def _with_blobs(place: Path) -> None:
 
 
 def _build(place: Path) -> object:
-    """A step of a build: a session, the lock of the key, the blobs, and the record."""
+    """A step of a build opens a session, locks the key, and stores the blobs and the record."""
     store = _store(place)
     with store.session(), store.building(record(1).recipe.key):
         stored = store.get_record(record(1).recipe.key)
@@ -213,7 +213,7 @@ def _with_old_records(place: Path) -> None:
 
 
 def _collect(place: Path) -> object:
-    """The first two records are removed by age; the third was used. EDITED shares chunks with another removed blob."""
+    """The first two records are too old and are removed; the third was used. EDITED and LARGE have common chunks."""
     store = _store(place)
     collect(store, max_age_s=AGE_S / 2, quarantine_age_s=AGE_S / 2)
     store.begin_read_only()  # so that the lookup does not count as a use

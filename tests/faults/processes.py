@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def state(pid: int) -> tuple[str, int] | None:
-    """The state letter and the parent of a process, or None if it does not exist."""
+    """The state letter and the parent of a process, or None if the process does not exist."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -48,7 +48,7 @@ def kill(pids: Iterable[int], sent: signal.Signals = signal.SIGKILL) -> None:
 
 
 def wait_until_gone(pids: Iterable[int], within_s: float = 20.0) -> None:
-    """Fail unless all of `pids` end within that time."""
+    """Fail unless all of `pids` end within `within_s` seconds."""
     deadline = time.monotonic() + within_s
     running = list(pids)
     while running := [pid for pid in running if alive(pid)]:

@@ -1,4 +1,4 @@
-"""Operations that write to a shared directory, or read from it or a bundle into the local store: see operations.py.
+"""Operations that write to a shared directory, or copy from it or from a bundle into the local store (see operations.py).
 
 The shared directory is ``team/``.
 """
@@ -60,7 +60,7 @@ def _publish(place: Path) -> object:
 
 
 def _with_half_of_the_blobs(place: Path) -> None:
-    """The remote has an entry that cannot be used, as after an interrupted writer."""
+    """The remote has an entry that lacks half of its blobs."""
     _with_a_record(place)
     _publish(place)
     for path in sorted((place / "team").glob("cas/*/*"))[::2]:
@@ -129,14 +129,14 @@ def _with_old_records(place: Path) -> None:
 
 
 def _with_condemned(place: Path) -> None:
-    """A first collection has condemned files, long ago."""
+    """A first collection has condemned files (listed them for removal), long ago."""
     _with_old_records(place)
     _collect(place)
     _age(place, kept=record(2).recipe.key)
 
 
 def _with_hidden(place: Path) -> None:
-    """A second collection has hidden the condemned files, long ago."""
+    """A second collection has hidden the condemned files (moved them out of ``cas/``), long ago."""
     _with_condemned(place)
     _collect(place)
     _age(place, kept=record(2).recipe.key)

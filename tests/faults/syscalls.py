@@ -1,13 +1,13 @@
-"""System calls of a child process, recorded and changed by strace: a signal, an error or a false result at the n-th call.
+"""Uses strace to record a child's system calls, and to inject a signal, an error or a false result at the n-th call.
 
 Rules
-1. The child is forked from this process, which has imported all modules, and waits at a pipe until strace is attached.
-   So the recorded calls are those of the operation, without the start of an interpreter.
+1. The child is forked from this process, which has imported all modules. The child waits at a pipe until strace is
+   attached. So the recorded calls are those of the operation, without the start of an interpreter.
 2. strace counts calls by name and by thread. So a call is identified by its name and number, and an operation whose calls
    are counted runs in one thread (`one_thread`).
-3. An injected signal comes before the call is done. The state does not change between two writing calls. So a kill before a
-   call also tests the state after the previous call.
-4. All traced calls count as writing, except those whose flags show that they only read. `write` to the pipe for the
+3. An injected signal comes before the call is executed. The state does not change between two writing calls. So a kill
+   before a call also tests the state after the previous call.
+4. All traced calls count as writing, except those whose flags show that they only read. The `write` to the pipe for the
    child's report does not count.
 """
 
@@ -34,7 +34,7 @@ from unittest import mock
 from tests.programs import program
 from trtbuild.errors import TrtbuildError
 
-#: Calls that change a file system, or wait for a change. A `?` marks a call that an architecture may not have.
+#: Calls that change files or locks, or wait until changes are on the disk. A `?` marks a call that some architectures lack.
 _TRACED = (
     "?open,?openat,?creat,?write,?pwrite64,?writev,?pwritev,?fsync,?fdatasync,?sync_file_range,?rename,?renameat,"
     "?renameat2,?link,?linkat,?symlink,?symlinkat,?unlink,?unlinkat,?rmdir,?mkdir,?mkdirat,?truncate,?ftruncate,?fallocate,"

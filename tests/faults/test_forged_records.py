@@ -71,7 +71,7 @@ def _swap_two_chunks(document: dict[str, Any]) -> None:
 
 
 def _bomb(entries: dict[tuple[str, str], bytes], chunks: int, size: int, output_size: int) -> None:
-    """A record with the correct key, whose plan has this declared size and number of chunks."""
+    """Add a record with the correct key. Its plan declares `output_size` bytes, in `chunks` chunks of `size` bytes."""
     blob = "ab" * 32
     record = Record(RECIPE, {"plan": Output(blob, output_size)})
     text = record.to_bytes()
@@ -179,7 +179,7 @@ def _replayed(folder: Path) -> dict[tuple[str, str], bytes]:
 
 
 def _signature_moved(folder: Path) -> dict[tuple[str, str], bytes]:
-    """The trusted signature of the original record, attached to an evil record with the same key."""
+    """The trusted signature of a genuine record, attached to an evil record with the same key."""
     genuine = signed_by(CI, "ci", folder / "true")
     evil = signed_by(None, None, folder / "evil", contents=EVIL)
     document = json.loads(evil["ac", RECIPE.key])
@@ -205,7 +205,7 @@ def test_a_record_without_a_trusted_signature_is_built_again(tmp_path: Path, cas
         report = machine.end()
         assert machine.built == 1
         assert report["untrusted"] + report["failures"] > 0 and report["warnings"]
-        # the new record is in the remote, too, for machines that trust its key
+        # the new record is in the remote, too, for machines that trust its signing key
         colleague = Machine(tmp_path / "colleague", cache.url(USER), keyring())
         assert colleague.build() == CONTENTS
         colleague.end()

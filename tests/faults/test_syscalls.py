@@ -1,4 +1,4 @@
-"""kill -9 at all writing system calls of local operations, and at some of remote ones, by `tests.faults.enumeration`."""
+"""Kills at all writing calls of local operations, and at some calls of remote operations (`tests.faults.enumeration`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.faults.syscalls import traced
 from trtbuild.store.collection.check import verify
 from trtbuild.store.local.local import LocalStore
 
-#: The largest number of kills for each operation with a remote. They are evenly spread over its calls.
+#: The largest number of kills for each operation with a remote. They are evenly spread over the operation's calls.
 REMOTE_KILLS = 10**6 if int(os.environ.get("TRTBUILD_KILLS", "16")) >= 100 else 25
 
 #: Calls at which each operation that puts, builds or replaces must have been killed.

@@ -1,6 +1,6 @@
 """``python -m tests.fuzz -n 1000 --seed S``: build random modules, and compare each with eager PyTorch.
 
-Every difference is printed with the seed of its case, which ``--only`` repeats. The exit status is 1 if there is a
+Every difference is printed with the seed of its case. ``--only`` repeats this case. The exit status is 1 if there is a
 finding: a difference, a crash, an InternalError, or a case that takes too long.
 """
 

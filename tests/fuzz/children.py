@@ -45,7 +45,7 @@ class Child:
         self._started_s = 0.0
 
     def start_case(self, seed: int) -> None:
-        """Start the case of a seed in the child. The outcome of the case before must have been read."""
+        """Start the case of a seed in the child. The outcome of the previous case must have been read."""
         self.seed = seed
         self.case_count += 1
         self._started_s = time.monotonic()
@@ -99,7 +99,7 @@ class Child:
 
 def _serve(parent_end: Connection, connection: Connection, try_seed: Callable[[int], Outcome], output: str) -> None:
     """The program of the child. Standard output and error go to the file `output`."""
-    parent_end.close()  # while the child has a copy of the parent's end open, it does not notice that the parent ends
+    parent_end.close()  # with its copy of this end open, the child would not notice that the parent exits
     descriptor = os.open(output, os.O_WRONLY | os.O_APPEND)
     for standard in (1, 2):
         os.dup2(descriptor, standard)

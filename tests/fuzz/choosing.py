@@ -1,4 +1,4 @@
-"""Helpers to write statements: named values, the choice among them, and blocks of layers."""
+"""Helpers to write the statements of a random module: named values, a choice of values, and blocks of layers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Value:
-    """A named tensor, with its value at opt. A formatted string shows its name only."""
+    """A named tensor, with its value at opt. A formatted string shows the name of the tensor only."""
 
     name: str
     tensor: torch.Tensor
@@ -45,7 +45,7 @@ class NoSuitableValue(Exception):
 
 
 class Chooser:
-    """Chooses values, axes and numbers for a statement. `parts` are the submodules that the text calls."""
+    """Chooses values, axes and numbers for a statement. `parts` are the submodules of the random module."""
 
     def __init__(self, rng: random.Random, values: Sequence[Value], parts: dict[str, nn.Module]) -> None:
         self.rng = rng

@@ -1,10 +1,10 @@
-"""Comparison of a built model with its module: declared types with the real values, and results with eager PyTorch.
+"""Compares the declared types of a built model with the real values, and its results with those of eager PyTorch.
 
 Rules
 1. The names, dtypes, ranks and static sizes of an engine's network agree with the partition document. The profiles of its
    job agree with the sizes of the real values.
 2. At min, opt, max and random points, PyTorch runs each partition on the values that reach it. The results must have the
-   declared dtypes and sizes. onnxruntime runs the conversion of an engine on the same values.
+   declared dtypes and sizes. onnxruntime runs the ONNX model of each engine on the same values.
 3. The outputs, in the structure that the module returns, equal the results of the module.
 4. Two numbers differ if their distance exceeds the tolerance of `verify`, and is also much larger than the change of
    PyTorch's results when the last bits of the inputs change (`_perturbed_results`). For the outputs of the whole model,
@@ -50,7 +50,7 @@ _CHOOSING = frozenset((
 #: A difference may be this many times as large as the change of PyTorch's own results (rule 4).
 _CHANGE_FACTOR = 16
 
-#: The number of runs with changed inputs that measure this change. Rounded results change rarely, but then by a whole step.
+#: The number of runs that measure this change. Rounded results change rarely, but then by a whole rounding step.
 _PERTURBED_RUNS = 12
 
 #: The difference of the whole model may be this many times the tolerance, because the model has several partitions.
@@ -103,7 +103,7 @@ class _Run:
     tolerance_factor: int
     compute: Callable[[Sequence[torch.Tensor]], Sequence[Any]]
     inputs: Sequence[torch.Tensor]
-    #: Whether the operators choose among equal values (`_CHOOSING`).
+    #: Whether an operator of the model chooses among equal values (`_CHOOSING`).
     chooses: bool
 
     @property
@@ -233,7 +233,7 @@ def _difference(number: int, value: Any, expected: Any, run: _Run) -> str | None
 
 
 def _plain(value: Any) -> Any:
-    """The result of a module with tuples and lists only.
+    """The result of a module, with plain tuples instead of named tuples and `Fields`.
 
     Instances of torch's classes (``return_types.topk``) become tuples. A built model has `Fields` instead, which
     become tuples, too.
@@ -251,7 +251,7 @@ def _operator(node: torch.fx.Node) -> str:
 def _perturbed_results(run: _Run) -> list[Sequence[Any]]:
     """PyTorch's results of several runs, in which each float of the inputs changes by about its last bit.
 
-    If the operators choose among equal values, there are as many further runs, in which each float changes by the last bit
+    If an operator chooses among equal values, there are as many further runs, in which each float changes by the last bit
     of the largest float. Then no two numbers are equal.
     """
     results: list[Sequence[Any]] = []
@@ -276,5 +276,5 @@ def _perturbed(value: torch.Tensor, bit: float, by_largest: bool, generator: tor
 
 
 def _deviation(perturbed: Any, expected: torch.Tensor) -> Deviation:
-    """The distance of a changed result. It is infinite if the shape, which may depend on data, differs."""
+    """The distance of a changed result from `expected`. It is infinite if the shape, which may depend on data, differs."""
     return deviation(perturbed, expected) if isinstance(perturbed, torch.Tensor) else Deviation(math.inf)

@@ -93,7 +93,7 @@ def _inputs(rng: random.Random) -> tuple[list[tuple[str, list[Axis]]], tuple[Nam
                 axes.append(spans[letter])
                 places.setdefault(letter, []).append((f"x{k}", number))
         inputs.append((rng.choices(list(_DTYPES), list(_DTYPES.values()))[0], axes))
-    # a dim is named if its size is a multiple of more than 1, and usually also if several axes have its letter
+    # a dim is named if its size must be a multiple of 2 or 4, and usually also if several axes have its letter
     shares_dims = rng.random() < 0.9
     dims = [
         NamedDim(letter, tuple(axes_of_dim), units[letter])
@@ -153,7 +153,7 @@ class _Writer:
         raise UnusableCase("statements: none was found that works at all points")
 
     def _run(self, text: str) -> list[torch.Tensor]:
-        """The statement's value at each point. Raises the statement's errors, and NoSuitableValue for another value."""
+        """The statement's value at each point. Raises the statement's errors, or NoSuitableValue for unusable values."""
         results = []
         for namespace in self._namespaces:
             with torch.no_grad():

@@ -70,7 +70,7 @@ def result_differences(
 def profile_differences(
     part: Partition, job: EngineJob, values: Sequence[torch.Tensor], point: Point, where: str
 ) -> Iterator[str]:
-    """The inputs of an engine whose sizes are outside the profile of the engine."""
+    """The inputs whose sizes are outside the profile of the engine."""
     for k, (value, shape) in enumerate(zip(values, job.profiles[point.profile], strict=True)):
         low, high = shape.min, shape.max
         fits = len(low) == value.dim() and all(
@@ -89,7 +89,7 @@ def _has_type(type_: TensorType, value: torch.Tensor, sizes: Sequence[int]) -> b
 
 
 def _fits(axis: Expression, size: int, sizes: Sequence[int]) -> bool:
-    """Whether an axis has the declared size. `sizes` are the values of the symbols."""
+    """Whether `size` agrees with the declared axis. `sizes` are the values of the symbols."""
     return depends_on_data(axis) or evaluate(axis, sizes) == size
 
 

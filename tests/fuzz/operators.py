@@ -102,7 +102,7 @@ def operator_case(seed: int) -> Case:
 
 @dataclass(frozen=True)
 class _OperatorCall:
-    """A call of an operator: its text, in which ``{0}``, ``{1}`` are tensors, these tensors, and the names in the text."""
+    """A call of an operator. ``{0}`` in `text` is the first of `tensors`. `names` are further names that `text` can use."""
 
     text: str
     tensors: tuple[torch.Tensor, ...]
@@ -229,8 +229,8 @@ def _result_after_operator(
     rng: random.Random,
     parts: Mapping[str, Any],
 ) -> tuple[str, str]:
-    """Apply a simple operator to the first result `y`. Returns the expression that the module returns, and the operator's
-    name. If the first result cannot be used, they are ``y`` and empty."""
+    """Apply a simple operator to the first result in `y`. Returns the expression that the module returns, and the
+    name of the operator. If `y` cannot be used, the expression is ``y`` and the name is empty."""
     module = module_from_text(statements, "y", len(inputs), parts, call.names)
     try:
         with torch.no_grad():
@@ -271,7 +271,7 @@ def _dims(
 ) -> Iterator[NamedDim]:
     """Replace the chosen `axes` by ranges, and yield the named dims of these ranges.
 
-    Axes with the same size share a range. If `kind` is ``each``, they share it only if it has a unit above 1."""
+    Axes with the same size share a range. If `kind` is ``each``, they share only ranges whose unit is above 1."""
     by_size: dict[Any, list[tuple[int, int]]] = {}
     for k, axis in chosen:
         by_size.setdefault(axes[k][axis], []).append((k, axis))

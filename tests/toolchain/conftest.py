@@ -20,7 +20,7 @@ from trtbuild.toolchain.libraries.table import installed_version
 
 @dataclass(frozen=True)
 class JobAndBlobs:
-    """A job and its blobs by name: the model is ``onnx``, and the name of a weight is its SHA-256."""
+    """A job and its blobs by name. The name of the model is ``onnx``, and the name of a weight is its SHA-256."""
 
     job: EngineJob
     blobs: Mapping[str, bytes]
@@ -43,8 +43,8 @@ def model(
     """An ONNX model with inputs ``i0…``, outputs ``o0…``, nodes ``n0…`` and external weights ``w0…``.
 
     An input is an ONNX element type and a shape, an output is an element type. `constants` are stored in the model, under
-    their names. `weight_types` replace the element types of `weights`: NumPy has no bfloat16, so such a weight is an array
-    of uint16.
+    their names. `weight_types` replace the element types of `weights`: NumPy has no bfloat16, so a bfloat16 weight is an
+    array of uint16.
     """
     graph = onnx.GraphProto(name="partition")
     for index, node in enumerate(nodes):
@@ -70,7 +70,7 @@ def model(
 
 
 def job_and_blobs(onnx_model: bytes, weights: Sequence[np.ndarray], *profiles: Sequence[ShapeRange]) -> JobAndBlobs:
-    """A job that compiles `onnx_model` for SM 89 with these weights and profiles, and its blobs."""
+    """The job that compiles `onnx_model` for SM 89 with these weights and profiles, and the job's blobs."""
     blobs = {"onnx": onnx_model}
     job_weights = []
     for value in weights:

@@ -40,7 +40,7 @@ def unet() -> nn.Module:
 
 
 class ClassDenoiser(nn.Module):  # type: ignore[misc]
-    """One step of a diffusion transformer for images of a class: the predicted noise as a tensor."""
+    """One step of a class-conditional diffusion transformer: the predicted noise as a tensor."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()

@@ -18,7 +18,7 @@ from .sizes import by_size, is_published_size, prepare_module
 
 
 class Prefill(nn.Module):  # type: ignore[misc]
-    """The scores of the next word at each position, without a cache."""
+    """The scores of the next token at each position, without a cache."""
 
     def __init__(self, generator: nn.Module) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ def gpt2() -> nn.Module:
 
 
 def _llama(layers: int) -> LlamaConfig:
-    """Llama with 12 heads of 64 channels; small: 96 channels in the states, and 1,000 words."""
+    """Llama with 12 heads of 64 channels; small: hidden size 96, and a vocabulary of 1,000 tokens."""
     hidden, feed_forward, words = by_size((768, 3072, 32000), (96, 256, 1000))
     return LlamaConfig(
         hidden_size=hidden,
@@ -57,9 +57,10 @@ def llama_prefill() -> nn.Module:
 
 
 class DecodeStep(nn.Module):  # type: ignore[misc]
-    """One step of a generator: a word and the caches of keys and values, [layer, batch, head, position, channel].
+    """One step of a generator. The inputs are a token and the caches of keys and values.
 
-    It returns the scores of the next word, and the caches with one position more.
+    Each cache is [layer, batch, head, position, channel]. The outputs are the scores of the next token, and the caches with
+    one more position.
     """
 
     def __init__(self, generator: nn.Module, layers: int) -> None:

@@ -1,4 +1,4 @@
-"""Image models of transformers: CLIP (its image model and its text model), the encoder of SAM, SegFormer and DINOv2."""
+"""Image models of transformers: SegFormer, DINOv2, the encoder of SAM, and the image model and the text model of CLIP."""
 
 from __future__ import annotations
 

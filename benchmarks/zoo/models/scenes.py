@@ -16,7 +16,7 @@ from .sizes import by_size, is_published_size, prepare_module
 
 
 def deeplab_v3() -> nn.Module:
-    """DeepLabV3 on ResNet-50; small: on a ResNet with one block in each stage, and 32 channels in the head."""
+    """DeepLabV3 on ResNet-50; small: one block in each stage of the ResNet, and 32 channels in the head of DeepLabV3."""
     torch.manual_seed(0)
     if is_published_size():
         return prepare_module(segmentation.deeplabv3_resnet50(weights=None, weights_backbone=None))
@@ -27,7 +27,7 @@ def deeplab_v3() -> nn.Module:
 
 
 class Flow(nn.Module):  # type: ignore[misc]
-    """RAFT with a fixed number of updates. It returns the last of its flows."""
+    """RAFT with a fixed number of updates. The output is the flow after the last update."""
 
     def __init__(self, updates: int) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ def raft() -> nn.Module:
 
 
 class Boxes(nn.Module):  # type: ignore[misc]
-    """RetinaNet up to its non-maximum suppression: the decoded boxes and the scores of all anchors."""
+    """RetinaNet without non-maximum suppression: the decoded boxes and the scores of all anchors."""
 
     def __init__(self, detector: RetinaNet) -> None:
         super().__init__()
@@ -55,8 +55,8 @@ class Boxes(nn.Module):  # type: ignore[misc]
     def forward(self, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         features = list(self.detector.backbone(image).values())
         outputs = self.detector.head(features)
-        # All images have the same anchors, so one image is enough. A list of the anchors of all images would fix the batch
-        # size.
+        # All images have the same anchors, so one image is enough. A list of the anchors of all images would make the
+        # batch size static.
         (anchors,) = self.detector.anchor_generator(
             ImageList(image[:1], [(image.shape[-2], image.shape[-1])]), features
         )
@@ -67,14 +67,14 @@ class Boxes(nn.Module):  # type: ignore[misc]
 
 
 class Regions(Boxes):
-    """RetinaNet for one image with its non-maximum suppression, and the features of each box that is left."""
+    """RetinaNet with non-maximum suppression, for one image: the remaining boxes, and the features of each box."""
 
     def forward(self, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         boxes, scores = super().forward(image)
         best, places = scores[0].amax(1).topk(200)
         kept = boxes[0, places]
         kept = kept[ops.nms(kept, best, 0.5)]
-        # Features of random layers change much between two pixels, so the regions begin and end at whole pixels.
+        # Random weights give neighbouring pixels very different features, so the regions begin and end at whole pixels.
         regions = torch.cat([torch.zeros_like(kept[:, :1]), kept.floor()], 1)
         (features, *_) = self.detector.backbone(image).values()
         return kept, ops.roi_align(features, regions, (7, 7), 1 / 8, 2, True).amax((2, 3))
@@ -89,7 +89,7 @@ def retinanet_regions() -> nn.Module:
     """RetinaNet as in `retinanet`, with torchvision's nms and roi_align.
 
     torchvision's initial weights give all boxes nearly the same score, and rounding would decide their order. So the last
-    layer of the scores has larger weights."""
+    layer of the classification head gets larger weights."""
     detector = _retinanet()
     nn.init.normal_(detector.head.classification_head.cls_logits.weight, std=0.5)
     return prepare_module(Regions(detector))

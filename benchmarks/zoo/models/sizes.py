@@ -25,9 +25,9 @@ def by_size(published: T, small: T) -> T:
 
 
 def prepare_module(module: nn.Module) -> nn.Module:
-    """Return `module` in evaluation mode, with random numbers added to its vectors. They are the same in each process.
+    """Return `module` in evaluation mode. Random numbers, which are the same in each process, are added to its vectors.
 
-    Vectors are biases, the weights and running statistics of normalization layers, and scales of layers. Their usual
+    Vectors are biases, layer scales, and the weights and running statistics of normalization layers. Their usual
     initial values (zero, one or 1e-6) would hide an error in their use. Tensors of zeros are changed, too.
     """
     generator = torch.Generator().manual_seed(0)

@@ -10,7 +10,10 @@ from .sizes import by_size, prepare_module
 
 
 def _whisper() -> WhisperForConditionalGeneration:
-    """Whisper-tiny; small: one layer and 1,000 words. Both have 384 channels."""
+    """Whisper-tiny; small: one layer in the encoder and in the decoder, and a vocabulary of 1,000 tokens.
+
+    Both sizes have 384 channels.
+    """
     torch.manual_seed(0)
     layers, words = by_size((4, 51865), (1, 1000))
     config = WhisperConfig(
@@ -37,7 +40,7 @@ def whisper_encoder() -> nn.Module:
 
 
 class WhisperDecoder(nn.Module):  # type: ignore[misc]
-    """The decoder of Whisper and its output layer: the scores of the next words."""
+    """The decoder of Whisper and its output layer: the scores of the next token at each position."""
 
     def __init__(self, model: WhisperForConditionalGeneration) -> None:
         super().__init__()
@@ -50,7 +53,7 @@ class WhisperDecoder(nn.Module):  # type: ignore[misc]
 
 
 def whisper_decoder() -> nn.Module:
-    """The decoder of Whisper-tiny. The states of the encoder are an input."""
+    """The decoder of Whisper-tiny. The hidden states of the encoder are an input."""
     return prepare_module(WhisperDecoder(_whisper()))
 
 

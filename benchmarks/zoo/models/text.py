@@ -1,4 +1,4 @@
-"""Text encoders, and an encoder with its decoder, of transformers."""
+"""Text models of transformers: BERT, MiniLM, and the encoder and the decoder of T5."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def bert() -> nn.Module:
 
 
 class SentenceEmbedding(nn.Module):  # type: ignore[misc]
-    """The mean of the token vectors that the mask selects, scaled to norm 1."""
+    """The mean of the token vectors that the mask selects. The mean is scaled to norm 1."""
 
     def __init__(self, encoder: nn.Module) -> None:
         super().__init__()
@@ -47,7 +47,8 @@ def minilm() -> nn.Module:
 
 
 def _t5_config() -> T5Config:
-    """The sizes of T5-small; small: one layer, 1,000 words and narrow feed-forward layers. Both have 512 channels."""
+    """The configuration of T5-small. The small size has one layer in the encoder and in the decoder, narrower feed-forward
+    layers, and a vocabulary of 1,000 tokens. Both sizes have 512 channels."""
     if is_published_size():
         return T5Config(use_cache=False)
     return T5Config(use_cache=False, num_layers=1, num_decoder_layers=1, d_ff=256, num_heads=4, vocab_size=1000)
@@ -60,7 +61,7 @@ def t5_encoder() -> nn.Module:
 
 
 class T5Decoder(nn.Module):  # type: ignore[misc]
-    """The decoder of T5 and its output layer: the scores of the next words."""
+    """The decoder of T5 and its output layer: the scores of the next token at each position."""
 
     def __init__(self, model: T5ForConditionalGeneration) -> None:
         super().__init__()
@@ -75,6 +76,6 @@ class T5Decoder(nn.Module):  # type: ignore[misc]
 
 
 def t5_decoder() -> nn.Module:
-    """The decoder of T5-small. The states of the encoder are an input."""
+    """The decoder of T5-small. The hidden states of the encoder are an input."""
     torch.manual_seed(0)
     return prepare_module(T5Decoder(T5ForConditionalGeneration(_t5_config())))

@@ -1,4 +1,4 @@
-"""Traces of other machines, found by the key in the lock file or by the files that they read."""
+"""The planner finds the trace of another machine by the key in the lock file, or by the files that the trace has read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LockedWorld(FakeWorld):
 
 @pytest.fixture
 def world() -> LockedWorld:
-    """A machine with another torch than the machine that built and locked the model."""
+    """A machine that lacks the locked version of torch. Another machine has built and locked the model."""
     world = LockedWorld()
     world.build(a_model())
     world.locked = LockedTrace(world.plan(a_model()).steps["net/trace"].key, VERSIONS)
@@ -43,7 +43,7 @@ def remove_records(world: FakeWorld, *stages: str) -> None:
 
 
 def test_the_locked_trace_and_all_later_steps_are_hits(world: LockedWorld) -> None:
-    remove_records(world, "trace-link", "trace-any")  # without these links, no chain leads to the trace
+    remove_records(world, "trace-link", "trace-any")  # now no link or pointer record leads to the trace
     assert set(world.verdicts(a_model()).values()) == {"hit"}
     assert "torch 2.13.0" in trace(world).reason.text
     assert "trtbuild.lock names it" in trace(world).reason.text
@@ -119,6 +119,6 @@ def test_a_locked_record_with_a_dependency_of_an_unknown_kind_is_not_used(world:
 
 def test_a_machine_with_the_locked_versions_compares_its_distributions(world: LockedWorld) -> None:
     world.versions = VERSIONS
-    step = trace(world)  # this machine has torch, so it compares the version of timm itself
+    step = trace(world)  # this machine can trace the model, so it compares the version of timm
     assert step.verdict == "run"
     assert [change.part for change in step.reason.changed] == ["distribution:timm"]

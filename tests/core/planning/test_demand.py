@@ -20,7 +20,7 @@ def output(world: FakeWorld, step: str, name: str) -> Output:
 
 
 def reasons_of_runs(world: FakeWorld) -> dict[str, str]:
-    """Return the code of the reason of each step that has to run, by the id of the step."""
+    """Return the reason code of each step that is not a hit, by the id of the step."""
     return {step.id: step.reason.code for step in world.plan(a_model()).steps.values() if step.verdict != "hit"}
 
 
@@ -91,7 +91,7 @@ def test_a_package_that_is_not_in_place_needs_the_programs_and_weights_of_torch_
     built.evict(program)
     built.placed.clear()
     assert reasons_of_runs(built) == {"net/partition": "evicted"}
-    del built.blobs[weight("initial 2").sha256]  # of nms
+    del built.blobs[weight("initial 2").sha256]  # the weight of nms
     assert reasons_of_runs(built) == {"net/partition": "evicted", "net/trace": "evicted"}
     assert sorted(built.build(a_model())) == ["net/partition", "net/trace"]
 
@@ -136,9 +136,9 @@ def test_an_engine_that_runs_needs_its_own_weights_only(built: FakeWorld) -> Non
     engine = built.plan(a_model()).steps[ENGINES[2]]
     assert engine.key is not None
     del built.records[engine.key]
-    del built.blobs[weight("initial 1").sha256]  # of layers.1
+    del built.blobs[weight("initial 1").sha256]  # the weight of layers.1
     assert reasons_of_runs(built) == {ENGINES[2]: "evicted", "net/package": "new"}
-    del built.blobs[weight("initial 3").sha256]  # of layers.2
+    del built.blobs[weight("initial 3").sha256]  # the weight of layers.2
     assert reasons_of_runs(built)["net/trace"] == "evicted"
     assert set(built.build(a_model())) == {"net/trace", ENGINES[2]}
 

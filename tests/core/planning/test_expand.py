@@ -1,4 +1,4 @@
-"""From partitions to engine jobs: ranges of inner tensors, and the settings of an engine."""
+"""Deriving engine jobs from partitions: the ranges of a partition's inputs, and the fields of a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contents of a lock, the records that it refuses, and the differences of two locks."""
+"""The contents of a lock file, the records that it refuses, and the differences between two lock files."""
 
 from __future__ import annotations
 

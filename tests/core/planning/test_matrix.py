@@ -1,4 +1,4 @@
-"""Engines that have to be built are split into jobs: by target, each engine once, and balanced by duration."""
+"""Jobs for the engines that have to be built: each engine is in one job, each job has one target, and jobs are balanced."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ NEW = Reason("new", "it was not built in this project before")
 
 
 def a_plan(name: str, *targets: Target, keys: dict[str, list[str]] | None = None) -> ModelPlan:
-    """Return the plan of a model with an engine for each name in `keys`, by target. Without `keys`, each target has one
-    unknown engine."""
+    """Return the plan of a model. A target has an engine for each name in its entry of `keys`. Without `keys`, each target
+    has one unknown engine."""
     plan = ModelPlan(
         Model(name, Source("python", "m:f"), (Input("x"),), (), targets, Origin("m.yaml", 1)), ShapePlan((), ())
     )
@@ -35,7 +35,7 @@ def a_plan(name: str, *targets: Target, keys: dict[str, list[str]] | None = None
 
 
 def _seconds(step: Step) -> float:
-    """Return the number at the end of an engine's name, as its duration. The duration of an unknown engine is 5 s."""
+    """Return the duration of an engine: the number at the end of its name, or 5 s for an unknown engine."""
     return 5.0 if step.recipe is None else float(str(dict(step.recipe.parts)["name"]).rpartition("-")[2])
 
 

@@ -1,4 +1,4 @@
-"""Partitions that another machine cut with another parser."""
+"""Partitions that another machine made with another parser."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from trtbuild.core.recipes.lookup_recipes import partition_with_any_parser, stan
 from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
 
+#: The stand-in: a parser that a machine without a GPU uses in place of the parser of TensorRT 8.6.
 RTX = StandIn("tensorrt-rtx", "1.7.1", ("float32", "float16"), narrows_int64=True, refuses=())
 #: Three machines: one has no GPU, one has a GPU, and one has neither a GPU nor TensorRT-RTX.
 NO_GPU = ToolchainFacts("8.6.0", opset=17, stand_in=RTX, parsers_differ=True)
@@ -27,7 +28,8 @@ NET = a_model(targets=(HOPPER,))
 class Machines(FakeWorld):
     """One cache and several machines.
 
-    `write_pointer` writes a pointer, as the driver does: through it, machines with other parsers find a partition's record.
+    `write_pointer` writes a pointer record, as the driver does. The pointer leads machines with other parsers to the record
+    of a partition step.
     """
 
     locked: LockedTrace | None = None

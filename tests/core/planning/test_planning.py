@@ -1,4 +1,4 @@
-"""Plans of a small model in a world of dictionaries: the steps that run after a change, and their reasons."""
+"""Plans of a small model, with a fake cache and fake files: the steps that run after a change, and their reasons."""
 
 from __future__ import annotations
 
@@ -271,7 +271,7 @@ def test_with_cacheable_false_earlier_traces_are_not_used(world: FakeWorld) -> N
 
 
 def test_an_earlier_trace_without_the_declared_deps_is_not_used(world: FakeWorld) -> None:
-    """The trace is older than `deps:` in the manifest, so it has not looked at these files."""
+    """The trace is older than `deps:` in the manifest, so it has not observed the files of `deps:`."""
     world.build(a_model())
     assert world.verdicts(a_model(source=Source("python", "net.py", deps=("data/*",))))["net/trace"] == "run"
 
@@ -286,7 +286,7 @@ def test_two_manifests_with_one_module_name_do_not_share_a_trace(world: FakeWorl
 
 
 def test_a_package_runs_again_when_an_engine_has_other_bytes(world: FakeWorld) -> None:
-    """Not every toolchain builds an engine reproducibly: the same key may have other bytes."""
+    """Not every toolchain builds engines reproducibly: two engines with one key may have different bytes."""
     world.build(a_model())
     engine = world.plan(a_model()).steps[ENGINES[1]]
     assert engine.record is not None
@@ -319,7 +319,7 @@ def test_tied_weights_that_differ_in_the_file_are_an_error(world: FakeWorld) -> 
     interface = world.blob(record.outputs["interface"].sha256).replace(
         b'"aliases": {}', b'"aliases": {"tied.weight": "layers.0.weight"}'
     )
-    # the names in the weights file are in the trace's recipe, so the new names need a record, too
+    # the trace's recipe contains the names in the weights file, so the changed file needs another trace record
     world.with_weights("a.safetensors", {"layers.0.weight": "v", "tied.weight": "w"})
     recipe = world.plan(model).steps["net/trace"].recipe
     assert recipe is not None
@@ -328,7 +328,7 @@ def test_tied_weights_that_differ_in_the_file_are_an_error(world: FakeWorld) -> 
         world.plan(model)
 
 
-# -- machines without torch
+# -- machines without torch, which find traces of other machines through pointer records
 
 
 def test_without_torch_a_trace_of_the_same_files_is_accepted_and_named(world: FakeWorld) -> None:

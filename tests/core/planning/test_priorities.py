@@ -1,4 +1,4 @@
-"""The step before the longest remaining work is the most urgent."""
+"""The rank of a step is the estimated duration of the step and of all work that waits for it."""
 
 from __future__ import annotations
 

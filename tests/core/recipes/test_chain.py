@@ -19,7 +19,10 @@ DECLARED = Declared("trace", (("source", "net:build"),))
 
 
 class FakeTraces:
-    """A cache of links and traces, and a simulated `trace`. With `order`, user code reads its files in a random order."""
+    """A cache of traces and links, and a simulated `trace`. A link names the dependencies to observe next.
+
+    With `order`, user code reads its files in a random order.
+    """
 
     def __init__(self, files: dict[str, str], order: random.Random | None = None) -> None:
         self.files = files
@@ -180,7 +183,7 @@ def test_a_dependency_that_was_observed_twice_counts_once() -> None:
     world = FakeTraces({"a": "content of a", "b": "content of b"})
     observations = extend(DECLARED, observations_of("a", "b", "a"), world.read_link, world.write_link, world.observe)
     assert observations == tuple(observations_of("a", "b"))
-    assert keys.user_code(DECLARED, observations).key  # raises for a part that occurs twice
+    assert keys.user_code(DECLARED, observations).key  # `key` raises an error if a part occurs twice
 
 
 def test_the_state_that_the_trace_observed_counts_not_a_later_state() -> None:

@@ -36,7 +36,7 @@ CALIBRATE, TRACE, LOWER, PARTITION, CONVERT, ENGINE, PACKAGE = (
     "package",
 )
 
-#: Type → field → the stages whose keys change if only that field changes, and earlier steps have the same results.
+#: Type → field → the stages whose keys change if only that field changes and the results of earlier steps do not.
 #: `test_every_field_is_accounted_for` fails for a new field until it has an entry here.
 CHANGED_KEYS: Mapping[type, Mapping[str, Set[str]]] = {
     Model: {
@@ -63,7 +63,7 @@ CHANGED_KEYS: Mapping[type, Mapping[str, Set[str]]] = {
     Calibration: dict.fromkeys(("python", "safetensors", "kwargs", "samples"), frozenset({CALIBRATE})),
     Plugins: {"operators": {PARTITION, CONVERT, PACKAGE}, "library": {PACKAGE}},  # the index has the library's name
     Plugin: {
-        "operator": {PARTITION, CONVERT, PACKAGE},  # the package has the partitions, which name it
+        "operator": {PARTITION, CONVERT, PACKAGE},  # the package has the partitions, which name the operator
         "name": {PARTITION, CONVERT, PACKAGE},
         "version": {PARTITION, CONVERT, PACKAGE},
         "namespace": {PARTITION, CONVERT, PACKAGE},
@@ -100,11 +100,11 @@ CHANGED_KEYS: Mapping[type, Mapping[str, Set[str]]] = {
             ("onnx", "weights", "profiles", "settings", "target", "toolchain_version", "plugin_library"),
             frozenset({ENGINE}),
         ),
-        "inputs": set(),  # they only check the compiled network
+        "inputs": set(),  # inputs and outputs are only compared with the compiled network
         "outputs": set(),
     },
     ModulePrecision: {
-        "pattern": {LOWER},  # a pattern that changes nothing in the graph runs no later step
+        "pattern": {LOWER},  # later steps run only if the pattern changes the graph
         "precision": {LOWER, PACKAGE},
     },
     Symbol: {
@@ -138,7 +138,7 @@ FLEXIBLE = replace(
 
 
 def changed_value(value: Any) -> Any:
-    """Return a value of the same type that differs from `value`."""
+    """Return another value than `value`, with the same type unless `value` is None."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         field = next(
             f.name for f in dataclasses.fields(value) if (type(value).__name__, f.name) not in key_fields.EXCLUDED
@@ -160,7 +160,7 @@ def changed_value(value: Any) -> Any:
 
 
 def renamed(model: Model, old: str, new: str) -> Model:
-    """Return `model` with the input `old` renamed to `new`, in all its fields."""
+    """Return `model` with the input `old` renamed to `new`, in every field of the model."""
 
     def rename(pairs: tuple[tuple[str, Any], ...]) -> tuple[tuple[str, Any], ...]:
         return tuple((new if name == old else name, value) for name, value in pairs)
@@ -174,7 +174,7 @@ def renamed(model: Model, old: str, new: str) -> Model:
 
 
 def with_range(model: Model, field: str) -> Model:
-    """Return `model` with another min, opt or max (`field`) of the first axis, in the last profile."""
+    """Return `model` with another min, opt or max (`field`) of the first input's first axis, in the last profile."""
     *others, last = model.profiles
     (name, shape), *rest = last.shapes
     changed = replace(shape, **{field: changed_value(getattr(shape, field))})
@@ -194,14 +194,14 @@ def with_other_mask(model: Model) -> Model:
 
 
 def with_other_quantization(kind: type, field: str) -> Quantization:
-    """Return `QUANTIZATION` with another `field` of the quantization or of its calibration."""
+    """Return a changed copy of `QUANTIZATION`. If `kind` is Quantization or Calibration, `field` differs."""
     if kind is Calibration:
         return replace(QUANTIZATION, calibration=with_other_field(QUANTIZATION.calibration, field))
     return with_other_field(QUANTIZATION, field) if kind is Quantization else changed_value(QUANTIZATION)
 
 
 def with_other_plugins(kind: type, field: str) -> Plugins:
-    """Return `PLUGINS` with another library, or with another `field` of a plugin."""
+    """Return a changed copy of `PLUGINS`: another library, or another value of one field of the plugin."""
     if kind is Plugins and field == "library":
         return with_other_field(PLUGINS, field)
     return replace(PLUGINS, operators=(with_other_field(PLUGINS.operators[0], field if kind is Plugin else "name"),))
@@ -326,7 +326,7 @@ def test_every_excluded_field_exists_and_has_a_reason() -> None:
 
 
 def test_every_excluded_type_has_a_unique_name() -> None:
-    """`EXCLUDED` contains names of types. Two types of core with the same name would share their exclusions."""
+    """`EXCLUDED` contains names of types. Two types of the same name in `trtbuild.core` would share entries."""
     modules = [
         importlib.import_module(info.name) for info in pkgutil.walk_packages(trtbuild.core.__path__, "trtbuild.core.")
     ]

@@ -54,7 +54,7 @@ def test_the_order_of_keys_in_a_manifest_does_not_matter() -> None:
 
 
 def test_keyword_inputs_are_distinguished_by_name() -> None:
-    """Two keyword inputs have one type and shape. If they were swapped, the model would get other tensors."""
+    """Two keyword inputs have the same type and shape. If they were swapped, each would get the tensor of the other."""
     inputs = (Input("image"), Input("a", keyword=True), Input("b", keyword=True))
     size = ShapeRange((1,), (1,), (1,))
 
@@ -160,7 +160,7 @@ def test_module_paths_are_in_lower_because_no_graph_text_has_them() -> None:
 
 
 def test_a_precision_for_the_whole_model_is_its_name_in_the_key() -> None:
-    """So manifests that are older than the precisions of modules keep their keys."""
+    """So old manifests kept their keys when precisions of single modules were added."""
     recipe = keys.lower(A, B, Precisions("float16"), VERSIONS)
     assert dict(recipe.parts)["precision"] == "float16"
     mixed = Precisions("float16", module_precisions({"float32": ["*.norm"]}))
@@ -320,10 +320,10 @@ def test_the_recipe_with_any_versions_leaves_out_the_versions_only() -> None:
 def test_a_trace_matches_a_recipe_without_versions_if_all_common_dependencies_are_equal() -> None:
     recipe, unversioned = Build().trace(), Build().trace(versions=None)
     assert matches_without_versions(recipe, unversioned)
-    # a file that only one trace observed is not a difference
+    # a file that only one of the two recipes contains is not a difference
     assert matches_without_versions(replace(recipe, parts=(*recipe.parts, ("file:more.py", A))), unversioned)
     assert matches_without_versions(recipe, replace(unversioned, parts=(*unversioned.parts, ("file:more.py", A))))
-    # another state of a dependency that both observed is a difference, and so is another declared part
+    # two different states of one dependency are a difference, and so is a different or missing declared part
     assert not matches_without_versions(
         recipe, replace(unversioned, parts=(*unversioned.parts[:-1], ("distribution:timm", "9")))
     )

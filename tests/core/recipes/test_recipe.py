@@ -20,8 +20,8 @@ from trtbuild.core.recipes.lookup_recipes import with_any_versions
 from trtbuild.core.recipes.recipe import SCHEMA, Recipe, changes
 from trtbuild.core.values.encoding import Value, digest, encode
 
-#: A change here makes every team's cache useless. It needs a reason, a new version of the schema or of the step, and a
-#: line in the CHANGELOG.
+#: A change here makes every team's cache useless. Such a change needs a reason, a new version of the schema or of the
+#: step, and a line in the CHANGELOG.
 GOLDEN = {
     "calibrate": "347634c17003d98c436715e9e57a6bb131e45977e141ecc39ee5dc2920b4b3c2",
     "trace": "27e0bb511415e4f22ee8d46363288587f002607f507987436be254fc1327daba",

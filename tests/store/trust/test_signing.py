@@ -164,7 +164,7 @@ def test_without_cryptography_the_error_says_how_to_install_it(monkeypatch: pyte
 
 
 def test_keys_are_read_without_cryptography() -> None:
-    """A process that only reads a configuration does not need to wait for this import."""
+    """A process that only reads a configuration does not need to wait for the import of cryptography."""
     read = "import sys, trtbuild.store.trust.signing as signing; signing.parse_trusted(sys.argv[1])"
     code = f"{read}; sys.exit('cryptography' in sys.modules)"
     subprocess.run([sys.executable, "-c", code, f"ci:{ENCODED}"], check=True, timeout=60)

@@ -31,7 +31,7 @@ OpenStore = Callable[..., Store]
 
 
 def policy(signer: Signer | None, *trusted: Signer, domain: str | None = None, reads: tuple[str, ...] = ()) -> Keyring:
-    """The policy of a machine that signs with `signer`, trusts other keys, and reads the domains `reads`."""
+    """The policy of a machine that signs with `signer`, trusts the keys of `trusted`, and reads the domains `reads`."""
     return Keyring([other.trusted for other in trusted], signer=signer, domain=domain, read_domains=reads)
 
 
@@ -52,7 +52,7 @@ def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> OpenStore:
 
 @pytest.fixture
 def put(record_of: Callable[..., Record]) -> Callable[..., Record]:
-    """A function that puts a record whose plan contains the name of its builder."""
+    """A function that puts a record whose plan is the name of the record's builder."""
 
     def publish(store: Store, who: str, number: int = 1, *, replace: bool = False) -> Record:
         return store.put_record(record_of(number, who=who, plan=store.put_bytes(who.encode())), replace=replace)
@@ -107,7 +107,7 @@ def test_two_domains_share_a_store_without_conflicts(open_store: OpenStore, put:
 
 
 def test_a_release_never_reads_records_of_a_pull_request(open_store: OpenStore, put: Callable[..., Record]) -> None:
-    """This holds even if both sign with the same key, which they should not do."""
+    """A release rejects a record of a pull request even if the release trusts the key of the signature."""
     key = put(open_store(policy(CI, domain="pr-7")), "pr").recipe.key
     with pytest.raises(RecordUntrusted, match="signed for domain pr-7; this machine reads release, ci"):
         open_store(policy(None, CI, reads=("release", "ci"))).get_record(key)
@@ -283,7 +283,7 @@ def test_detects_changes_of_a_signed_document(at_ci: LocalStore, put: Callable[.
     assert at_ci.get_record(record.recipe.key) is None, "an empty file is not an entry"
 
 
-# The base64 of null, {}, [], [{"signer":1}], [[[[[[ and of bytes that are not UTF-8, "", and values that are not base64.
+# An empty string, values that are not base64, and the base64 of null, {}, [], [{"signer":1}], [[[[[[ and invalid UTF-8.
 @pytest.mark.parametrize(
     "raw", ["", "!", "bnVsbA==", "e30=", "W10=", "W3sic2lnbmVyIjoxfV0=", "W1tbW1tb", 7, None, ["x"], "gICA"]
 )

@@ -51,7 +51,7 @@ def test_glibc_alone_keeps_large_buffers() -> None:
 
 
 def _memory_of_child(allocator: str) -> tuple[int, int]:
-    """Run `CHILD`. Returns how many MiB its memory has grown: after it has freed its large buffers, and all buffers."""
+    """Run `CHILD`. Return its memory growth in MiB after freeing the large buffers, and after freeing all buffers."""
     process = subprocess.run(
         [sys.executable, "-c", CHILD, allocator], capture_output=True, text=True, timeout=60, check=True
     )

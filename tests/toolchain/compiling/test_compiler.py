@@ -53,7 +53,7 @@ def test_equal_jobs_give_equal_bytes_sequentially_and_in_threads(mlp_job: Any) -
     assert digests == [first] * 4
 
 
-#: Compiles the job of the standard input. Prints the digest of the plan, and which of the heavy modules are imported.
+#: Compiles the job from standard input. Prints the digest of the plan, and which of four heavy modules are imported.
 _SCRIPT = """
 import hashlib, json, sys
 from trtbuild.core.engines.engine_job import EngineJob
@@ -153,7 +153,7 @@ def test_only_the_compatibility_with_other_sms_changes_the_plan(mlp_job: Any) ->
     assert _digest(exact) == _digest(compile_engine(same_capability, mlp_job.read))
 
 
-#: Setting → a value that is not its default, and whether this value changes the bytes of a plan (TensorRT-RTX 1.7.1).
+#: Setting → a value other than the default, and whether this value changes the bytes of a plan (TensorRT-RTX 1.7.1).
 _CHANGED: dict[str, tuple[Any, bool]] = {
     "optimization_level": (5, False),
     "workspace": (1 << 28, True),

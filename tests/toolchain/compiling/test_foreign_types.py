@@ -1,4 +1,4 @@
-"""Find the nodes with types that the parser would change, and all nodes that use their values."""
+"""Find the foreign nodes: they read or produce values of types that an engine does not compute in."""
 
 from __future__ import annotations
 

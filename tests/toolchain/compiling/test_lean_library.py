@@ -24,8 +24,8 @@ _VERSION = ("getInferLibVersion", 10701), ("getInferLibBuildVersion", 116)
 #: Functions by which the builder recognizes a lean runtime.
 _RUNTIME = ("createLeanRuntime", 0), ("getForwardCompatibilityHelper", 0)
 
-#: Compiles a job with TensorRT-RTX, as a flavour that has a lean runtime. Prints whether the plan contains the file,
-#: or the error.
+#: Gives TensorRT-RTX a lean library in `FLAVOURS`, and compiles a job. Prints the error of the build, or whether the plan
+#: contains the file.
 _PROGRAM = """
 import json, sys
 from dataclasses import replace

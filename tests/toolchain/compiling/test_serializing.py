@@ -37,7 +37,7 @@ def test_raises_the_error_of_the_writer_and_writes_no_more(mlp_job: Any) -> None
 
 
 class _Refusing:
-    """A builder without streams that refuses each network."""
+    """A builder that has no streams and refuses each network."""
 
     def build_serialized_network(self, *_: Any) -> None:
         return None

@@ -11,7 +11,7 @@ from trtbuild.toolchain.compiling import timing_cache
 
 
 class FakeCache:
-    """An ITimingCache, which has the timings of one device. Serialized: ``device|kernel,kernel``."""
+    """An ITimingCache with the timings of one device. The serialized form is ``device|kernel,kernel``."""
 
     def __init__(self, data: bytes) -> None:
         device, _, entries = data.partition(b"|")

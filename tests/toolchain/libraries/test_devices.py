@@ -50,7 +50,7 @@ def test_lists_no_gpu_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_lists_no_gpu_if_one_cannot_be_queried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the first GPU in the list, SM 90 would be the GPU with the ordinal 0."""
+    """A list without the first GPU would give the ordinal 0 to the GPU with SM 90."""
     driver = FakeDriver(broken=0)
     assert device_sms(monkeypatch, driver) == ()
     assert driver.failures == 1

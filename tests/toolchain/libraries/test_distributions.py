@@ -1,4 +1,4 @@
-"""The versions of distributions, also of unusual ones, are equal to those of `importlib.metadata`."""
+"""The versions of distributions, also of unusual ones, are those that `importlib.metadata` returns."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tests.programs import program
 from trtbuild.driver.workers.environments import worker_environment
 
 GIB = 1 << 30
-#: Prints the SMs of all GPUs and their free memory. If there is no GPU, it asks for the memory of GPU 0.
+#: Prints the SM and the free memory of each GPU. If there is no GPU, the program asks for the memory of GPU 0.
 _PROGRAM = (
     "import json, sys; from trtbuild.toolchain.libraries import devices, gpu_memory; sms = devices.device_sms();"
     "print(json.dumps([list(sms), [gpu_memory.free_gpu_bytes(n) for n in range(len(sms) or 1)]]))"

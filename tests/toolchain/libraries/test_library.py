@@ -1,4 +1,4 @@
-"""A library in a process: its kernels stay loaded between builds, and all threads share one logger."""
+"""The kernels of a TensorRT library stay loaded between builds, and all threads of a process share one logger."""
 
 from __future__ import annotations
 

@@ -34,17 +34,17 @@ class TraceResult:
     """The results of a trace.
 
     `program` contains the bytes of a functional `Program`, and `graph` is its canonical text. `modules` has an entry for
-    each operator call: the path of its module, the operator, and all modules around it. For a source that is a graph
-    already, `trtbuild.stages.graphs` makes these three.
+    each operator call: the path of its module, the operator, and all modules around the call. For a source that is a graph
+    already, `trtbuild.stages.graphs` makes these three fields.
 
     `weights` are (slot number, value) of the weight inputs, and then of the state buffers, as contiguous CPU tensors.
     With a ``weights:`` file, only the tensors that ``state_dict`` does not save are in `weights`. `stored` are the
-    values that the caller's `StoreWeights` returned for `weights`, in their order; None if the caller has to store the
+    values that the caller's `StoreWeights` returned for `weights`, in the same order; None if the caller has to store the
     weights.
 
-    `observations` are in the order of first use. `uncacheable` is the reason why the result must not be stored, None if it
-    may be stored. `exported` is the result of torch.export, and `ranges` are the declared ranges of its symbols. For a
-    source that is a graph already, `exported` is None and `ranges` is empty.
+    `observations` are the states of the dependencies, in the order of first use. `uncacheable` is the reason why the result
+    must not be stored; None if it may be stored. `exported` is the result of torch.export, and `ranges` are the declared
+    ranges of its symbols. For a source that is a graph already, `exported` is None and `ranges` is empty.
     """
 
     program: bytes
@@ -75,7 +75,7 @@ class ProcessState:
 def prepare() -> ProcessState:
     """Load torch and the modules of this stage, before the first trace. No user code runs. Returns the state that the
     process had before torch was loaded."""
-    process_state = ProcessState(frozenset(sys.modules), dict(os.environ))  # torch sets variables while it is loaded
+    process_state = ProcessState(frozenset(sys.modules), dict(os.environ))  # loading torch changes os.environ
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # set before torch is loaded: a trace is the same with and without a GPU
     for name in (
         "discovery.discovery",
@@ -96,7 +96,7 @@ def prepare() -> ProcessState:
 
 
 def note_environment(environment: Mapping[str, str]) -> None:
-    """Note the variables of this process, which was forked after `prepare` and has other variables now."""
+    """Replace the environment in the result of `prepare` by that of this process, which was forked later."""
     noted = prepare().environment
     noted.clear()
     noted.update(environment)
@@ -258,7 +258,7 @@ def _export_and_prove(
     # find the sizes at which guards fail, for the proof
     arguments = arguments_as_input_numbers(inspect.signature(module.forward), job.inputs)
     failures = guard_failures(exported.guards, arguments, job.shapes, job.inputs, job.points, exported.assumptions)
-    # the copies that store the weights run beside the proof
+    # forked copies of this process store the weights during the proof
     program, values = arranged.program, _weights_to_store(arranged, state, job)
     storage.begin([value for _, value in values])
     with (

@@ -1,12 +1,12 @@
 """Make the inputs of comparisons: random values that the model accepts, and files of inputs.
 
 Rules
-1. The values of an input with a range are drawn uniformly from this range. Without a range, floats are normal, as in the
-   trace, and bools are random, with both values in each row. For a point with `zeros`, about a
+1. The values of an input with a range are drawn uniformly from this range. Without a range, floats are normally
+   distributed, as in the trace, and bools are random, with both values in each row. For a point with `zeros`, about a
    quarter of the floats are then replaced by 0, unless 0 is outside the range.
 2. Without a range, integers are 0 or 1, because the trace has shown that the model accepts these. The values of an input
    that indexes the rows of a table (token ids, positions) are drawn from all rows. If the input indexes several tables, the
-   smallest table counts.
+   smallest table sets the limit.
 3. A file of inputs is a safetensors file, which other tools can read. It contains the model's inputs by name.
 """
 
@@ -107,7 +107,7 @@ def write_inputs(path: Path, inputs: Mapping[str, torch.Tensor], about: Mapping[
 
 
 def read_inputs(path: Path, inputs: Sequence[tuple[str, str]], shapes: Sequence[Sequence[int]]) -> list[torch.Tensor]:
-    """Read the inputs of a file from `write_inputs`, in the model's order. `inputs` has the name and the dtype of each
+    """Read inputs from a file that `write_inputs` wrote, in the model's order. `inputs` has the name and the dtype of each
     input, and `shapes` its shape. Raises UsageError if the file cannot be read, or if an input is missing or has another
     dtype or shape."""
     tensors_by_name: dict[str, torch.Tensor] = {}

@@ -1,4 +1,4 @@
-"""Compare the numbers of a lowered program with the traced program, at small sizes, during the lower step.
+"""Compare the results of a lowered program with those of the traced program, at small sizes, during the lower step.
 
 Rules
 1. Both programs run on the same inputs. Rounding cannot explain a difference of more than `MAX_TOLERANCES` times the
@@ -6,9 +6,9 @@ Rules
    smaller differences. Values that rounding decides (`rounding`) are not compared.
 2. Each value inside the lowered program must have the dtype and sizes that torch declares. If an operator returns
    another type, and does the same in the traced program, the error is about the model. Otherwise a pass is wrong.
-3. The tolerance of an output follows from the types of the values that it is computed from, in either program. A
-   difference as in rule 1 in half precision is an error of the model, because half cannot represent a number of the model.
-   The message names the other precisions.
+3. The tolerance of an output follows from the types of all values from which either program computes the output. If an
+   output in half precision differs as much as in rule 1, this is an error of the model, because half precision cannot
+   represent a number of the model. The hint names other precisions.
 4. If the traced program itself fails on random inputs, nothing is compared.
 5. Matrix products and convolutions of half-precision values in the lowered program are computed in float32 and rounded, as
    on a GPU. The CPU's own kernels for them are several times slower.
@@ -41,8 +41,8 @@ _PRODUCTS = frozenset(
 ) | frozenset(
     (_aten.matmul.default, _aten.conv1d.default, _aten.conv2d.default, _aten.conv3d.default, _aten.convolution.default)
 )
-#: One library runs the quantizers of both programs. So their results differ less than those of two libraries.
-#: `MAX_TOLERANCES` times this number is half of the largest value.
+#: The upper limit of the tolerances. One library runs the quantizers of both programs, so the two results differ less than
+#: results of two libraries. With this limit, `MAX_TOLERANCES` times the tolerance is at most half of the largest value.
 _LARGEST_TOLERANCE = 5e-2
 
 
@@ -117,7 +117,7 @@ def _advice(precisions: Precisions, precision: str) -> str:
 def _returns_wrong_type(
     operator: Any, traced: Program, weights: Sequence[torch.Tensor], comparison: ComparisonPoint
 ) -> bool:
-    """Whether the operator returns another type than torch declares in the traced program, too. Then no pass is wrong."""
+    """Whether the operator, in the traced program too, returns another type than torch declares. Then no pass is wrong."""
     try:
         _run(traced, weights, comparison)
     except _WrongType as error:

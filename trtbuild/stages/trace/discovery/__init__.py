@@ -1,4 +1,5 @@
-"""Discover the dependencies of a trace while user code runs: files, modules, variables, distributions, operators.
+"""Discover the dependencies of a trace while user code runs: files, modules, environment variables, distributions and
+operators.
 
 This folder uses `user_code` and `examples`.
 """

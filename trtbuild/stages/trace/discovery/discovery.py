@@ -4,9 +4,9 @@ The module `recording` stores the dependencies. Six modules find them: `hooks` (
 `wrappers` (readers that are not written in Python), `mappings` (files that the other modules missed), `operators` (custom
 operators) and `patterns` (files that the manifest declares).
 
-A trace does not notice the network, the clock, other processes, and edits inside installed distributions. Libraries in C,
-C++ or Rust that are not in ``wrappers.READERS`` may read files without an audit event. A trace finds such a file only if it
-is still mapped into memory at the end. A manifest declares dependencies that a trace misses: ``source: {deps: […],
+A trace does not notice the network, the clock, other processes, or edits inside installed distributions. Libraries in C,
+C++ or Rust that are not in ``wrappers.READERS`` may read files without an audit event. A trace finds such a file only if
+the file is still mapped into memory at the end. A manifest declares dependencies that a trace misses: ``source: {deps: […],
 env: […], cacheable: false}``.
 """
 
@@ -42,10 +42,10 @@ class Discovery:
         environment: Mapping[str, str],
         loaded_modules: frozenset[str] = frozenset(),
     ) -> None:
-        """`environment` contains the variables that this process started with. `loaded_modules` are the modules that this
-        process imported before torch: they are dependencies only if user code imports them."""
+        """`environment` contains the environment variables at the start of this process. `loaded_modules` are the modules
+        that this process imported before torch: they are dependencies only if user code imports them."""
         self._project = project
-        # if torch was loaded before, other code than trtbuild's may have imported these modules for itself
+        # if other code than trtbuild's has loaded torch, that code may also have imported these modules
         self._loaded_modules = set() if "torch" in loaded_modules else set(loaded_modules)
         self._import_rules: ImportRules | None = None
         #: Files that are mapped into memory before user code runs. They are not dependencies.
@@ -67,7 +67,8 @@ class Discovery:
 
     @contextmanager
     def recording(self, follower: ImportFollower | None = None) -> Iterator[None]:
-        """Record the dependencies of user code that runs inside the block. `follower` sees its imports."""
+        """Record the dependencies of user code that runs inside the block. `follower` is called before this
+        code imports a module."""
         mapped = mapped_files()
         if self._mapped_after_preloading is None:
             self._mapped_before = mapped
@@ -83,7 +84,7 @@ class Discovery:
 
     @contextmanager
     def preloading(self) -> Iterator[None]:
-        """Record inside the block, before `recording`, which continues with the same state of the process."""
+        """Record inside the block. A later `recording` begins with the ``sys.path`` and the finders of the block's end."""
         self._mapped_before = mapped_files()
         with self._installed():
             yield
@@ -116,7 +117,7 @@ class Discovery:
                 installer.remove()
 
     def import_library(self, name: str, distributions: Iterable[str]) -> ModuleType:
-        """Import a library that trtbuild itself uses, during the recording. Only `distributions` become dependencies. The
+        """During the recording, import a library that trtbuild itself uses. Only `distributions` become dependencies. The
         modules that the library loads become dependencies only if user code imports them, too. Raises ImportError."""
         with self.own_work():
             module = importlib.import_module(name)
@@ -126,8 +127,8 @@ class Discovery:
 
     @contextmanager
     def own_work(self) -> Iterator[None]:
-        """Enter a block, during the recording, in which trtbuild works for itself. The files that it reads there and the
-        modules that it loads there do not become dependencies."""
+        """During the recording, enter a block for trtbuild's own work. The files that trtbuild reads there and the modules
+        that it loads there do not become dependencies."""
         if self._import_rules is None:
             raise AssertionError("nothing is recorded now")
         mapped = mapped_files()
@@ -159,7 +160,8 @@ class Discovery:
         return [operator.to_json() for operator in self._operators.describe()]
 
     def observations(self) -> tuple[Observation, ...]:
-        """The state of all dependencies, in the order of first use. Raises SourceError if one changed during the trace."""
+        """The state of all dependencies, in the order of first use. Raises SourceError if a dependency changed during the
+        trace."""
         for name, module in list(sys.modules.items()):
             path = getattr(module, "__file__", None)
             if isinstance(path, str) and name not in self._loaded_modules:

@@ -15,8 +15,8 @@ Rules
    symbol for both. If they are not declared alike, this is an error.
 7. If a guard fixes a symbol to the example's size, the model is traced with larger examples. The guard may be about a
    derived size that is 1 only in the example (``x[1:]`` with 2 rows). The proof decides whether the result is right.
-8. Keyword inputs of a program of torch.export must be in the program's order. torch.export reads them by position when it
-   traces such a module again (2.13), although the module itself reads them by name.
+8. If the module is itself a program of torch.export, its keyword inputs must be in the program's order. torch.export 2.13
+   reads them by position, although the module reads them by name.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from trtbuild.stages.trace.quantization.fake_quantize import define_fake_kernels
 from trtbuild.stages.trace.user_code.advice import shape_advice, text_of, value_advice
 from trtbuild.stages.trace.user_code.frames import Frames
 
-#: The range of a torch Dim ends here or later (rule 5).
+#: The range of a torch Dim ends at this size or later, if the model allows it (rule 5).
 LEAST_MAX = 3
 #: Larger examples (rule 7) have at most this many elements.
 _MAX_EXAMPLE_ELEMENTS = 1 << 27
@@ -171,7 +171,7 @@ class _Exporter:
         if any(symbol.max // symbol.multiple_of < LEAST_MAX for symbol in job.shapes.symbols):
             try:
                 return self._export_up_to(LEAST_MAX, args, kwargs)
-            except Exception as error:  # the call below raises it again, but does not report sizes that must be equal
+            except Exception as error:  # if the call below fails, its error does not report sizes that must be equal
                 if self._find_ties(violations_in(error, job)):
                     raise
         return self._export_up_to(0, args, kwargs)
@@ -201,8 +201,8 @@ def larger_examples(plan: ShapePlan, fixed: Collection[int]) -> Iterator[ShapePl
 
 
 def torch_dims(plan: ShapePlan, least_max: int = 0) -> list[Any]:
-    """Make one torch Dim for each symbol (a derived Dim for ``multiple_of``). The range of a Dim ends at `least_max` or
-    later, before it is multiplied."""
+    """Make one torch Dim for each symbol (a derived Dim for ``multiple_of``). The range of a Dim ends at `least_max`
+    times ``multiple_of`` or later."""
     dims = []
     for number, symbol in enumerate(plan.symbols):
         multiple = symbol.multiple_of
@@ -227,7 +227,7 @@ def _dynamic_shapes(
         {number: dims[axis.symbol] for number, axis in enumerate(shape) if isinstance(axis, SymbolAxis)}
         for shape in job.shapes.shapes
     ]
-    # bound like the tensors, with the dims of each tensor instead of the tensor
+    # bind the dims of each tensor to the parameter of forward that receives the tensor
     dim_args, dim_kwargs = call_arguments(job.inputs, dims_of_inputs)
     rebound = bound.signature.bind(*dim_args, **dim_kwargs)
     return dict(rebound.arguments)
@@ -279,7 +279,7 @@ def _raise_resize_error(error: BaseException, job: TraceJob, frames: Frames) -> 
 
 
 def _raise_violations(exporter: _Exporter, error: BaseException, frames: Frames) -> None:
-    """Raise the SourceError of a refusal of torch.export, at the line of user code or of the manifest."""
+    """Raise SourceError if `error` reports violations, with a line of user code or of the manifest."""
     job = exporter.job
     found_violations = violations_in(error, job)
     if not found_violations:
@@ -288,7 +288,7 @@ def _raise_violations(exporter: _Exporter, error: BaseException, frames: Frames)
     hints = list(dict.fromkeys(violation.hint for violation in found_violations))
     declared = job.place(found_violations[0].path)
     places = exporter.guard_filter.places
-    # two dims that must be equal are a matter of the manifest
+    # if two dims must be equal, the line to change is in the manifest
     place = next((places[v.symbol] for v in found_violations if v.equal_symbol is None and v.symbol in places), None)
     if place is None:
         raise SourceError("; ".join(texts), code="constraint", hint="; ".join(hints), **declared) from error

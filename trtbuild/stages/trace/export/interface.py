@@ -34,8 +34,8 @@ def interface(
     state: Sequence[StateBuffer] = (),
 ) -> dict[str, Any]:
     """The interface of a program. `exported` is the program before `arrange_program`; it has the output structure. `ties`
-    are the tied pairs of declared symbols. `job` has the remaining symbols, one for each tied pair. The last inputs of
-    `job` are those of `state`, and the last outputs of the program are the new states.
+    are the tied pairs of declared symbols. `job` has one symbol for each tied pair, and all other symbols. The last inputs
+    of `job` are those of `state`, and the last outputs of the program are the new states.
 
     Raises SourceError for an output that a package cannot return."""
     program = arranged.program
@@ -150,7 +150,7 @@ def _structure(spec: pytree.TreeSpec, leaves: Iterator[Any], job: TraceJob) -> d
 
 
 def _refuse_other_keys(spec: pytree.TreeSpec, job: TraceJob) -> None:
-    """Raise SourceError if a dict has a key that a package cannot store. The loaded package would return another dict."""
+    """Raise SourceError if a dict has a key that a package cannot store and return."""
     # the context of a defaultdict also has its factory
     keys = spec.context[-1] if isinstance(spec.context, tuple) else spec.context
     for key in keys or ():

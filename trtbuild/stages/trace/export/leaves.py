@@ -7,8 +7,8 @@ Rules
 1. The element type of this tensor represents every value of the number exactly (`NUMBER_TYPES`). So a package returns the
    same number as the model.
 2. A number that is returned twice is one output.
-3. The nodes that make these tensors are in no module, like the nodes that compute sizes. They name their device, as
-   torch.export does. So a program that is moved to a GPU computes them there.
+3. Like the nodes that compute sizes, the nodes that make these tensors do not belong to a module. Each names its
+   device, as the nodes of torch.export do. So a program that is moved to a GPU makes these tensors there.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class NumberLeaf:
 
 @dataclass(frozen=True)
 class ConstantLeaf:
-    """A constant, with the value that torch.export saw in the example call."""
+    """A constant, with its value in the example call."""
 
     value: Any
 
@@ -85,7 +85,7 @@ def leaves_of(exported: ExportedProgram) -> list[Leaf]:
 
 
 def numbers_as_tensors(exported: ExportedProgram) -> ExportedProgram:
-    """Return the program with a 0-d tensor for each number that it returns; `exported` itself if it returns none.
+    """Return the program with a 0-d tensor for each number that it returns; `exported` itself without such numbers.
 
     The graph of `exported` changes, too.
     """

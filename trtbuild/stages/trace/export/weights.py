@@ -57,7 +57,7 @@ def identity(tensor: torch.Tensor) -> Identity:
     """A key that is equal for tensors with the same memory, dtype, shape, strides and pending sign change."""
     if tensor.layout is not torch.strided or tensor.numel() == 0:
         return ("object", id(tensor))
-    # the imaginary part of a conjugate shares the memory of its tensor, but has the opposite sign
+    # ``x.conj().imag`` has the memory of ``x.imag``, but the opposite sign
     return (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.is_neg())
 
 
@@ -67,8 +67,8 @@ def stored_form(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def refuse_unset_weights(module: torch.nn.Module, job: TraceJob) -> None:
-    """Raise SourceError if a parameter or buffer has no values: in a lazy module that was never called, or on the meta
-    device. Also raise it for a conjugate of another tensor, which torch.export rejects."""
+    """Raise SourceError for a parameter or buffer without values (in a lazy module that was never called, or on the meta
+    device), and for the conjugate of another tensor, because torch.export rejects it."""
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if torch.nn.parameter.is_lazy(tensor):
             problem, hint = (
@@ -77,7 +77,7 @@ def refuse_unset_weights(module: torch.nn.Module, job: TraceJob) -> None:
             )
         elif tensor.device.type == "meta":
             problem, hint = "is on the meta device, which holds no values", "load the model's weights first"
-            if job.weights is not None:  # the file does not have the buffers that state_dict does not save
+            if job.weights is not None:  # the file does not contain non-persistent buffers
                 hint = "create the model on the CPU: `weights:` replaces the values that its file contains"
         elif tensor.is_conj():
             problem, hint = (
@@ -92,8 +92,8 @@ def refuse_unset_weights(module: torch.nn.Module, job: TraceJob) -> None:
 
 
 class ModuleWeights:
-    """All parameters and buffers of a module; tied names are one weight (rule 1). `names_in_file` are the names of the
-    tensors in the weights file."""
+    """All parameters and buffers of a module, each tied weight once (rule 1). `names_in_file` are the names of the tensors
+    in the weights file."""
 
     def __init__(self, module: torch.nn.Module, names_in_file: Iterable[str] = ()) -> None:
         file_names = frozenset(names_in_file)
@@ -129,8 +129,8 @@ class ModuleWeights:
 
 
 def refuse_other_weights(module: torch.nn.Module, weights: ModuleWeights, job: TraceJob) -> None:
-    """Raise SourceError if the names, dtypes or shapes in the ``weights:`` file are not those of the module, or for a
-    module of rule 3."""
+    """Raise SourceError if the names, dtypes or shapes in the ``weights:`` file are not those of the module, or if rule 3
+    rejects the module."""
     if job.weights is None:
         return
     _refuse_custom_loading(module, weights, job)
@@ -160,7 +160,7 @@ def refuse_other_weights(module: torch.nn.Module, weights: ModuleWeights, job: T
 
 
 def fill_unset_weights(weights: ModuleWeights) -> None:
-    """Fill weights that have no useful values with small random numbers, so that the proof has numbers to compare.
+    """Write small random numbers to weights without useful values, so that the proof has numbers to compare.
 
     All values of such a weight are 0, or some are infinite or NaN (as ``torch.empty`` leaves them). Call this only for a
     model with ``weights:``: the file sets these weights later.
@@ -170,7 +170,7 @@ def fill_unset_weights(weights: ModuleWeights) -> None:
         value = weight.value
         if not (weight.persistent and value.is_floating_point() and value.numel()):
             continue
-        # in pieces: the results of isfinite would be as large as the weight
+        # in pieces, because isfinite makes a tensor with as many elements as its input
         pieces = value.reshape(-1).split(_PIECE_ELEMENTS) if value.is_contiguous() else (value,)
         is_finite = all(bool(torch.isfinite(piece).all()) for piece in pieces)
         if not is_finite or not any(bool(piece.any()) for piece in pieces):

@@ -3,7 +3,7 @@ affect the process itself.
 
 Rules
 1. The copy answers with one JSON value. If the copy dies or hangs, or if the fork fails, the answer is None. This is not an
-   error: the caller can do without the answer.
+   error: the caller can continue without the answer.
 2. A fork copies only the calling thread. So torch uses one thread in the copy. A copy that takes too long is killed,
    because it may wait for a lock that another thread held during the fork.
 3. The copy dies with this process, writes nothing to its standard output and error, and runs no exit handlers.
@@ -32,7 +32,8 @@ PATIENCE_S = 120.0
 class ForkedCall:
     """Runs `function` in a forked copy: ``with ForkedCall(function) as call: …; call.answer()``.
 
-    `answer` waits until `patience_s` seconds after the start of the copy. The copy is killed at the end of the block."""
+    `answer` returns at the latest `patience_s` seconds after the start of the copy. The copy is killed at the end of the
+    block."""
 
     def __init__(self, function: Callable[[], Any], patience_s: float = PATIENCE_S) -> None:
         self._function = function
@@ -81,7 +82,7 @@ class ForkedCall:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if self._child is not None and self._answer_pipe is not None:
             os.close(self._answer_pipe)
-            with contextlib.suppress(ProcessLookupError, ChildProcessError):  # user code may wait for any child
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):  # user code may have called os.wait
                 os.kill(self._child, signal.SIGKILL)  # the copy may have ended already
                 os.waitpid(self._child, 0)
         self._child = self._answer_pipe = None

@@ -8,15 +8,15 @@ Rules
 2. Model and program get the same seeded inputs. Dtypes, shapes and the places of NaN must be equal. The largest
    difference, relative to the largest number, must be at most `TOLERANCES` (`differences`). Integers, bools and constants
    must be equal. A float that the model reads from a tensor (``item``) is compared in the tensor's dtype.
-3. Values are always compared at the smallest point. If comparing values at the other points would take long, their flows
-   are compared instead (`dataflow`): model and program must call the same operators on the same values. This proof is
-   stronger, and takes milliseconds. If the flows of a point differ, values are compared there, too. The flows are compared
-   in a forked copy of this process. For a model with many weights, values and flows are compared at the same time.
-4. A call must not write to its inputs or to the module's weights and buffers. (A branch could do so at one size only.)
+3. Values are always compared at the smallest point. If comparing values at the other points would take long, data flows
+   are compared there instead (`dataflow`): model and program must call the same operators on the same values. This proof
+   is stronger, and takes milliseconds. If the flows at a point differ, values are compared there, too. The flows are
+   compared in a forked copy of this process. For a large model, values and flows are compared at the same time.
+4. A call must not write to its inputs or to the module's weights and buffers. (A branch could write at one size only.)
 5. If only the places of NaN differ, the bool inputs are also tried as all False and as all True. One of the two is a mask
    that hides no key of an attention. A random mask may hide all keys of a row, and PyTorch's implementations of attention
    return different values for such a row.
-6. The program runs on the stored form of the weights, like all later steps.
+6. The program runs with the weights in their stored form, because all later steps use this form.
 7. The results of operators from outside PyTorch must have the sizes that their fake implementations declare. An operator
    without a kernel for the CPU gets a substitute (`trtbuild.stages.program.cpu_kernels`), for the model and the program.
 """
@@ -53,7 +53,7 @@ FLOWS_WORTHWHILE_S = 1.0
 
 class Proof:
     """Compares program and model: at the smallest point on entry, and at the other points in a forked copy or in `finish`.
-    A large model is compared in `finish` only, so that the caller can announce the program before.
+    A large model is compared in `finish` only, so that the caller can announce the program before `finish`.
 
     `dependency_state` returns a value that changes with each new dependency of user code.
     """
@@ -99,8 +99,7 @@ class Proof:
         return self
 
     def finish(self) -> None:
-        """Compare values at each point that was not compared, and whose flows were not found to be equal. Raises
-        SourceError."""
+        """Compare values at all points that remain, except those where the flows are equal. Raises SourceError."""
         first, *others = self._points
         if self.is_large:
             self._comparison = ForkedCall(self._equal_flows).__enter__() if others else None
@@ -138,7 +137,7 @@ class Proof:
             equal = False
             with contextlib.suppress(Exception):
                 equal = self._has_equal_flow(point, weight_key)
-            # if the call used a new dependency, only this copy knows it, so the original process must compare values
+            # if the call used a new dependency, only this copy knows it, so the parent process must compare values
             answers.append(equal and self._dependency_state() == before)
         return answers
 

@@ -1,7 +1,7 @@
 """A quantizer: a module that rounds a tensor to the numbers of a narrow type, with operators that torch.export can trace.
 
-Its `layout` has the type, and says which numbers share a scale. Its tensors are the scales. A calibration stores both: they
-are enough to make the quantizer again.
+Its `layout` has the type, and says which numbers share a scale. Its tensors are the scales. A calibration stores the layout
+and the tensors, which are enough to make the quantizer again.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class QuantizerLayout:
     `type` is ``int8``, ``int4``, ``float8e4m3fn`` or ``float4e2m1``; None if the quantizer only multiplies its input by
     `pre_scale`. `axis` is the axis with one scale for each channel; None if all numbers share one scale, or if blocks
     have scales. `smallest` is the smallest number to which the quantizer rounds (-127 or -128 for int8); 0 if `type` is
-    not an integer type. `block` says how many numbers along the last axis share a scale; None without blocks. The type
-    float4e2m1 has blocks with scales that follow from their numbers, and one scale for all (NVFP4)."""
+    not an integer type. `block` says how many numbers along the last axis share a scale; None without blocks. With the
+    type float4e2m1 (NVFP4), the scale of a block is computed from the block's numbers and one scale for all blocks."""
 
     type: str | None
     axis: int | None
@@ -52,8 +52,8 @@ class Quantizer(torch.nn.Module):
     """Rounds its input as `layout` says.
 
     `scale` is float32 with one number, one number for each channel, or one number for each block, in the order of the
-    blocks; None if the layout has no type. `pre_scale` is multiplied with the input before it is rounded (SmoothQuant,
-    AWQ). Its shape fits the last axis of the input.
+    blocks; None if the layout has no type. The input is multiplied by `pre_scale` before the rounding (SmoothQuant, AWQ).
+    The shape of `pre_scale` fits the last axis of the input.
     """
 
     scale: torch.Tensor | None

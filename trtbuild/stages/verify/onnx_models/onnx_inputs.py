@@ -1,5 +1,5 @@
-"""Find the integers that the inputs of an ONNX model may contain. An index of table rows may be any row
-(`verify.inputs`, rule 2).
+"""Find the integers that the inputs of an ONNX model may contain. An input that indexes the rows of a table
+may contain the number of any row (`verify.inputs`, rule 2).
 
 The model is canonical: its inputs are called ``i0…``, and its weights are external.
 """

@@ -14,10 +14,10 @@ from trtbuild.core.model.verification import RoundedType, coarsest_precision
 from trtbuild.stages.verify.precisions import precision_of_dtype
 
 _DTYPE_NAMES = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
-#: Operators that round to the type of their zero point or of ``output_dtype``, by default uint8 (rule 6 of
+#: Operators that round to the type of their zero point or to ``output_dtype``, by default to uint8 (rule 6 of
 #: `verify.precisions`).
 _QUANTIZERS = ("QuantizeLinear", "DynamicQuantizeLinear")
-#: The types of quantizers. uint8 has as many steps as int8.
+#: The types of quantizers. All other types count as int8. (uint8 has as many steps as int8.)
 _QUANTIZER_TYPES: Mapping[int, RoundedType] = {
     TensorProto.FLOAT8E4M3FN: "float8e4m3fn",
     TensorProto.FLOAT8E5M2: "float8e5m2",
@@ -30,7 +30,7 @@ _TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
 
 def onnx_precisions(data: bytes, inputs: Sequence[RoundedType], count: int) -> list[RoundedType]:
     """The precision of each of the first `count` outputs. `inputs` are the precisions of the model's inputs. A value
-    without a type in the file has the precision of the values that it was computed from."""
+    without a type in the file has the coarsest precision of the values that it was computed from."""
     graph = onnx.ModelProto.FromString(data).graph
     precisions = {
         value.name: _precision_of(value.type.tensor_type.elem_type) for value in (*graph.value_info, *graph.output)
@@ -43,8 +43,8 @@ def onnx_precisions(data: bytes, inputs: Sequence[RoundedType], count: int) -> l
 
 
 def _add_precisions(graph: GraphProto, precisions: dict[str, RoundedType]) -> RoundedType:
-    """Add the precisions of a graph's values to `precisions`, which contains the precisions of outer values. Returns the
-    coarsest precision."""
+    """Add the precisions of a graph's values to `precisions`, which contains those of the enclosing graphs. Returns the
+    coarsest precision of the graph's values."""
     initializers = {tensor.name: _precision_of(tensor.data_type) for tensor in graph.initializer}
     precisions.update(initializers)
     results = [*initializers.values()]

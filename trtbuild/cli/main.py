@@ -215,9 +215,9 @@ def run(arguments: list[str] | None = None) -> int:
 
 
 def _command(words: list[str]) -> str:
-    """The command's name in the schema of its document; "build" if the words contain no command."""
+    """The command's name in the schema of an error's document; "build" if the words contain no command."""
     command = next((word for word in (*_from_command_on(words), *words) if word in cli.commands), "build")
-    return "locked" if command == "lock" else command  # trtbuild.lock/1 is the lock file itself
+    return "locked" if command == "lock" else command  # trtbuild.lock/1 is the schema of the lock file
 
 
 def _from_command_on(words: list[str]) -> list[str]:

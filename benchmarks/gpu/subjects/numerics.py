@@ -6,8 +6,7 @@ uses these traces.
 
 The wrong engine belongs to another model with the same inputs and outputs. It replaces the right engine in a copy of
 the package, and the copy's index contains the wrong engine's digest. All digests are correct, so only a run can show the
-error.
-`verify` must fail and name the partition.
+error. `verify` must fail and name the partition.
 """
 
 from __future__ import annotations

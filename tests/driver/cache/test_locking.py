@@ -68,7 +68,7 @@ def lock_of(trtbuild: CommandLine) -> Lock:
 
 
 def install_versions(folder: Path, **versions: str) -> dict[str, str]:
-    """Write the metadata of these distributions. Return environment variables with which Python finds this metadata first."""
+    """Write metadata of these distributions. Return environment variables with which Python finds this metadata first."""
     for name, version in versions.items():
         information = folder / f"{name.replace('-', '_')}-{version}.dist-info"
         information.mkdir(parents=True)

@@ -45,7 +45,7 @@ class FakeLookups:
 
 
 class Build:
-    """Runs steps with `UncheckedSteps`. `stored` has the ids of the steps whose records it published, oldest first."""
+    """Runs steps with `UncheckedSteps`. `stored` has the ids of the steps whose records were published, oldest first."""
 
     def __init__(self) -> None:
         self.lookups = FakeLookups()

@@ -19,7 +19,7 @@ MANIFESTS = str(Path(__file__).parents[2] / "manifests")
 
 
 class NetworkInPyTorch:
-    """A recorded network whose convolutions, activations, sums, products and resizes PyTorch computes."""
+    """Computes a recorded network (calls of TensorRT's API) in PyTorch."""
 
     def __init__(self, recorded: RecordedNetwork, *inputs: torch.Tensor) -> None:
         document = network_document.parse(recorded.document)

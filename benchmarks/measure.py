@@ -3,7 +3,7 @@
 Rules
 1. The commands of a comparison run alternately (`run_alternately`), so that other load of the machine slows all of
    them. The reported number is the median of the runs.
-2. Memory is the peak of the sum of PSS over all processes of the tree. PSS counts shared pages once. This process
+2. Memory is the peak of the sum of PSS over all processes of the tree. The sum counts shared pages once. This process
    takes a sample every `SAMPLE_S` seconds. A peak between two samples is missed.
 3. Each sample takes CPU time from the measured processes. On two cores a build with several processes took a tenth longer
    because of the samples, and a script with one process hardly longer. So `measure_alternately` measures memory in a
@@ -33,7 +33,7 @@ import psutil
 #: Seconds between two samples of memory.
 SAMPLE_S = 0.1
 
-#: Seconds to wait for the processes that a command leaves.
+#: Seconds to wait for the processes that a command leaves running.
 _ORPHANS_S = 10.0
 
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37  # <linux/prctl.h>

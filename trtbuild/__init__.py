@@ -1,13 +1,13 @@
 """A build system for TensorRT engines. The command line is `trtbuild.cli.main`; see docs/architecture.md.
 
 Functions for programs: `trtbuild.load` opens a package. `trtbuild.compile` builds engines for a module that is in memory.
-`trtbuild.trace` returns the program that `compile` would build engines from. `trtbuild.save` writes the result of
-`compile` as files.
+`trtbuild.trace` returns the ``ExportedProgram`` that `compile` would build engines from. `trtbuild.save` writes the
+result of `compile` as files.
 `trtbuild.dynamo` has `compile`, `trace` and `Input` under the names of ``torch_tensorrt.dynamo``. ``torch.compile(model,
 backend="trtbuild")`` and ``torch.export.load`` of a ``.pt2`` file also work (docs/in-a-program.md).
 
-Every command imports this package first, so it imports almost nothing. Public names are imported on first use. The operator
-of ``.pt2`` files is registered with torch as soon as a program has imported torch.
+Every command imports this package first, so this package imports almost nothing. Public names are imported on first use.
+The operator of ``.pt2`` files is registered with torch as soon as a program has imported torch.
 """
 
 import sys
@@ -60,7 +60,7 @@ class _TorchImportHook:
         finders = [finder for finder in sys.meta_path if finder is not _TorchImportHook]
         specs = (finder.find_spec(name, path, target) for finder in finders)
         spec = next((spec for spec in specs if spec is not None), None)
-        # The hook stays installed until torch is imported, because a program may look up torch's spec without importing it.
+        # The hook stays installed until torch is imported, because a program may look up the spec without importing torch.
         loader: Any = getattr(spec, "loader", None)
         if loader is not None and hasattr(loader, "exec_module"):
             execute = loader.exec_module

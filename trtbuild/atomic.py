@@ -1,13 +1,13 @@
-"""Replace a file atomically (rename) and durably (fsync): a reader finds all the old bytes or all the new bytes, and
-never a part of them.
+"""Replace a file atomically (rename), and on request durably (fsync): a reader finds all the old bytes or all the new
+bytes, and never a part of them.
 
 The new bytes are written to a temporary file in the same directory. Then the temporary file is renamed.
 
 Promises
 1. If the process is killed at any moment (``kill -9``), the path has the old file or the new file. The temporary file,
    ``.<name>.<random>.tmp`` with at most 40 characters of the name, may stay behind. Nothing reads it.
-2. If the disk is full, or another error occurs before the renaming, OSError is raised. The old file is unchanged, and the
-   temporary file is removed. With `durable`, OSError may also be raised after the renaming.
+2. If the disk is full, or the system reports another error before the renaming, OSError is raised. The old file is
+   unchanged, and the temporary file is removed. With `durable`, OSError may also be raised after the renaming.
 3. If two writers replace a file at once, the file has all the bytes of the later writer. Their changes are not merged. So a
    caller that reads a file, changes the content and writes it back needs a lock.
 4. With `durable`, the bytes and the name survive a loss of power as soon as the call has returned. Without `durable`, a

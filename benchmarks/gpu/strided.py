@@ -1,4 +1,4 @@
-"""Measure inputs from other libraries that are not contiguous, without PyTorch: ``python -m benchmarks.gpu.strided``.
+"""Measure non-contiguous inputs from other libraries, without PyTorch: ``python -m benchmarks.gpu.strided``.
 
 An engine reads contiguous arrays, so trtbuild copies other arrays once. The benchmark compares each copied view with
 the same view in NumPy. It also compares the time of the copy with the time to copy as many contiguous bytes. It needs a
@@ -41,7 +41,7 @@ class _View:
 
 
 def _views(images: Any) -> Iterator[tuple[str, Any]]:
-    """Views of images whose channels come last."""
+    """Views of channels-last images."""
     channels_first = images.transpose(0, 3, 1, 2)
     yield "channels first", channels_first[:1]
     yield "channels first, batch", channels_first

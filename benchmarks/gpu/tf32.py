@@ -27,7 +27,7 @@ _DROPPED_BITS = (1 << 13) - 1
 
 
 class _TF32Factors(TorchDispatchMode):  # type: ignore[misc]
-    """Shortens the factors of products to the bits of TF32: it rounds them with `rounds`, and otherwise truncates them."""
+    """Shortens the factors of products to the bits of TF32. Rounds them if `rounds` is true, otherwise truncates them."""
 
     def __init__(self, *, rounds: bool) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ def errors(case: Case, *, points: int) -> Iterator[tuple[str, float]]:
 
 
 def main() -> None:
-    """Print both errors of each float32 model of the examples."""
+    """Print both errors of each float32 model of the examples that PyTorch can run."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.tf32", description=__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR", help="the folder of `python -m benchmarks.gpu write DIR`")
     parser.add_argument("models", nargs="*", metavar="MODEL")

@@ -1,12 +1,11 @@
 """Measure calls that leave work on a CUDA stream.
 
 Rules
-1. `latencies` measures one call and the wait for the GPU, by the host's clock, as a caller sees it. The results are
-   percentiles over all calls.
+1. `latencies` measures one call and the wait for the GPU, by the host's clock. The results are percentiles over all calls.
 2. `host_times_us` measures how long a call keeps the host busy. Calls are made in short bursts, because a full queue would
-   slow the host down. Only the calls are timed, not the wait. One call before each burst is not timed, because another
-   candidate may have run with other shapes before it. Each burst gives the mean time of its calls. The result is the
-   median of these means.
+   slow the host down. Only the calls are timed, not the wait. One call before each burst is not timed, because the
+   previous burst may have used other shapes. Each burst gives the mean time of its calls. The result is the median of
+   these means.
 3. The candidates of a comparison run alternately, after a warm-up of all of them.
 """
 

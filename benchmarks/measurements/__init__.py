@@ -1,4 +1,4 @@
-"""The measurements of ``python -m benchmarks``, one file each. `rows` of a file measures, and yields rows of the table.
+"""The measurements of ``python -m benchmarks``, one file each. The function `rows` of each file yields rows of the table.
 
-They share the modules beside this folder, for rows, timing, projects, peers and nginx.
+The files share the modules of the parent folder, for rows, timing, projects, other build systems (peers) and nginx.
 """

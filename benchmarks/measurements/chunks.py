@@ -1,4 +1,4 @@
-"""Measure what content-defined chunking saves: one module built for three SMs and with two sets of profiles.
+"""Measure what content-defined chunking saves if one module is built for three SMs and two sets of profiles.
 
 A plain directory of build products would contain the six plans and one copy of the weights. The benchmark compares
 the sum of their sizes with the cache's size. The cache's size is the sum of the lengths of all its files, including

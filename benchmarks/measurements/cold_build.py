@@ -1,4 +1,4 @@
-"""Build ViT-B from sources to an engine in a new process with an empty cache, and compare with a direct script.
+"""Build ViT-B from sources to an engine in a new process with an empty cache, and compare the build with a direct script.
 
 A good engineer would write a script such as `straight_vit.py`, with the documented calls. The script and trtbuild
 import the same `models/vit.py`, build for the same SM and profile with the builder's default settings, and write the
@@ -19,7 +19,7 @@ from benchmarks.session import Session, delete_build, run_counts
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """One engine, and one engine for each layer."""
+    """Yield the rows of a build with one engine, and of a build with one engine for each layer."""
     sizes = session.sizes
     whole = projects.write_vit(session.folder("vit-whole"), **sizes.vit)
     layered = projects.write_vit(session.folder("vit-layered"), granularity=True, **sizes.vit)

@@ -3,8 +3,8 @@
 Each process needs every engine, in an order that differs from process to process, and builds the missing engines.
 The engines are large enough for several chunks and share half of their bytes. After each engine, one process in six
 removes old entries of the store (it *collects*), with a size limit of one byte. The collection must remove the records
-that are older than the sessions, and no record that a session uses. All sessions begin before the first engine is
-built, so each engine is built exactly once.
+that are older than the sessions of the processes (`LocalStore.session`), and no record that a session uses. All
+sessions begin before the first engine is built, so each engine is built exactly once.
 
 The time is compared with that of one process that gets or builds every engine as often as all processes together. This
 single process does not collect.
@@ -131,7 +131,7 @@ def _run_process(folder: Path, round_count: int, number: int) -> None:
 
 
 def _get_or_build(store: LocalStore, folder: Path, number: int) -> None:
-    """Read an engine from the store, or build it. Raises RuntimeError if the store returns other bytes."""
+    """Read an engine from the store, or build it. Raises RuntimeError if the store returns wrong bytes."""
     key = _recipe(number).key
     record = store.get_record(key)
     if record is None:

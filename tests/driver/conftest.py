@@ -16,7 +16,7 @@ from tests.projects import copy_project
 
 @dataclass(frozen=True)
 class Small:
-    """The project, its cache, and the document of its build."""
+    """The project, its cache, and the JSON document of its build."""
 
     project: Path
     cache: Path
@@ -33,9 +33,9 @@ class Small:
 
 @pytest.fixture(scope="session")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Small:
-    """Build the project. In a test run, the first process builds it, and the builds of the others find nothing to do.
+    """Build the project. The first test process builds it, and the builds of the other processes have nothing to do.
 
-    Tests must not change its files.
+    Tests must not change the files of the project.
     """
     base = tmp_path_factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base

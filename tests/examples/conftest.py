@@ -1,11 +1,9 @@
-"""The built examples, partition by partition: run by onnxruntime, by PyTorch, and as the eager model."""
+"""The built examples. onnxruntime or PyTorch runs their partitions, and `Example.run_eager` runs the original model."""
 
 from __future__ import annotations
 
 import functools
-import importlib
 import json
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +16,7 @@ import torch
 import torch.utils._pytree as pytree
 
 from tests.conftest import BuiltExamples
+from tests.imports import import_from
 from trtbuild.core.model.declared_shapes import derive
 from trtbuild.core.model.shapes import ShapePlan, symbol_values
 from trtbuild.core.model.spec import Model
@@ -107,16 +106,11 @@ class Example:
         if source.kind == "exported_program":
             return torch.export.load(self._built.project / source.target).module()
         module, _, name = source.target.partition(":")
-        root = str(self._built.project / source.roots[0])
-        sys.path.insert(0, root)
-        try:
-            builder = getattr(importlib.import_module(module), name)
-        finally:
-            sys.path.remove(root)
+        builder = getattr(import_from(self._built.project / source.roots[0], module), name)
         return builder(**source.kwargs)
 
     def _by_onnxruntime(self, file: Path) -> Callable[..., list[torch.Tensor]]:
-        """The whole source file in onnxruntime. Partitions of an ONNX model are compared with it."""
+        """Return a function that runs the whole source file in onnxruntime."""
         session = onnxruntime.InferenceSession(file)
         names = [entry.name for entry in self.model.inputs]
 
@@ -138,7 +132,7 @@ class Example:
 
     @functools.cached_property
     def weights(self) -> list[torch.Tensor]:
-        """The weights of the traced program, by their slots."""
+        """The weights of the traced program. The index of a weight is its slot (`trtbuild.core.engines.binding`)."""
         table = json.loads(self.output("trace", "weights"))
         weights = []
         for slot in range(len(table)):
@@ -147,14 +141,14 @@ class Example:
             weights.append(torch.frombuffer(data, dtype=getattr(torch, entry["dtype"])).reshape(entry["shape"]))
         return weights
 
-    @functools.lru_cache(maxsize=64)  # noqa: B019 - the examples live as long as the session
+    @functools.lru_cache(maxsize=64)  # noqa: B019 - the examples live as long as the test session
     def _program(self, graph: str) -> Program:
         return Program.from_bytes(self.output("partition", f"program:{graph}"))
 
     def in_torch(self, part: Partition, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """The results of a partition, computed by PyTorch."""
+        """The results of a partition: PyTorch computes them, or onnxruntime if the model has no PyTorch program."""
         if self.model.source.graph.reference != "torch":
-            return self.in_onnx(part, inputs)  # this model has no PyTorch program
+            return self.in_onnx(part, inputs)
         program = self._program(part.graph)
         constants = program.constants
         remaining = iter([*(self.weights[slot] for slot in part.weights), *inputs])
@@ -164,7 +158,7 @@ class Example:
         with torch.no_grad():
             return list(program.exported.graph_module(*arguments))
 
-    @functools.lru_cache(maxsize=64)  # noqa: B019 - the examples live as long as the session
+    @functools.lru_cache(maxsize=64)  # noqa: B019 - the examples live as long as the test session
     def _session(self, name: str) -> onnxruntime.InferenceSession:
         """A session of onnxruntime with the ONNX model and the weights that are in the engine's recipe."""
         parts = dict(self.record(f"engine/{name}@{TARGET}").recipe.parts)
@@ -184,7 +178,7 @@ class Example:
         return [torch.from_numpy(np.asarray(value)) for value in session.run(names, feeds)]
 
     def values(self, inputs: Tensors, runner: Runner) -> dict[str, torch.Tensor]:
-        """All values that flow between partitions when `runner` runs them."""
+        """Run the partitions with `runner`. Return the weights, the model's inputs and all results, by name."""
         values = {f"weight:{slot}": value for slot, value in enumerate(self.weights)}
         values |= {f"input:{k}": inputs[entry.name] for k, entry in enumerate(self.model.inputs)}
         for part in self.partitions.partitions:
@@ -211,7 +205,7 @@ def sorted_manifests() -> list[str]:
 
 
 def relative_difference(computed: torch.Tensor, expected: torch.Tensor) -> float:
-    """The largest difference, relative to the largest expected value. For bools and integers: 0 or infinite."""
+    """The largest difference, relative to the largest expected value. For bools and integers, it is 0 or infinite."""
     assert computed.dtype == expected.dtype and computed.shape == expected.shape, (
         f"{computed.dtype}{computed.shape} {expected.dtype}{expected.shape}"
     )
@@ -226,7 +220,7 @@ def relative_difference(computed: torch.Tensor, expected: torch.Tensor) -> float
 
 @pytest.fixture(scope="session")
 def find_example(built_examples: BuiltExamples) -> Callable[[str], Example]:
-    """A function that returns an example by its name. It returns the same object each time."""
+    """A function that returns an example by its name. For equal names, it returns the same object."""
     examples: dict[str, Example] = {}
 
     def find(name: str) -> Example:

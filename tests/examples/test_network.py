@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +10,15 @@ import torch
 from torch.nn import functional as F
 
 from tests.examples.conftest import relative_difference
+from tests.imports import import_from
 from trtbuild.core.partition import network_document
 from trtbuild.toolchain.networks.recording import NetworkInput, RecordedNetwork, record_network
 
-MANIFESTS = str(Path(__file__).parents[2] / "manifests")
+MANIFESTS = Path(__file__).parents[2] / "manifests"
 
 
 class NetworkInPyTorch:
-    """A recorded network whose convolutions, activations, sums, products and resizes PyTorch computes."""
+    """Computes a recorded network (calls of TensorRT's API) in PyTorch."""
 
     def __init__(self, recorded: RecordedNetwork, *inputs: torch.Tensor) -> None:
         document = network_document.parse(recorded.document)
@@ -62,11 +61,7 @@ class NetworkInPyTorch:
 
 @pytest.mark.parametrize(("height", "width"), [(64, 64), (96, 320)])
 def test_the_recorded_network_equals_the_detector_of_pytorch(height: int, width: int) -> None:
-    sys.path.insert(0, MANIFESTS)
-    try:
-        module = importlib.import_module("models.network_detector")
-    finally:
-        sys.path.remove(MANIFESTS)
+    module = import_from(MANIFESTS, "models.network_detector")
     declared = [NetworkInput("image", "float32", (1, 3, "d0", "d1"))]
     with torch.no_grad():
         recorded = record_network(

@@ -1,7 +1,7 @@
-"""The examples have the right results at min, opt and max of each profile: each TensorRT partition, and the whole model.
+"""Each TensorRT partition and each whole example has the right results at min, opt and max of each profile.
 
-onnxruntime computes the TensorRT partitions. The tests compare them with the partition's PyTorch program, and the whole
-with the original model. Examples that neither PyTorch nor onnxruntime can compute are left out.
+onnxruntime computes the TensorRT partitions. The tests compare each partition with its PyTorch program, and the
+whole model with the original model. Examples that neither PyTorch nor onnxruntime can compute are left out.
 """
 
 from __future__ import annotations

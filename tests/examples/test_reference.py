@@ -1,6 +1,6 @@
 """The reference program of each example equals the eager model at min, opt, max and random sizes.
 
-The programs are loaded from the packages, without the source of the model.
+A package's reference program runs in PyTorch or onnxruntime. The tests load it without the source of the model.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WITH_REFERENCE = [name for name in example_names() if name != NO_REFERENCE]
 
 
 def points(example: Example) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """The name of each point, and the sizes of the symbols there: min, opt, max and two random points of each profile."""
+    """Yield the name and the symbols' sizes of min, opt, max and two random points of each profile."""
     for point, sizes in example.points:
         yield str(point), sizes
     rng = random.Random(example.name)

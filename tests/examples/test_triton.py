@@ -82,7 +82,7 @@ def test_an_ensemble_computes_the_model(name: str, find_example: Find, built_exa
 
 
 def _check_tensor(entry: Any, value: torch.Tensor, *, batched: bool) -> None:
-    """Check type and shape of a tensor against the configuration, as Triton does. In Triton, a scalar has the shape [1]."""
+    """Check a tensor's type and shape against the configuration, as Triton does. In Triton, a scalar has the shape [1]."""
     assert (
         entry.DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_number[entry.data_type].name
         == (_TYPES[value.dtype])

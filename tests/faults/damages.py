@@ -1,4 +1,4 @@
-"""Kinds of damage to the bytes of an entry."""
+"""Kinds of damage to the bytes of a file in a cache."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ _DETACH = 2  # MNT_DETACH of umount2(2)
 
 @contextlib.contextmanager
 def mounted(place: Path, options: str) -> Iterator[Path]:
-    """A tmpfs with these options at `place`. Skips the test if this user may not mount file systems."""
+    """A tmpfs with these options at `place`. Skips the test if this user is not allowed to mount file systems."""
     place.mkdir()
     _mount(place, 0, options)
     try:
@@ -28,7 +28,7 @@ def mounted(place: Path, options: str) -> Iterator[Path]:
 
 
 def make_read_only(place: Path, options: str) -> None:
-    """Remount a tmpfs with these options as read-only."""
+    """Remount a tmpfs as read-only, with these options."""
     _mount(place, _REMOUNT | _READ_ONLY, options)
 
 

@@ -1,7 +1,7 @@
 """``command_line.py MODULE FOLDER …``: run trtbuild with the worker servers whose sockets are in a folder.
 
-MODULE is ``trtbuild.cli.main``, which runs as with ``python -m``, or ``trtbuild.__main__``, which runs as the
-console script.
+MODULE is ``trtbuild.cli.main`` (runs like ``python -m trtbuild.cli.main``) or ``trtbuild.__main__`` (runs like the
+console script).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from trtbuild.driver.workers.forking.owner import client_command
 
-#: The kinds of workers that can be forked: they need no GPU, and load TensorRT only for a job.
+#: The kinds of workers that can be forked. These workers load TensorRT only for a job.
 KINDS = ("trace", "torch", "engine")
 
 POOL = "trtbuild.driver.workers.pool"
@@ -44,7 +44,8 @@ class Finder:
 
 
 def replace_command(folder: Callable[[], str | None]) -> None:
-    """Change the modules that start workers. If `folder()` returns a folder, they start clients of the servers in it."""
+    """Change functions of the modules that start workers. If `folder()` returns a folder, the workers of `KINDS` are forked
+    from the servers whose sockets are in this folder."""
     from trtbuild.driver.workers import worker_process  # the pool has imported it and `lending`
     from trtbuild.driver.workers.forking import lending
 

@@ -1,14 +1,15 @@
-"""``server.py KIND DESCRIPTOR``: a server that has loaded all modules and forks processes, so that they start quickly.
+"""``server.py KIND DESCRIPTOR``: a server that loads modules once, and forks processes that have these modules already.
 
 KIND is a kind of workers in `command_line.KINDS`, or ``command`` for the command line, which does not need torch.
+DESCRIPTOR is the number of the listening socket.
 
 Rules
 1. A worker of this server behaves like a worker of `trtbuild.driver.workers.forking.server_process`. Rules 1 and 3 to 5 of
    that module hold.
 2. A server loads its modules at the first request. It runs no user code, and only its main thread runs Python. So a worker
-   has no state of an earlier job. A server of workers loads torch, and one of torch workers also lowers and converts a
-   small program. A server of engine workers loads their modules, but not TensorRT, which the first job loads. A server of
-   commands loads all modules of commands. The forked process runs the module of the command line, as ``python -m`` does.
+   has no state of an earlier job. The servers of trace and torch workers load torch. The server of torch workers also
+   lowers and converts a small program. The server of engine workers loads their modules, but not TensorRT, which the first
+   job loads. The server of commands loads all modules of commands. A forked command runs its module as ``python -m`` does.
 3. This file imports only modules that a worker loads before torch, because a trace records the modules that are
    loaded before torch.
 """
@@ -30,19 +31,19 @@ from trtbuild.driver.workers.forking.server import ForkServer
 if sys.argv[1] != "command":
     from trtbuild.driver.workers import worker
 
-    #: The main module of a worker process is the module of workers.
+    #: The main module of a worker process is the module `worker`.
     worker.__name__ = "__main__"
     _this = sys.modules["__main__"]  # keeps the module alive
     sys.modules["__main__"] = sys.modules.pop("trtbuild.driver.workers.worker")
 
 
 class Server(ForkServer):
-    """A server with a listening socket, which its owner creates. So clients can connect before it has loaded torch."""
+    """A server whose owner creates the listening socket. So clients can connect before the server has loaded modules."""
 
     def __init__(self, kind: str, listening: int) -> None:
         super().__init__(listening, self._next)
         self._kind = kind
-        #: The variables that libraries have set. None before the libraries are loaded.
+        #: The environment variables that libraries have set. None before the libraries are loaded.
         self.set_by_libraries: dict[str, str] | None = None
 
     def _next(self, listening: int) -> Any:
@@ -80,7 +81,7 @@ def _import_packages(*names: str) -> None:
 
 
 def _import_commands() -> None:
-    """Import every module that a command may need, except torch and the libraries of engines."""
+    """Import the modules of commands, but neither torch nor TensorRT."""
     import threading
 
     _import_packages("trtbuild.cli", "trtbuild.core", "trtbuild.driver", "trtbuild.manifest", "trtbuild.store")
@@ -90,7 +91,7 @@ def _import_commands() -> None:
 
 
 def _run_command(main: str, folder: str, arguments: list[str]) -> None:
-    """Run the module `main` of trtbuild in this process. Its workers are forked from the servers in `folder`."""
+    """Run the module `main` of trtbuild in this process. Workers are forked from the servers with sockets in `folder`."""
     import time
 
     from tests.warm.command_line import replace_command

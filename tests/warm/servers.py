@@ -15,14 +15,15 @@ from tests.warm.command_line import KINDS
 from trtbuild.driver.workers.environments import worker_environment
 from trtbuild.driver.workers.forking.owner import CAN_FORK_WORKERS, client_command
 
-#: Prefixes of variables that a process reads at its start or at the import of torch. It is too late to set them for a
-#: forked worker.
+#: Prefixes of environment variables that a process reads at its start or at the import of torch. A forked worker does not
+#: read these variables again.
 READ_EARLY = (
     *("PYTHON", "LD_", "LC_", "LANG", "GLIBC_", "MALLOC_", "TMPDIR"),
     *("TORCH", "PYTORCH", "OMP_", "KMP_", "MKL_", "OPENBLAS_", "GOMP_", "CUDA_", "NVIDIA_", "ONNX", "NPY_", "NUMPY"),
 )
 
-#: Exceptions from `READ_EARLY`: torch sets these variables at its import, possibly in this process, and reads them later.
+#: Exceptions to `READ_EARLY`: torch or the trace stage may have set these environment variables in this process. They are
+#: read only after the import of torch.
 SET_BY_TORCH = ("CUDA_VISIBLE_DEVICES", "TORCHINDUCTOR_CACHE_DIR")
 
 HERE = Path(__file__).parent
@@ -31,7 +32,7 @@ SCRIPT = Path(sys.executable).parent / "trtbuild"
 
 
 class Servers:
-    """One server for each kind of workers in `KINDS`, and one for commands. The sockets are in `folder`, named by kind."""
+    """One server for each kind of workers in `KINDS`, and one for commands. Each socket is the file `folder`/KIND."""
 
     def __init__(self) -> None:
         self._folder: Path | None = None
@@ -40,15 +41,15 @@ class Servers:
         self.are_off = not CAN_FORK_WORKERS
 
     def can_fork(self, environment: Mapping[str, str]) -> bool:
-        """Whether a worker with these variables can be forked."""
+        """Whether a worker with this `environment` can be forked."""
         return not self.are_off and _early_variables(environment) == self._early_variables
 
     def folder_for(self, environment: Mapping[str, str]) -> str | None:
-        """The folder of the sockets, or None if workers with these variables cannot be forked."""
+        """The folder of the sockets, or None if workers with this `environment` cannot be forked."""
         return str(self.folder) if self.can_fork(environment) else None
 
     def python_arguments(self, module: str, environment: Mapping[str, str], *, cold: bool = False) -> list[str]:
-        """The arguments of Python to run trtbuild with these variables. Its workers are forked if possible and not `cold`.
+        """Python's arguments for a run of trtbuild in `environment`. Workers are forked if possible and not `cold`.
 
         `module` is ``trtbuild.cli.main``, or ``trtbuild.__main__`` to run the console script.
         """
@@ -60,7 +61,7 @@ class Servers:
     def command(self, module: str, environment: Mapping[str, str], *, cold: bool = False) -> list[str]:
         """The arguments of Python for a command of which the caller reads only the streams and the exit status.
 
-        The process of the command is forked, too, if possible. So it is not a child of the caller, which cannot signal it.
+        The process of the command is forked, too, if possible. So the caller is not its parent, and cannot send it signals.
         """
         folder = None if cold else self.folder_for(environment)
         if folder is None:
@@ -120,7 +121,7 @@ class Servers:
 
 
 def _early_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that must be equal in a server and in its forked workers."""
+    """The environment variables that must be equal in a server and in its forked workers."""
     early = {name: value for name, value in environment.items() if name.startswith(READ_EARLY)}
     return {name: value for name, value in early.items() if name not in SET_BY_TORCH}
 

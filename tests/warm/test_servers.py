@@ -60,10 +60,12 @@ def keys(document: Any) -> dict[str, Any]:
 def test_a_build_with_forked_workers_has_the_same_keys_and_results(
     write: Callable[..., CommandLine], tmp_path: Path
 ) -> None:
-    """The model's code sees the same variables, arguments, modules, path, flags, directory and descriptors."""
+    """In both builds, the model's code has the same environment variables, arguments, modules, import path, flags,
+    directory and descriptors."""
     code = (
         "seen = [sorted(os.environ.items()), sys.argv[1:], sys.path, list(sys.flags), sys.modules['__main__'].__name__,\n"
-        "        sorted({*sys.modules} - {'trtbuild.driver.workers.forking.server_process'}),\n"  # __main__ in a build
+        # In a build, server_process is the module __main__.
+        "        sorted({*sys.modules} - {'trtbuild.driver.workers.forking.server_process'}),\n"
         "        os.getcwd(), sorted(os.listdir('/proc/self/fd')), os.getsid(0) == os.getppid()]\n"
         "open(os.path.join(os.environ['SEEN_IN'], 'seen'), 'a').write(repr(seen) + '\\n')\n"
     )
@@ -83,7 +85,7 @@ def test_a_build_with_forked_workers_has_the_same_keys_and_results(
 
 
 def _seen_values(lines: list[str]) -> list[Any]:
-    """The values that the model's code has written, one line for each time that it ran."""
+    """The values that the model's code has written. `lines` has one line for each run of this code."""
     return [value for line in lines for value in ast.literal_eval(line)]
 
 
@@ -124,7 +126,7 @@ def start_worker(own_servers: Servers, monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setattr(worker_process, "command", worker_process.command)
     command_line.replace_command(lambda: str(own_servers.folder))
     worker = Worker("torch", tmp_path / "store", tmp_path)
-    with pytest.raises(Exception, match="KeyError"):  # the job has no fields
+    with pytest.raises(Exception, match="KeyError"):  # the job lacks `task`
         worker.call({"kind": "convert"})
     assert worker.is_alive
     return worker

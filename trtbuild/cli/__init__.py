@@ -1,4 +1,4 @@
-"""The command line. `main` declares the commands. Each command calls the driver, and shows the document that it gets.
+"""The command line. `main` declares the commands. Most commands call the driver, and show the returned document.
 
 Packages, from the lowest layer: `terminal`, then `screens` and `report_page`, then `commands`.
 """

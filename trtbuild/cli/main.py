@@ -215,13 +215,13 @@ def run(arguments: list[str] | None = None) -> int:
 
 
 def _command(words: list[str]) -> str:
-    """The command's name in the schema of its document; "build" if the words contain no command."""
+    """The command's name in the schema of an error's document; "build" if the words contain no command."""
     words = [*_from_command_on(words), *words]
     command = next((word for word in words if word in cli.commands), "build")
     if command == "cache":
         subcommand = next((word for word in words if word in cache.commands), None)
         return subcommand if subcommand == "keygen" else f"cache-{subcommand}" if subcommand else command
-    return "locked" if command == "lock" else command  # trtbuild.lock/1 is the lock file itself
+    return "locked" if command == "lock" else command  # trtbuild.lock/1 is the schema of the lock file
 
 
 def _from_command_on(words: list[str]) -> list[str]:

@@ -4,7 +4,7 @@ GPU.
 1. A Python that does not find torch writes the packages and locks the project, because another version of torch has traced
    the models. After ``trtbuild lock``, the Python with torch uses these traces.
 2. One process verifies on one GPU, without workers. Then a scheduler, one worker for each GPU, and ``verify --workers``
-   run. Both verifications run all comparisons. Their keys must be the same, because GPU, driver and versions are the same.
+   run. Both verifications run all comparisons. Both must have the same keys, because GPU, driver and versions are the same.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NEEDED = ("torch", "onnx", "onnxruntime", "distributed")
 
 
 def rows(machine: Machine, project: Path, models: Sequence[str], gpus: int) -> Iterator[Row]:
-    """Verify the models of `project`, whose engines are in its cache."""
+    """Verify the models of `project`. The project's cache has the engines."""
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing or not (project / "cache").is_dir():
         found = f"{', '.join(missing)} not installed" if missing else f"{project} was not built: add the part workers"
@@ -68,13 +68,13 @@ def rows(machine: Machine, project: Path, models: Sequence[str], gpus: int) -> I
 
 
 def _engine_cuts(document: Any) -> list[tuple[str, Any]]:
-    """The key and the entry of each comparison of engines in a document."""
+    """The key and the entry (`CutEntry`) of each comparison of engines with a reference."""
     return [(cut["key"], cut) for model in document["models"] for cut in model["cuts"] if cut["by"] == "engine"]
 
 
 def _verdicts(document: Any, here: Any) -> Iterator[Row]:
-    """Yield a row for each model, and print errors and warnings. There must be as many comparisons of
-    engines as in the document `here`."""
+    """Yield a row for each model, and print errors and warnings. A model must have equally many comparisons of engines in
+    both documents."""
     for model, model_here in zip(document["models"], here["models"], strict=True):
         cuts, cuts_here = ([cut for cut in each["cuts"] if cut["by"] == "engine"] for each in (model, model_here))
         texts = [_text(decode(CutEntry, cut)) for cut in cuts]
@@ -93,7 +93,7 @@ def _text(cut: CutEntry) -> str:
 
 
 def without_torch(machine: Machine) -> Machine:
-    """Return the machine with a Python that does not find torch: it finds a folder with links to all other packages."""
+    """Return the machine with a Python that does not find torch. A folder in PYTHONPATH has links to all other packages."""
     folder = machine.work / "site-packages-without-torch"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

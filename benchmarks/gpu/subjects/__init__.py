@@ -1,2 +1,2 @@
-"""The measurements of ``python -m benchmarks.gpu measure``, one file each. `rows` of a file measures, and yields rows of
-the table."""
+"""The measurements of ``python -m benchmarks.gpu measure``, one file each. The function `rows` of each file yields
+rows of the printed table."""

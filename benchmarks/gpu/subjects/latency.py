@@ -1,4 +1,4 @@
-"""Compare the latencies of the package, of eager PyTorch and of torch.compile, at min, opt and max of every profile.
+"""Compare the latencies of packages, eager PyTorch and torch.compile, at min, opt and max of every profile.
 
 Eager and torch.compile use TF32, as TensorRT does, and float16 where the package computes in float16. torch.compile
 compiles each shape separately (``dynamic=False``), which is its fastest mode. The latency is the time of one call

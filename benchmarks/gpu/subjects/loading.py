@@ -12,8 +12,8 @@ from pathlib import Path
 from benchmarks.figure import Limit, Ratio, Row, Value
 from benchmarks.gpu.host import Host
 
-#: Each measurement of `load` runs this program in a separate process. It loads the library and creates the CUDA context
-#: before it starts the clock.
+#: Each measurement of `load` runs this program in a separate process. The program loads TensorRT and creates the CUDA
+#: context before it starts the clock.
 _LOAD_PROGRAM = """\
 import json, sys, time
 import torch, tensorrt

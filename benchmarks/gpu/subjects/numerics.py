@@ -5,8 +5,8 @@ Another machine, with another version of torch, traced the models of the project
 uses these traces.
 
 The wrong engine belongs to another model with the same inputs and outputs. It replaces the right engine in a copy of
-the package, and the copy's index contains its digest. All digests are correct, so only a run can show the error.
-`verify` must fail and name the partition.
+the package, and the copy's index contains the wrong engine's digest. All digests are correct, so only a run can show the
+error. `verify` must fail and name the partition.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from trtbuild.core.model.verification_messages import worst_error
 from trtbuild.core.model.verified import CutEntry
 from trtbuild.core.values.codec import decode
 
-#: The model and partition whose engine is replaced, and the model whose engine replaces it. Inputs and outputs of both
-#: are (batch, 64).
+#: The model and partition whose engine is replaced, and the model whose engine replaces it. The inputs and outputs of
+#: both engines have the shape (batch, 64).
 _WRONG_MODEL, _WRONG_PARTITION, _REPLACEMENT_MODEL = "three_parts", "p0", "chosen"
 _PROJECT_MODEL = "attention"
 
@@ -42,7 +42,7 @@ def rows(host: Host) -> Iterator[Row]:
 
 
 def verify_rows(host: Host, project: Path, by: str, names: list[str]) -> Iterator[Row]:
-    """Verify the models or packages `names` of a project. `by` is the text of the rows: the evidence that `verify` uses."""
+    """Verify the models or packages `names` of a project. The title of each row ends with `by`."""
     process = host.trtbuild(project, "verify", "--json", *names)
     (host.work / f"verify-{project.name}.json").write_text(process.stdout)
     (host.work / f"verify-{project.name}.stderr").write_text(process.stderr)
@@ -80,7 +80,7 @@ def _check_wrong_engine(host: Host) -> Row:
 
 
 def _replace_engine(package: Path, other: Path) -> None:
-    """Replace the engine of `package` with that of `other`, and its digest in the index."""
+    """Replace the engine of `package` with that of `other`, and write the new digest into the index."""
     index_file = package / "index.json"
     index, other_index = json.loads(index_file.read_text()), json.loads((other / "index.json").read_text())
     (target,) = index["targets"]

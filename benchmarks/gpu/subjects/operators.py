@@ -1,4 +1,4 @@
-"""Compare the engines of the models of `operator_calls` with eager PyTorch: one row for each model.
+"""Compare the engines of the models of `operator_calls` with eager PyTorch, in one row for each model.
 
 The reference is eager PyTorch on the CPU, which has no TF32. The row also shows the error of eager on the device. The
 builder does not use TF32. Integers and bools must be equal.
@@ -16,7 +16,7 @@ from benchmarks.gpu.project import Hardware
 from benchmarks.gpu.subjects.shapes import error_of
 from benchmarks.projects import write
 
-#: Every third size is compared, and the sizes of the profile.
+#: Every third size and the sizes of the profile are compared.
 _SIZE_STEP = 3
 
 _MANIFEST = """\

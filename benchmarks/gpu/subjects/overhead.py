@@ -20,14 +20,14 @@ from benchmarks.gpu.cases import Case, cases, output_tensors
 from benchmarks.gpu.host import Host
 from benchmarks.gpu.timing import host_times_us
 
-#: The largest allowed difference between a package's call and the bare loop at equal shapes, in microseconds.
+#: The largest allowed difference between a package's call and the bare loop if all calls have the same shapes, in µs.
 BOUND_US = 20.0
 #: Models with one engine each. `detector` has two profiles and two outputs; the others have one of each.
 MODELS = ("any_image", "class_token", "attention", "detector")
 
 
 def rows(host: Host) -> Iterator[Row]:
-    """Yield for each model two rows for the time (equal shapes, changing shapes) and one row for the allocations."""
+    """Yield for each model two rows for the time (one shape, two shapes in turns) and one row for the allocations."""
     for case in cases(host.examples):
         if case.name in MODELS and case.package.exists():
             yield from _measure(case, host)
@@ -131,7 +131,7 @@ class BareLoop:
         self._first_set_is_bound = True
 
     def run(self) -> None:
-        """Run at the shapes of the first set. If the last call had other shapes, bind the first set again."""
+        """Run at the shapes of the first set. After `run_at_next_shapes`, bind the first set again."""
         if not self._first_set_is_bound:
             self._bind(self._sets[0])
             self._first_set_is_bound = True

@@ -1,6 +1,6 @@
-"""Compare a TensorRT plugin inside an engine with the operator that it replaces: its numbers and its time.
+"""Compare the results and the time of an engine that calls a TensorRT plugin with those of eager PyTorch.
 
-A machine without a GPU has converted the model. Its engine is built here.
+A machine without a GPU has converted the model. The engine is built here.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from benchmarks.gpu.host import Host
 
 #: Numbers of regions: those of the profile, and one between its min and opt.
 _REGIONS = (1, 7, 32, 128)
-#: The largest error, relative to the largest number. TensorRT computes convolutions in TF32.
+#: The largest allowed error, relative to the largest number of eager's result. TensorRT computes convolutions in TF32.
 _TOLERANCE = 5e-3
 
 
 def rows(host: Host) -> Iterator[Row]:
-    """Build the model, compare it with eager PyTorch at each number of regions, and measure both."""
+    """Build the model, compare it with eager PyTorch at each number of regions, and measure the times of both."""
     project = host.plugins
     build = host.trtbuild(project, "build", "--json", "--keep-going")
     (host.work / "build-plugins.json").write_text(build.stdout)

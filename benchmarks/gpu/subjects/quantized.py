@@ -1,4 +1,4 @@
-"""Compare int8 with float16 and float32: ResNet-50 and BERT-base, each as one engine.
+"""Compare int8 with float16 and float32 on ResNet-50 and BERT-base, each as one engine.
 
 A machine without a GPU has calibrated and converted the models. The engines are built here. All precisions of a model have
 the same weights. The inputs are samples that the calibration has not used (`benchmarks.gpu.models.samples`).
@@ -29,9 +29,9 @@ from benchmarks.gpu.timing import latencies
 
 #: The name of a model → its samples. A precision's model is ``<name>_<precision>``.
 FAMILIES: Mapping[str, Callable[..., Iterator[tuple[Any, ...]]]] = {"resnet": samples.images, "bert": samples.texts}
-#: The precision with which errors and times are compared.
+#: The precision of the reference for errors and times.
 _FLOAT = "float32"
-#: Batches of the comparison with PyTorch, and their size. Calibration has the seed 0.
+#: The number, the size and the seed of the batches for errors. Calibration has another seed, 0.
 _BATCHES, _BATCH, _SEED = 4, 4, 1
 #: The batch sizes that are timed: min and opt of the profile.
 _TIMED_BATCHES = (1, 16)

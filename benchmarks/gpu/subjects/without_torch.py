@@ -1,8 +1,8 @@
 """Load and run the examples' packages with a Python that has no torch.
 
 This process writes inputs and eager's outputs to files. The other Python runs
-``python -m benchmarks.gpu.subjects.without_torch FOLDER``: it loads each package, uploads, runs, downloads and compares.
-It must reject a package with a Torch partition, with a message that names torch.
+``python -m benchmarks.gpu.subjects.without_torch FOLDER``: it loads and runs each package, and compares the outputs with
+eager's. It must reject a package with a Torch partition, with a message that names torch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from benchmarks.figure import Check, Row
 
 
 def rows(host: Any) -> Iterator[Row]:
-    """Yield a row for each model of the examples that eager PyTorch can run."""
+    """Yield a row for each model of the examples that PyTorch or onnxruntime can run."""
     import numpy as np
     import torch
 

@@ -1,4 +1,4 @@
-"""Errors outside of a step's work: the lookup before it, and libraries that are missing."""
+"""Errors before the work of a step begins: the lookup fails, or a library is missing."""
 
 from __future__ import annotations
 

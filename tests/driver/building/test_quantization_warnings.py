@@ -15,7 +15,7 @@ from trtbuild.core.recipes.declared import Declared
 from trtbuild.core.recipes.record import Record
 from trtbuild.driver.building.quantization_warnings import float_engines, uncalibrated_layers
 
-#: The counts of an engine's quantized weights and products. ``fallbacks`` lists those that it computes in floats.
+#: The counts of an engine's quantized weights and products. ``fallbacks`` lists the kinds for which the engine uses floats.
 PARTS = {"weights": 1, "products": 1}
 PRODUCTS, BOTH = {**PARTS, "fallbacks": ["products"]}, {**PARTS, "fallbacks": ["weights", "products"]}
 

@@ -1,4 +1,4 @@
-"""`import_bundle` says which part of a bundle was imported."""
+"""The error of `import_bundle` says how many records of a bundle were imported."""
 
 from __future__ import annotations
 

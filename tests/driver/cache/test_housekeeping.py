@@ -32,7 +32,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def fill(store: LocalStore | RemoteStore, root: Path) -> list[Record]:
-    """Write three records of engines. They were last used eight, seven and six days ago."""
+    """Write three engine records that were last used eight, seven and six days ago."""
     records = []
     for number in range(3):
         plan = store.put_bytes(b"%d" % number * 9000)

@@ -17,7 +17,7 @@ from trtbuild.errors import ConfigurationError, UsageError
 from trtbuild.store.trust.keyring import Keyring
 from trtbuild.store.trust.signing import Signer, parse_trusted
 
-#: The key of a step, and the digest and size of the record document that is signed for it.
+#: A signature covers the key of a step, and the digest and size of its record document.
 KEY, DOCUMENT = "ab" * 32, Output("ef" * 32, 1234)
 
 

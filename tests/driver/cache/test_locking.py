@@ -1,6 +1,6 @@
 """``trtbuild lock`` and the effects of a lock, with the real command line.
 
-The fixture `built` builds one model once. Each test gets a copy of this project and of its cache.
+The fixture `built` builds a project once. Each test gets a copy of this project and of its cache.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def lock_of(trtbuild: CommandLine) -> Lock:
 
 
 def install_versions(folder: Path, **versions: str) -> dict[str, str]:
-    """Write the metadata of these distributions. Return variables with which Python finds this metadata first."""
+    """Write metadata of these distributions. Return environment variables with which Python finds this metadata first."""
     for name, version in versions.items():
         information = folder / f"{name.replace('-', '_')}-{version}.dist-info"
         information.mkdir(parents=True)
@@ -344,7 +344,7 @@ def aged(locked: CommandLine) -> CommandLine:
 
 
 def kept_because(trtbuild: CommandLine, pinned: frozenset[str]) -> dict[str, Any]:
-    """Collect all of the cache except the pinned keys. Return why entries were kept: reason → number of entries."""
+    """Run the garbage collection with size limit 0 and these pinned keys. Return reason → number of kept entries."""
     return dict(collect(LocalStore(trtbuild.cache), max_size=0, pinned=pinned).kept_because)
 
 
@@ -356,7 +356,7 @@ def fresh_checkout(trtbuild: CommandLine) -> None:
 
 def test_locked_results_are_kept_and_stay_hits(aged: CommandLine) -> None:
     pinned = pinned_keys(aged.project, store=LocalStore(aged.cache))
-    assert set(lock_of(aged).by_key) < pinned  # the links of the trace are pinned, too
+    assert set(lock_of(aged).by_key) < pinned  # the links, which lead to the record of the trace, are pinned, too
     reasons = kept_because(aged, pinned)
     assert reasons["pinned"] > 6  # six steps, and the links of the trace
     fresh_checkout(aged)

@@ -36,7 +36,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
 
 @pytest.fixture
 def trtbuild(built: CommandLine, tmp_path: Path) -> CommandLine:
-    """A copy of the project and its cache, which a test may damage."""
+    """A copy of the project and its cache. A test may damage the copy."""
     shutil.copytree(built.project, tmp_path / "project")
     shutil.copytree(built.cache, tmp_path / "cache")
     return CommandLine(tmp_path / "project", tmp_path / "cache", built.environment)
@@ -126,7 +126,7 @@ def test_a_forged_engine_in_a_package_is_replaced(trtbuild: CommandLine) -> None
     forge(trtbuild, name)
     trtbuild("build")
     assert [plan.read_bytes() for plan in plans] != before
-    assert trtbuild("build")["ok"]  # it has nothing to do
+    assert trtbuild("build")["ok"]  # this build has nothing to do
     trtbuild("cache", "verify", "--rebuild", "100%", expect=1)
     trtbuild("build")
     assert [plan.read_bytes() for plan in plans] == before

@@ -39,7 +39,7 @@ from trtbuild.toolchain.libraries import table
 
 VERSION = table.installed_version("tensorrt-rtx")
 
-#: Changes of the manifest. The versions and the default toolchain are for machines without a toolchain. The first model
+#: Changes of the manifest. Machines without a toolchain need the versions and the default toolchain. The first model
 #: gets weights and a second target.
 CHANGES = (
     ("  ada: {sm: 89}", f'  ada: {{sm: 89, version: "{VERSION}"}}\n  ampere: {{sm: 86, version: "{VERSION}"}}'),
@@ -295,7 +295,7 @@ def test_the_remote_option_accepts_names_of_suitable_remotes(built: CommandLine,
 
 def test_a_pull_sends_nothing(built: CommandLine, elsewhere: CommandLine, share: Path, remote: dict[str, str]) -> None:
     shutil.copytree(built.cache, elsewhere.cache)
-    write_weights(elsewhere.project / "net.safetensors", WEIGHTS, seed=1)  # so the pull looks into the remote
+    write_weights(elsewhere.project / "net.safetensors", WEIGHTS, seed=1)  # so the pull reads the remote
     elsewhere("cache", "pull", environment=remote, expect=1)
     assert not [*share.glob("ac/*/*"), *share.glob("cas/*/*")]
 

@@ -15,7 +15,7 @@ from trtbuild.errors import ConfigurationError, ConfigurationErrors
 from trtbuild.store.transports.settings import RemoteSettings
 from trtbuild.store.trust.signing import Signer, parse_trusted
 
-#: Two keys as texts. Each consists of a name and a public key in base64.
+#: Two public keys as text. Each has a name, a colon, and 32 bytes in base64.
 KEY = "ci:" + "A" * 43 + "="
 OTHER = "old:" + "B" * 42 + "A="
 
@@ -54,7 +54,7 @@ wait = "90s"
 
 
 class Home:
-    """A home directory with a project. `write` and `load` write its configuration file."""
+    """A home directory, in which `write` writes the configuration file, and a project outside it."""
 
     def __init__(self, root: Path) -> None:
         self.root = root / "home"

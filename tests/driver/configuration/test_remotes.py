@@ -1,4 +1,4 @@
-"""Names, URLs and numbers of remotes, and URLs that are shown without credentials."""
+"""Names, URLs and numeric fields of remotes, and URLs that are shown without credentials."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ import pytest
 from tests.conftest import CommandLine
 from tests.projects import copy_project, edit
 
-#: Module → distribution. With the fixture `trtbuild`, doctor imports fake modules with the right versions, which is quick.
-#: A test may break one of them.
+#: Module → distribution. With the fixture `trtbuild`, doctor imports small fake modules with the right versions.
+#: A test may break one of the fakes.
 MODULES = {
     "torch": "torch",
     "onnx": "onnx",

@@ -1,4 +1,4 @@
-"""Files of inputs for a replay: an invalid file is rejected before anything runs."""
+"""Files of inputs for ``trtbuild verify --replay``: an invalid file is rejected before anything runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which kinds of GPUs of workers compare a target, and which models are not sent to workers."""
+"""The kinds of GPUs on which workers can compare a target's engines, and the models that are not sent to workers."""
 
 from __future__ import annotations
 
@@ -71,6 +71,6 @@ def test_a_model_that_needs_files_of_the_project_is_not_sent(
     called = tuple(CustomOperator(name, "mylib::roi(Tensor x) -> Tensor") for name in operators)
     partitioning: Any = SimpleNamespace(targets=("ampere",), job=SimpleNamespace(operators=called))
     subject: Any = SimpleNamespace(workspace=SimpleNamespace(project=None), plan=None)
-    farm: Any = None  # nothing is sent
+    farm: Any = None  # the workers of a scheduler; nothing is sent to them
     (result,) = OnWorkers(farm, threads).comparisons(subject, partitioning, number=0)
     assert result == NotRunHere("ampere", f"{reason}; verify it on a machine with the project")

@@ -1,7 +1,7 @@
 """A project with a model that imports a library, and a watcher that keeps the library imported.
 
-The library is an installed distribution. It does what libraries do while they are imported: it patches torch, reads and
-sets variables, looks for a module that does not exist, prints, and draws a random number.
+The library is an installed distribution. Its import patches torch, reads and sets environment variables, looks for a
+module that does not exist, prints, and draws a random number.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Libraries(Watch):
             path.write_text(text)
 
     def write(self, name: str, imports: str, more: str = "") -> None:
-        """Write the code of the model `name`, with these imports at its beginning and `more` at its end."""
+        """Write the code of the model `name`, with `imports` in the place of ``IMPORT``, and `more` at the end."""
         (self.project / f"{name}.py").write_text(MODEL.replace("NAME", name).replace("IMPORT", imports) + more)
 
     def start(self, *models: str) -> None:
@@ -95,7 +95,7 @@ class Libraries(Watch):
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Run the watcher during the block. It must end with status 0."""
+        """Run the watcher during the block. The watcher must end with status 0."""
         self.start()
         try:
             yield
@@ -104,10 +104,10 @@ class Libraries(Watch):
         assert status == 0
 
     def trace(self, name: str, *arguments: str, **variables: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Trace a model again. Returns what its code has seen, and the JSON document of the build.
+        """Trace a model again. Return the values that the model's code has recorded, and the JSON document of the build.
 
-        `variables` are more environment variables. A build does not use a watcher that lacks a variable of the build.
-        So a test passes ``ALONE``, which trtbuild does not read, for a build without the watcher.
+        `variables` are additional environment variables. With ``ALONE``, which trtbuild does not read, the build does not
+        use the watcher, because the environment of the watcher lacks this variable.
         """
         for file in self.seen.iterdir():
             file.unlink()
@@ -119,7 +119,7 @@ class Libraries(Watch):
 
 
 def is_preloaded(seen: dict[str, Any]) -> bool:
-    """Whether another process has imported the library for this trace."""
+    """Whether the library was imported in a process other than that of the trace."""
     return seen["imported by"] is not None and seen["imported by"] != seen["pid"]
 
 

@@ -1,7 +1,7 @@
 """The conditions of a watcher.
 
-They are the reasons for which it ends, the variables of the builds that it serves, its private directory, and the changes
-that start a build.
+The tests check when a watcher ends, which environment variables may differ between the watcher and its client, which
+directories are private, and which changes start a build.
 """
 
 from __future__ import annotations

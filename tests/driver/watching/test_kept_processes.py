@@ -1,4 +1,7 @@
-"""Which processes with imported libraries stay: at most three, and none whose imports have left something behind."""
+"""At most three processes with imported libraries stay.
+
+A process ends if its imports have left a thread, a process or an open file.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from trtbuild.driver.workers.forking.preloading import MAX_PROCESSES
 
 pytestmark = pytest.mark.skipif(not CAN_FORK_WORKERS, reason="this system cannot fork workers")
 
-#: The first lines of each library. They record the pid of the importing process, without an event for audit hooks.
+#: The first lines of each library. They record the pid of the importing process, without the audit event of `os.mkdir`.
 NOTE = """\
 import ctypes, os
 ctypes.CDLL(None).mkdir(f"FOLDER/{os.getpid()}".encode(), 0o700)
@@ -39,7 +42,7 @@ def test_three_processes_stay_and_the_one_that_was_not_used_for_the_longest_time
     watch = Libraries(tmp_path)
 
     def process(mode: str) -> int:
-        """Trace `a` with another value of a variable. Return the pid of the process that has imported the library."""
+        """Trace `a` with ``TRTBUILD_MODE`` set to `mode`. Return the pid of the process that has imported the library."""
         seen, _ = watch.trace("a", TRTBUILD_MODE=mode)
         assert is_preloaded(seen)
         return int(seen["imported by"])
@@ -78,14 +81,14 @@ def test_a_process_does_not_stay_if_a_library_leaves_something_behind(tmp_path: 
             # In the first build, one process imported the library in advance. The second build did not try this again.
             (discarded,) = importers - {each["pid"] for each in seen}
             assert not alive(discarded)
-            assert _sleeping(seconds) == []  # the processes of a library end with the process that has imported it
+            assert _sleeping(seconds) == []  # processes that the library started end with the importing process
 
 
 def _sleeping(seconds: str) -> list[int]:
     """The pids of the running processes that the library has started."""
     command_line, pids = f"sleep\0{seconds}\0".encode(), []
     for folder in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):  # not a process, or it has ended
+        with contextlib.suppress(OSError):  # the folder is not a process, or the process has ended
             if (folder / "cmdline").read_bytes() == command_line:
                 pids.append(int(folder.name))
     return pids

@@ -1,4 +1,4 @@
-"""Libraries that the watcher keeps imported: a trace with them is equal to one without them. The processes are real."""
+"""A trace with libraries that the watcher keeps imported equals one that imports them itself. The processes are real."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_code_before_the_import_runs_before_the_import(watch: Libraries) -> None
 
 
 def test_a_build_with_another_variable_gets_another_process_that_has_imported_the_library(watch: Libraries) -> None:
-    name = "TRTBUILD_MODE"  # a variable that may differ between the watcher and its client
+    name = "TRTBUILD_MODE"  # an environment variable that may differ between the watcher and its client
     watch.write("a", "import sys\nimport library\n", f"\nassert '{name}' not in os.environ\n")
     first, _ = watch.trace("a")
     watch.write("a", "import sys\nimport library\n", f"\nassert os.environ['{name}'] == 'x'\n")

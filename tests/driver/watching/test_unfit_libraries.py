@@ -1,8 +1,8 @@
-"""A trace that meets other imports than the process from which it was forked starts again without that process.
+"""If a trace's imports differ from those of the process that forked it, the trace starts again in another process.
 
 The file ``helpers/tools.py`` of the project is part of a namespace package, which an installed package replaces. So Python
-does not execute the imports that trtbuild finds in the project. The installed ``helpers.tools`` writes a line to a file in
-each process that executes it: the pid, and whether the process had imported the library.
+does not execute the imports that trtbuild finds in the project. Each process that executes the
+installed ``helpers.tools`` appends a line to a file: the pid, and whether the library was already imported.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from trtbuild.driver.workers.forking.owner import CAN_FORK_WORKERS
 
 pytestmark = pytest.mark.skipif(not CAN_FORK_WORKERS, reason="this system cannot fork workers")
 
-#: Whether the library is imported decides the model, and so the program that a trace announces.
+#: The model depends on whether the library is imported, and so does the program that a trace announces: the next steps
+#: read this program before the trace has ended.
 LARGE_MODEL = """\
 import sys
 import torch
@@ -46,7 +47,7 @@ def build():
 
 
 class Helpers(Libraries):
-    """A project with ``helpers/tools.py``, and an installed package `helpers`, which Python imports instead of it."""
+    """A project with ``helpers/tools.py``. Python imports the installed ``helpers/tools.py`` instead of this file."""
 
     def __init__(self, folder: Path, in_project: str, installed: str) -> None:
         super().__init__(folder)
@@ -62,7 +63,7 @@ class Helpers(Libraries):
         self.install("helpers", {"helpers/__init__.py": "", "helpers/tools.py": note + installed})
 
     def processes(self) -> list[tuple[int, bool]]:
-        """The pids of the processes that have executed the installed module since the last call, each with whether the
+        """Return the pid of each process that has executed the installed module since the last call, and whether the
         process had imported the library."""
         lines = [line.split() for line in self.executed.read_text().splitlines()]
         self.executed.unlink()
@@ -85,7 +86,7 @@ def test_a_trace_that_meets_other_imports_starts_again_without_the_library(tmp_p
 
 @pytest.mark.parametrize("size_alone", ["LARGE", "SMALL"])
 def test_an_unfit_trace_that_has_finished_its_program_announces_nothing(tmp_path: Path, size_alone: str) -> None:
-    """The model's code never executes the import that the process has done. This is known only when the code has ended."""
+    """The model's code never executes the import of the library. trtbuild knows this only when the code has ended."""
     watch = Helpers(tmp_path, "import library\n", "")
     (watch.project / "a.py").write_text(LARGE_MODEL.replace("SIZE_ALONE", size_alone))
     with watch.running():
@@ -100,7 +101,7 @@ def test_an_unfit_trace_that_has_finished_its_program_announces_nothing(tmp_path
 def _build(watch: Libraries, cache: str, events: Path, **variables: str) -> tuple[dict[str, Any], list[str]]:
     """Build `a` until the partition step with a new cache. Return the document, and the stages of all started steps.
 
-    With the variable ``ALONE``, the build does not use the watcher, as in `Libraries.trace`.
+    With the environment variable ``ALONE``, the build does not use the watcher, as in `Libraries.trace`.
     """
     variables["TRTBUILD_CACHE_DIR"] = str(watch.project.parent / cache)
     process = watch.build("a", "-j", "2", "--until", "partition", "--json", "--events", str(events), **variables)

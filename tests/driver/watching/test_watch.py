@@ -1,4 +1,4 @@
-"""``trtbuild watch``, and the builds that it runs for ``trtbuild build``: real processes, one small model."""
+"""``trtbuild watch``, and the builds that it runs for ``trtbuild build``, in real processes with one small model."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_build_in_another_terminal_has_the_same_result(watch: Watch) -> None:
     answered = watch.build("--force", "--json", TRTBUILD_MARK="1")
     assert answered.returncode == 0
     assert "building without" not in answered.stderr
-    # A build of the watcher itself may run at the same time. Its line can be the last one, and has no mark.
+    # The watcher may run its own build at the same time. The line of that build can be the last one, and has no mark.
     leftovers = [json.loads(line)[1] for line in watch.seen.read_text().splitlines()]
     watch.edit("Tanh")
     alone = watch.build("--force", "--json", ANOTHER="1")
@@ -56,7 +56,7 @@ def test_a_build_in_another_terminal_has_the_same_result(watch: Watch) -> None:
     documents = [json.loads(process.stdout) for process in (answered, alone)]
     keys = [{step["id"]: step["key"] for step in document["steps"]} for document in documents]
     assert keys[0] == keys[1]
-    assert [False, False, False, "1"] in leftovers  # the variables are those of the client
+    assert [False, False, False, "1"] in leftovers  # the build has the client's environment variables
 
 
 def test_the_exit_code_and_the_error_are_those_of_a_build(watch: Watch) -> None:

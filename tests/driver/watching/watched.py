@@ -1,4 +1,4 @@
-"""A project with one small model, `trtbuild watch` in it, and builds that may use the watcher, all in real processes."""
+"""A project with one small model, a real process of ``trtbuild watch``, and real builds that can use this watcher."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ profiles: {rows: {x: {min: [1, 4], opt: [2, 4], max: [8, 4]}}}
 models:
   net: {source: {python: "net:build"}, inputs: {x: {}}, profiles: [rows], targets: [ada]}
 """
-#: Each trace appends a line to the file `seen`: its pid, which marks of earlier traces it sees, and ``TRTBUILD_MARK``.
+#: Each trace appends a line to the file `seen`: its pid, whether each of three changes by earlier traces is still
+#: there, and the value of ``TRTBUILD_MARK``.
 MODEL = """\
 import json, os, sys
 import torch
@@ -37,7 +38,7 @@ WAIT_S = 120.0
 
 
 class Watch:
-    """A watcher in a project, and builds that may use it."""
+    """A project, its watcher, and builds that can use the watcher."""
 
     def __init__(self, folder: Path) -> None:
         self.project = folder / "project"
@@ -77,7 +78,7 @@ class Watch:
         )
 
     def wait_for(self, condition: Callable[[], object]) -> None:
-        """Wait until `condition` is true. The watcher must not end before."""
+        """Wait until `condition` is true. The watcher must not end earlier."""
         deadline = time.monotonic() + WAIT_S
         while not condition():
             assert time.monotonic() < deadline, self.log.read_text()

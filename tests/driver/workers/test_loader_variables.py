@@ -1,9 +1,9 @@
-"""The dynamic loader's variables in engine workers.
+"""The dynamic loader's environment variables in engine workers.
 
 The library path is passed on and is not in any key. An engine is built only with the planned version of TensorRT.
 
-The bindings in these tests do not contain the libraries. The loader finds the libraries, as with NVIDIA's archives. The
-other TensorRT is a copy of the real library that reports another version.
+The Python bindings in these tests do not contain TensorRT's libraries. The loader finds the libraries, as in an
+installation from NVIDIA's archives. One test uses an edited copy of the library, which reports another version.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _set_version(library: Path, version: int) -> None:
 
 
 def _code_offset(file: BinaryIO, function: bytes) -> int:
-    """The offset of a function's code in a library, found in the table of dynamic symbols."""
+    """Find a function in the table of dynamic symbols of a library. Return the offset of the function's code."""
     header = file.read(64)
     (sections_offset,), (entry_size, count) = (
         struct.unpack_from("<Q", header, 40),

@@ -1,4 +1,4 @@
-"""The output of workers is stored for each step. It is shortened, and the next run of the step replaces it."""
+"""The output of workers is stored for each step. Long output is shortened. The next run of a step replaces the output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors of workers in the parent process, environments of workers, and forked workers."""
+"""Errors that the parent process reads from workers, the environments of workers, and jobs in forks of a worker."""
 
 from __future__ import annotations
 

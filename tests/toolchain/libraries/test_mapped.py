@@ -14,7 +14,7 @@ from tests.programs import program
 from trtbuild.toolchain.libraries.mapped import check_mapped_versions, library_version, mapped_files
 from trtbuild.toolchain.libraries.table import FLAVOURS, installed_version
 
-#: Loads the libraries `files`, then checks the versions of all mapped libraries. Prints "fits" or the error.
+#: Loads the libraries `files`, then checks the versions of the mapped libraries of `toolchain`. Prints "fits" or the error.
 _PROGRAM = """
 import ctypes, sys
 from trtbuild.errors import EnvironmentFault
@@ -35,7 +35,7 @@ except EnvironmentFault as error:
 
 
 def compile_library(file: Path, *functions: tuple[str, int]) -> Path:
-    """Compile a shared library. Each function is its name and the number that it returns. Returns `file`."""
+    """Compile a shared library. `functions` are pairs: a name and the number that the function returns. Returns `file`."""
     file.parent.mkdir(exist_ok=True)
     source = file.with_suffix(".c")
     source.write_text(

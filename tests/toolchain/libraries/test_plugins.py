@@ -1,4 +1,4 @@
-"""Libraries of plugins: loaded once, and refused if they do not have the plugin, or if another library has it."""
+"""A plugin library is loaded once. It is refused if it lacks a required plugin, or if another library has this plugin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Record the calls of a function on a TensorRT network, and replay them, with the real TensorRT-RTX."""
+"""Record the calls that a function makes on a TensorRT network, and replay them, with the real TensorRT-RTX."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def convolution(network: Any, trt: Any, *, kernel: Any = KERNEL) -> Any:
 
 
 def detector(network: Any, trt: Any) -> None:
-    """Define a network that concatenates two scales and transposes the result. Its two outputs are this result in
+    """Define a network that concatenates two scales and transposes the result. Its two outputs are the transposed tensor in
     float32 and in float16."""
     fine = convolution(network, trt).get_output(0)
     activation = network.add_activation(fine, trt.ActivationType.LEAKY_RELU)

@@ -1,4 +1,4 @@
-"""The quantized weights and products of an ONNX model."""
+"""The quantized weights and matrix products of an ONNX model."""
 
 from __future__ import annotations
 

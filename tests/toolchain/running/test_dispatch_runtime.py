@@ -1,4 +1,7 @@
-"""The adapter with the dispatch runtime, which is small enough to be installed for tests. Its module needs no driver."""
+"""The adapter `toolchain.running.execution` with the dispatch runtime, which is small enough to be installed for tests.
+
+The module of this runtime is imported without a driver.
+"""
 
 from __future__ import annotations
 

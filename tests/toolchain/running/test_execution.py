@@ -31,8 +31,8 @@ def test_loads_the_installed_library_once() -> None:
 
 
 def test_host_code_is_allowed_only_for_plans_with_host_code() -> None:
-    """A version-compatible plan contains its runtime. TensorRT loads this code only if `engine_host_code_allowed` is set.
-    Other plans use a separate runtime object, whose property stays unset."""
+    """A plan with host code contains a lean runtime. TensorRT loads this code only if `engine_host_code_allowed` is set.
+    All other plans use a separate `Runtime` object, on which this property stays unset."""
     with_host_code = load_library(replace(RTX, host_code=True))
     assert with_host_code._runtime.engine_host_code_allowed
     assert not load_library(RTX)._runtime.engine_host_code_allowed
@@ -175,7 +175,7 @@ class FakeCache:
 
 
 class FakeRtxEngine:
-    """An ``ICudaEngine`` of TensorRT-RTX without tensors, with the methods that contexts need."""
+    """A fake ``ICudaEngine`` of TensorRT-RTX. It has no tensors, only the methods that contexts need."""
 
     num_optimization_profiles, num_io_tensors = 3, 0
     rejected_profile = 2

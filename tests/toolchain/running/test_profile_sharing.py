@@ -1,4 +1,4 @@
-"""Optimization profiles that contexts can or cannot share. TensorRT 8.6 is a fake."""
+"""Optimization profiles that contexts can or cannot share. A fake replaces TensorRT 8.6."""
 
 from __future__ import annotations
 

@@ -38,7 +38,8 @@ def parameters(**changes: Any) -> list[np.ndarray]:
 
 
 def normalization(make_model: Any, values: Sequence[np.ndarray], dtype: int = HALF, **attributes: Any) -> bytes:
-    """A model that casts its input to `dtype`, normalizes it with the parameters `values`, and casts to float32."""
+    """A model that casts its input to `dtype`, normalizes it with the parameters `values`, applies Relu, and casts the
+    result to float32."""
     nodes = [
         h.make_node("Cast", ["i0"], ["v0"], to=dtype),
         h.make_node("BatchNormalization", ["v0", "w0", "w1", "w2", "w3"], ["v1"], **attributes),
@@ -55,7 +56,7 @@ def rewrite(model: bytes, values: Sequence[np.ndarray]) -> tuple[bytes, dict[str
 
 
 def compute_output(model: bytes, weights: Mapping[str, bytes], *inputs: np.ndarray) -> np.ndarray:
-    """Run a model with onnxruntime. `convert_to_float32` rounds each half value, which onnxruntime alone does not do."""
+    """Run a model with onnxruntime. `convert_to_float32` adds the rounding to half that onnxruntime leaves out."""
     proto = onnx.ModelProto.FromString(model)
     for tensor in proto.graph.initializer:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
@@ -91,7 +92,7 @@ def _bytes(values: Sequence[np.ndarray]) -> dict[str, bytes]:
 
 
 def test_the_term_corrects_the_rounding_of_the_factor(make_model: Any) -> None:
-    """Near 500, half precision has steps of 0.25. A term for the exact factor would add another error of this size."""
+    """Float16 has steps of 0.25 near 500. A term computed from the unrounded factor would add an error of this size."""
     values = parameters(scale=np.full(CHANNELS, 1.0003), mean=np.full(CHANNELS, 500.0), shift=np.zeros(CHANNELS))
     _, weights = rewrite(normalization(make_model, values), values)
     factor, term = (np.frombuffer(weights[f"v1.{part}"], np.float16).astype(np.float64) for part in ("factor", "term"))
@@ -208,7 +209,7 @@ def test_rounds_bfloat16_like_pytorch() -> None:
             random.standard_normal(1000),
             random.standard_normal(1000) * 1e30,
             [0.0, -0.0, np.inf, -np.inf, np.nan, 3.4e38],
-            np.arange(4096) / 4096 + 1,  # ties
+            np.arange(4096) / 4096 + 1,  # some of them are ties
         ]
     ).astype(np.float32)
     expected = torch.from_numpy(values).bfloat16().view(torch.uint16).numpy()

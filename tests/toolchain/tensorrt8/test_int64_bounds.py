@@ -28,8 +28,8 @@ def rejected_operators(
     constants: Mapping[str, np.ndarray],
     largest: Mapping[str, int] | None = None,
 ) -> list[str]:
-    """The operators of a model that TensorRT 8.6 rejects. `nodes` may read `size`, the first size of a float input.
-    `largest` maps inputs to their largest sizes."""
+    """The operators that `foreign_nodes` rejects for TensorRT 8.6. `nodes` may read `size`, the first size of the input.
+    `largest` maps an input to the largest size of its axes."""
     model = make_model(
         [*_SIZE, *nodes],
         [("FLOAT", ["d0", 4])],
@@ -98,10 +98,10 @@ def test_accepts_positions_up_to_the_last_element(make_model: Any) -> None:
 def test_uses_the_largest_size_of_the_profiles(make_model: Any) -> None:
     nodes = [h.make_node("Mul", ["size", "size"], ["v1"]), h.make_node("Cast", ["v1"], ["o0"], to=TensorProto.FLOAT)]
     assert rejected_operators(make_model, nodes, {}) == ["Mul", "Cast"]
-    # 46340 is the largest number whose square fits 32 bits
+    # 46340 is the largest number whose square fits in an int32
     assert rejected_operators(make_model, nodes, {}, largest={"i0": 46340}) == []
     assert rejected_operators(make_model, nodes, {}, largest={"i0": 46341}) == ["Mul", "Cast"]
-    nodes[0] = h.make_node("Mul", ["size", "c"], ["v1"])  # 127 * LIKELY_SIZE fits 32 bits
+    nodes[0] = h.make_node("Mul", ["size", "c"], ["v1"])  # 127 * LIKELY_SIZE fits in an int32
     assert rejected_operators(make_model, nodes, {"c": np.array(127)}) == []
     assert rejected_operators(make_model, nodes, {"c": np.array(127)}, largest={"i0": LIKELY_SIZE + 2**18}) == [
         "Mul",
@@ -157,7 +157,7 @@ def test_an_int32_that_becomes_an_int64_fits(make_model: Any) -> None:
     assert rejected_operators(make_model, doubled, {}) == ["Add", "Cast"]
 
 
-# Random models, computed in unlimited integers and in 32 bits. The results of every accepted model must be equal.
+# Random models are computed in unlimited integers and in 32 bits. Both results of an accepted model must be equal.
 
 
 class _Numbers:

@@ -19,7 +19,7 @@ FLOAT, HALF = trt.DataType.FLOAT, trt.DataType.HALF
 
 
 def mixed(make_model: Any) -> bytes:
-    """A model with float32 input and output, a product in float16, a softmax and a comparison in float32, and a size."""
+    """A model with a float32 input and output, a product in float16, a softmax and a comparison in float32, and a size."""
     nodes = [
         h.make_node("Cast", ["i0"], ["v0"], to=TensorProto.FLOAT16),
         h.make_node("Cast", ["w0"], ["v1"], to=TensorProto.FLOAT16),

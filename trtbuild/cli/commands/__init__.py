@@ -1,1 +1,4 @@
-"""Groups of commands, common flags, help sections, completion, schemas. Uses `screens`, `report_page` and `terminal`."""
+"""Groups of commands, common flags, help sections, completion, schemas.
+
+This folder uses `screens`, `report_page` and `terminal`.
+"""

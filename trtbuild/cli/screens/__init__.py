@@ -1,1 +1,1 @@
-"""The documents of the driver as text, Markdown or SVG: one file for each subject. Uses `terminal`."""
+"""The documents of the driver as text, Markdown or SVG: one file for each subject. This folder uses `terminal`."""

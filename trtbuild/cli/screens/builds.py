@@ -12,7 +12,7 @@ from trtbuild.driver.answers.documents import Build, BuiltOutput, ErrorEntry, St
 from trtbuild.store.layers.remote_statistics import RemoteStatistics
 
 #: The largest number of outputs that are shown. If there is exactly one more, all are shown, because a line "1 more" would
-#: not be shorter.
+#: save no space.
 MOST_OUTPUTS = 20
 
 
@@ -67,7 +67,7 @@ def _summary(document: Build) -> str:
         more = "; --keep-going builds everything that does not need the failed steps" if document.not_begun else ""
         return f"{terminal.red('failed')}: {counts or 'nothing ran'} in {duration(document.duration_s)}{more}"
     if not verdicts["run"] and not any(entry.written for entry in document.outputs):
-        # With milliseconds, because such builds are short. `trtbuild.null_build` replaces this time by its own duration.
+        # The time has milliseconds, because such builds are short. `trtbuild.null_build` replaces it by its own duration.
         return f"{terminal.green('up to date')}: {counts or 'nothing to do'} in {document.duration_s:.3f} s"
     return f"{terminal.green('done')}: {counts} in {duration(document.duration_s)}"
 

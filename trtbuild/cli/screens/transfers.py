@@ -1,4 +1,4 @@
-"""The results of transfers between caches as text, and their progress."""
+"""The results and the progress of transfers between caches, as text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trtbuild.cli.terminal.quantities import align_rows, count, first_names, siz
 from trtbuild.driver.cache.documents import CacheExport, CacheImport, CachePull, CachePush, MissingRecord
 from trtbuild.driver.cache.transfer import Progress
 
-#: The largest number of failed or missing records that are shown.
+#: The largest number of shown rows about records that were not transferred.
 MOST_SHOWN = 20
 
 # Seconds between two updates: on a terminal, where a line is overwritten, and in a log.
@@ -36,7 +36,7 @@ def push_lines(document: CachePush) -> list[str]:
         for (remote, reason), steps in by_reason.items()
     ]
     missing = _missing(document.missing, "not built", "trtbuild build, then push again")
-    # Some warnings repeat the text of a row, with or without a remark in parentheses. They are left out.
+    # Some warnings repeat the text of a row, with or without a remark in parentheses. These warnings are left out.
     row_texts = {f"{remote}: {reason}" for remote, reason in by_reason}
     warnings = [text for text in document.warnings if not row_texts & {text, text.partition(" (")[0]}]
     hint = ["→ trtbuild doctor checks the remotes; then push again: records that are there already are not sent again"]

@@ -14,7 +14,7 @@ from trtbuild.driver.answers.documents import Verification
 #: The largest number of outputs whose errors against the float model are listed.
 MOST_OUTPUTS = 4
 
-#: `CutEntry.by` → the words for this runner, if it is not a GPU.
+#: `CutEntry.by` → the text for a runner without a GPU.
 _RUNNER_TEXTS = {"onnxruntime": "by onnxruntime on the CPU"}
 
 
@@ -26,7 +26,7 @@ class _Result(NamedTuple):
 
 
 def verify_lines(document: Verification) -> list[str]:
-    """One line for each model and runner, with notes below it (wrong results, for example), and the summary line."""
+    """The lines of each model, with notes below them (wrong results, for example), and the summary line."""
     results = [result for model in document.models for result in _results(model)]
     lines = []
     for line, result in zip(align_rows(result.cells for result in results), results, strict=True):
@@ -35,12 +35,12 @@ def verify_lines(document: Verification) -> list[str]:
 
 
 def overview(document: Verification) -> list[str]:
-    """The line of each model and runner, without details, as a part of a build's result."""
+    """The lines of each model, without notes, as a part of a build's result."""
     return align_rows(("verified", *result.cells) for model in document.models for result in _results(model))
 
 
 def _results(model: ModelEntry | PackageEntry) -> list[_Result]:
-    """A result for each cut of a model. If nothing was compared, one result says so.
+    """A result for each runner and each cut (one partitioning of a model). If nothing was compared, one result says so.
 
     The last result also has the notes about the whole model.
     """
@@ -111,7 +111,7 @@ def _runner_text(cut: CutEntry) -> str:
 
 
 def _notes(cut: CutEntry) -> Iterator[str]:
-    """Notes on the comparisons of one cut (one partitioning of a model) that are wrong, were not made, or have a text.
+    """Notes on each comparison that is wrong, was not made, or has a text.
 
     If a partition is wrong, the notes on the whole model and on PyTorch's own result are left out.
     """

@@ -1,4 +1,4 @@
 """Output on the terminal: colour, progress, a live area, a pager, and the format of numbers and reasons.
 
-Uses no other package of `trtbuild.cli`.
+This folder uses no other package of `trtbuild.cli`.
 """

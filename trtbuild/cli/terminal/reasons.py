@@ -31,7 +31,7 @@ def _change(change: Change) -> str:
     subject = {"file": name, "link": name, "listing": f"{name}/", "distribution": name, "environment": f"${name}"}.get(
         kind, change.name or change.part
     )
-    # ABSENT: the recipe has no such part; "absent": the file or variable did not exist
+    # ABSENT: the recipe has no such part; "absent": the file or environment variable did not exist
     if was in (ABSENT, "absent"):
         return f"{subject} is new"
     if now in (ABSENT, "absent"):

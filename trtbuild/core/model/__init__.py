@@ -1,4 +1,4 @@
-"""Models as manifests declare them, the shapes, points and tolerances that follow, and the results of verifications.
+"""Models as manifests declare them, the shapes, points and tolerances of a model, and the results of verifications.
 
 Imports `values`.
 """

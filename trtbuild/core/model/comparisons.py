@@ -1,7 +1,7 @@
 """The results of comparing the partitions of a model with a reference, as values.
 
 A worker process computes a `Report`, which is stored like the result of a step. `trtbuild.core.model.verified` has the same
-results in the form of the documents, with the names of profiles and dims.
+results in the form of the document ``trtbuild.verify/1``, with the names of profiles and dims.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ Status = Literal["right", "wrong", "unchecked"]
 
 @dataclass(frozen=True)
 class Operator:
-    """One call of an operator. `module` is the path of its module in the user's model, empty for the model itself. `nodes`
-    are the ONNX nodes that the call became."""
+    """One call of an operator. `module` is the path of the calling module in the user's model, empty for the model itself.
+    `nodes` are the ONNX nodes that the call became."""
 
     module: str
     operator: str
@@ -51,10 +51,10 @@ class PartitionIdentity:
 
 @dataclass(frozen=True, kw_only=True)
 class PointError:
-    """The error at one point. `point` is its position in the report's `points`.
+    """The error at one point. `point` is the position of the point in the report's `points`.
 
-    `error` is max|a-b| / max|b| of the output whose error is the largest relative to its tolerance at this point. It is
-    None if it is not a finite number. `share` is `error` divided by the tolerance, or None."""
+    `error` is max|a-b| / max|b| (b: the reference) of the output whose error is the largest relative to its tolerance at
+    this point. `share` is `error` divided by the tolerance. A number that is not finite becomes None."""
 
     point: int
     error: float | None
@@ -93,15 +93,16 @@ class Comparison(Compared):
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionComparison(Comparison, PartitionIdentity):
-    """The comparison of one partition. `place` is the location of its fault, or None if it is not known."""
+    """The comparison of one partition. `place` is the known location of its fault, or None."""
 
     place: Place | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutputError:
-    """The error of one output of a quantized model against the float model, relative to the largest value of the float
-    model's output. `largest` is the largest error over all points, and `mean` the mean over all values and points."""
+    """The error of one output of a quantized model against the float model, relative to the largest absolute value of the
+    float model's output. `largest` is the largest error over all points. `mean` is the mean error over all
+    values and points."""
 
     output: int
     largest: float
@@ -110,10 +111,10 @@ class OutputError:
 
 @dataclass(frozen=True, kw_only=True)
 class FloatError:
-    """The error of a quantized model against the float model, which is the same program without quantizers.
+    """The error of a quantized model against the float model, which is the same model without quantizers.
 
-    `outputs` has the outputs of floating types that could be compared. `unknown` continues "the error is": it says which
-    part of the error is not known. It is empty if all is known."""
+    `outputs` has the errors of the floating-point outputs that could be compared. `unknown` is the end of a sentence that
+    begins with "the error is". It says which part of the error is not known, and is empty if all is known."""
 
     outputs: Sequence[OutputError]
     unknown: str

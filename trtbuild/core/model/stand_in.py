@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class StandIn:
     """The parser of `toolchain` in `version`. It replaces the parser of another toolchain, because that parser needs a GPU.
 
-    The other fields are facts about the replaced toolchain. They are applied before the stand-in parser is called.
+    The other fields are limits of the replaced toolchain. They apply in addition to those of the stand-in parser.
     `dtypes` are the element types (torch's names) in which the replaced toolchain's engines compute. `narrows_int64` is
     whether these engines compute int64 values in 32 bits. `refuses` are the ONNX operators that the replaced parser
     refuses.

@@ -1,6 +1,6 @@
 """Reads the fields of an untrusted JSON document with checks. Each function raises InvalidIndex if a check fails.
 
-`checked_expression` may also raise ValueError or TypeError.
+`checked_expression` may also raise ValueError, TypeError or RecursionError.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def list_field(entry: Mapping[str, Any], field: str) -> list[Any]:
 
 
 def text_field(entry: Mapping[str, Any], field: str) -> str:
-    """The text in a field that must not be missing. It is not empty."""
+    """The non-empty text in a field that must not be missing."""
     return _checked_field(entry, field, lambda value: isinstance(value, str) and bool(value), "text")  # type: ignore[no-any-return]
 
 

@@ -1,4 +1,4 @@
-"""The files that a package's index names. This is much faster than `package_reading`, which checks the whole index."""
+"""The files that a package index names. This module is much faster than `package_reading`, which checks the whole index."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trtbuild.core.recipes.record import is_digest
 
 @dataclass(frozen=True)
 class PackageFiles:
-    """The files of a package, except its index (path → SHA-256), and the names of its targets. `data` is the content of the
+    """The files of a package (path → SHA-256) without its index, and the names of its targets. `data` is the content of the
     index."""
 
     files: Mapping[str, str]
@@ -27,7 +27,7 @@ def file_sizes(data: bytes) -> dict[str, int]:
 
 
 def read_files(data: bytes) -> PackageFiles:
-    """Read the files that an index names. The index may come from a remote.
+    """Return the files that an index names. The index may come from a remote.
 
     Raises ValueError if a path leaves the package or a digest is not valid, and ValueError, KeyError, TypeError,
     AttributeError or RecursionError if `data` is not an index.

@@ -17,7 +17,7 @@ from trtbuild.core.values.value_ranges import ValueRange
 
 #: The format of ``index.json``.
 SCHEMA = "trtbuild.package/1"
-#: The format of an index whose output structure has numbers. A version of trtbuild that only knows tensors refuses it.
+#: The format of an index whose output structure has Python numbers. Versions of trtbuild that only know tensors refuse it.
 SCHEMA_WITH_NUMBERS = "trtbuild.package/2"
 #: The format of an index with state. A version of trtbuild that keeps no state between calls refuses it.
 SCHEMA_WITH_STATE = "trtbuild.package/3"
@@ -26,7 +26,7 @@ SCHEMAS = (SCHEMA, SCHEMA_WITH_NUMBERS, SCHEMA_WITH_STATE)
 
 
 def schema_for(output_tree: Any, *, has_state: bool) -> str:
-    """The format of an index with this output structure: the oldest format that can express it."""
+    """The oldest format that can express an index with this output structure, and with state if `has_state`."""
     if has_state:
         return SCHEMA_WITH_STATE
     return SCHEMA_WITH_NUMBERS if has_numbers(output_tree) else SCHEMA
@@ -98,7 +98,8 @@ class Tensors(tuple[PackedTensor, ...]):
 class PackedDim:
     """A dynamic dim. The dim with number k is symbol k of all expressions.
 
-    `min` and `max` are sizes over all profiles. A symbol's value in the graph is the size divided by `multiple_of`."""
+    `min` and `max` are the smallest and the largest size in all profiles. A symbol's value in the graph is the size
+    divided by `multiple_of`."""
 
     name: str
     min: int
@@ -173,8 +174,8 @@ class PackageIndex:
     files: Mapping[str, Output]
     #: Whether the engines compute float64 values in float32.
     truncates_double: bool = False
-    #: The quantized types of the networks that its engines were built from: names of
-    #: `trtbuild.core.model.quantized_types.QUANTIZED_TYPES`, in that order. Empty for a package without quantized values.
+    #: The quantized types of the networks that the engines were built from: names of
+    #: `trtbuild.core.model.quantized_types.QUANTIZED_TYPES`, in its order. Empty for a package without quantized values.
     quantized: tuple[str, ...] = ()
     #: The types other than `precision` in which modules compute.
     other_precisions: tuple[str, ...] = ()
@@ -214,8 +215,8 @@ class PackageIndex:
     def target_without_engines(self) -> PackedTarget | None:
         """A target whose programs compute the whole model without engines, or None if there is no such target.
 
-        With a reference program, these are all targets. Without it, these are the targets that have Torch partitions
-        only."""
+        With a reference program, every target is suitable. Otherwise, a target is suitable if it has only Torch
+        partitions."""
         for target in self.targets.values():
             partitions = target.partitions.partitions
             if self.reference or (partitions and all(partition.kind == "torch" for partition in partitions)):

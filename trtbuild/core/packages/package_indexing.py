@@ -26,7 +26,7 @@ from trtbuild.core.values.expressions import freeze
 
 
 def package_index(contents: PackageContents, names: Output, quantized: Sequence[str] = ()) -> PackageIndex:
-    """The package's index. All engines must be built; `names` is the file with the table of names of all targets.
+    """The package's index. All engines must be built; `names` is the file with the module and operator of each ONNX node.
 
     `quantized` are the quantized types of the engines' networks, which follow from the layer information."""
     files = {NAMES_FILE: names}

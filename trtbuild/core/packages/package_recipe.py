@@ -1,6 +1,6 @@
 """The recipe of the package step. It has all contents of the package, but it names engines by their keys.
 
-Parts that were added later are left out at their default, so that older packages keep their keys.
+Parts that a later version added are left out if they have the default value, so that older packages keep their keys.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def package_recipe(contents: PackageContents) -> Recipe:
 
 
 def _other_precisions_part(contents: PackageContents) -> list[tuple[str, Value]]:
-    """The part with the types of modules that do not compute in `precision`; no part without such modules."""
+    """The part with the types other than `precision` in which modules compute; no part without such types."""
     others = contents.model.precisions.names[1:]
     return [("other precisions", list(others))] if others else []
 
@@ -112,7 +112,7 @@ def _target_part(
 ) -> Shared:
     """A target in the recipe."""
     part = {**settings_of(target), "version": version, "sms": list(sms), "version_compatible": version_compatible}
-    # left out if it is False, so that packages from before this field keep their keys
+    # left out if it is False, so that packages that are older than this field keep their keys
     return Shared({**part, "exclude_lean_runtime": True} if exclude_lean_runtime else part)
 
 

@@ -1,4 +1,4 @@
 """Commands that build nothing: plan, why, graph, status, affected, diff, init; and the documents of ``--json``.
 
-Uses `packages`, `project` and `configuration`.
+This folder uses `packages`, `project` and `configuration`.
 """

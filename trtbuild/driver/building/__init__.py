@@ -4,5 +4,5 @@ Input: a `Workspace` (made from a `Request`) and a `Watcher`. Output: a `BuildRe
 `execution.executor` → `steps.run_step` → `workers.pool`. `execution` decides when a step starts, `steps` runs one step, and
 `progress` has the events of a build. `write_outputs` writes the outputs of a model, and `farm_of_build` connects a build to
 the workers of a scheduler.
-Uses `answers`, `event_log`, `farm`, `workers`, `project`, `configuration` and `outputs`.
+This folder uses `answers`, `event_log`, `farm`, `workers`, `project`, `configuration` and `outputs`.
 """

@@ -1,4 +1,4 @@
 """The `cache` and `lock` commands: statistics, collection, push and pull, bundles, rebuilding, signing keys.
 
-Uses `building` and the packages below it.
+This folder uses `building` and the packages below it.
 """

@@ -1,1 +1,4 @@
-"""YAML text as nodes with their places, and messages for syntax errors. Uses no other module of `trtbuild.manifest`."""
+"""YAML text as nodes with their places, and messages for syntax errors.
+
+This folder uses no other module of `trtbuild.manifest`.
+"""

@@ -1,4 +1,4 @@
 """Run engines: contexts, profiles, CUDA graphs, workspaces, and the file of compiled kernels.
 
-Uses `calls` and `memory`.
+This folder uses `calls` and `memory`.
 """

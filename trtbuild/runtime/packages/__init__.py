@@ -1,4 +1,4 @@
 """A package on disk: its files, which are verified while they are read, and the choice of a target and a profile.
 
-Uses no other folder of the runtime.
+This folder uses no other folder of the runtime.
 """

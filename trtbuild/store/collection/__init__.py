@@ -1,4 +1,4 @@
 """Checks that find damaged entries, and the collection (garbage collection) of old entries. Builds may run meanwhile.
 
-Uses `local`, `remote`, `transports` and `trust`.
+This folder uses `local`, `remote`, `transports` and `trust`.
 """

@@ -1,4 +1,4 @@
 """Computes the digests of files, and stores them in an index so that an unchanged file is not read again.
 
-Uses no other folder of the store.
+This folder uses no other folder of the store.
 """

@@ -1,4 +1,4 @@
 """The local store: a directory with one file for each entry. `local` states the rules, `layout` defines the paths.
 
-Uses `trust`.
+This folder uses `trust`.
 """

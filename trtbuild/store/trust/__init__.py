@@ -1,5 +1,5 @@
 """Signatures: Ed25519 keys, the keys that this machine trusts, and the form in which a record and its signatures are
 stored.
 
-Uses no other folder of the store.
+This folder uses no other folder of the store.
 """

@@ -1,4 +1,4 @@
 """TensorRT networks: parsed from ONNX, or recorded from a function and replayed.
 
-Uses `libraries` and `onnx_files`.
+This folder uses `libraries` and `onnx_files`.
 """

@@ -1,4 +1,4 @@
 """TensorRT's runtime behind the protocols of `core.engines.execution`.
 
-Uses `libraries`.
+This folder uses `libraries`.
 """

@@ -1,5 +1,5 @@
 """Adaptations for TensorRT 8, which has no strong types and computes int64 in 32 bits, and the rewriting of batch
 normalization in half precision, for releases with strong types.
 
-Uses `onnx_files`.
+This folder uses `onnx_files`.
 """

@@ -34,7 +34,7 @@ def result_of(step: Step) -> StepRun:
 
 
 def checked_events(document: Any) -> dict[str, Any]:
-    """Check that a viewer of traces can show a document, and return its complete events by name."""
+    """Check that a viewer of traces can show a document, and return its complete events (``X``) by name."""
     assert set(document) == {"traceEvents", "displayTimeUnit", "otherData"}
     names, lanes, events = set(), defaultdict(list), {}
     for event in document["traceEvents"]:

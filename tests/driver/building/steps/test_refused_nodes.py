@@ -1,4 +1,4 @@
-"""Messages about a compiler's refusal use the names of the model."""
+"""The error shows which operators and modules of the model a compiler has refused."""
 
 from __future__ import annotations
 

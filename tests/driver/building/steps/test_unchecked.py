@@ -1,4 +1,4 @@
-"""Records wait until the checks of the steps before them have passed, and are dropped if a check fails."""
+"""Records wait until the steps that they depend on have passed their checks, and are dropped if a check fails."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class FakeLookups:
 
 
 class Build:
-    """Runs steps with `UncheckedSteps`. `stored` lists the ids of the steps whose records were published, in order."""
+    """Runs steps with `UncheckedSteps`. `stored` has the ids of the steps whose records were published, oldest first."""
 
     def __init__(self) -> None:
         self.lookups = FakeLookups()
@@ -107,7 +107,7 @@ def test_a_failed_check_drops_the_records_after_it_and_no_others() -> None:
         raise SourceError("the traced program is not the model")
     assert build.stored == ["n/engine/e"]
     assert {*build.lookups.records} == {key_of(other)}, "plans use none of the results"
-    build.run(ENGINE)  # it was running when the check failed
+    build.run(ENGINE)  # a step that ends after the check has failed
     assert build.stored == ["n/engine/e"]
     assert build.steps.unpublished_ids == {"m/lower/l", "m/engine/e"}
 

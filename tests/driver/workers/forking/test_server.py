@@ -1,4 +1,4 @@
-"""Workers that the servers of a build fork, the end of the servers, and new processes where no server can fork."""
+"""Fork servers, which have loaded torch: the servers' workers, the servers' end, and new workers if no server can fork."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServers]:
 
 @pytest.fixture
 def worker(servers: ForkServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
-    """A torch worker in an environment with the GPU 1. It has rejected a job, so it has begun."""
+    """A torch worker with ``CUDA_VISIBLE_DEVICES=1``. It has answered a job, so its program runs."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     started = Worker("torch", tmp_path / "store", tmp_path, servers=servers)
     _send_unknown_task(started)
@@ -43,13 +43,13 @@ def worker(servers: ForkServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def _send_unknown_task(worker: Worker) -> None:
-    """Send a job that the worker rejects. After that, the worker has begun."""
+    """Send a job that the worker rejects. The answer shows that the worker's program runs."""
     with pytest.raises(InternalError, match="KeyError: 'no task'"):
         worker.call({"task": "no task"})
 
 
 def _forked(servers: ForkServers) -> list[int]:
-    """The ids of the forked workers. The first child of the server is the server of torch workers."""
+    """The pids of the forked torch workers. Their server is the first child of the process `servers.pid`."""
     return [pid for server in descendants(servers.pid)[:1] for pid in descendants(server)]
 
 
@@ -123,7 +123,7 @@ def test_a_forked_worker_has_the_umask_and_the_directory_of_its_client(servers: 
 def test_servers_end_without_an_error_when_their_owner_closes_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server that reads the end of its socket before that of its standard input would fail."""
+    """A server would fail if it read the end of its socket before the end of its standard input."""
     servers = ForkServers(worker_environment("trace"), tmp_path)
     for kind in FORKED_KINDS:  # after that, both servers wait for requests
         worker = Worker(kind, tmp_path / "store", tmp_path, servers=servers)

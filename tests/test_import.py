@@ -1,4 +1,4 @@
-"""Importing trtbuild loads no other module. torch has the operator `trtbuild.engine`, whether torch or trtbuild is imported
+"""Importing trtbuild loads no other module. torch has the operator ``trtbuild::engine``, whether torch or trtbuild is imported
 first. All public names exist.
 """
 

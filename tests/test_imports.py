@@ -16,6 +16,6 @@ def test_two_projects_may_have_a_package_with_the_same_name(tmp_path: Path) -> N
     path = list(sys.path)
     for project in ("one", "two"):
         module = import_from(tmp_path / project, f"package_of_a_project.{project}")
-        assert module.NAME == project
+        assert project == module.NAME
     assert not [name for name in sys.modules if name.startswith("package_of_a_project")]
     assert sys.path == path

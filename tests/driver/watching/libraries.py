@@ -119,7 +119,7 @@ class Libraries(Watch):
 
 
 def is_preloaded(seen: dict[str, Any]) -> bool:
-    """Whether the library was imported in a process other than that of the trace."""
+    """Whether the library was imported in another process, not in the process of the trace."""
     return seen["imported by"] is not None and seen["imported by"] != seen["pid"]
 
 

@@ -15,7 +15,7 @@ _PACKAGE_FOLDER = f"{Path(errors.__file__).resolve().parent}{os.sep}"
 
 
 def user_frame() -> FrameType:
-    """Return the innermost frame outside trtbuild, torch and contextlib. If there is none, return the outermost frame."""
+    """Return the innermost frame outside trtbuild, torch and contextlib or, without such a frame, the outermost frame."""
     skipped = (_PACKAGE_FOLDER, contextlib.__file__, *_torch_paths())
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(skipped):

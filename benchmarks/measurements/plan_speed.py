@@ -3,7 +3,7 @@
 If nothing changed, the bound is 0.4 s, and the CPU time is also compared with that of a Python process that imports json
 and os. After an edit, the bound is one second. doit and dvc have similar commands, which show what would run: `doit
 list --all --status` on as many tasks as there are engines, and `dvc status` on a hundred stages. dvc needs seconds for
-a hundred stages; this time is not scaled. Each target of doit and dvc is a copy of a separate small source (`peers.py`). For
+a hundred stages; this time is not scaled. Each target of doit and dvc copies a separate small source (`peers.py`). For
 the second measurement, one source in each of their projects is edited, too.
 
 The last rows measure a project with ten times as many engines, whose records are copies (`clones.py`). The CPU time may

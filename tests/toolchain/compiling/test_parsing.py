@@ -11,6 +11,7 @@ from onnx import helper as h
 
 from trtbuild.errors import EnvironmentFault
 from trtbuild.toolchain.compiling.parsing import Parser
+from trtbuild.toolchain.networks.network import ParsedNetwork
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +37,45 @@ def test_names_exactly_the_rejected_nodes(parser: Parser, make_model: Any) -> No
     assert refusal is not None
     assert refusal.nodes == ("n1", "n3")
     assert refusal.messages == ("n1: Det: UNSUPPORTED_NODE: false", "n3: Unique: UNSUPPORTED_NODE: false")
+
+
+class ParserOf8_6:
+    """A parser without `supports_model_v2`. The answer about the model of the test below is that of TensorRT 8.6.0 on an
+    H200: each list of accepted nodes has the flag False, because the parser refuses the model."""
+
+    def __init__(self, parser: Any) -> None:
+        self._parser = parser
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "supports_model_v2":
+            raise AttributeError(name)
+        return getattr(self._parser, name)
+
+    def supports_model(self, model: bytes, path: str) -> tuple[bool, list[tuple[list[int], bool]]]:
+        assert self._parser.supports_model_v2(model, path) is False
+        return False, [([0, 1], False), ([3, 4], False)]
+
+
+def test_the_nodes_beside_a_refused_node_are_accepted_by_8_6(
+    parser: Parser, make_model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    construct = ParsedNetwork.__init__
+
+    def construct_with_8_6(parsed: ParsedNetwork, *arguments: Any) -> None:
+        construct(parsed, *arguments)
+        parsed._parser = ParserOf8_6(parsed._parser)
+
+    monkeypatch.setattr(ParsedNetwork, "__init__", construct_with_8_6)
+    nodes = [
+        h.make_node("Relu", ["i0"], ["v0"]),
+        h.make_node("Sigmoid", ["v0"], ["v1"]),
+        h.make_node("Det", ["v1"], ["v2"]),
+        h.make_node("Relu", ["v2"], ["v3"]),
+        h.make_node("Exp", ["v3"], ["o0"]),
+    ]
+    refusal = parser.find_refusal(make_model(nodes, [("FLOAT", [4, 2, 2])], ["FLOAT"], []))
+    assert refusal is not None
+    assert refusal.nodes == ("n2",)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ Rules
    refuses the true values later, the compiler raises an error with the node. So a wrong answer here cannot lead to a wrong
    engine.
 3. A refusal names every node that is known to be refused: the nodes that the parser names, and the nodes that
-   `supports_model_v2` leaves out of its subgraphs.
+   `supports_model_v2` (in older releases: `supports_model`) leaves out of its subgraphs.
 4. A node whose element type the parser changes without an error counts as refused (`foreign_types`).
 5. The parser of `tensorrt` needs a GPU. Without a GPU, TensorRT-RTX's parser is its stand-in. In addition, the known
    properties of the `tensorrt` release are applied: its element types, and operators that it refuses

@@ -134,7 +134,8 @@ class ParsedNetwork:
                 self._parser.supports_model_v2(model, path)
                 pieces = [list(self._parser.get_subgraph_nodes(index)) for index in range(self._parser.num_subgraphs)]
             else:
-                pieces = [list(nodes) for nodes, accepted in self._parser.supports_model(model, path)[1] if accepted]
+                # The flag beside the nodes says whether the parser accepts the whole model (seen with TensorRT 8.6).
+                pieces = [list(nodes) for nodes, _ in self._parser.supports_model(model, path)[1]]
         return pieces, self._node_errors(mark, model_outline.nodes)
 
     def _refusals(self, mark: int, model_outline: Outline) -> list[NodeError]:

@@ -195,6 +195,28 @@ def test_an_adopted_array_is_kept_until_the_call_has_finished(gpu: FakeGpu, memo
     assert alive() is None
 
 
+def test_an_output_in_the_memory_of_another_library_is_kept_if_it_is_passed_again(
+    gpu: FakeGpu, memory: CudaMemory
+) -> None:
+    stream = gpu.new_stream(blocking=False)
+    foreign = Interface(memory.upload(FLOATS, "float32", stream))
+    alive = weakref.ref(foreign)
+    output = memory.view(memory.adopt(foreign, "x", stream), (6,), "float32")
+    memory.record_call(stream)
+    memory.synchronize(stream)
+    memory.adopt(output, "x", stream)
+    gpu.push(stream, lambda: None)  # stands for the work of the second call
+    memory.record_call(stream)
+    del foreign, output
+    gc.collect()
+    memory.adopt(new_array(memory, stream), "y", stream)
+    assert alive() is not None
+    memory.synchronize(stream)
+    memory.adopt(new_array(memory, stream), "y", stream)
+    gc.collect()
+    assert alive() is None
+
+
 def new_array(memory: CudaMemory, stream: int) -> Interface:
     return Interface(memory.empty((1,), "float32", stream))
 

@@ -172,7 +172,11 @@ class CudaMemory:
             if value.memory.ordinal != self.ordinal:
                 raise wrong_device_error(name, value.device, self.ordinal)
             if value.stream is None or value.stream == stream:
-                return value  # its memory is freed on this stream, and therefore after our work
+                # A Block is freed on this stream, and therefore after our work. Other memory is that of another library,
+                # for example in an output that is an input of the model.
+                if not isinstance(value.owner, Block):
+                    self._adopted_arrays.keep_for_call(value.owner)
+                return value
             self.wait(reader=stream, writer=value.stream)
             self._adopted_arrays.keep_for_call(value)
             return value

@@ -113,7 +113,7 @@ class Entries:
                     filled += count
             finally:
                 os.close(descriptor)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise BlobMissing(f"{file.sha256} is not in the store {self.layout.root}") from None
         except OSError as error:
             raise unavailable_error(error, self.layout.root) from error

@@ -12,6 +12,7 @@ from trtbuild.core.planning.graph import Reason, Step, UserCode
 from trtbuild.core.recipes import chain, keys
 from trtbuild.core.recipes.declared import Declared
 from trtbuild.core.recipes.dependency import ABSENT, Dependency, Observation
+from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Record
 from trtbuild.driver.project import trail as trails
 from trtbuild.driver.project.history import History
@@ -162,7 +163,9 @@ def test_a_wrong_trail_leads_to_no_record(project: Project, store: CountingStore
         assert observations == first or store.get_record(keys.user_code(DECLARED, observations).key) is None
 
 
-def test_after_a_wrong_trail_the_links_lead_to_the_trace_before_it_runs(project: Project) -> None:
+def test_after_a_wrong_trail_the_links_lead_to_the_trace_before_it_runs(
+    project: Project, store: CountingStore
+) -> None:
     first = project.follow()
     path = project.state / "trail.json"
     path.write_text(json.dumps({**json.loads(path.read_bytes()), "names": ["file:other.py"] * len(FILES)}))
@@ -171,8 +174,11 @@ def test_after_a_wrong_trail_the_links_lead_to_the_trace_before_it_runs(project:
     assert lookups.record(wrong_recipe.key) is None
     plan = SimpleNamespace(user_code={"trace": UserCode(DECLARED, ())})
     step = Step("net/trace", "net", "trace", "run", Reason("evicted", "no longer in the cache"), recipe=wrong_recipe)
+    damaged = store.put_record(Record(Recipe("package", 1, ()), {}))
+    lookups.mark_damaged(damaged.recipe.key)
     record = lookups.find_new_record(plan, step)  # type: ignore[arg-type]
     assert record is not None
+    assert lookups.record(damaged.recipe.key) is None, "a damaged record stays unused"
     assert record.recipe.key == keys.user_code(DECLARED, first).key
     assert chain.follow(DECLARED, lookups.read_link, lookups.observe) == first
     lookups.save_trail()

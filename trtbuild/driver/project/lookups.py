@@ -276,8 +276,10 @@ class StoreLookups:
         recipe = step.recipe
         if step.stage in USER_CODE_STAGES:
             with self._lock:
-                for key in [key for key, record in self._records.items() if record is None]:
-                    del self._records[key]
+                missing_keys = [key for key, record in self._records.items() if record is None]
+                for key in missing_keys:
+                    if key not in self._damaged_keys:
+                        del self._records[key]
             declared = plan.user_code[step.stage].declared
             observations = chain.follow(declared, self._read_link, self.observe, self.later_dependencies, self.expect)
             recipe = keys.user_code(declared, observations)

@@ -163,9 +163,7 @@ def test_a_wrong_trail_leads_to_no_record(project: Project, store: CountingStore
         assert observations == first or store.get_record(keys.user_code(DECLARED, observations).key) is None
 
 
-def test_after_a_wrong_trail_the_links_lead_to_the_trace_before_it_runs(
-    project: Project, store: CountingStore
-) -> None:
+def test_after_a_wrong_trail_the_links_lead_to_the_trace_before_it_runs(project: Project, store: CountingStore) -> None:
     first = project.follow()
     path = project.state / "trail.json"
     path.write_text(json.dumps({**json.loads(path.read_bytes()), "names": ["file:other.py"] * len(FILES)}))

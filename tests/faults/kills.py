@@ -67,7 +67,7 @@ class Tally:
             f"{self.total} kills ({victims}; {self.aimed} aimed at a file that was being written);"
             f" {self.unfinished} between a first write and its rename ({self.unfinished_aimed} of them aimed,"
             f" {self.unfinished_outputs} of an output); {self.completed} correct builds afterwards;"
-            f" {self.too_late} came too late; entries in the cache at a kill: {dict(sorted(self.entries.items()))}"
+            f" {self.too_late} came too late; entries in the cache at each check: {dict(sorted(self.entries.items()))}"
         )
 
 

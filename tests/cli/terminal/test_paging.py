@@ -47,6 +47,15 @@ def test_a_long_result_is_paged(tmp_path: Path, pager: str) -> None:
     assert shown(tmp_path, 30, PAGER=f"{pager} -x") == "pager -x LESS=FRX\nline 29\n"
 
 
+def test_a_result_with_few_long_lines_is_paged(tmp_path: Path, pager: str) -> None:
+    """Three of these lines take twelve rows of a terminal with ten rows."""
+    screen = Screen(columns=40, rows=10)
+    program = PROGRAM.replace('f"line {n}"', 'f"\\x1b[1mline {n}\\x1b[0m " + 150 * "x"')
+    variables = {**os.environ, "TERM": "xterm", "PAGER": pager}
+    assert screen.run([sys.executable, "-c", program, "3"], tmp_path, variables) == 0
+    assert screen.written.startswith(b"pager ")
+
+
 def test_the_variable_less_is_kept(tmp_path: Path, pager: str) -> None:
     assert shown(tmp_path, 30, PAGER=pager, LESS="R").startswith("pager  LESS=R\n")
 

@@ -10,6 +10,7 @@ Rules
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shlex
 import shutil
@@ -18,12 +19,15 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 
+import click
+
 
 def pager_command(text: str, environment: Mapping[str, str] = os.environ) -> list[str] | None:
     """The pager for `text` and its arguments; None if `text` has to be printed without a pager."""
     if not sys.stdout.isatty() or environment.get("TERM") == "dumb":
         return None
-    if text.count("\n") < shutil.get_terminal_size().lines:
+    terminal_size = shutil.get_terminal_size()
+    if _row_count(text, terminal_size.columns) < terminal_size.lines:
         return None
     try:
         words = shlex.split(environment.get("PAGER", "less"))
@@ -32,6 +36,11 @@ def pager_command(text: str, environment: Mapping[str, str] = os.environ) -> lis
     if not words or words == ["cat"] or shutil.which(words[0]) is None:
         return None
     return words
+
+
+def _row_count(text: str, columns: int) -> int:
+    """The rows of a terminal with `columns` columns that `text` takes. A line that is too long takes several rows."""
+    return sum(max(1, math.ceil(len(click.unstyle(line)) / columns)) for line in text.splitlines())
 
 
 def page(text: str, command: list[str]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 from typing import Any
@@ -196,3 +197,21 @@ def test_a_thread_may_record_while_dependencies_are_observed(
 
     monkeypatch.setattr("trtbuild.stages.trace.discovery.recording.observe", observe_while_a_thread_records)
     assert list(parts(recorder)) == ["file:a.txt"]
+
+
+def test_the_digest_of_compiled_bytes_stays_the_pin_in_each_segment(recorder: Recorder, project: Path) -> None:
+    """The file changes after Python has compiled it. This is an error whichever segments are added again."""
+    digest = hashlib.sha256(b"a").hexdigest()
+    segments = []
+    for _ in range(2):
+        recorder.record_file(project / "a.txt", digest)
+        segments.append(recorder.take())
+    (project / "a.txt").write_text("b")
+    for added in (segments[:1], segments[1:], segments):
+        other = Recorder(project, Places(), {})
+        other.record_file(project / "a.txt")  # the pin is the new status
+        for segment in added:
+            other.add(segment)
+        other.record_file(project / "a.txt", hashlib.sha256(b"b").hexdigest())  # too late: `a` was compiled
+        with pytest.raises(SourceError):
+            other.observations()

@@ -65,6 +65,8 @@ class Segment:
 
     pins: dict[Dependency, Any]
     paths: frozenset[str]
+    #: Files whose pin is the digest of the bytes that Python compiled.
+    digest_pins: frozenset[Dependency]
 
 
 class Recorder:
@@ -103,14 +105,18 @@ class Recorder:
 
     def take(self) -> Segment:
         """Return the records since the last call, and forget them."""
-        segment = Segment(self._pins, frozenset(self._recorded_paths))
-        self._pins, self._recorded_paths = {}, set()
+        segment = Segment(self._pins, frozenset(self._recorded_paths), frozenset(self._digest_pins))
+        self._pins, self._recorded_paths, self._digest_pins = {}, set(), set()
         return segment
 
     def add(self, segment: Segment) -> None:
         """Add records that `take` has returned, as if their dependencies were used now."""
         for dependency, pin in segment.pins.items():
-            self._pins.setdefault(dependency, pin)
+            is_digest = dependency in segment.digest_pins
+            if dependency not in self._pins or (is_digest and dependency not in self._digest_pins):
+                self._pins[dependency] = pin
+            if is_digest:
+                self._digest_pins.add(dependency)
         self._recorded_paths |= segment.paths
 
     def is_current(self, segment: Segment) -> bool:

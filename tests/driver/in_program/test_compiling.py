@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import pwd
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import torch
 import trtbuild
 from tests.conftest import CommandLine, ran
 from trtbuild import Input
+from trtbuild.driver.in_program import workspace
 from trtbuild.errors import CallRefused, ConversionRefused, SourceError, TargetUnsupported, UsageError
 from trtbuild.store.collection import check
 from trtbuild.store.local.local import LocalStore
@@ -297,3 +300,17 @@ def test_rejects_dims_with_other_ranges_that_the_module_makes_equal(compile_modu
 def test_full_compilation_rejects_operators_that_stay_in_pytorch(compile_module: Compile, net: torch.nn.Module) -> None:
     with pytest.raises(ConversionRefused):
         compile_module(net, [ROWS], require_full_compilation=True, torch_executed_ops=["aten.relu"])
+
+
+def test_without_a_home_directory_durations_are_in_a_temporary_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_entry(_: int) -> None:
+        raise KeyError("this user is not in the password database")
+
+    monkeypatch.setattr(pwd, "getpwuid", no_entry)
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    with pytest.raises(RuntimeError):
+        Path("~").expanduser()
+    directory = workspace._state_directory()
+    assert directory.is_dir() and directory.parent == Path(tempfile.gettempdir())
+    directory.rmdir()

@@ -87,4 +87,4 @@ def reason_group(error: TrtbuildError) -> str:
 
 def _without_details(text: str) -> str:
     """The start of a text, with dots in the place of names, numbers and lists: errors with the same reason become equal."""
-    return re.sub(r"'[^']*'|\"[^\"]*\"|\[[^\]]*\]|(?<!float)(?<!int)\b[\w.]*\d[\w.]*", "…", text)[:110]
+    return re.sub(r"'[^']*'|\"[^\"]*\"|\[[^\]]*\]|\b(?!float\d|int\d|bfloat\d|uint\d)[\w.]*\d[\w.]*", "…", text)[:110]

@@ -56,7 +56,7 @@ def save(
       needed. If they are given, the module must have been compiled for them. `retrace` has no effect, because nothing is
       traced.
 
-    If `path` has the ending of another format (``.ts``, ``.pt``), `output_format` is required.
+    If `path` has the ending of another format (``.ts``, ``.pt``) and is not a directory, `output_format` is required.
 
     Raises UsageError, ConversionRefused (torch.export rejects the model), PackageDamaged, OSError.
     """

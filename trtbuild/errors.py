@@ -6,11 +6,11 @@
     * ConfigurationError: the configuration of the user or of CI is not valid, or lacks an entry
       * ConfigurationErrors: one or more problems of a configuration (`problems`)
     * LockFileError: trtbuild.lock cannot be read, or contradicts the manifest
-    * EnvironmentFault: something that must be installed or allowed on this machine
-      * ToolchainMissing: a toolchain, torch or onnxruntime is not installed, or in another version than needed
+    * EnvironmentFault: something that is needed is missing on this machine, or is not permitted
+      * ToolchainMissing: a toolchain, torch or onnxruntime is not installed, or has another version than needed
       * TargetUnsupported: the toolchain cannot build for the target, or with a setting of the model
   * FrozenError, exit 3: `--frozen` was given, and a result is missing
-  * SourceError, exit 1: the user's model (import, call, export, freezing, weights)
+  * SourceError, exit 1: the user's model cannot be imported, called or exported, or its export or weights cannot be used
   * ConversionRefused, exit 1: a piece of a graph that the converter or the parser refuses
   * ToolchainError, exit 1: the compiler refused a network or a setting, or its process died
     * PluginError: the library of a model's plugins cannot be used, lacks a plugin, or has one with unexpected results
@@ -34,7 +34,7 @@
     * NoWorker: no worker has the toolchain, the GPU and the store of the step or comparison
     * SchedulerLost: the connection to the scheduler was lost during a build or a verification
   * InternalError, exit 1: a bug of trtbuild
-    * InconsistentShapes: the output of a step has other sizes, types or values than the traced program; it is not kept
+    * InconsistentShapes: the output of a step has other sizes, types or values than the traced program
   * StoreError, exit 1; some of these errors are handled as a miss
     * BlobMissing: a blob or a record that is needed is not in the store
     * EntryCorrupt: the content of an entry does not match its name, or cannot be parsed

@@ -119,7 +119,7 @@ class Case:
 
 
 def import_file(path: Path) -> Any:
-    """Import one Python file, even if `sys.modules` has a package of another project with the same name.
+    """Import one Python file, even if another project's package has the same name in `sys.modules`.
 
     Raises ImportError.
     """

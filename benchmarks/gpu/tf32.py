@@ -63,7 +63,7 @@ def errors(case: Case, *, points: int) -> Iterator[tuple[str, float]]:
 
 
 def main() -> None:
-    """Print both errors of each float32 model of the examples that PyTorch can run."""
+    """Print both errors of each float32 example that PyTorch can run."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.tf32", description=__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR", help="the folder of `python -m benchmarks.gpu write DIR`")
     parser.add_argument("models", nargs="*", metavar="MODEL")

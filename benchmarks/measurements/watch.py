@@ -6,7 +6,7 @@ Two other programs are measured in the same run. The peer is the script `straigh
 runs again after each change. The floor is `warm_export.py`, which only builds and exports the module in a process that has
 loaded the libraries. A build has to do this and more.
 
-The watcher reports the end of a build after it has written the package. CPU time is that of the watcher and of all its
+The watcher reports the end of a build after the package is written. CPU time is that of the watcher and of all its
 processes.
 """
 

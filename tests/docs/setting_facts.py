@@ -47,7 +47,8 @@ def flags(settings: BuilderSettings) -> int:
 
 
 def facts(name: str) -> dict[str, Any]:
-    """Return the facts. Pairs are for the default and another value. `manifest` is for a valid and an invalid value."""
+    """Return the facts. `flags` and `trtexec` are for the default and another value. `manifest` is for a valid and an
+    invalid value."""
     value = other_value(name)
     changed = replace(BuilderSettings(), **{name: value})
     build = recipe_values.Build()

@@ -111,7 +111,7 @@ def remove_blobs(published: Published, cache: HostileCache) -> None:
 
 
 def _count_requests(cache: HostileCache, kind: str) -> None:
-    """Count the requests for entries of this kind in `delivered`, by a fault that changes no answer."""
+    """Set a fault that changes no answer, so that `delivered` counts the GET requests for entries of this kind."""
     cache.fault, cache.method, cache.kind = (lambda request, stored: None), "GET", kind
 
 

@@ -39,7 +39,7 @@ EXCLUDED: Mapping[str, str] = {
 #: Operators that kill the process in eager PyTorch (2.13), with the reason.
 _KILLS: Mapping[str, str] = {"lu_unpack": "writes out of bounds where a pivot is larger than the matrix"}
 
-#: The relative frequency of dtypes that the operator supports.
+#: Dtype → its relative frequency, among the dtypes that an operator supports.
 _DTYPES = {
     "float32": 10, "float16": 5, "bfloat16": 4, "float64": 3, "int64": 4, "int32": 3, "int16": 1, "int8": 1, "uint8": 1,
     "bool": 4, "complex64": 1,
@@ -271,7 +271,8 @@ def _dims(
 ) -> Iterator[NamedDim]:
     """Replace the chosen `axes` by ranges, and yield the named dims of these ranges.
 
-    Axes with the same size share a range. If `kind` is ``each``, they share only ranges whose unit is above 1."""
+    Axes with the same size share a range. If `kind` is ``each``, they share a range only if its `unit` (the divisor
+    of its sizes) is above 1."""
     by_size: dict[Any, list[tuple[int, int]]] = {}
     for k, axis in chosen:
         by_size.setdefault(axes[k][axis], []).append((k, axis))

@@ -1,4 +1,4 @@
-"""The statements of cases with several operators.
+"""The statements of fuzz cases with several operators.
 
 Each function in `STATEMENTS` returns the text of an expression with existing values. In these functions, `p` is the
 chooser, `v` and `w` are values that it has chosen, and `s` are sizes as text.

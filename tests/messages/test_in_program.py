@@ -94,7 +94,7 @@ def test_messages_match_the_catalogue(case: Case, tmp_path: Path, monkeypatch: p
 
 
 def test_every_text_to_reword_exists() -> None:
-    """The longest words of each pattern of `_REPLACEMENTS` are in the code. Otherwise the pattern matches no error."""
+    """The longest plain text in each pattern of `_REPLACEMENTS` is in the code. Otherwise the pattern matches no error."""
     texts = "".join(path.read_text() for path in sorted(SOURCES.rglob("*.py")) if path != Path(messages.__file__))
     texts = re.sub(r'"\s*\n\s*f?"', "", texts)  # join texts that are written on several lines
     for pattern, _ in messages._REPLACEMENTS:

@@ -103,7 +103,7 @@ class FakeGpu:
             block[:] = _POISON
 
     def free_on(self, address: int, stream: int) -> None:
-        """Free the block after the work that is on `stream` now. Later work on `stream` may reuse it."""
+        """Free the block after the work that is on `stream` now. Later work on `stream` can reuse the block."""
         with self.lock:
             block = self.blocks.pop(address, None)
             if block is None:
@@ -140,7 +140,7 @@ class FakeGpu:
             return handle
 
     def stream(self) -> int:
-        """Return the first stream that is not the legacy stream. If there is no such stream, creates one."""
+        """Return the first stream that is not the legacy stream. If there is no such stream, create one."""
         if len(self.streams) == 1:
             self.new_stream(blocking=False)
         return next(handle for handle in self.streams if handle != LEGACY)

@@ -1,6 +1,6 @@
 """Records and blobs: on this machine, and in caches that a team shares. docs/store-format.md describes the formats.
 
-The folders, from the lowest layer to the highest:
+The modules, from the lowest layer to the highest:
 
 * `digests` (digests of files) and `trust` (signatures)
 * `local` (the store in a directory)

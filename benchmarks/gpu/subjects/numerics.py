@@ -42,7 +42,9 @@ def rows(host: Host) -> Iterator[Row]:
 
 
 def verify_rows(host: Host, project: Path, by: str, names: list[str]) -> Iterator[Row]:
-    """Verify the models or packages `names` of a project. The title of each row ends with `by`."""
+    """Verify the models or packages `names` of a project. The title of each row ends with `by`.
+
+    A cut is one way to divide a model into partitions."""
     process = host.trtbuild(project, "verify", "--json", *names)
     (host.work / f"verify-{project.name}.json").write_text(process.stdout)
     (host.work / f"verify-{project.name}.stderr").write_text(process.stderr)

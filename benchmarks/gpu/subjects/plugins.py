@@ -18,7 +18,7 @@ from benchmarks.gpu.host import Host
 
 #: Numbers of regions: those of the profile, and one between its min and opt.
 _REGIONS = (1, 7, 32, 128)
-#: The largest allowed error, relative to the largest number of eager's result. TensorRT computes convolutions in TF32.
+#: The largest allowed error, relative to eager's largest absolute value. TensorRT computes convolutions in TF32.
 _TOLERANCE = 5e-3
 
 
@@ -79,7 +79,7 @@ def _inputs(count: int, device: str) -> tuple[Any, ...]:
     generator = torch.Generator().manual_seed(count)
     pictures = torch.randn(2, 3, 64, 64, generator=generator)
     corners = torch.rand(count, 4, generator=generator) * 32
-    # The number of each region's picture.
+    # The index of each region's picture.
     images = torch.randint(0, 2, (count,), generator=generator, dtype=torch.int32)
     return tuple(value.to(device) for value in (pictures, corners, images))
 

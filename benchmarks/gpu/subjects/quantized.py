@@ -7,8 +7,8 @@ Errors
 1. *total*: the engine compared with the float32 model in PyTorch on the CPU.
 2. *rounding*: the model with its quantizers compared with the float32 model, both in PyTorch. No engine is involved.
 3. *engine*: the engine compared with the model with its quantizers in PyTorch.
-Errors 2 and 3 are measured only for the int8 model whose other layers are float32, because a CPU has no fast float16.
-`verify` compares float16 models with PyTorch on the GPU.
+Errors 2 and 3 are measured only for the int8 model whose layers without quantizers are float32, because a CPU has no
+fast float16. `verify` compares float16 models with PyTorch on the GPU.
 Each of these errors has two numbers. The largest error is max|a-b| / max|b|, as in `verify`. The mean error is ‖a-b‖ / ‖b‖.
 """
 

@@ -17,7 +17,7 @@ from benchmarks.figure import Check, Row
 
 
 def rows(host: Any) -> Iterator[Row]:
-    """Yield a row for each model of the examples that PyTorch or onnxruntime can run."""
+    """Yield a row for each example model that PyTorch or onnxruntime can run."""
     import numpy as np
     import torch
 
@@ -87,7 +87,7 @@ def _run(folder: Path) -> list[dict[str, Any]]:
 
 
 def _error_of_job(module: Any, file: Path) -> float:
-    """Run a module with the inputs in `file`, and return the largest error of its outputs.
+    """Run a module with the inputs in `file`, and return the largest error of the module's outputs.
 
     The error is infinite if the number of outputs differs.
     """
@@ -128,7 +128,7 @@ def relative_error(actual: Any, expected: Any) -> float:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """Yield the arrays of a structure of dicts and sequences, in their order."""
+    """Yield the arrays of a structure of dicts and sequences, in order."""
     if hasattr(value, "__dlpack__"):
         yield value
     elif isinstance(value, dict):

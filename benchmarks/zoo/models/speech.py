@@ -10,7 +10,7 @@ from .sizes import by_size, prepare_module
 
 
 def _whisper() -> WhisperForConditionalGeneration:
-    """Whisper-tiny; small: one layer in the encoder and in the decoder, and a vocabulary of 1,000 tokens.
+    """Whisper-tiny. The small size has one layer in the encoder and in the decoder, and a vocabulary of 1,000 tokens.
 
     Both sizes have 384 channels.
     """
@@ -40,7 +40,7 @@ def whisper_encoder() -> nn.Module:
 
 
 class WhisperDecoder(nn.Module):  # type: ignore[misc]
-    """The decoder of Whisper and its output layer: the scores of the next token at each position."""
+    """The decoder and the output layer of Whisper. Returns the scores of the next token at each position."""
 
     def __init__(self, model: WhisperForConditionalGeneration) -> None:
         super().__init__()

@@ -99,7 +99,7 @@ models:
 
 
 def compile_library(folder: Path, code: str, *options: str, name: str = "libroi.so") -> None:
-    """Compile C code to the shared library `name` in `folder`. If g++ is missing, skips the test, or fails it in CI."""
+    """Compile C code to the shared library `name` in `folder`. If g++ is missing, skip the test, or fail it in CI."""
     (folder / "roi.c").write_text(code)
     subprocess.run(
         [program("g++"), "-shared", "-fPIC", "-xc", "roi.c", "-xnone", *options, "-o", name], cwd=folder, check=True

@@ -93,10 +93,10 @@ def test_a_machine_without_a_signing_key_finds_its_own_records(built: CommandLin
     assert verdicts(built("plan", environment=trust_release)) == {("hit", "recorded")}
     assert verdicts(built("plan")) == {("hit", "recorded")}
     assert built("cache", "verify")["ok"]
-    for _ in range(2):  # the second build uses the snapshot that the first one wrote
+    for _ in range(2):  # the second build uses the snapshot (`trtbuild.null_build`) of the first one
         built("build", "--frozen", environment=trust_release)
 
-    # without the machine key, and for another user, these records are not trusted
+    # without the machine key, or for another user, these records are not trusted
     (machine_key,) = (Path(built.environment["XDG_STATE_HOME"]) / "trtbuild").iterdir()
     moved_key = machine_key.rename(machine_key.parent.parent / "moved.key")
     built("build", "--frozen", environment=trust_release, expect=3)

@@ -244,7 +244,7 @@ def test_models_with_equal_recipes_have_equal_indexes() -> None:
 def test_names_of_nodes_lead_to_modules_and_operators() -> None:
     partitions = ToolchainPartitions(PARTITIONS, {})
     modules = [["encoder.0.a", "aten.mm"], ["encoder.0.b", "aten.add"], ["nms", "aten.nms"]]
-    # the partition step added call 2, so its node n2 has no module, and is not in the table
+    # the partition step added call 2 of the partition, so node n2 has no module, and is not in the table
     origins = {A: [["n0", 1], ["n1", 0], ["n2", 2]]}
     assert name_table(partitions, modules, origins) == {
         "encoder.0": {

@@ -1,4 +1,4 @@
-"""Lookups of damaged and refused records, lookups from several threads, forced steps, and the links of chains."""
+"""Lookups of damaged and refused records, lookups from several threads, forced steps, and links (`core.recipes.chain`)."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_a_lookup_does_not_replace_a_result_that_was_noted_meanwhile(
     store_lookups, result = lookups(store, tmp_path), Record(RECIPE, {})
 
     def get_record(self: LayeredStore, key: str, recipe: Recipe | None) -> None:
-        store_lookups.note_run("m/engine", result)  # as another thread does
+        store_lookups.note_run("m/engine", result)  # in place of another thread
 
     monkeypatch.setattr(LayeredStore, "get_record", get_record)
     assert store_lookups.record(RECIPE.key) == result

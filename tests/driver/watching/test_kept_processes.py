@@ -81,7 +81,7 @@ def test_a_process_does_not_stay_if_a_library_leaves_something_behind(tmp_path: 
             # In the first build, one process imported the library in advance. The second build did not try this again.
             (discarded,) = importers - {each["pid"] for each in seen}
             assert not alive(discarded)
-            assert _sleeping(seconds) == []  # processes that the library started end with the importing process
+            assert _sleeping(seconds) == []  # the library's processes end when the importing process ends
 
 
 def _sleeping(seconds: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""The validator's answers to candidates for TensorRT 8.6, with TensorRT-RTX's parser in place of TensorRT's."""
+"""The validator's answers about partitions for TensorRT 8.6, with TensorRT-RTX's parser in place of TensorRT's."""
 
 from __future__ import annotations
 

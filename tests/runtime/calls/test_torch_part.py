@@ -152,7 +152,7 @@ def test_resolves_lazy_negation_for_inputs_of_an_engine() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.view_as_complex(x).conj().imag
 
-    x = torch.tensor([[1.0, 2.0]])  # with one element, a tensor is contiguous for any strides
+    x = torch.tensor([[1.0, 2.0]])  # the result has one element, so it is contiguous with any strides
     exported = torch.export.export(Imaginary(), (x,)).run_decompositions({})
     graph = ProgramGraph(memoryview(functional(exported)[0].to_bytes()), torch.device("cpu"), "a test")
     (lazy,), (plain,) = TorchPart(graph, [])([x], CALL), TorchPart(graph, [], (0,))([x], CALL)

@@ -83,7 +83,7 @@ def test_runs_without_a_graph_if_the_capture_fails(rig: Rig, monkeypatch: pytest
 
 
 def test_a_stream_is_not_used_again_while_it_is_captured(rig: Rig) -> None:
-    """If another thread used the stream, its work would be added to the graph."""
+    """If another thread used the stream, that thread's work would be added to the graph."""
     captured: list[bool] = []
     with rig.memory.on_device():
         rig.memory.capture(lambda handle: captured.append(handle in rig.memory.idle_streams))

@@ -338,7 +338,7 @@ def test_memory_of_the_default_stream_is_freed_without_a_current_device(gpu: Fak
 
 def test_a_thread_makes_a_stream_if_another_thread_takes_the_last_idle_one(gpu: FakeGpu, memory: CudaMemory) -> None:
     class Taken(list[int]):
-        """An empty list whose length is 1, as if another thread took the last stream before `pop`."""
+        """An empty list that reports length 1, as if another thread took the last stream between `len` and `pop`."""
 
         def __len__(self) -> int:
             return 1

@@ -26,7 +26,7 @@ from trtbuild.runtime.memory.torch_memory import TorchMemory
 from trtbuild.toolchain.libraries.execution_table import calls_of
 from trtbuild.toolchain.running.execution import TensorRT
 
-#: The number of a stream. Host memory does not use it.
+#: The handle of a stream.
 STREAM = 4096
 
 

@@ -1,4 +1,7 @@
-"""Traces of models that call custom operators. The proof finds wrong fake implementations."""
+"""Traces of models that call custom operators.
+
+The proof of a trace compares the exported program with the module. It also finds wrong fake implementations.
+"""
 
 from __future__ import annotations
 

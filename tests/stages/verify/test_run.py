@@ -65,7 +65,7 @@ def test_a_correct_conversion_is_right(precision: Precision) -> None:
 
 
 def test_sixteen_bits_are_rounded_after_each_node() -> None:
-    """Inner values beyond float16 are infinite in PyTorch, and also in onnxruntime, although it computes in float32."""
+    """Inner values beyond float16 are infinite in PyTorch and in onnxruntime, although onnxruntime computes in float32."""
     linear = nn.Linear(64, 8)
     torch.nn.init.constant_(linear.weight, 3e4)
     subject = subject_of(
@@ -119,7 +119,7 @@ def test_each_output_has_the_tolerance_of_its_precision() -> None:
     (exact,), (coarse,) = first.partitions, second.partitions
     assert (exact.status, exact.output, exact.tolerance, exact.precision) == ("wrong", 0, 1e-5, "float32")
     assert (coarse.status, coarse.output, coarse.tolerance) == ("right", 1, 5e-3)
-    assert exact.error == pytest.approx(coarse.error, rel=1e-2)  # the errors are equal, but the statuses differ
+    assert exact.error == pytest.approx(coarse.error, rel=1e-2)  # the errors are almost equal, but the statuses differ
     assert first.tolerance == second.tolerance == 5e-3  # the report contains the largest tolerance
 
 

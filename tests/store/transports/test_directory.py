@@ -363,7 +363,7 @@ for kind in ("cas", "ac"):
 
 
 def run_as(umask: str, root: Path, name: str, uid: int = 0, gid: int = 0, groups: str = "") -> None:
-    """Run `USER_PROGRAM` as a user. It uses four entries that all users share, and writes two with the name `name` * 64."""
+    """Run `USER_PROGRAM` as a user. The program uses four shared entries, and writes two entries named `name` * 64."""
     process = subprocess.run(
         [sys.executable, "-c", USER_PROGRAM, umask, str(uid), str(gid), groups, str(root), name],
         capture_output=True,
@@ -440,7 +440,7 @@ except RemoteRefused:
 
 
 def test_simultaneous_first_writers_do_not_lose_entries(tmp_path: Path) -> None:
-    """At first no directory exists. A directory that one writer creates may replace an empty directory of another."""
+    """At first no directory exists. A new directory of one writer can replace an empty directory of another writer."""
     errors: list[Exception] = []
     for number in range(20):
         store = remote(tmp_path / f"shared{number}")

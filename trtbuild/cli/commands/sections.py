@@ -33,7 +33,7 @@ def _show_help(context: click.Context, _: click.Parameter, is_requested: Any) ->
 
 
 class Sections(Command, click.Group):
-    """A group of commands. The help of the outermost group shows them in `SECTIONS`, and the other commands at the end."""
+    """A group of commands. The help of the outermost group shows `SECTIONS`, and then all other commands."""
 
     command_class = Command
     group_class = type  # subgroups are `Sections`, too

@@ -32,8 +32,8 @@ _QUANTIZED_TYPES = {"int8": "int8", "fp8": "float8e4m3fn", "int4": "int4", "fp4"
 class Layer:
     """One layer. `module` is the path in the user's module ("" is the module itself), or None if it is not known.
 
-    `reads` are the element types that the kernels of this layer read, and `writes` the types that they write. They are None
-    if they are not known."""
+    `reads` are the element types that the kernels of this layer read, and `writes` the types that they write. Both are
+    None if the types are not known."""
 
     name: str
     type: str

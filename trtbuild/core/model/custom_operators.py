@@ -1,8 +1,8 @@
 """Operators from outside PyTorch that a model calls, such as those of torchvision and of ``torch.library.custom_op``.
 
-They stay in Torch partitions, unless the manifest maps them to TensorRT plugins (`trtbuild.core.model.plugins`). A build
-imports the code that registers them only to calibrate, to trace and to write ``.pt2`` files. All other steps use the
-operator's schema, which the trace records.
+They stay in Torch partitions, unless the manifest maps them to TensorRT plugins (`trtbuild.core.model.plugins`). In a
+build, only calibrate, trace and the writing of ``.pt2`` files import the code that registers them. All other steps use
+the operator's schema, which the trace records.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class CustomOperator:
 
     `name` is the name of its overload, such as ``mylib.twist.default``. `schema` is torch's text of the schema:
     ``mylib::twist(Tensor x, float a) -> Tensor``. `module` is the module that registers the operator, and `distribution`
-    and `version` are those of the installed distribution that it belongs to. They are None if they are not known.
+    and `version` identify the installed distribution of this module. Each of these three is None if it is not known.
     `has_cpu_kernel` is False if the operator has no implementation for tensors on the CPU.
     """
 

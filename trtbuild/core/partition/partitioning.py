@@ -100,7 +100,7 @@ class _Groups:
         """Merge two groups for which `can_merge` is true."""
         keep, merged = min(first, second), max(first, second)
         bits = 1 << keep | 1 << merged
-        # `keep` reaches what either group reached. Groups that reached either group now reach `keep` and all of this.
+        # `keep` reaches what either group reached. Groups that reached either group now reach `keep` and all of `reach`.
         reach = (self._reachable[keep] | self._reachable.pop(merged)) & ~bits
         self._reachable[keep] = reach
         for group in self.members:

@@ -52,8 +52,8 @@ class Step:
 
     `recipe` is None as long as an earlier step has to run first (verdict ``unknown``). `job` is the worker's job if the
     step runs. It is None for package steps and unknown steps. `producers` are the ids of the steps whose outputs this step
-    reads. `source` is the origin of a hit's record: ``local``, or a remote's name. `refused` is a record under the step's
-    key that must not be used. If a later lookup finds the same record, the lookup must refuse it again.
+    reads. `source` is the origin of a hit's record: ``local``, or a remote's name. `refused` is a record that has the
+    step's key but must not be used. If a later lookup finds the same record, the lookup must refuse it again.
     """
 
     id: str

@@ -127,7 +127,7 @@ class Difference:
 def differences(was: Lock | None, now: Lock) -> Iterator[Difference]:
     """All entries that differ. Entries that explain others come first.
 
-    `was` is None if there is no earlier lock. Then all entries except the platform are new."""
+    `was` is None if there is no earlier lock. Then every entry of `now` except the platform is a difference."""
     if was is not None and was.platform != now.platform:
         yield Difference("platform", "platform", was.platform, now.platform)
     for area in ("step version", "manifest", "version", "target", "step"):

@@ -24,7 +24,8 @@ from trtbuild.core.recipes.record import Record
 class EnginePlanner:
     """Adds convert and engine steps to a plan, for the targets whose partition step has a record.
 
-    `versions` are the versions of torch and related packages, and `environment` is the environment of engine workers."""
+    `versions` are the versions of torch and related packages, and `environment` has the environment variables of
+    engine workers."""
 
     def __init__(
         self,

@@ -53,7 +53,7 @@ def trace_declared(
     """
     inputs: list[Value] = []
     for entry, axes in zip(model.inputs, shapes.shapes, strict=True):
-        # The name is a part, because keyword inputs are passed by name, and outputs must have other names.
+        # The name is included, because keyword inputs are passed by name, and outputs must not have the names of inputs.
         input_fields = fields_of(entry)
         input_fields["shape"] = [axis if isinstance(axis, int) else {"symbol": axis.symbol} for axis in axes]
         inputs.append(input_fields)
@@ -65,7 +65,7 @@ def trace_declared(
         ("weights", None if weights is None else [[name, dtype, list(shape)] for name, dtype, shape in weights]),
         ("platform", platform),
     ]
-    # The trace may replace two symbols that must be equal by one (it ties them), except for these pairs.
+    # If two symbols must be equal, the trace can tie them: one symbol replaces both. It does not tie these pairs.
     if untied_pairs := pairs_not_to_tie(shapes, model.profiles):
         parts.append(("opts differ", [list(pair) for pair in untied_pairs]))
     if quantizers is not None:
@@ -80,7 +80,7 @@ def trace_declared(
 def calibrate_declared(model: Model, platform: str, versions: Mapping[str, str] | None) -> Declared:
     """The declared parts of a calibration. `versions` is None on a machine without torch, as for `trace_declared`.
 
-    The version of the calibrator is among the dependencies that the step discovers. The profiles are not a part, because
+    The version of Model Optimizer is among the dependencies that the step discovers. The profiles are not a part, because
     calibration data may have any size."""
     parts: list[tuple[str, Value]] = [
         ("source", fields_of(model.source)),

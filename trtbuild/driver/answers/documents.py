@@ -57,7 +57,7 @@ class StepError:
 class StepEntry:
     """A step, its verdict and its results. `saved_s`: for a hit, the seconds that the step took when it ran.
 
-    `worker`: the worker of a scheduler that ran the step."""
+    `worker`: the scheduler's worker that ran the step."""
 
     id: str
     model: str
@@ -119,8 +119,8 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Verification:
-    """The comparison of models or packages with PyTorch. `random_points`: the number of random points for each
-    profile."""
+    """The comparison of models or packages with PyTorch or onnxruntime. `random_points`: the number of random points for
+    each profile."""
 
     schema: Literal["trtbuild.verify/1"] = "trtbuild.verify/1"
     ok: bool
@@ -224,7 +224,7 @@ class Graph:
 
 @dataclass(frozen=True, kw_only=True)
 class NextStep:
-    """The first step of a model that would run."""
+    """The first step that a build of a model would run."""
 
     id: str
     reason: Reason
@@ -278,7 +278,7 @@ class AffectedModel:
 
 @dataclass(frozen=True, kw_only=True)
 class Affected:
-    """The models that the changes since a commit affect. `since` is the commit's full name."""
+    """The requested models, and which of them the changes since a commit affect. `since` is the commit's full hash."""
 
     schema: Literal["trtbuild.affected/1"] = "trtbuild.affected/1"
     since: str

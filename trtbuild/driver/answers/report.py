@@ -128,7 +128,7 @@ def failure_document(schema: str, error: TrtbuildError) -> Failure:
 
 
 def totals(steps: Sequence[StepEntry], *, unknown: bool = False) -> Totals:
-    """The number of steps by stage and verdict. All stages are included, and with `unknown` this verdict, too."""
+    """The number of steps by stage and verdict. All stages are included. `unknown` adds the verdict ``unknown``."""
     verdicts: list[Verdict] = ["hit", "run", "failed", "skipped"]
     if unknown:
         verdicts.append("unknown")

@@ -18,7 +18,7 @@ from trtbuild.store.transports.settings import RemoteSettings
 
 MODES = ("r", "w", "rw")
 
-#: The pattern of a remote's name, which appears in ``TRTBUILD_REMOTES``, in names of variables and in summaries.
+#: The pattern of remote names. They appear in ``TRTBUILD_REMOTES``, in names of environment variables and in summaries.
 NAME_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
 #: Names that no remote may have, because the `source` of a step in ``--json`` is one of these or a remote's name.
 RESERVED_NAMES = ("local", "built")
@@ -138,7 +138,7 @@ def _entry_of_table(sources: Sources, file: ConfigFile, number: int, table: Mapp
 def _read_number(sources: Sources, entry: _Entry, key: str, maximum: float) -> float | None:
     """Return the number in the field `key` of a remote, from its environment variable or, without a variable, from `entry`.
 
-    None if the number is not set or invalid. An invalid number is added as a problem.
+    None if the number is invalid or not set. An invalid number is added as a problem.
     """
     is_integer = key == "connections"
     value, place = entry.numbers.get(key, (None, entry.place))
@@ -165,7 +165,7 @@ def _read_number(sources: Sources, entry: _Entry, key: str, maximum: float) -> f
 
 
 def _check_distinct(sources: Sources, entries: Iterable[_Entry]) -> None:
-    """Check that no two remotes have the same name or variables: each remote must get its own credentials only."""
+    """Check that no two remotes have the same name or environment variables: each must get its own credentials only."""
     names_by_prefix: dict[str, str] = {}
     for entry in entries:
         prefix = name_in_variables(entry.name)

@@ -120,7 +120,7 @@ class KnownWorkers:
             self._absent_since_s.pop(label, None)
 
     def note_absent(self, label: str, problems: Sequence[str] = ()) -> None:
-        """Note that no worker has the label. It is reported, and later given up (rule 3): then this raises NoWorker.
+        """Note that no worker has the label. Report the label, or raise NoWorker if it is given up (rule 3).
 
         `label` may also be a text about a GPU for `labels.describe`. With `problems`, the workers that had the label could
         not do the job, so the label is given up at once.

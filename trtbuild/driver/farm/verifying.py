@@ -43,7 +43,7 @@ class VerifiedReport:
     worst: bytes | None
 
     def publish(self, store: LayeredStore) -> Record:
-        """Store the record, which replaces an earlier one. Returns it. Raises StoreError."""
+        """Store and return the record, which replaces an earlier one. Raises StoreError."""
         return store.put_record_copy(self.record, self.document, self.signatures, replace=True)
 
 
@@ -62,7 +62,7 @@ def verified_record(
 def verified_report(
     answer: Answer, recipe: Recipe, job: ComparisonJob, local: LocalStore, exchange: Exchange
 ) -> VerifiedReport:
-    """The report of an answer. Its blobs are in the local store then.
+    """Receive the blobs of an answer's record into the local store, and return the report.
 
     Raises WrongAnswer if the record is for another verification, if no trusted key has signed it, or if the report is not
     about the points and partitions of `job`. Raises StoreError if a blob is missing or has other bytes.
@@ -90,8 +90,8 @@ def verified_report(
 def _receive_record(
     answer: Answer, recipe: Recipe, outputs: Collection[str], local: LocalStore, exchange: Exchange
 ) -> tuple[Record, Sequence[Signature]]:
-    """The record of an answer, and its signatures. Its blobs are in the local store then. Raises WrongAnswer,
-    StoreError."""
+    """Receive the blobs of an answer's record into the local store. Return the record and its signatures. Raises
+    WrongAnswer, StoreError."""
     try:
         document = answer.document.encode()
         entry = ActionResult.from_bytes(answer.entry.encode())

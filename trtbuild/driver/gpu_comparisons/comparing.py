@@ -1,8 +1,8 @@
 """Do a comparison job: the engines and all inputs are blobs of a local store.
 
 Rules
-1. The job names the engines by their digests. They are compared with those in the package's index, which is a blob of the
-   job, before an engine is loaded. So the engines that run are those in the key of the verification.
+1. The job names the engines by their digests. Before an engine is loaded, the digests are compared with those in the
+   package's index, which is a blob of the job. So the engines that run are those in the key of the verification.
 2. A model with operators from outside PyTorch or with a library of plugins is refused. This code is in the project, which
    this machine does not have.
 3. The index of the package and the target's engines are copied from the store to a temporary folder in ``.trtbuild`` of the
@@ -104,7 +104,7 @@ def compare(job: ComparisonJob, store: LocalStore, project: Path) -> ComparisonR
 
 
 def _require_engines(index: PackageIndex, job: ComparisonJob) -> None:
-    """Raise EnvironmentFault if the target in the index is not the one that the job names (rule 1)."""
+    """Raise EnvironmentFault if the index does not have the target and the engines that the job names (rule 1)."""
     target = index.targets.get(job.target)
     if target is None or (target.toolchain, target.version) != (job.toolchain, job.version):
         raise EnvironmentFault(f"the package of the job has no target {job.target!r} of {job.toolchain} {job.version}")

@@ -171,7 +171,7 @@ def _run_build(workspace: ProgramWorkspace) -> dict[str, Any]:
     try:
         result = build(workspace, Watcher(), KEPT)
     finally:
-        # `build` freezes all objects and enables the collector, for a process that soon ends: undo both
+        # `build` calls `gc.freeze` and `gc.enable` for the process of a command: undo both
         if not frozen_objects:
             gc.unfreeze()
         if not collector_enabled:

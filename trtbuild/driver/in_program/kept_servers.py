@@ -1,4 +1,4 @@
-"""Keep the processes that have loaded torch alive between the `trtbuild.compile` calls of one program.
+"""Keep alive the processes that have loaded torch, from one `trtbuild.compile` call of a program to the next.
 
 Rules
 1. They end when no module was compiled for `IDLE_S` seconds, and when the program ends.
@@ -47,7 +47,7 @@ class KeptServers:
         self._timer: threading.Timer | None = None
 
     def borrow(self, folder: Path) -> ForkServers | None:
-        """Return the kept servers, or new ones if these do not suit any more (rule 2)."""
+        """Return the kept servers if they can be reused (rule 2), and new ones otherwise."""
         with self._lock:
             self._stop_timer()
             kept = self._servers

@@ -103,7 +103,7 @@ def _target_from_mapping(mapping: Mapping[str, Any], target_argument: Mapping[st
 
 
 def _target_error(mapping: Mapping[str, Any], details: Any, fields_type: Any) -> UsageError:
-    """Convert pydantic's error about a field of `mapping` (`details`) to a UsageError."""
+    """Convert `details`, pydantic's error about a field of `mapping`, to a UsageError."""
     from trtbuild.manifest.format.wording import ExpectedType, allowed_text
 
     hint = 'such as target={"sm": 89, "toolchain": "tensorrt-rtx", "compatibility": "exact"}'

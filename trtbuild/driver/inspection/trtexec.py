@@ -1,4 +1,4 @@
-"""The trtexec command that builds the same engine as an engine step, from the step's recipe.
+"""Convert the recipe of an engine step to the trtexec command that builds the same engine.
 
 Sources of the flags:
 * for TensorRT, ``samples/common/sampleOptions.cpp`` of NVIDIA/TensorRT (8.6 to 10), without the flags that TensorRT 11
@@ -137,7 +137,8 @@ def _size_text(size: int) -> str:
 
 
 def _type_flags(partition: Partition, toolchain: str, version: str, differs: list[str]) -> Iterator[str]:
-    """Yield the flag of strong typing. For a release without it: the types of inputs and outputs, if one is float16."""
+    """Yield the flag of strong typing. For a release that lacks strong typing, yield the types of inputs and outputs if one
+    type is float16."""
     if toolchain == "tensorrt-rtx" or version_numbers(version) >= (11,):
         return  # always strongly typed
     if release("tensorrt", version).strongly_typed:

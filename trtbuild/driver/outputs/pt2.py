@@ -34,7 +34,7 @@ def recipe(package: Record, versions: Mapping[str, str] | None) -> Recipe:
 
 
 def files(root: str, package: PackageFiles, record: Record) -> list[OutputFile]:
-    """Return the file of each target. `record` is the record with the recipe of `recipe`."""
+    """Return the file of each target."""
     paths = exported_file_paths(root, package.targets)
     return [OutputFile(path, record.outputs[f"pt2:{target}"].sha256) for target, path in paths.items()]
 

@@ -63,7 +63,7 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class TargetRow:
-    """The engines of one model for one target, in sum. `runs`: the number of engines that this build compiled."""
+    """The totals of the engines of one model for one target. `runs`: the number of engines that this build compiled."""
 
     model: str
     target: str
@@ -140,7 +140,7 @@ class PackageView:
 
 @dataclass(frozen=True, kw_only=True)
 class ChangedStep:
-    """A step that differs from the build before. The values of a build that does not have the step are null.
+    """A step that differs between this build and the build before. The values of a build without the step are null.
 
     `change` is ``new`` or ``removed`` if only one of the builds has the step, ``failed`` if the step has failed in at
     least one of them, and ``changed`` if its key differs. Otherwise it is ``same``: only the verdict or the size

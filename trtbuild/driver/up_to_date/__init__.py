@@ -1,5 +1,5 @@
 """Files that make a build without changes fast: the snapshot that `trtbuild.null_build` checks, and depfiles for make.
 
-`snapshot` writes snapshots, `snapshot_rows` collects their contents, and `settled` checks files. `depfile` writes depfiles,
-with the rules of `make_rules`. This folder uses `answers`, `configuration` and `project`.
+`snapshot` writes snapshots, `snapshot_rows` collects their contents, and `settled` checks that files are unchanged.
+`depfile` writes depfiles with `make_rules`. This folder uses `answers`, `configuration` and `project`.
 """

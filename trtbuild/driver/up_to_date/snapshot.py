@@ -26,7 +26,7 @@ from trtbuild.errors import BlobMissing, EntryCorrupt
 #: A placeholder for the duration in the printed text. It is exact in binary, and has the three decimals that are shown.
 _PLACEHOLDER_S = 987.625
 
-#: The number of snapshots that are kept in a project, one for each command line.
+#: The largest number of snapshots in a project. A snapshot belongs to one command line.
 _MAX_SNAPSHOTS = 32
 
 
@@ -47,7 +47,7 @@ def keep(
     if not result.ok or uncacheable or workspace.request.force:
         return False
     unchanged = [replace(written, changed=False) for written in result.written]
-    remote_warnings = workspace.store.warnings()  # the next build does not use remotes
+    remote_warnings = workspace.store.warnings()  # a build that uses the snapshot does not use remotes
     warnings = [text for text in result.warnings if text not in remote_warnings]
     document = report.build_document(
         replace(result, outcome=Outcome(plans), written=unchanged, warnings=warnings, remotes=[])
@@ -104,7 +104,7 @@ def _with_placeholder(text: str) -> str:
 
     A plan has a duration in JSON only. Without a duration, `text` is returned unchanged.
     """
-    # in JSON the duration comes first, and in text it comes last
+    # the first such number in JSON is the duration, and the last one in text is the duration
     split = text.partition if text.startswith('{"schema"') else text.rpartition
     before, separator, after = split(str(_PLACEHOLDER_S))
     return before + null_build.DURATION_PLACEHOLDER + after if separator else text

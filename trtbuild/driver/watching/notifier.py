@@ -1,6 +1,6 @@
 """A process that notices changes of files, with the library watchfiles.
 
-The watcher does not use the library itself: the watcher forks, and the library has threads.
+The watcher process does not load the library, because the watcher forks and the library has threads.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Notifier:
 
 
 def is_relevant(paths: Iterable[str], ignored: Sequence[str]) -> bool:
-    """Whether one of `paths` is not below an ignored directory, and not a file that Python or git writes by itself."""
+    """Whether one of `paths` is outside of ``__pycache__``, ``.git`` and the ignored directories."""
     return any(
         not any(path == folder or path.startswith(folder + os.sep) for folder in ignored)
         and not {"__pycache__", ".git"}.intersection(Path(path).parts)

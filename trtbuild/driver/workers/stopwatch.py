@@ -167,7 +167,7 @@ def latency(times_s: Sequence[float]) -> Latency:
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """Return the smallest value for which at least `percent` % of all values are at most as large (nearest rank).
+    """Return the smallest value v such that at least `percent` % of all values are <= v (nearest rank).
 
     `ordered` is sorted and not empty."""
     return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)]

@@ -8,7 +8,7 @@ Rules
    streams wait for the work on `stream` (CUDA array interface 3, "Synchronization"; ``__dlpack__(stream=…)``).
 3. An array in host memory is refused, with a hint. Nothing is uploaded automatically.
 4. The legacy default stream has two handles, 0 and 1. DLPack and the CUDA array interface allow only the second one.
-5. The caller of a public method of an array need not make its device current (`numpy`, ``__dlpack__``): the method does.
+5. `numpy` and ``__dlpack__`` make the array's device current, so that their callers need not do this.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def wrap_array(memory: Memory, value: Any, stream: int, name: str) -> DeviceArra
 
     Raises CallRefused for a value that is not an array, is on another device, or has an unsupported element type.
     """
-    if hasattr(value, "is_neg") and value.is_neg():  # torch's export of such a tensor has values without the negation
+    if hasattr(value, "is_neg") and value.is_neg():  # a DLPack capsule of such a tensor has values without the negation
         raise CallRefused(f"{name} has a negation that PyTorch has not computed yet", hint="pass tensor.resolve_neg()")
     if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
         return _wrap_dlpack(memory, value, stream, name)

@@ -61,8 +61,8 @@ class CudaMemory:
         self._streams = threading.local()
         self._lock = threading.Lock()
         self._default_stream_substitute: Stream | None = None
-        #: Streams that are not used at the moment, such as those of threads that have ended. They are used again. A stream
-        #: is never destroyed, because arrays may still be freed on it.
+        #: Streams that are not used at the moment, such as those of threads that have ended. A new `Stream` takes one
+        #: of them. A stream is never destroyed, because arrays may still be freed on it.
         self.idle_streams: list[int] = []
 
     def _new_pool(self) -> Any:

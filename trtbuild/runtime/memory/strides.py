@@ -24,8 +24,8 @@ _LARGEST_PITCH = (2**31 - 1) // 8
 @dataclass(frozen=True)
 class Rows:
     """A copy of `count` runs of `length` elements. The first run is at `source`, and each later run begins `source_pitch`
-    after the start of the run before it. The runs are written to `target`, with `target_pitch`. All numbers count
-    elements."""
+    after the start of the run before it. The runs are written to `target`, with `target_pitch`. All fields except
+    `count` are in elements."""
 
     target: int
     source: int

@@ -8,8 +8,8 @@ Rules
 2. The optimizer always runs. Without it, TensorRT-RTX's parser rejects most models (ReduceMean axes, SplitToSequence).
 3. Names, order, size symbols and bytes are canonical. The module `structure` prepares the program before the translation,
    and the module `canonical` writes the model afterwards.
-4. The same preparation as in torch.onnx.export comes first: implicit type promotion becomes explicit, and run-time
-   assertions are removed. The lower step has decomposed operators already, with the table of
+4. The translation needs the same preparation as in torch.onnx.export: implicit type promotion becomes explicit, and
+   run-time assertions are removed. The lower step has decomposed operators already, with the table of
    `trtbuild.stages.program.translations`.
 5. The types and sizes that ONNX infers must equal those of the program (module `types`). A translation writes complex
    numbers as pairs of floats, so inputs and outputs must be real.

@@ -3,16 +3,16 @@
 1. Negative padding in the modes reflect and replicate: ONNX's Pad removes elements in the mode constant only.
 2. Batch normalization by the statistics of the batch in a module that has running statistics: the translation uses the
    running statistics.
-3. Average pooling with `divisor_override`: ONNX's AveragePool has no such attribute. Average pooling with `ceil_mode` that
-   counts padding: TensorRT gives other averages. The lower step rewrites most of these calls.
+3. Average pooling with `divisor_override`: ONNX's AveragePool has no such attribute. Average pooling with `ceil_mode` and
+   `count_include_pad`: TensorRT gives other averages, so the lower step rewrites most such calls.
 4. Repeating each element a dynamic number of times: the translation puts the copies on the wrong axis.
 5. Scattering with the reduction mean: ONNX's ScatterElements does not have it. Scattering with amax or amin and without
    the elements of the target: the translation begins with the lowest (amin: largest) number, not with -inf (inf).
 6. atan2: the translation divides, so a negative zero in the denominator reverses the sign.
-7. logcumsumexp: the translation subtracts the largest element of the row before `exp`. Results before this element are
-   -inf if the elements so far are so much smaller that `exp` gives 0.
-8. erfc and erfcx: the translation subtracts from 1, which leaves no digits of a small result.
-9. diagonal: the translation multiplies the elements outside the diagonal by 0, which is NaN for infinities. The lower
+7. logcumsumexp: the translation subtracts the largest element of the axis, then computes `exp`. If `exp` gives 0 for all
+   elements up to a position, the result at this position is -inf.
+8. erfc and erfcx: the translation computes 1 - erf, so a small result has no correct digits.
+9. diagonal: the translation multiplies the elements outside the diagonal by 0, so infinities become NaN. The lower
    step rewrites the calls whose result is never empty.
 10. ELU with an input scale: the translation scales positive elements, too.
 11. Interpolation by a scale that is not the quotient of the sizes: the translation uses the quotient.
@@ -34,7 +34,7 @@ from typing import Any
 
 import torch
 
-#: Operators whose translation is wrong for all arguments (6 to 9).
+#: Operators that stay in PyTorch for all arguments (6 to 9).
 _ALWAYS_WRONG = frozenset((
     "atan2", "logcumsumexp", "erfc", "special_erfc", "special_erfcx", "diagonal", "diagonal_copy",
 ))  # fmt: skip

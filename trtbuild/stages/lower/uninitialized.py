@@ -19,7 +19,7 @@ from trtbuild.stages.lower.request import Request
 from trtbuild.stages.program.functional import Program
 
 _aten = torch.ops.aten
-#: Operator → the operator that writes zeros, with the same arguments.
+#: Operator → the operator that writes zeros, with the same arguments except `memory_format`.
 ZEROS = {
     _aten.empty.memory_format: _aten.zeros.default,
     _aten.empty_like.default: _aten.zeros_like.default,

@@ -1,8 +1,8 @@
 """Check after each step that the program still has the sizes of the traced program.
 
 Rules
-1. When a stored program is read, torch creates its symbols again. It must not replace a symbol of an input's size by a
-   number or by another symbol. (It may simplify a stride, so texts are not compared.)
+1. When a stored program is read, torch creates the program's symbols again. torch must not replace a symbol of an input's
+   size by a number or by another symbol. (torch may simplify a stride, so the texts of programs are not compared.)
 2. The result of a step has the same symbols with the same ranges as the traced program, and outputs of the same dtypes
    and sizes at every point. (A point is a number for each symbol.)
 3. At every point each inner value has the sizes of its ``val`` (`trtbuild.stages.program.sizes`).

@@ -4,11 +4,12 @@ Rules
 1. ``fake_quantize`` becomes QuantizeLinear and DequantizeLinear, and ``dequantize`` becomes DequantizeLinear.
    ``fake_quantize_two_levels`` has no translation, because no quantizer of ONNX computes scales of blocks while the model
    runs. The trace replaces it where its input is a weight.
-2. The numbers of quantized weights are bytes in the program, and have their own type in the ONNX model
-   (`set_stored_types`). So a number of 4 bits takes 4 bits in an engine.
-3. The quantizers need newer opsets than other operators: int8 and float8 19 (with several scales, ``fake_quantize`` needs
-   21), int4 and blocks 21, float4 23 (onnx, docs/Operators.md, QuantizeLinear). `required_opset` returns the opset of a
-   program. The parsers of toolchains with opset 20 or later read these opsets, too (measured with TensorRT-RTX 1.7.1).
+2. The elements of quantized weights are bytes in the program, and have their own type in the ONNX model
+   (`set_stored_types`). So a 4-bit element takes 4 bits in an engine.
+3. The quantizers need newer opsets than other operators: 19 for int8 and float8 (21 for ``fake_quantize`` with several
+   scales), 21 for int4 and blocks, 23 for float4 (onnx, docs/Operators.md, QuantizeLinear). `required_opset` returns the
+   opset of a program. The parsers of toolchains with opset 20 or later read these opsets, too (measured with
+   TensorRT-RTX 1.7.1).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _BLOCKS_OPSET = 21
 _OPSETS = {INT8: 19, FLOAT8: 19, INT4: _BLOCKS_OPSET, FLOAT4: 23}
 #: onnx.TensorProto.DataType.
 _ONNX_TYPES = {INT8: 3, FLOAT8: 17, INT4: 22, FLOAT4: 23}
-#: The smallest number of QuantizeLinear's results, for the integer types that ``fake_quantize`` may have.
+#: The lower limit of QuantizeLinear's results, for the integer types that ``fake_quantize`` may have.
 _SMALLEST = {INT4: -8}
 
 
@@ -86,8 +87,8 @@ def register_translations(registry: Any) -> None:
 
 
 def set_stored_types(model: onnx_ir.Model) -> None:
-    """Give each input with numbers of weights its type, and its shape in numbers instead of bytes (rule 2). `model` is
-    the translation of a program."""
+    """Give each quantized weight its ONNX type, and a shape that counts elements instead of bytes (rule 2). `model` is the
+    translation of a program."""
     import onnx_ir
 
     for node in model.graph:

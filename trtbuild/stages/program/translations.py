@@ -76,8 +76,8 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
 
 def has_translation(node: torch.fx.Node) -> bool:
     """Whether the registry has a translation for a call_function node. The translation may still fail for the node's
-    arguments. False for operators from outside PyTorch, although a registry contains those that were registered before it
-    was loaded. The operators of torch.onnx.ops count as such operators."""
+    arguments. False for operators from outside PyTorch and for those of torch.onnx.ops, even if the registry contains
+    them."""
     from torch.onnx._internal.exporter import _dispatching
 
     if is_custom(node.target):
@@ -111,7 +111,7 @@ def remove_assertions(module: torch.fx.GraphModule) -> None:
 
 def translate(exported: ExportedProgram, opset: int) -> onnx_ir.Model:
     """Translate a prepared program with the exporter, without optimizing. All inputs of the program, weights included,
-    become graph inputs. The stored numbers of quantizers have their own types.
+    become graph inputs. Each quantized weight has its ONNX type (`quantized_onnx`).
 
     The opset of the result is the largest of `OPSETS` that is not above `opset`. If all are above, it is the smallest.
     ``node.meta["node"]`` of each ONNX node is the fx node that it came from. Raises TranslationFailed.

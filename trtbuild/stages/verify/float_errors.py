@@ -2,8 +2,8 @@
 
 Rules
 1. The float model of a model with ``quantize:`` is the trace of the model without ``quantize:``. For other models, it is
-   the traced program without quantizers. A package contains neither of these, so its float model is the programs of the
-   partitions without quantizers, which compute in the precision of the model.
+   the traced program without quantizers. A package contains neither of these, so its float model consists of the programs
+   of its partitions after the removal of quantizers. These programs compute in the precision of the model.
 2. Weights that are stored as quantized numbers have no floats in the program. Then a program without quantizers has the
    rounded weights, and the report says that their error is not known. If the model has no other quantizers, nothing is
    measured.
@@ -58,7 +58,7 @@ class FloatErrors:
         self._means: dict[int, list[tuple[float, int]]] = {}
 
     def add(self, actual: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
-        """Compare the results `actual` of the quantized model for `inputs`."""
+        """Compare `actual`, the quantized model's results for `inputs`, with those of the float model."""
         if self._model.run is None:
             return
         try:

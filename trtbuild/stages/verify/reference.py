@@ -170,7 +170,8 @@ class Reference:
     # -- properties of values
 
     def integer_ends(self) -> list[int]:
-        """For each input, the smallest integer that is too large for the programs that read it; 2 if it is not an index."""
+        """For each input, the smallest integer that is too large for the programs that read the input; 2 if the input
+        is not an index."""
         if self._program is not None:
             return verification_inputs.integer_ends(self._program)
         ends = [0] * len(self._job.inputs)
@@ -201,8 +202,8 @@ class Reference:
         return [coarsest_precision(pair) for pair in zip(in_partitions, in_program, strict=True)]
 
     def exact_outputs(self) -> frozenset[int]:
-        """The positions of the model's outputs that must be equal. Empty if the traced program is not known: the reference
-        then computes these outputs with the programs of the partitions, as the package does."""
+        """The positions of the model's outputs that must equal those of the reference. Empty if the traced program is not
+        known: the reference then computes these outputs with the programs of the partitions, as the package does."""
         return frozenset() if self._program is None else precisions.exact_outputs(self._program)
 
     def _compute_part_precisions(self, part: Partition, inputs: Sequence[RoundedType]) -> Sequence[RoundedType]:

@@ -9,7 +9,7 @@ Rules
    entry that names the file. A collection of the remote waits longer than `PRESENCE_S` before it removes a file
    (collection/shared_directory.py).
 4. Files are transferred over several connections in parallel. Only a few files are fetched ahead of the consumer, so
-   that memory stays bounded. Uploads have separate threads, so that no plan waits for an upload.
+   that memory stays bounded. Uploads have separate threads, so that planning does not wait for an upload.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ MAX_FILE_SIZE = 4 << 20
 #: The longest time, in seconds, between seeing a file in the remote and publishing the entry that names it (rule 3).
 PRESENCE_S = 1800.0
 
-# A file of at most this many bytes has the time limit of an entry (`Transport`, rule 3), because plans read mostly such
-# files.
+# A file of at most this many bytes has the time limit of an entry (`Transport`, rule 3), because planning reads mostly
+# such files.
 _SMALL_FILE_SIZE = 64 << 10
 
 # The number of files that may wait in addition to the files that the connections are transferring.
@@ -92,7 +92,7 @@ class RemoteFiles:
         return data
 
     def get_existing(self, file: Output) -> bytes:
-        """The bytes of a file. Raises BlobMissing if it is missing, RemoteFault."""
+        """The bytes of a file. Raises RemoteFault, and BlobMissing if the file is missing."""
         data = self.get(file)
         if data is None:
             self._seen.pop(file.sha256, None)
@@ -129,7 +129,7 @@ class RemoteFiles:
         return all(self.map_in_parallel(is_there, dict.fromkeys(files)))
 
     def report_lie(self, text: str) -> RemoteLied:
-        """Count wrong content in the remote's report. Returns the error to raise."""
+        """Count a fault of the remote: wrong content. Return the error to raise."""
         fault = RemoteLied(f"{self.transport.place}: {text}")
         self.transport.count_fault(fault)
         return fault

@@ -14,8 +14,8 @@ class RemoteSettings:
     url: str = field(repr=False)
     read: bool = True
     write: bool = True
-    #: Seconds of silence after which trtbuild stops using the remote: while connecting, until the first byte, between
-    #: bytes.
+    #: Seconds of silence (while connecting, until the first byte, or between bytes) after which trtbuild stops using
+    #: the remote.
     patience_s: float = 4.0
     #: Parallel connections.
     connections: int = 16

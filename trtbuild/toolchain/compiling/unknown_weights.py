@@ -1,8 +1,8 @@
 """Make values for weights that are not known yet: the partitioner asks the parser before the weights are read.
 
 All values are 0, except the scales of quantizers, which are 1: the parser refuses a scale that is not positive. All weights
-of zeros share one block of memory. The scales of each type share another one. Each weight is a window of its block with its
-own address, because TensorRT identifies weights by their address.
+of zeros share one block of memory. The scales of each type share another one. Each weight is a window of its block, and has
+its own address, because TensorRT identifies weights by their address.
 """
 
 from __future__ import annotations

@@ -280,8 +280,8 @@ class _Recorder:
         return {"weights": len(self._weights) - 1}, self._weights[-1]
 
     def readable_value(self, value: Any, name: str) -> Any:
-        """Return `value`, which the user's function reads from attribute or method `name`. Raises NotRecorded for an object
-        through which the function could change the network without a record."""
+        """Return `value`, which the user's function reads from the attribute or method `name`. Raises NotRecorded for an
+        object through which the function could change the network without a record."""
         value_types = (self.trt.Dims, self.trt.Permutation, self.trt.Weights)
         is_trt_object = type(value).__module__ == type(self.real).__module__ and not hasattr(type(value), "__members__")
         if is_trt_object and not isinstance(value, value_types):

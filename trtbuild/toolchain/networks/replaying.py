@@ -1,8 +1,8 @@
 """Define a recorded network (`trtbuild.core.partition.network_document`) again, with any toolchain.
 
 Rules
-1. Only the document is used; no user code runs here. Its calls may name only methods ``add_…`` and ``set_…``, and its
-   enumeration values only members of TensorRT's enumerations.
+1. Only the document is used; no user code runs here. The document's calls may name only methods ``add_…`` and
+   ``set_…``, and its enumeration values only members of TensorRT's enumerations.
 2. The names of inputs are ``i0…``, of outputs ``o0…``, and of layers ``n0…``, as in converted models.
 3. With a toolchain that is not strongly typed (TensorRT before 9), only networks of float32, int32 and bool are built. The
    toolchain keeps these types as long as no precision flag is set.

@@ -29,7 +29,7 @@ _VALUE_NAME, _VALUE_TYPE, _TYPE_TENSOR, _TENSOR_ELEMENT = 1, 2, 1, 1
 FLOAT32, _INT64, FLOAT16, FLOAT64, BFLOAT16 = 1, 7, 10, 11, 16  # TensorProto.DataType
 #: INT4 and FLOAT4E2M1: two numbers in a byte.
 FOUR_BITS = (22, 23)
-#: Attributes of ONNX operators that are element types (Cast, EyeLike, RandomNormal, …).
+#: Attributes with which ONNX operators (Cast, EyeLike, RandomNormal, …) name an element type.
 _TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
 #: Attributes of Constant that are int64 numbers.
 _INT64_ATTRIBUTES = ("value_int", "value_ints")
@@ -79,8 +79,8 @@ class Outline:
 
 
 def read_outline(model: bytes) -> Outline:
-    """Read the outline of `model`. Raises ValueError if `model` is not a protobuf message, if a weight has a type of
-    unknown size, or if the data of an int64 tensor are not whole numbers."""
+    """Read the outline of `model`. Raises ValueError if `model` is not a protobuf message, if an external weight has a type
+    of unknown size, or if the raw data of an int64 tensor are not a multiple of eight bytes."""
     graph = next((part for field, part in messages(memoryview(model)) if field == MODEL_GRAPH), memoryview(b""))
     weights, initializers = [], []
     parts: dict[int, list[memoryview]] = {}
@@ -213,7 +213,7 @@ def _read_tensor(message: memoryview) -> tuple[str, int, ExternalWeight | None]:
 def _int64_range(tensor: memoryview) -> tuple[int, int]:
     """Return the smallest and largest number of an int64 tensor with inline data, or (0, 0) for an empty tensor.
 
-    Raises ValueError if the data are not whole numbers of eight bytes."""
+    Raises ValueError if the raw data are not a multiple of eight bytes."""
     numbers: list[int] = []
     for field, value in fields(tensor):
         if field == _TENSOR_RAW and isinstance(value, memoryview):

@@ -8,8 +8,8 @@ Rules
 2. Otherwise the flag is set, and every layer that computes floats gets the precision and output type of its values in the
    graph. With OBEY_PRECISION_CONSTRAINTS a build fails if TensorRT cannot follow these constraints. The float32 parts of
    the graph stay float32. Layers that only move float16 values get no constraint. TensorRT may move these values as
-   float32, and for fused attention 8.6 refuses such constraints ("Mismatched type for tensor", "Could not find any
-   implementation for node {ForeignNode…}": measured).
+   float32. For fused attention, TensorRT 8.6 refuses such constraints ("Mismatched type for tensor", "Could not find any
+   implementation for node {ForeignNode…}").
 3. A layer that the parser adds, or a layer in a nested graph, does not correspond to a value of the outer graph. It
    computes in the type of its first float input. The result of a cast has the type of the cast. If no type is known, the
    layer computes in float32.
@@ -71,7 +71,7 @@ def constrain_layers(trt: Any, network: Any, config: Any, model: Outline) -> Non
 
 
 def _computed_type(layer: Any, outputs: list[Any], known: Mapping[str, int]) -> int | None:
-    """Return the type that a layer computes in: the type of its values in the graph, or of its float inputs (rule 3)."""
+    """The type that a layer computes in: the type of its values in the graph, or of its first float input (rule 3)."""
     output_types = [known[tensor.name] for tensor in outputs if tensor.name in known]
     inputs = [layer.get_input(k) for k in range(layer.num_inputs)]
     input_types = [known[tensor.name] for tensor in inputs if tensor is not None and tensor.name in known]

@@ -1,4 +1,4 @@
-"""Replies to the jobs of engine steps without compiling anything: ``engine_worker.py FOLDER COUNT STORE``.
+"""Answer the jobs of engine steps without compiling anything: ``engine_worker.py FOLDER COUNT STORE``.
 
 Each job creates a file that is named after its GPU. A job that succeeds removes its file. If the file exists already,
 another job uses this GPU, and the new job fails. Each job waits until `COUNT` jobs have run at the same time. The plan that

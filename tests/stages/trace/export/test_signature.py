@@ -1,4 +1,4 @@
-"""If inputs do not fit forward, the error names the input and the arguments of forward, and gives a hint."""
+"""If inputs do not fit `forward`, the hint of the error shows the signature of `forward`."""
 
 from __future__ import annotations
 

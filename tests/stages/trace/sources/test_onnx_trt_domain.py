@@ -66,7 +66,7 @@ def test_fp8_quantizers_saturate_at_448_steps() -> None:
 def test_int4_weights_keep_their_blocks() -> None:
     model = int4_file()
     write_trt_domain(model, JOB)
-    low, high = np.arange(256) & 15, np.arange(256) >> 4  # each byte has two numbers, the low bits are the first
+    low, high = np.arange(256) & 15, np.arange(256) >> 4  # each byte has two numbers; the first is in the low bits
     numbers = np.stack([low, high], -1).reshape(4, 128)
     weight = (numbers - 16 * (numbers > 7)) * 0.5  # 8 to 15 stand for -8 to -1
     x = np.random.default_rng(0).standard_normal((3, 128)).astype(np.float32)

@@ -5,7 +5,7 @@ Rules
    it, for example for the lock of a key that another build holds. Ctrl-C must not wait for such a step. When the process
    ends, its locks are released.
 2. Each thread lives until its pool is shut down. Linux ends a worker process when the thread that started it ends
-   (prctl(2), PR_SET_PDEATHSIG), and several steps use one worker after another.
+   (prctl(2), PR_SET_PDEATHSIG), and later steps can use the same worker.
 3. A thread is started only when there is a task for it.
 """
 

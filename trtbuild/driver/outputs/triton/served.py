@@ -23,7 +23,7 @@ __all__ = ["TritonPythonModel"]
 def configuration(index: PackageIndex) -> Message:
     """Return the model's configuration.
 
-    Scalars have dims [1]: the code of `MODEL_FILE` removes this axis from inputs, and adds it to outputs.
+    Scalars have dims [1]: `TritonPythonModel` removes this axis from inputs, and adds it to outputs.
     """
     batch_size = max_batch_size(index)
     fields: list[tuple[str, Value]] = [("name", index.model), ("backend", "python"), ("max_batch_size", batch_size)]

@@ -1,11 +1,11 @@
 """Bring a traced program into its final form: no duplicate weights, and the manifest's order of inputs and ranges.
 
 Rules
-1. Each weight has one placeholder. Unused weights and constants are removed.
+1. Each weight has one placeholder. Weights and constants that are not used are removed.
 2. The other inputs are in the manifest's order. So symbol number n of the program is symbol number n of the shape plan.
 3. The size of an axis that the manifest declares dynamic is exactly ``multiple_of × symbol``. The size of a static axis is
    the declared number. If torch.export gives an axis another size, the model is rejected.
-4. The symbols have the manifest's ranges, not those of torch. (torch leaves out size 1 of a derived dim, and its guards
+4. The symbols have the manifest's ranges, not those of torch. (torch leaves out size 1 of a derived dim, and guards
    narrow ranges.) `proof` tries the sizes that torch left out.
 5. A tensor that the module returns twice is one output of the program.
 6. If pieces of a split along a dynamic axis are not used, slices replace the split (`pieces`).
@@ -49,7 +49,7 @@ class ArrangedProgram:
 
     `weights` are the weights that the program takes as inputs, in order. `module_weights` are all weights of the module.
     `leaves` are the leaves of the module's result: its values without the structure of tuples and dicts. `outputs` has,
-    for each leaf that is not a constant, the index of this leaf's output of the program.
+    for each leaf that is not a constant, the index of the program's output for this leaf.
     """
 
     program: Program
@@ -82,7 +82,7 @@ def arrange_program(exported: ExportedProgram, weights: ModuleWeights, job: Trac
         write_zero_points(graph, known)
         widen_weight_limits(graph, known)
         stored = store_weights(graph, known, names, lambda module: _two_levels_error(module, job))
-    # one placeholder for each weight, and none for unused weights and constants (rule 1)
+    # one placeholder for each weight; weights and constants that are not used are removed (rule 1)
     specs_by_name = {spec.arg.name: spec for spec in program.exported.graph_signature.input_specs}
     named_values = {node: (str(targets[node.name]), values[str(targets[node.name])]) for node in weight_nodes}
     constant_values = {node: values[str(targets[node.name])] for node in constant_nodes}
@@ -191,7 +191,7 @@ def _refuse_unregistered_view(value: torch.Tensor, weights: ModuleWeights, job: 
 
 
 def _declared_ranges(program: Program, job: TraceJob) -> dict[Any, Any]:
-    """The range of each symbol of `program`, from the manifest (rule 4).
+    """The range of each symbol: the manifest's (rule 4), or torch's if the symbol depends on data.
 
     Raises SourceError if the dtype, the number of axes or a size of an input is not the declared one (rule 3)."""
     symbols = Symbols(program)

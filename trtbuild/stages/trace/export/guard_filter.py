@@ -1,7 +1,7 @@
 """Remove guards from torch.export's check of the Dims if they hold at every declared size.
 
 torch.export raises an error for every guard on one named Dim, unless its analysis of value ranges proves the guard (torch
-2.13, ``ShapeEnv.produce_guards``). It cannot prove many guards, although they hold at every declared size.
+2.13, ``ShapeEnv.produce_guards``). Many guards are not proved, although they hold at every declared size.
 
 Rules
 1. A guard on one symbol that holds at every declared size is removed. Every size is tried. If the symbol has more than
@@ -71,7 +71,7 @@ class GuardFilter:
     @contextlib.contextmanager
     def patch_torch(self, outermost: FrameType) -> Iterator[None]:
         """Filter the guards of the call of torch.export inside the block. The frame `outermost` makes this call: all frames
-        of user code are called from it."""
+        of user code are called from `outermost`."""
         self.assumptions, self.places = [], {}
         names = ((torch.export._trace, "produce_guards_and_solve_constraints"), (ShapeEnv, "_get_sloc"))
         if not all(hasattr(holder, name) for holder, name in names):

@@ -119,7 +119,8 @@ def _run_model(point: Point, module: torch.nn.Module, values: list[torch.Tensor]
 def run_program(
     arranged: ArrangedProgram, weights: list[torch.Tensor], values: list[torch.Tensor]
 ) -> list[torch.Tensor]:
-    """Return the program's outputs, each once. `ArrangedProgram.outputs` has the index of each tensor of the result."""
+    """Return the program's outputs, each once. `ArrangedProgram.outputs` has the index of each tensor of the model's
+    result."""
     program = arranged.program
     values_by_node = dict(zip(program.weight_nodes, weights, strict=True)) | dict(
         zip(program.input_nodes, values, strict=True)

@@ -25,11 +25,11 @@ from trtbuild.stages.trace.quantization.quantizer import (
     QuantizerLayout,
 )
 
-#: (bits, whether it has blocks) → the type.
+#: (`num_bits`, whether there are blocks) → the type.
 _TYPES = {(8, False): INT8, (4, True): INT4, ((4, 3), False): FLOAT8, ((2, 1), True): FLOAT4}
 #: Type → its smallest number.
 _SMALLEST = {INT8: -128, INT4: -8}
-#: If the largest number of a channel or a block is at most this, Model Optimizer treats it as 0.
+#: The largest maximum of a channel or a block that Model Optimizer treats as 0.
 _LARGEST_ZERO = 2.0**-24
 
 
@@ -84,8 +84,8 @@ def scale_of(quantizer: Any, layout: QuantizerLayout) -> torch.Tensor:
 
 def shape_of(quantizer: Any, layout: QuantizerLayout, samples: int) -> list[int]:
     """The shape of the random input for a comparison. If a quantizer accepts inputs of several shapes, the input has at
-    least `samples` numbers for each scale. Raises UnknownLayout if the quantizer accepts only one shape, which is not
-    known."""
+    least `samples` numbers for each scale. Raises UnknownLayout if the quantizer accepts only one shape, and this
+    shape is not known."""
     if layout.block is not None and layout.type != FLOAT4:
         sizes: Sequence[int] | None = getattr(quantizer, "_original_shape", None)
         if sizes is None:

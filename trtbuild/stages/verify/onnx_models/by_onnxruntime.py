@@ -86,7 +86,7 @@ class _Session:
             try:
                 model = convert_to_float32(model)
             except UnknownElementType:
-                # The model stays as it is: onnxruntime runs float16 in its own way, and rejects other models.
+                # The model stays as it is: onnxruntime runs float16 in its own way, and rejects most models with bfloat16.
                 self._runs_in_float32 = False
         model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in inner_outputs if name not in types)
         options = onnxruntime.SessionOptions()
@@ -103,7 +103,7 @@ class _Session:
                 names.append(tensor.name)
                 try:
                     values.append(onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array, tensor.data_type))
-                except Exception as error:  # its error types have no common base
+                except Exception as error:  # onnxruntime's error types have no common base
                     raise PartFailed(
                         f"the weight {tensor.name} is {array.dtype}, which is not its type in the model"
                     ) from error
@@ -114,7 +114,7 @@ class _Session:
             self._session = onnxruntime.InferenceSession(
                 model.SerializeToString(), options, providers=["CPUExecutionProvider"]
             )
-        except Exception as error:  # its error types have no common base
+        except Exception as error:  # onnxruntime's error types have no common base
             text = _first_line(error)
             raise (NotRunnable if "NOT_IMPLEMENTED" in str(error) else PartFailed)(
                 f"onnxruntime rejects the model: {text}"

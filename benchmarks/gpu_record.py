@@ -163,8 +163,8 @@ def _note_call(folder: Path, name: str, call: str = "", before: dict[str, Any] |
 def record(timeout_s: float, worker: tuple[str, ...] = ("-m", "benchmarks.gpu_record")) -> dict[str, Any]:
     """Return all answers, and the library and GPU that gave them. `worker` is a program that calls `ask_probes`."""
     answers: dict[str, Any] = {}
-    # Usually one process answers all questions of its batch. One that dies has at least answered one more question or tried
-    # one more sample. The limit also allows for some processes that die earlier, and it ends the loop.
+    # Usually one process answers all questions of its batch, and a process that dies has at least answered a question or
+    # tried a sample. The limit also allows for some processes that die earlier, and it ends the loop.
     most_processes = 2 * len(probes.PROBES) + len(SAMPLES)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)

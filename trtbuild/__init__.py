@@ -68,7 +68,7 @@ class _TorchImportHook:
             def exec_module(module: "Any") -> None:
                 loader.exec_module = execute
                 execute(module)
-                # Only now, because after a failed import a program may import torch again.
+                # The hook is removed only now, because a program may import torch again after a failed import.
                 if _TorchImportHook in sys.meta_path:
                     sys.meta_path.remove(_TorchImportHook)
                 _register_operator()

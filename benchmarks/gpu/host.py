@@ -77,8 +77,8 @@ class Host:
         cache: Path | None = None,
         timeout_s: float = 580,
     ) -> subprocess.CompletedProcess[str]:
-        """Run Python in `folder`. Python gets this process's environment variables except ``TRTBUILD_*``, and `cache` as
-        trtbuild's cache folder."""
+        """Run Python in `folder`, with this process's environment variables except ``TRTBUILD_*``. `cache` is the folder of
+        trtbuild's cache."""
         if bare and self.bare_python is None:
             raise ValueError("name a Python without torch: --python-without-torch")
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TRTBUILD_")}

@@ -67,7 +67,7 @@ def rows(session: Session) -> Iterator[Row]:
 
 
 def _run_together(folder: Path, process_count: int, round_count: int = 1) -> tuple[float, list[str]]:
-    """Run the processes. Return the seconds from the start signal to the end of the last one, and the error texts."""
+    """Run the processes. Return the seconds from the start signal to the end of the last process, and the error texts."""
     folder.mkdir(exist_ok=True)
     (folder / "built").touch()
     command = [sys.executable, "-m", "benchmarks.measurements.crowd", str(folder), str(round_count)]

@@ -19,7 +19,7 @@ from benchmarks.measurements import chunks, dead_remotes
 from benchmarks.nginx import Nginx, run_nginx
 from benchmarks.session import Session, run_counts
 
-#: A layer in the middle.
+#: The number of a layer in the middle of the model.
 _LAYER = 5
 
 

@@ -1,7 +1,8 @@
 """Each TensorRT partition and each whole example has the right results at min, opt and max of each profile.
 
-onnxruntime computes the TensorRT partitions. The tests compare each partition with its PyTorch program, and the
-whole model with the original model. Examples that neither PyTorch nor onnxruntime can compute are left out.
+onnxruntime computes the TensorRT partitions. The tests compare each partition with its PyTorch program, if it
+has one, and the whole model with the original model. Examples that neither PyTorch nor onnxruntime can compute are
+left out.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def test_a_row_whose_mask_is_all_zero(find_example: Find) -> None:
 
 
 def test_sizes_between_min_and_max(find_example: Find) -> None:
-    """No profile names these sizes. Some are odd."""
+    """No profile names these sizes. Some are odd numbers."""
     for name, sizes in (("any_image", (3, 65, 131)), ("bert", (3, 77)), ("attention", (7,)), ("detector", (96, 608))):
         example = find_example(name)
         inputs = example.inputs(sizes)

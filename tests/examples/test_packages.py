@@ -115,7 +115,7 @@ def test_computed_tensors_have_the_sizes_of_the_expressions(find_example: Find) 
                     assert str(value.dtype) == f"torch.{tensor_type.dtype}"
 
 
-#: Compiles the job of the standard input with a store. Prints the digest of the plan.
+#: Compiles the job on standard input, and prints the digest of the plan. The argument is the path of the store.
 _COMPILE = """
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Triton repositories of the examples: Triton's schema accepts the configurations, and the ensembles compute the models."""
+"""Triton repositories of the examples: the configurations are valid, and the ensembles return the models' results."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The steps of a build of a module, from trace to engine, in one process and without a store on disk.
 
-After the trace, the handlers of workers are called with the jobs of a plan. The results are those of the same
-steps in a build. `tests.fuzz.comparing` compares these results with the module.
+After the trace, the handlers of workers are called with the jobs that a build would send to them.
+`tests.fuzz.comparing` compares the results with the module.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _traced(module: torch.nn.Module, model: Model, shapes: ShapePlan) -> TraceRe
 
 
 class _Steps:
-    """The steps after the trace: the handlers of workers, called with the jobs of a plan."""
+    """Runs the steps after the trace: makes their jobs, and calls the handlers of workers."""
 
     def __init__(self, model: Model, shapes: ShapePlan, weights: Sequence[Weight], store: MemoryStore) -> None:
         self._model, self._shapes, self._weights, self._store = model, shapes, weights, store
@@ -195,7 +195,7 @@ class _Steps:
         return partitions, programs, onnx
 
     def engine_job(self, part: Partition, onnx: Mapping[str, str]) -> EngineJob:
-        """The job of an engine with the fastest optimization level. Other kernels do not change types and shapes."""
+        """The job of an engine. Optimization level 0 compiles fastest, and does not change types and shapes."""
         settings = BuilderSettings(workspace=self._facts.workspace, optimization_level=0)
         return engine_job(
             self._model, self._shapes, part, onnx[part.graph], self._weights, settings, TARGET, self._facts.version

@@ -40,7 +40,7 @@ ADA_AND_AMPERE = (
 )
 WITH_WEIGHTS = ("    inputs: {x: {}}\n", "    weights: net.safetensors\n    inputs: {x: {}}\n")
 
-#: The weights of `blocks` and of `weights_file`, for `write_weights`.
+#: The shapes of the weights of `blocks` and of `weights_file`, for `write_weights`.
 BLOCKS = {
     f"layers.{number}.linear.{name}": shape
     for number in range(3)

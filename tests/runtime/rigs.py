@@ -77,7 +77,7 @@ class Rig:
             return self.memory.upload(values, str(values.dtype), stream)
 
     def values(self, *shape: int, stream: int, start: int = 0) -> tuple[DeviceArray, Any]:
-        """Return the numbers from `start` on as an array of the fake GPU, and as an array of NumPy."""
+        """Return the numbers from `start` on, as an array of the fake GPU and as an array of NumPy."""
         data = (np.arange(np.prod(shape)) + start).reshape(shape).astype(np.float32)
         return self.array(data, stream), data
 

@@ -1,4 +1,4 @@
-"""A headless Chromium that tests control by DevTools commands over a pipe. No further Python package is necessary.
+"""A headless Chromium, which the tests control by DevTools commands over a pipe. No extra Python package is necessary.
 
 With ``--remote-debugging-pipe``, the browser reads commands from descriptor 3 and writes replies to descriptor 4. Each
 message is JSON with a zero byte at the end.
@@ -46,7 +46,7 @@ class Browser:
         self._profile = tempfile.TemporaryDirectory(prefix="trtbuild-browser-", ignore_cleanup_errors=True)
         read_by_browser, self._commands = os.pipe()
         self._replies, written_by_browser = os.pipe()
-        # these descriptors are 10 or more, so a copy to 3 or 4 does not close the other end
+        # both descriptors are 10 or more, so a copy to 3 or 4 closes neither of them
         ends = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (read_by_browser, written_by_browser)]
         command = [program, *_FLAGS, f"--user-data-dir={self._profile.name}", "about:blank"]
         self._process = subprocess.Popen(

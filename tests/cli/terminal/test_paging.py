@@ -19,7 +19,7 @@ count, *flags = sys.argv[1:]
 show.paged(dict.fromkeys(flags, True), int(count), lambda count: [f"line {n}" for n in range(count)])
 """
 
-#: A pager that prints its first argument, its variable LESS and the last line.
+#: A pager that prints its first argument, the environment variable LESS and the last line of its input.
 PAGER = """\
 #!/bin/sh
 echo "pager $1 LESS=$LESS"

@@ -15,7 +15,7 @@ from trtbuild.core.recipes.recipe import Recipe
 
 
 class LockedWorld(FakeWorld):
-    """A world with a lock file."""
+    """A `FakeWorld` with a lock file."""
 
     locked: LockedTrace | None = None
 
@@ -58,7 +58,7 @@ def test_the_files_of_a_locked_trace_are_checked_again(world: LockedWorld) -> No
     ]
     world.files["helper.py"] = "edited"
     assert trace(world).verdict == "run"
-    remove_records(world, "trace-link")  # the check does not depend on the chain
+    remove_records(world, "trace-link")  # the check does not need the chain of link records (`core.recipes.chain`)
     assert trace(world).verdict == "run"
     del world.files["helper.py"]
     assert trace(world).verdict == "run"

@@ -1,4 +1,4 @@
-"""The manifest, the commands and the Python program of the README's example work, in their order on the page."""
+"""The README's manifest, commands and Python program work, in their order on the page."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from trtbuild.driver.answers import inquiries
 from trtbuild.driver.project.workspace import Request
 from trtbuild.errors import UsageError
 
-#: Step id → the steps whose outputs it reads.
+#: Each step → the steps whose outputs it reads.
 PRODUCERS = {
     "trace": (),
     "lower": ("trace",),

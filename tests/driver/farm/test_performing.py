@@ -97,7 +97,7 @@ def test_the_first_jobs_of_several_threads_share_one_pool(project: Path, monkeyp
     created = []
 
     def create(store_root: Path, folder: Path) -> object:
-        time.sleep(0.2)  # the other threads ask meanwhile
+        time.sleep(0.2)  # the other threads call `pool` meanwhile
         created.append(folder)
         return object()
 

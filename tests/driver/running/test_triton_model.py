@@ -129,7 +129,7 @@ def test_a_second_build_writes_no_file_of_the_repository(small: Small) -> None:
 
 
 def test_files_of_the_old_model_are_removed_and_other_files_stay(small: Small, tmp_path: Path) -> None:
-    """After the first write, Triton itself runs the model's engines. After the second, trtbuild's runtime runs them."""
+    """The first files are for engines that Triton itself runs, the second files for trtbuild's runtime."""
     store = MemoryStore()
     index = an_index()
     index["targets"]["hopper"]["engines"] = {}

@@ -84,8 +84,8 @@ def test_uses_numpy_arrays_without_a_copy(module: Any, inputs: Inputs) -> None:
     results = module(image.numpy(), scale=scale.numpy())
     assert torch.equal(results["list"][0], module(image, scale=scale)["list"][0])
     assert results["image"].data_ptr() == image.data_ptr()
-    frozen = np.array(image.numpy())  # read-only, so it is copied
-    frozen.setflags(write=False)
+    frozen = np.array(image.numpy())
+    frozen.setflags(write=False)  # the call copies arrays that are read-only
     assert torch.equal(module(frozen, scale=scale)["list"][0], results["list"][0])
 
 
@@ -235,7 +235,7 @@ def test_set_state_releases_arrays_of_other_libraries_after_they_are_copied() ->
         value = memory.zeros((2,), "float32", stream)
     adopted = type("Adopted", (), {"__cuda_array_interface__": value.__cuda_array_interface__})()
     layout = StateLayout("net", (StateTensor("cache", 0, 0),), (first_value,), 0, frozenset(), (), has_views=False)
-    runner = object.__new__(Runner)  # without a package: only these two attributes are used
+    runner = object.__new__(Runner)  # set_state uses only the two attributes below
     runner._memory, runner._state = memory, State(layout, memory, None)
     alive = weakref.ref(adopted)
     runner.set_state({"cache": adopted})

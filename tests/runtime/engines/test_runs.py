@@ -1,4 +1,4 @@
-"""The calls that set up a context, the inputs and outputs that are rejected, and runs that fail.
+"""The calls of TensorRT that set up a context, the inputs and outputs that are rejected, and runs that fail.
 
 TensorRT 8.6 and CUDA are fakes.
 """

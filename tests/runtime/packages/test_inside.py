@@ -137,5 +137,5 @@ def test_commands_reject_a_link_out_of_the_package(package: Path, tmp_path: Path
     more = {"run": ["--device", "cpu"], "diff": [str(package)]}.get(command, [])
     (tmp_path / "empty").mkdir()
     process = CommandLine(tmp_path / "empty", tmp_path / "cache").run(command, str(package), *more)
-    assert process.returncode == (2 if command == "diff" else 1)  # 1 of diff means that the packages differ
+    assert process.returncode == (2 if command == "diff" else 1)  # diff's status 1 means that the packages differ
     assert "index.json is a symbolic link that leads out of the package, to " in process.stderr + process.stdout

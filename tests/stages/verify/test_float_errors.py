@@ -68,7 +68,7 @@ def model(inputs: Function, weights: Function, linear: nn.Linear | None = None) 
 
 
 def with_wrong_scale(subject: Subject, factor: float) -> Subject:
-    """The same model, but the conversion multiplies the result of its first dequantizer by `factor`."""
+    """The same model, but its ONNX form multiplies the result of the first dequantizer by `factor`."""
 
     def change(graph: onnx.GraphProto) -> None:
         nodes = list(graph.node)

@@ -84,7 +84,7 @@ def test_continues_after_short_writes(
     assert verify(local).damage == ()
 
 
-# -- a real disk
+# -- real errors of the kernel
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # every command imports this module, but only the commands of
 
 
 def stats_lines(document: CacheStats) -> list[str]:
-    """The number of records of each stage, the sizes, and the space that chunking saves."""
+    """The number of records of each stage, the sizes, and the history of builds."""
     records = document.records
     stages = [*(stage for stage in STAGES if stage in records), *(name for name in records if name not in STAGES)]
     rows = [("cache", document.cache)]

@@ -3,8 +3,8 @@
 Rules
 1. The summary never fails or delays a build. If the file cannot be written, there is no summary.
 2. The summary is appended in one write, because other commands of the same step of the workflow write to the file, too.
-3. GitHub drops a summary that is larger than 1 MiB. So long texts are cut, and a long table has one row with the number of
-   rows that are left out. If the file has too little space left, only the first line is written, or nothing.
+3. GitHub drops a summary that is larger than 1 MiB. Therefore, long texts are cut, and a long table has one row with the
+   number of rows that are left out. If the file has too little space left, only the first line is written, or nothing.
 4. Names and messages come from manifests, models and servers. Characters with a meaning in Markdown or HTML are written as
    entities, so that they are shown as text.
 """
@@ -21,7 +21,7 @@ from trtbuild.cli.terminal.quantities import count, duration, size
 from trtbuild.driver.answers.documents import Build, Failure, StepEntry
 from trtbuild.store.layers.remote_statistics import RemoteStatistics
 
-#: GitHub's limit, less some space for other commands that append at the same time.
+#: GitHub's limit minus some space for other commands that append at the same time.
 LARGEST_BYTES = (1 << 20) - (16 << 10)
 
 #: The largest numbers of models, errors and warnings that are shown.
@@ -45,14 +45,14 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 
 
 def write(environ: Mapping[str, str], document: Build | Failure) -> bool:
-    """Append the summary of a build's document to the file, if there is one (rules 1 to 3). Returns whether the summary, or
-    its first line, was written completely."""
+    """Append the summary of a build's document to the file, if ``GITHUB_STEP_SUMMARY`` is set (rules 1 to 3). Returns
+    whether the summary, or its first line, was written completely."""
     path = environ.get("GITHUB_STEP_SUMMARY")
     if not path:
         return False
     text = job_summary(document).encode("utf-8", "replace")
     try:
-        # O_NONBLOCK: opening a pipe without a reader would wait (rule 1)
+        # without O_NONBLOCK, opening a pipe that has no reader would wait (rule 1)
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
         try:
             status = os.fstat(descriptor)
@@ -116,7 +116,7 @@ def _model_row(name: str, steps: Sequence[StepEntry]) -> tuple[str, ...]:
 
 
 def _saved_s(steps: Iterable[StepEntry]) -> float:
-    """The sum of the original durations of all hits, in s.
+    """The sum of `saved_s` of all hits.
 
     Several hits with one key count once. They do not count if a step with this key ran in this build."""
     saved_by_key = {step.key: step.saved_s for step in steps if step.verdict == "hit"}

@@ -1,4 +1,4 @@
-"""The results of comparing the partitions of a model with a reference, as values.
+"""The results of comparisons between a model's partitions and a reference, as values.
 
 A worker process computes a `Report`, which is stored like the result of a step. `trtbuild.core.model.verified` has the same
 results in the form of the document ``trtbuild.verify/1``, with the names of profiles and dims.

@@ -39,7 +39,8 @@ class Source:
     """The source of a model. `kind` is the name of a `trtbuild.core.model.source_kinds.SourceKind`.
 
     `target` is ``module.path:callable``, a file's path relative to the project, or the name of a module in memory. `deps`
-    and `env` are dependencies that the manifest declares. `cacheable` is False if the model must be traced in every build.
+    (paths or globs) and `env` (environment variables) are dependencies that the manifest declares. `cacheable` is False if
+    the model must be traced in every build.
     """
 
     kind: str
@@ -48,7 +49,7 @@ class Source:
     deps: tuple[str, ...] = ()
     env: tuple[str, ...] = ()
     cacheable: bool = True
-    #: Directories from which the module of a callable is imported, relative to the project, in the order of the search.
+    #: The directories, relative to the project, that are searched in this order for the module of a callable.
     roots: tuple[str, ...] = (".",)
 
     @property
@@ -69,7 +70,7 @@ class Input:
     name: str
     dtype: str = "float32"
     keyword: bool = False
-    #: The range of random values for this input, both ends included. None: each caller uses its own default range.
+    #: The range of random values for this input, both ends included. None: each caller has its own default.
     range: ValueRange | None = None
 
 
@@ -158,7 +159,7 @@ class Model:
     precision: Precision = "float32"
     #: The modules that compute in another precision.
     module_precisions: tuple[ModulePrecision, ...] = ()
-    #: Whether the model's package has the programs of all partitions and all weights, so that it can run without engines.
+    #: Whether the package has all weights and the program of each partition, so that it can run without engines.
     reference: bool = False
     partition: PartitionSettings = PartitionSettings()
     quantization: Quantization | None = None

@@ -1,7 +1,7 @@
 """Writes a package's index: the values of `core.packages.package_index` as the bytes of ``index.json``.
 
-`core.packages.package_reading` reads them. Members that later releases added to the format are left out if they have their
-default values, so that packages without them keep their bytes.
+`core.packages.package_reading` reads these bytes. Members that were added to the format later are left out if they have
+their default values, so that packages that do not need them keep their bytes.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ Rules
    a trace record with matching dependencies, and uses the versions in that record (`core.planning.acceptance`).
 4. A package contains the bytes of engines, but its recipe has only their keys. If an engine was built again and its plan
    has another digest, the package step runs again.
-5. Documents may be intact and trusted, and still contradict each other. For example, a partition may read a weight that
-   the trace's interface does not have. Then the trace runs again. If that does not help, the partition step runs again. A
-   step that this command has run is not run again.
+5. Documents (JSON outputs of steps) may be intact and trusted, and still contradict each other. For example, a partition
+   may read a weight that the trace's interface does not have. Then the trace runs again. If that does not help, the
+   partition step runs again. A step that this command has run is not run again.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class _ForwardPass:
         plan_package(self.plan, self._verdicts, self._facts, lower, interface_and_weights, partition_steps, engines)
 
     def _rerun_producer(self, trace: Step) -> bool:
-        """Find the first step that may have written wrong documents, and change it into a run (rule 5).
+        """Find the first step that may have written wrong documents, and plan to run it again (rule 5).
 
         Returns False if this command has already run all such steps."""
         reason = Reason("corrupt", "its output does not match the outputs of later steps")
@@ -145,7 +145,7 @@ class _ForwardPass:
     # -- the stages
 
     def _bind(self, trace: Step, table: Mapping[str, Weight] | None) -> InterfaceAndWeights | None:
-        """The interface of the traced program, and the weight of each slot; None if a document cannot be used."""
+        """The traced program's interface, and the weight of each slot (weight input). None if a document cannot be used."""
         interface = self._verdicts.read_output(trace, "interface", self._interface)
         if interface is None:
             return None

@@ -29,7 +29,7 @@ class BlobStore(Protocol):
         """Store `data`, atomically. The blob is durable when the call returns. Raises StoreUnavailable."""
 
     def put_file(self, path: str) -> Output:
-        """Store a file's bytes, in pieces. Raises StoreUnavailable, or OSError if `path` cannot be read."""
+        """Store a file's bytes, which are read in pieces. Raises StoreUnavailable, or OSError if `path` cannot be read."""
 
     def get_bytes(self, sha256: str) -> bytes:
         """The bytes, verified. Raises BlobMissing or EntryCorrupt."""
@@ -67,7 +67,8 @@ class Store(BlobStore, RecordStore, Protocol):
     """A store of blobs and records."""
 
     def session(self) -> AbstractContextManager[None]:
-        """A context. Until the context ends, garbage collection deletes no entry that was read or written in it."""
+        """A context. Until it ends, garbage collection deletes no entry that was read or written in the context."""
 
     def building(self, key: str) -> AbstractContextManager[None]:
-        """A lock on building a key, so that two simultaneous builds build it once. The lock ends with the process."""
+        """A context with a lock on `key`, so that simultaneous builds do not run its step twice. The lock also ends if the
+        process dies."""

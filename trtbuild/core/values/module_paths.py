@@ -1,4 +1,4 @@
-"""Patterns of module paths, as fields of a manifest have them.
+"""Patterns of module paths in the fields of a manifest.
 
 Rules
 1. A pattern is compared with the whole path of a module, as `fnmatch.fnmatchcase` does. So ``*`` also matches dots:

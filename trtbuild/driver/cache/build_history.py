@@ -41,8 +41,8 @@ _MAX_FINISHED_S = 253402300800.0
 class NotedBuild:
     """One build: its end (Unix seconds), and the numbers of its hits and misses. A miss is a step that ran or failed.
 
-    `saved_s` are the seconds that the hits took when they ran. `built_s` are the seconds of the misses. `reasons` maps the
-    code of a reason to the number of misses."""
+    `saved_s` are the seconds that earlier runs of the hits took. `built_s` are the seconds of the misses. `reasons` maps
+    the code of a reason to the number of misses."""
 
     finished_s: float
     ok: bool

@@ -1,4 +1,4 @@
-"""Export the records of a cache to one file (a bundle), and import a bundle. Nothing is built.
+"""Export the records of a cache to one file (a bundle), and import a bundle. No engine is built.
 
 The rules of `transfer` apply to bundles, too.
 """

@@ -125,7 +125,7 @@ def _locked_model(workspace: Workspace, plan: ModelPlan) -> LockedModel:
 
 
 def _trace_versions(workspace: Workspace, plan: ModelPlan) -> dict[str, str]:
-    """The versions of Python and of torch's libraries with which the trace was made."""
+    """The versions of Python, torch and the ONNX libraries with which the trace was made."""
     trace = plan.steps[f"{plan.model.name}/trace"]
     recorded_versions = dict(trace.recipe.parts).get("versions") if trace.recipe is not None else None
     versions = (
@@ -177,8 +177,8 @@ def pinned_keys(project: Path, path: Path | None = None, store: Store | None = N
     """The keys of all records that the project's lock file, or the lock file at `path`, pins (rule 4).
 
     Empty if the project has no lock file. Links are read from `store`, or from the project's local store. Raises
-    LockFileError, UsageError if the file `path` does not exist, and StoreUnavailable or RemoteFault if the store cannot be
-    read: a collection without these keys would remove the links.
+    UsageError if the file `path` does not exist, LockFileError if the lock file cannot be read, and StoreUnavailable or
+    RemoteFault if the store cannot be read: without these keys, a collection would remove the links.
     """
     lock_file = locked.read(project, path)
     if lock_file is None:
@@ -191,7 +191,7 @@ def pinned_keys(project: Path, path: Path | None = None, store: Store | None = N
 
 
 def _link_keys(model: LockedModel, store: Store) -> Iterator[str]:
-    """The keys of the links that lead to a model's calibration and trace, with versions and without versions."""
+    """The keys of the links from a model's declared parts, with and without ``versions``, to its calibration and trace."""
     for stage in USER_CODE_STAGES:
         key = model.key_of(stage)
         try:

@@ -1,6 +1,6 @@
-"""The events of the last builds, in ``.trtbuild/builds``: one file of JSON lines for each build, the newest `MOST_BUILDS`.
+"""The events of the last `MOST_BUILDS` builds, in ``.trtbuild/builds``: one file of JSON lines for each build.
 
-The folder may be deleted. It affects reports only. Simultaneous builds write separate files. An error of the disk is
+Only reports read the folder, and it may be deleted. Simultaneous builds write separate files. An error of the disk is
 ignored, because a state directory that is not writable must not fail a build.
 """
 

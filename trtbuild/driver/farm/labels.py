@@ -5,8 +5,8 @@ Rules
    PyTorch, its release of trtbuild, and the stores that it can reach. The amount of each label is the number of jobs that
    the process does at the same time.
 2. A job needs three labels: an engine or a GPU, a release, and a store. So Dask never sends a job to a worker with
-   another release, another toolchain, another GPU driver or another store. It also never sends two jobs to one GPU at the
-   same time.
+   another release, another toolchain or another store. It also never sends two jobs to one GPU at
+   the same time.
 3. The label of a GPU has all facts of `GpuKind` as JSON. So trtbuild computes the key of a verification before it sends
    the job to a worker.
 """

@@ -104,7 +104,7 @@ class StoredPackage(Package):
     def _read_file(self, name: str) -> memoryview:
         try:
             file = self.files[name]
-            # a copy, because the store may return the same bytes again
+            # a copy, because callers need writable memory (`Package.read`), and bytes are read-only
             return memoryview(bytearray(self.store.get_bytes(file.sha256) if file.data is None else file.data))
         except (KeyError, StoreError) as error:
             raise PackageDamaged(

@@ -7,9 +7,9 @@ Rules
    file is written atomically. So a reader finds the old output, the new output, or an index whose digests do not match
    yet. A reader never finds a damaged file that looks valid. All files of a turn are durable before the next turn begins,
    so readers are safe after a loss of power, too. Files of one turn are written in parallel, so that their syncs overlap.
-3. A file is removed if an earlier build wrote it and this build does not. The existing index of a package, or the listing
-   of a Triton model, names the files of the earlier build. Raw plans and ``.pt2`` files have no index: their names follow
-   from the package's last recipe. Other files in the directory stay.
+3. A file of an earlier build's output is removed if it is not in this build's output. The existing index of a package, or
+   the listing of a Triton model, names the files of the earlier build. Raw plans and ``.pt2`` files have no index: their
+   names follow from the package's last recipe. Other files in the directory stay.
 4. The content of an output depends only on the package's index and record. So the digests of its files are known without
    reading other files. The check for an unchanged build relies on that. (`pt2` uses a separate record instead of the
    package's record.)
@@ -27,7 +27,8 @@ from pathlib import Path, PurePosixPath
 
 from trtbuild.core.recipes.ports import FileStamp, Store
 
-#: A function that receives paths and returns path → SHA-256, or None for a missing file. Raises OSError if unreadable.
+#: A function that receives paths and returns path → SHA-256, or None for a missing file. Raises OSError for an unreadable
+#: file.
 Digests = Callable[[Sequence[str]], Mapping[str, "str | None"]]
 #: A function that receives path → (SHA-256, stamp) of the written files.
 Learn = Callable[[Mapping[str, tuple[str, FileStamp]]], None]

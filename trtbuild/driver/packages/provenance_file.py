@@ -47,8 +47,8 @@ def write(project: Path, plan: ModelPlan, entries: Sequence[CutEntry]) -> None:
     """Write the verification entries of a model into its package's directory, if the package is the planned one. Each entry
     is about one cut: one way to divide the model into partitions.
 
-    An existing entry stays if it is about exactly the engines of this package, and if no new entry about engines has one of
-    its targets. If no entry remains, or if another package is there, the file is removed.
+    An existing entry stays if it is about exactly the engines of this package, and if no new entry about engines shares
+    a target with it. If no entry remains, or if another package is there, the file is removed.
     """
     folder, package = dict(plan.model.outputs).get("package"), package_in_place(project, plan)
     if package is not None:
@@ -78,7 +78,7 @@ def remove_of(project: Path, plan: ModelPlan) -> None:
 
 
 def add(package: Package, entries: Sequence[CutEntry]) -> None:
-    """Write `entries` into the directory of a package. Existing entries of other runners or targets stay."""
+    """Write `entries` into the directory of a package. Existing entries with another `by` or other `targets` stay."""
     replaced = [(entry.by, list(entry.targets)) for entry in entries]
     kept = [old for old in _existing_entries(package) if (old.get("by"), old.get("targets")) not in replaced]
     _write_file(package, [*kept, *map(_without_transient_fields, entries)])

@@ -31,7 +31,9 @@ class TensorSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One call of a package. `output` is the file to which its outputs were written, null if they were not written."""
+    """One call of a package. `output` is the file to which its outputs were written, null if they were not written.
+
+    `computed_by` is the library that computed the reference program, null if `reference` is false."""
 
     schema: Literal["trtbuild.run/1"] = "trtbuild.run/1"
     ok: bool = True
@@ -60,7 +62,9 @@ class BenchPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchRun:
-    """The latencies of one runner at one point. `point` is an index into `Bench.points`."""
+    """The latencies of one runner (``trtbuild``, ``eager`` or ``torch.compile``) at one point.
+
+    `point` is an index into `Bench.points`."""
 
     runner: str
     point: int
@@ -71,7 +75,9 @@ class BenchRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """The latencies of a package by shape. `plot` is the file with their diagram."""
+    """The latencies by shape of a package and, if requested, of its original module.
+
+    `plot` is the file with the diagram of the latencies."""
 
     schema: Literal["trtbuild.bench/1"] = "trtbuild.bench/1"
     ok: bool = True

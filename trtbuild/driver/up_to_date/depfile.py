@@ -2,17 +2,17 @@
 
 Rules
 1. Prerequisites are the manifests and the files that they include, the lock file, weights files, libraries of plugins,
-   source files, and each file that a trace has read. Files of installed distributions are left out, as gcc's ``-MMD``
-   leaves out system headers. So make does not notice a changed version of a distribution.
+   source files, and each file that a calibrate or trace step has read. Files of installed distributions are left out, as
+   gcc's ``-MMD`` leaves out system headers. So make does not notice a changed version of a distribution.
 2. A directory that user code has listed is a prerequisite: its time changes when an entry is added or removed.
    ``manifests/`` is also a prerequisite, if all manifests in it are used. A file that a trace has looked for and not found
    cannot be a prerequisite. Only trtbuild itself notices when such a file appears.
 3. Targets are each raw plan, each ``.pt2`` file, the index of each package and the last file of each Triton model. The
-   index is written after all other files of its package. With ``--depfile-target``, other files replace all of these,
-   usually one stamp file. An output with unchanged content keeps its old time, so only a stamp file shows
-   when make last called trtbuild (docs/make.md).
-4. Names have the form that make uses: relative to the directory where trtbuild was called, independent of ``-C``. If
-   trtbuild knows a file by an absolute path, the name stays absolute, unless the file is below the current directory.
+   index is written after all other files of its package. ``--depfile-target`` replaces all of these by other
+   files, usually by one stamp file. An output with unchanged content keeps its old time, so only a stamp file shows when
+   make last called trtbuild (docs/make.md).
+4. Names have the form that make uses: relative to the directory where trtbuild was called, even with trtbuild's ``-C``.
+   If trtbuild knows a file by an absolute path, the name stays absolute, unless the file is below the current directory.
 5. The depfile is written atomically after a successful build, and only if it changes. A failed build has an incomplete
    list of files, so the depfile of the last successful build stays.
 6. If a result must not be cached (`StepRun.uncacheable`), all targets are always out of date.
@@ -43,7 +43,7 @@ class Depfile:
 
     def __init__(self, path: Path, targets: Sequence[str] = ()) -> None:
         """Create the folder of the depfile. Raise UsageError if that fails, if `path` is a directory, or if make cannot
-        have a target with one of these names."""
+        have a target with a name in `targets`."""
         self.path = path
         self._targets = tuple(targets)
         for target in targets:

@@ -1,7 +1,8 @@
 """Derive the jobs of a verification from a model's plan: one job for each partitioning of the model.
 
-A partitioning is the result of one partition step; documents call it a cut. Targets of one toolchain share it. The jobs
-need the traced, partitioned and converted programs, but no engines. So a machine that cannot build engines can verify, too.
+A partitioning (a cut in the JSON of `trtbuild verify`) is the result of one partition step. Targets of one toolchain share
+it. The jobs need the traced, partitioned and converted programs, but no engines. So a machine that cannot build engines can
+verify, too.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class PartitioningJob:
     """One partitioning of a model to verify. `plans` maps target → partition → SHA-256 of the built engine.
 
     `program_graph` is the SHA-256 of the traced program's text. `toolchain` is the name and version of the toolchain, for
-    documents. `quantized` is whether the model may call quantizers or dequantizers.
+    the JSON. `quantized` is whether the model may call quantizers or dequantizers.
     """
 
     targets: tuple[str, ...]
@@ -68,7 +69,7 @@ def partitioning_jobs(
     state = interface.state_inputs
     has_rounded_weights = any(is_rounded_weight(slot.name) for slot in interface.slots)
     calls = workspace.lookups.blob(lower.outputs["modules"].sha256)
-    # the names of quantizers contain this word; a module path may contain it, too
+    # the names of quantizers contain "quantize"; a module path may contain it, too
     quantized = has_rounded_weights or b"quantize" in calls.lower()
     by_onnx = model.source.graph.reference == "onnxruntime"
     jobs = []

@@ -52,7 +52,8 @@ class NotRunHere:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A comparison of `targets`. `finish` returns its result, and raises NotCompared or another TrtbuildError."""
+    """A comparison with the reference, for `targets`. `finish` returns its result, or raises NotCompared or another
+    TrtbuildError."""
 
     targets: Sequence[str]
     finish: Callable[[], Compared]

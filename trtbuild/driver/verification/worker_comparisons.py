@@ -1,13 +1,13 @@
 """Compare the engines of models on the GPUs of the workers of a scheduler.
 
 Rules
-1. The key of a verification names the GPU, the driver and the versions of libraries of a worker that could compare. If
-   the workers have several kinds of GPUs that fit a target, a kind with a recorded result is used. Otherwise a kind with
-   the SM of the target is preferred, then one with the lowest SM. Among equal kinds, the first in the order of
-   `GpuKind.to_text` is used.
+1. The key of a verification names the GPU, the driver and the library versions of a worker that can compare the target. If
+   the workers have several kinds of GPUs for a target, a kind with a recorded result is used. If no kind has one, a kind
+   with the SM of the target is preferred, then one with the lowest SM. Among kinds with the same SM, the first in the order
+   of `GpuKind.to_text` is used.
 2. The comparisons of all models wait for workers at the same time, each in its own thread.
-3. A target that no worker fits is not run, as on a machine without a GPU. A comparison that the workers could not finish
-   is an error of its model.
+3. If no worker can compare a target, the target is not run, as on a machine without a GPU. A comparison that the
+   workers could not finish is an error of its model.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class OnWorkers:
 
 
 def _fitting_kinds(package: Package, target: str, reference: str, kinds: Sequence[GpuKind]) -> list[GpuKind]:
-    """The kinds of GPUs on which a target can be compared with the library `reference`, the best one first (rule 1)."""
+    """The kinds of GPUs that can run a target and have the library `reference`, the best one first (rule 1)."""
     fitting = []
     for kind in kinds:
         with contextlib.suppress(NoFittingTarget):

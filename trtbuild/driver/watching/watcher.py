@@ -8,7 +8,7 @@ Rules
 3. It waits with one `poll`, in one thread. A change during a build starts another build after it.
 4. A client is served only if its `endpoint.program` equals the watcher's, and if no environment variable that torch may
    have read differs (`environments`).
-5. Before each build and every few seconds it checks whether it may continue (`conditions`).
+5. Before each build, and after `TICK_S` seconds without an event, it checks whether it may continue (`conditions`).
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from trtbuild.driver.workers.forking.lending import start_servers
 from trtbuild.driver.workers.forking.owner import lend
 from trtbuild.errors import EnvironmentFault, UsageError
 
-#: Seconds between two checks of the conditions and of the files outside the project.
+#: Seconds without an event, after which the conditions and the files outside the project are checked.
 TICK_S = 2.0
 
-#: Seconds that a client has to send its request, and that interrupted builds have to end.
+#: The time limit for a client to send its request, and for interrupted builds to end.
 PATIENCE_S = 5.0
 
 #: Runs a command line, and returns its exit code.

@@ -4,14 +4,14 @@ Rules
 1. A call reads the arrays of its session, and its new states replace them. An output of one call is an input of the next
    call, without a copy. Apart from rules 4 and 5, a new state is copied only if the same array is also an output, an input
    or another new state.
-2. No part writes to its inputs, so all sessions begin with the same arrays of first values. A caller may write to the
-   results, so an old state that the model returns is copied for the caller.
+2. No part (a partition, ready to run) writes to its inputs, so all sessions begin with the same arrays of first values. A
+   caller may write to the results, so an old state that the model returns is copied for the caller.
 3. Calls of one session run one after the other. A call that begins while another thread is in a call of the same session
    raises an error, because no result would be right. If a call fails, the state is the one from before this call.
 4. PyTorch's results may be views of its inputs, or of one another. So if PyTorch computes a part, an output that shares
    memory with a state is copied for the caller. A new state that shares memory with an input of the caller is copied, too.
-5. If a call is on another stream than the call before it, it waits for the work of that call, and copies the state. The
-   copy is needed because memory is freed in the order of the stream for which it was allocated.
+5. A call on another stream than the previous call waits for the work of that call, and copies the state. The copy is
+   needed because memory is freed in the order of the stream for which it was allocated.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class State:
         return {entry.name: copy for entry, copy in zip(self.layout.entries, copies, strict=True)}
 
     def set(self, values: Mapping[str, Any], stream: int) -> None:
-        """Replace the state by copies of `values`, by buffer name. Buffers without a value keep theirs. Raises CallRefused
+        """Replace the state by copies of `values`, by buffer name. Other buffers keep their values. Raises CallRefused
         for an unknown name, and for another dtype, shape or device; then nothing is replaced."""
         names = [entry.name for entry in self.layout.entries]
         unknown = [name for name in values if name not in names]
@@ -162,7 +162,7 @@ class State:
         ]
 
     def _copy_of(self, value: Any, name: str, first_value: Any, stream: int) -> Array:
-        """Copy a value for the buffer `name`. Raises CallRefused if its type is not that of `first_value`."""
+        """Copy a value for the buffer `name`. Raises CallRefused if the dtype, shape or device of the value is wrong."""
         operations, text = self._operations, f"the state {name!r}"
         array: Any = value if type(value) in operations.own_types else operations.adopt(value, text, stream)
         array = operations.materialize(array, text)

@@ -5,7 +5,8 @@ Rules
    arguments again.
 2. A program does not contain its weights: they are its first inputs, and are bound when a part is created. Partitions of
    equal structure share one graph.
-3. No backward pass is recorded, and the caller's autocast has no effect: the package determines the dtypes.
+3. No backward pass is recorded. On CPUs and CUDA devices, the caller's autocast has no effect: the package determines
+   the dtypes.
 4. An engine needs contiguous inputs without a pending negation (`trtbuild.runtime.memory.tensor_kinds`). So an output that
    engines read is copied if it is not contiguous, or has a pending negation.
 5. The model never returns a weight or constant that is bound here, because the caller may write to it.

@@ -1,4 +1,4 @@
-"""The canonical form of an ONNX model: equal structure, equal bytes.
+"""The canonical form of an ONNX model: models of equal structure have equal bytes.
 
 Rules
 1. Inputs are ``i0…``, outputs ``o0…``, weights ``w0…`` by position. Nodes are ``n0…`` and values ``v0…`` in graph order,
@@ -202,5 +202,5 @@ def _add_weight(source: onnx.ValueInfoProto, result: onnx.TensorProto, names: _N
 
 def _ir_version(opset: int) -> int:
     # The oldest IR version that has the opset: https://github.com/onnx/onnx/blob/main/docs/Versioning.md#released-versions
-    # Opset 23 is newer than IR version 10, but TensorRT-RTX 1.7.1 and onnxruntime read such models with this version.
+    # Opset 23 belongs to IR version 11, but TensorRT-RTX 1.7.1 and onnxruntime also read it in models of IR version 10.
     return 8 if opset <= 18 else 9 if opset <= 20 else 10

@@ -4,8 +4,8 @@ Rules
 1. The check runs at several points. A point gives each symbol of the program a number, so the sizes of the inputs are
    numbers. ONNX infers all other sizes, with data propagation. The inferred element type, rank and sizes of an output
    must be those of the program. The toolchain's parser checks the sizes that ONNX cannot infer.
-2. If a result inside the program differs, too, the error names the first such call: the translation of its operator is
-   wrong.
+2. If the result of a call inside the program also differs, the error names the first such call: the translation of its
+   operator is wrong.
 3. ONNX must define the operator of each node of the outer graph, except plugins, for the element types of the operands.
    TensorRT's parser does not check this. For example, it accepts a power of booleans. The check does not distinguish
    int32 from int64, because TensorRT accepts indices of both types.
@@ -123,7 +123,7 @@ def _inferred_type_of(type_: onnx.TypeProto) -> Inferred:
 def _agree(inferred: Inferred | None, declared: Type) -> bool:
     element, sizes = inferred or (0, None)
     dtype, expected = declared
-    if dtype.is_complex:  # a pair of floats
+    if dtype.is_complex:  # ONNX has a pair of floats instead
         return True
     if element and element != int(from_torch_dtype(dtype)):
         return False

@@ -1,6 +1,6 @@
 """Compute sizes in a graph: insert nodes that compute a size expression from the sizes of the model's inputs.
 
-A size that depends on data is read from the first tensor that has it.
+A size that depends on data is read from the first tensor that has this size.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SizeNodes:
             self._read_symbols(node)
 
     def _read_symbols(self, node: torch.fx.Node) -> None:
-        """Compute symbols from the axes of an input: the size of an axis is a symbol, or a multiple of it."""
+        """If the size of an axis of an input is a symbol or a multiple of a symbol, compute the symbol from this size."""
         for axis, size in enumerate(node.meta["val"].shape):
             expression = self._symbols.expression(size)
             unit, number = _as_multiple(expression)

@@ -1,4 +1,4 @@
-"""Example values of the inputs, for the trace of a model and for its proof.
+"""Example values of the inputs, to trace a model and to compare the traced program with the model (`proof`).
 
 The values are deterministic: they depend only on the seed, and on the dtypes, shapes and ranges of the inputs. Without a
 range, integers are 0 and 1, which are valid in masks and as ids of any embedding with at least two rows. Bools are

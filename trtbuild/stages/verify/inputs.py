@@ -2,8 +2,8 @@
 
 Rules
 1. The values of an input with a range are drawn uniformly from this range. Without a range, floats are normally
-   distributed, as in the trace, and bools are random, with both values in each row. For a point with `zeros`, about a
-   quarter of the floats are then replaced by 0, unless 0 is outside the range.
+   distributed, as in the trace, and bools are random, with both values along the last axis. For a point with `zeros`, about
+   a quarter of the floats are then replaced by 0, unless 0 is outside the range.
 2. Without a range, integers are 0 or 1, because the trace has shown that the model accepts these. The values of an input
    that indexes the rows of a table (token ids, positions) are drawn from all rows. If the input indexes several tables, the
    smallest table sets the limit.
@@ -101,13 +101,13 @@ def _random_tensor(dtype: torch.dtype, shape: tuple[int, ...], end: int, generat
 
 
 def write_inputs(path: Path, inputs: Mapping[str, torch.Tensor], about: Mapping[str, str]) -> None:
-    """Write inputs to a file. Raises OSError."""
+    """Write inputs to a file, with `about` as its metadata. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, safetensors.to_bytes((raw_tensor(name, value) for name, value in inputs.items()), about))
 
 
 def read_inputs(path: Path, inputs: Sequence[tuple[str, str]], shapes: Sequence[Sequence[int]]) -> list[torch.Tensor]:
-    """Read inputs from a file that `write_inputs` wrote, in the model's order. `inputs` has the name and the dtype of each
+    """Read inputs, in the model's order, from a file that `write_inputs` wrote. `inputs` has the name and the dtype of each
     input, and `shapes` its shape. Raises UsageError if the file cannot be read, or if an input is missing or has another
     dtype or shape."""
     tensors_by_name: dict[str, torch.Tensor] = {}

@@ -1,9 +1,9 @@
-"""CAS files of a shared directory that no record names. Collections condemn, hide and remove them (shared_directory.py).
+"""Collections condemn, hide and remove CAS files of a shared directory if no record names the files (shared_directory.py).
 
     gc/condemned            JSON: the time (ns) at which a collection found files without a record → the names of the files
     gc/hidden/<ns>/<name>   files that were moved out of cas/ at that time
 
-Only this module writes these files. If their content is invalid, it is ignored, and CAS files are removed later.
+Only this module writes these files. Invalid content is ignored: this only delays the removal of CAS files.
 """
 
 # Paths are relative to descriptors here, which pathlib cannot do.

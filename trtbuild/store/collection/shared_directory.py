@@ -1,4 +1,4 @@
-"""Collection of a shared directory: of a ``file://`` remote, or of nginx. Meanwhile any machine may read and write it.
+"""Garbage collection in the shared directory of a ``file://`` remote or of nginx. Machines may use the directory meanwhile.
 
 There are no locks, and nginx does not set the mtime of the files that it serves. The collection is safe for these reasons:
 
@@ -13,17 +13,17 @@ There are no locks, and nginx does not set the mtime of the files that it serves
    moves it back if a record names it now.
 4. Rule 3 is safe for this reason: a file is hidden at H, and removed by a collection that began at R, where
    H < R - grace period. A writer that looked for the file after H did not find it, and wrote the file again. A writer that
-   looked before H published its record before H + 30 min, which is before R. So that collection listed the record and moved
+   looked before H published its record before H + 30 min, which is before R. So the collection listed the record and moved
    the file back. No record loses its files permanently.
 5. A record can lack a file for a while: its writer found, in the 30 min before H, a file that no record had named for a
    grace period. The record is a miss until the next build of the step, or the next collection. A `DirectoryTransport` sets
    the mtime of the files that it finds, unless the mtime is less than 15 min old. So the second collection of rule 3 does
    not hide these files.
 6. Records are removed in the order of their last use, and never within the grace period (retention.py). The last use is the
-   later of mtime and atime. nginx does not set the mtime. With relatime (Linux's default) an atime is at most a day old.
-   With noatime the atime never changes. Then the records that were written first are removed first. After the grace period,
-   a collection also removes records that are invalid, or lack a file of the size that they name. Files of a size that no
-   record names are removed in the three steps.
+   later of mtime and atime. nginx does not set the mtime. With relatime (Linux's default), the atime is at most a day
+   before the last read. With noatime the atime never changes. Then the records that were written first are removed first.
+   After the grace period, a collection also removes records that are invalid, or lack a file of the size that they name.
+   Files of a size that no record names are removed in the three steps.
 7. Each change is one rename or one unlink, and a record is removed before its files. So a collection may be killed at any
    moment. Two collections may run at once. If one collection has moved a file, the other does not find it. This is not
    an error.
@@ -53,7 +53,7 @@ from trtbuild.store.transports.shared_folder import SharedFolder
 DEFAULT_GRACE_S = 3600.0
 
 #: The shortest safe grace period is the sum of two times: the longest time until a writer publishes, and the longest time
-#: in which a used file is not marked as used again.
+#: by which the mtime of a used file may precede the last use.
 MIN_GRACE_S = PRESENCE_S + MARK_TOLERANCE_S
 
 
@@ -131,14 +131,14 @@ class _Collection:
                 scan, self._begun_ns, self._cutoff_ns, max_size, max_age_s, pinned_names, self._reasons, other_bytes
             )
         )
-        # Remove the chunk lists of blobs that are not named in a remaining record.
+        # Remove the chunk lists whose blob no remaining record names.
         removed_keys = set(removed_records)
         remaining = [entry for key, entry in records.items() if key not in removed_keys]
         removed_lists = set(self._remove_entries(self._unneeded_lists(remaining)))
         remaining += [entry for key, entry in scan.lists.values() if key not in removed_lists]
 
-        # The three steps for files. Records that were published since the listing count, too. So do records that are
-        # published while files are hidden.
+        # The three steps for files. Records that were published after the listing count, too, even if they were published
+        # during the second step.
         named_files = {file for entry in remaining for file in entry.files} | self._newly_named_files()
         removed, restored = self._remove_hidden(hidden, named_files)
         condemned, newly_hidden = self._condemn_and_hide(named_files)

@@ -12,7 +12,7 @@ Rules
 5. If another machine published an engine while this machine built it, the other machine's engine is used: one key has one
    engine. Packages are sent last, and only if the remote has the same engines as the package.
 6. In a command that only reads (`begin_read_only`), lookups and `get_bytes` change nothing in the local store, except that
-   a damaged entry is moved to quarantine. `get_bytes` keeps the blobs that it fetches in memory.
+   a damaged entry is moved to quarantine. `get_bytes` keeps fetched blobs in memory.
 7. If the local store cannot be written, blobs are written directly to their destination.
 """
 
@@ -115,7 +115,7 @@ class LayeredStore:
             self._found_records.note_record(key, record)
 
     def prefetch_records(self, keys: Iterable[str]) -> None:
-        """Look up records that will be requested soon. All requests to one remote are sent at once."""
+        """Look up records that will be requested soon. The requests to one remote are sent in parallel."""
         if self.readers:
             self._found_records.prefetch_records(keys, self.local.has_records)
 
@@ -166,7 +166,7 @@ class LayeredStore:
         return record
 
     def _fetch_winner(self, remote: RemoteStore, found: Found) -> None:
-        """Fetch the record that another machine published first, if its remote may be read. The next command uses
+        """Fetch the record that another machine published first, if `remote` may be read. The next command uses
         this record."""
         self._found_records.count_event(remote, "lost_races")
         if found.record.recipe.stage == "package":
@@ -211,7 +211,7 @@ class LayeredStore:
         return data
 
     def copy_to(self, sha256: str, path: str) -> FileStamp | None:
-        """Write the verified bytes to `path`, atomically. Returns the file's stamp.
+        """Write the verified bytes to `path`, atomically. Returns the file's stamp, if there is one.
 
         Raises BlobMissing, EntryCorrupt, StoreUnavailable, or OSError when `path` cannot be written.
         """
@@ -257,7 +257,7 @@ class LayeredStore:
         return self.local.session()
 
     def building(self, key: str) -> AbstractContextManager[None]:
-        """Hold a key while it is built on this machine. Raises StoreUnavailable."""
+        """Lock a key while its record is built on this machine. Raises StoreUnavailable."""
         return self.local.building(key)
 
     def finish(self) -> None:

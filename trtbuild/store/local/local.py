@@ -3,8 +3,8 @@
 Rules
 1. A blob of at most `chunking.MAX_SIZE` bytes is one CAS file. A larger blob consists of chunks, each a CAS file, and of a
    chunk list: the AC entry under `list_key` of the blob.
-2. Blobs are written first, then their list, then the record. Each is durable before the next is visible (publication.py).
-   So a process that is killed leaves only complete entries, and files in ``tmp/``.
+2. A blob's bytes are written first, then its chunk list, then the record. Each is durable before the next is visible
+   (publication.py). So a process that is killed leaves only complete entries, and files in ``tmp/``.
 3. Bytes are always verified when they are read: a blob is compared with its own SHA-256, even if all its chunks have the
    right digests. A damaged entry is moved to ``quarantine/`` and raises EntryCorrupt. In a damaged blob with chunks,
    the damaged entries are the chunks with a wrong digest. If there is no such chunk, the chunk list is damaged.
@@ -115,7 +115,7 @@ class LocalStore(LocalBlobs):
         return None if found is None else f"{found.signer} (domain {found.domain})"
 
     def _trusted_record(self, key: str, wanted: Recipe | None) -> _TrustedRecord | None:
-        """Return the first trusted record of the entries that may hold it, or None.
+        """Return the first trusted record among the AC entries named by `lookup_keys`, or None.
 
         Raises the error of an entry only if no other entry has a trusted record.
         """
@@ -130,7 +130,7 @@ class LocalStore(LocalBlobs):
                 return trusted
         if isinstance(problems.get(key), RecordUntrusted):
             for name, problem in problems.items():
-                # The refusal of a domain entry is more precise: for example that its key has expired.
+                # A domain's entry has a more precise error than the entry `key`: for example, about an expired signing key.
                 if name != key and isinstance(problem, RecordUntrusted):
                     raise problem
         if problems:
@@ -210,7 +210,7 @@ class LocalStore(LocalBlobs):
 
         Records are write-once: this method returns the record that is in the store afterwards, which may be another
         process's. With `replace`, an existing record is replaced, and `record` is returned. If an untrusted record has the
-        key and no trusted key has signed `record`, `record` is returned and not stored.
+        same recipe key, and no trusted key has signed `record`, `record` is returned and not stored.
 
         Raises BlobMissing when an output is not in the store, StoreUnavailable.
         """
@@ -297,7 +297,7 @@ class LocalStore(LocalBlobs):
 
     @contextmanager
     def building(self, key: str) -> Iterator[None]:
-        """Hold a key while it is built, so that simultaneous builds do not build it twice. The key is released when the
+        """Hold a lock on `key`, so that simultaneous builds do not run its step twice. The lock also ends if the
         process dies.
 
         Waits for any other holder, even in this process. Raises StoreUnavailable.

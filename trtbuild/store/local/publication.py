@@ -3,9 +3,10 @@
 Rules
 1. A file is written under ``tmp/``, in the same file system, and synced. Then it is renamed, and the directory is synced.
    So a file with its final name has all its bytes, at any moment and also after a loss of power.
-2. The writer holds an flock on its file while it writes. Collection removes old files that are not locked (leftovers.py).
+2. The writer holds an flock on its file while it writes. Collection removes old files of ``tmp/`` that are not locked
+   (leftovers.py).
 3. The directories are synced once for many files, by `make_durable`, before an entry that names those files is published.
-   The directories of existing files are synced, too, because the writers of these files may not have synced them yet. If
+   The directories of existing files are synced, too, because perhaps no writer has synced these directories yet. If
    there are many files (`write_in_batch`), several files are written before the first is synced. The kernel writes them to
    the disk in the meantime, and one commit of the file system's journal is enough for all. Each file is still synced before
    it gets its name. (A syncfs(2) would also wait for other programs that write to the file system.)
@@ -13,8 +14,8 @@ Rules
    builds recognize the copy by its times and do not read it. Its mtime is one nanosecond later than the time from the file
    system. An edit gets a time from the file system's clock, so the file never gets the same mtime from an edit, not even
    within one tick. If the file system does not keep such an mtime, the copy has no stamp.
-5. Files are read-only, and the umask applies. In a store that several users share (layout.py) they have the root's mode,
-   because each user must be able to mark the files as used.
+5. Files are read-only, and the umask applies. In a store that several users share (layout.py), files have the read and
+   write bits of the store's directory, because each user must be able to mark the files as used.
 """
 
 # Paths are strings here: a large blob has thousands of them, and pathlib is slow.
@@ -86,8 +87,8 @@ class Publication:
             self._rename(fresh, path)
 
     def write_in_batch(self, path: str, data: bytes | memoryview) -> None:
-        """Like `write`, for one of many files, which are published in batches. A path that was written before is ignored.
-        The caller must call `make_durable` or `abandon` afterwards. Raises StoreUnavailable."""
+        """Like `write`, for one of many files, which are published in batches. A second call with the same path does
+        nothing. The caller must call `make_durable` or `abandon` afterwards. Raises StoreUnavailable."""
         with self._lock:
             if path in self._batched_paths:
                 return

@@ -62,7 +62,7 @@ class RemoteStore:
 
     def publish(self, found: Found, read: ReadFile) -> Found:
         """Publish a record, after its CAS files, which `read` returns. Returns another machine's record if that was
-        published first, is usable, and stays. Otherwise returns `found`. Raises the errors of `read`."""
+        published first, is usable, and is not replaced. Otherwise returns `found`. Raises the errors of `read`."""
         return self._records.publish(found, read)
 
     @property
@@ -78,7 +78,7 @@ class RemoteStore:
     def fetch(self, sha256: str, files: Sequence[Output], into: LocalStore) -> int:
         """Fetch those files of a blob that a local store lacks. Returns the number of fetched bytes.
 
-        Raises BlobMissing when the remote lacks a file, StoreUnavailable. The files that were fetched before the error
+        Raises StoreUnavailable, or BlobMissing if the remote lacks a file. The files that were fetched before the error
         stay, so the next call continues from there.
         """
         fetched = 0
@@ -235,7 +235,7 @@ class RemoteStore:
         return published.record
 
     def session(self) -> AbstractContextManager[None]:
-        """Does nothing: a file that the remote has collected is a miss."""
+        """Does nothing: a file that was removed from the remote is a miss."""
         return nullcontext()
 
     @contextmanager

@@ -192,7 +192,8 @@ class Connection:
             data = data[sent:]
 
     def _wait_until_sent(self, size: int) -> None:
-        """Wait until a body of `size` bytes is sent, or an answer arrives. Then extend the time limit for the answer.
+        """Wait until a body of `size` bytes is sent, then extend the time limit for the answer. Without TLS, return as soon
+        as an answer arrives.
 
         The kernel of Linux reports the number of bytes in its buffers, which must decrease. Bytes in the buffers of proxies
         are not reported. So the time limit for the answer grows with the size. On Linux, and without a configured proxy, it
@@ -256,9 +257,9 @@ class Connection:
 
 def read_chunked_body(response: http.client.HTTPResponse, limit: int) -> bytes:
     """Read a body in chunked encoding (RFC 9112, 7.1). If the body is longer than `limit`, the result is its beginning,
-    also longer than `limit`.
+    also longer than `limit`. Raises the same errors as `exchange`.
 
-    The library's own code accepts a chunk of -1 bytes, and then reads without end. Raises the same errors as `exchange`.
+    The library's own code accepts a chunk of -1 bytes, and then reads without end.
     """
     pieces: list[bytes] = []
     received = 0
@@ -305,7 +306,7 @@ class _IncomingStream(io.RawIOBase):
 
 
 class _UnbufferedSocket:
-    """A socket for HTTPResponse, whose file reads one byte at a time."""
+    """A socket whose file reads one byte at a time, for HTTPResponse."""
 
     def __init__(self, receive: Callable[[Any], int]) -> None:
         self._receive = receive

@@ -10,12 +10,12 @@ Rules
    run return the library's result without a check, to save time. If the result is False, the caller reads the errors with
    `take_errors`.
 5. The bindings raise Python errors in ``infer_shapes`` and ``set_optimization_profile_async`` without the GIL. If one of
-   these calls fails, SIGSEGV ends the process (seen with 8.6; the published bindings of early releases of 10 have it, too).
-   So ``infer_shapes`` is never called: shapes come from ``get_tensor_shape``. ``set_optimization_profile_async`` is called
-   only if TensorRT cannot refuse the profile (`profile_sharing`).
-6. A version-compatible plan contains its lean runtime, which is host code. TensorRT loads it only if
+   these calls fails, SIGSEGV ends the process (seen with 8.6; the published bindings of early releases of 10 have this
+   fault, too). So ``infer_shapes`` is never called: shapes come from ``get_tensor_shape``.
+   ``set_optimization_profile_async`` is called only if TensorRT cannot refuse the profile (`profile_sharing`).
+6. A version-compatible plan may contain a lean runtime, which is host code. TensorRT loads such a plan only if
    ``engine_host_code_allowed`` is set. This property belongs to a runtime object. So there is a separate object for plans
-   with host code, and all other plans are refused if they contain host code.
+   with host code. The runtime object for other plans refuses host code.
 7. Without a driver, or with one that is too old, the constructor of ``Runtime`` logs an error and returns an object without
    a runtime. A call of its methods, or its destructor, ends the process (seen with the lean and dispatch runtimes 10.16
    and 11.4). So such an object is neither used nor freed.
@@ -40,8 +40,9 @@ from trtbuild.toolchain.libraries.runtimes import RUNTIMES, load_runtime
 from trtbuild.toolchain.libraries.table import FLAVOURS
 from trtbuild.toolchain.running.profile_sharing import ProfileUse
 
-#: The function that an error about a missing runtime names, and the objects without a runtime (rule 7).
+#: Errors about a missing runtime contain this name (rule 7).
 _CREATE_RUNTIME = "createInferRuntime"
+#: The objects without a runtime. They are kept here, because they must not be freed (rule 7).
 _OBJECTS_WITHOUT_RUNTIME: list[Any] = []
 
 
@@ -98,7 +99,7 @@ class TensorRT:
             self._runtime.engine_host_code_allowed = True  # rule 6
 
     def require_plugins(self, plugins: Sequence[Identity], library: bytes | None, name: str) -> None:
-        """Make plugins available for its engines (`trtbuild.toolchain.libraries.plugins`). Raises PluginError."""
+        """Make plugins available to engines (`trtbuild.toolchain.libraries.plugins`). Raises PluginError."""
         with capture_log(self._trt) as (logger, _):
             require_plugins(self._trt, logger, plugins, library, name)
 
@@ -194,7 +195,7 @@ class TensorRTEngine:
         graphs = "WHOLE_GRAPH_CAPTURE" if options.library_graphs else "DISABLED"
         config.cuda_graph_strategy = getattr(trt.CudaGraphStrategy, graphs)
         if isinstance(self.kernels, RuntimeCache) and not config.set_runtime_cache(self.kernels.cache):
-            self.kernels = None  # without the cache, only starts are slower
+            self.kernels = None  # the cache only saves time
         return engine.create_execution_context(config)
 
     def create_kernel_cache(self) -> RuntimeCache | None:

@@ -1,4 +1,4 @@
-"""Packages whose engines Triton can serve by itself. trtbuild's runtime serves all others in Triton's Python backend."""
+"""Packages whose engines Triton can serve by itself. trtbuild serves all other packages in Triton's Python backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions with equal flows give equal results.
+"""Functions with equal flows (operator calls with their arguments) give equal results.
 
 If the operator calls of a function do not determine its results, the function is not followed.
 """

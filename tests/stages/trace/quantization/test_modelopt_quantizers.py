@@ -51,7 +51,7 @@ def models(mtq: Any) -> dict[str, nn.Module]:
 
 
 def layer(models: dict[str, nn.Module], name: str) -> Any:
-    """A copy of the layer, which the test may change."""
+    """The layer as a copy, which the test may change."""
     return copy.deepcopy(models[name])[0]  # type: ignore[index]
 
 

@@ -1,4 +1,4 @@
-"""`StoredQuantizers.from_bytes` reads stored quantizers, and raises ValueError for quantizers of another form."""
+"""`StoredQuantizers.from_bytes` reads stored quantizers, and raises ValueError if a list is in place of a mapping."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def test_the_rewritten_file_equals_the_original() -> None:
     original = quantized_file()
     model = onnx.ModelProto.FromString(original.SerializeToString())
     write_biases(model.graph, READ_NUMBERS)
-    # those of the input and the weights, not that of the bias
+    # the input and the weights keep their DequantizeLinear, the bias does not
     assert [node.op_type for node in model.graph.node].count("DequantizeLinear") == 2
     onnx.checker.check_model(model)
     x = np.random.default_rng(1).standard_normal((5, 16)).astype(np.float32)

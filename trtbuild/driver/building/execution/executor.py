@@ -1,4 +1,4 @@
-"""The executor runs the steps of plans in parallel. A step may start as soon as its inputs exist, and each key runs once.
+"""Run the steps of plans in parallel. A step may start as soon as its inputs exist. Of steps with the same key, one runs.
 
 Rules
 1. The plan decides which steps run, not the executor. When steps have finished, their model is planned again before any
@@ -11,10 +11,10 @@ Rules
    `MAX_RETRIES` retries.
 4. When a step fails, the steps that depend on it are skipped. Without ``keep_going`` no step is started after a failure,
    but the running steps are finished.
-5. A model's outputs are written as soon as all of its steps are hits, while steps of other models run. They are written
-   even if another model has failed. If a blob of the outputs cannot be read, the model is planned again as in rule 3.
+5. A model's outputs are written as soon as all of its steps are hits, even if other models still run or have failed. If
+   a blob of the outputs cannot be read, the model is planned again as in rule 3.
 6. A step starts beside others only if the limit allows it: enough memory is free (memory.py), and a GPU or a worker of a
-   scheduler is idle if the step needs one. A step that fits may start before a more urgent one that has to wait.
+   scheduler is idle if the step needs one. An allowed step may start before a more urgent one that has to wait.
 7. Only the caller's thread makes plans and changes the executor's state. Other threads only call `run` and `write`.
 8. A step may announce its results before it has checked them. Its model is then planned again, and the steps that read
    these results start. One announced step that still runs does not count as a job. The model's outputs are written after
@@ -45,7 +45,7 @@ MAX_RETRIES = 8
 #: Seconds between two calls of the limit, while a step waits for memory, a GPU or a worker.
 LIMIT_POLL_S = 1.0
 
-#: Seconds that `execute` waits at its end for the threads of each pool. Threads that still run then end with the process.
+#: Seconds that `execute` waits at its end for the threads of each pool. Slower threads end with the process.
 SHUTDOWN_TIMEOUT_S = 5.0
 
 
@@ -95,7 +95,7 @@ def execute(
     At the end every step of the requested stages is a hit, has failed, or depends on a failed step. Without `keep_going`,
     a failure may also leave steps that were not started. `outcome` contains the first plans and the requested stages, and
     the executor keeps it up to date. Without `rebuild_lost`, no step runs again to replace an unreadable blob that an
-    output needs. The blob is then an error of the outputs.
+    output needs. `outcome.unwritten` then has the error.
     """
     execution = _Execution(outcome, callbacks, watcher, limit or NoLimit(), jobs, keep_going, rebuild_lost)
     try:

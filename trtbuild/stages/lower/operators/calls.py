@@ -35,7 +35,7 @@ def insert_call(before: torch.fx.Node, target: Any, *args: Any, **kwargs: Any) -
 
 
 def replace(node: torch.fx.Node, replacement: torch.fx.Node) -> None:
-    """Let the readers of `node` read `replacement`, and remove `node`."""
+    """Replace all uses of `node` by `replacement`, and remove `node`."""
     node.replace_all_uses_with(replacement)
     node.graph.erase_node(node)
 

@@ -234,7 +234,8 @@ def _dynamic_shapes(
 
 
 def raise_model_error(module: torch.nn.Module, job: TraceJob, frames: Frames) -> None:
-    """Call the model at the example shapes. If it fails, raise its own error, whose text has numbers instead of symbols."""
+    """Call the model at the example shapes. If it fails, raise SourceError. The text of the model's own error has numbers
+    instead of symbols."""
     shapes = job.shapes.example_shapes
     args, kwargs = call_arguments(job.inputs, example_tensors(job.inputs, shapes))
     try:
@@ -279,7 +280,7 @@ def _raise_resize_error(error: BaseException, job: TraceJob, frames: Frames) -> 
 
 
 def _raise_violations(exporter: _Exporter, error: BaseException, frames: Frames) -> None:
-    """Raise SourceError if `error` reports violations, with a line of user code or of the manifest."""
+    """If `error` reports violations, raise SourceError with a line of user code or of the manifest."""
     job = exporter.job
     found_violations = violations_in(error, job)
     if not found_violations:

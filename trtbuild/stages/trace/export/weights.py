@@ -160,7 +160,7 @@ def refuse_other_weights(module: torch.nn.Module, weights: ModuleWeights, job: T
 
 
 def fill_unset_weights(weights: ModuleWeights) -> None:
-    """Write small random numbers to weights without useful values, so that the proof has numbers to compare.
+    """Write small random numbers to weights without useful values, so that `stages.trace.proof` has numbers to compare.
 
     All values of such a weight are 0, or some are infinite or NaN (as ``torch.empty`` leaves them). Call this only for a
     model with ``weights:``: the file sets these weights later.

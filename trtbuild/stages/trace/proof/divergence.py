@@ -20,7 +20,7 @@ def diverging_line(
 ) -> tuple[Line, bool] | None:
     """Return the first line that only one of two calls runs, and whether that call is `first_call`.
 
-    Only files for which `is_shown` returns True count. Returns None if both calls run the same lines, or if one of them
+    Files for which `is_shown` returns False are ignored. Returns None if both calls run the same lines, or if one of them
     fails.
     """
     try:

@@ -61,7 +61,7 @@ class Frames:
         return None
 
     def place_between(self, frame: FrameType | None, outermost: FrameType) -> tuple[str, int] | None:
-        """File and line of the innermost frame of user code from `frame` up to its caller `outermost`."""
+        """The `innermost_place` of the shown frames (`is_shown`) from `frame` up to its caller `outermost`."""
         shown: list[traceback.FrameSummary] = []
         while frame is not None and frame is not outermost:
             if self.is_shown(frame.f_code.co_filename):
@@ -70,7 +70,7 @@ class Frames:
         return self.innermost_place(shown)
 
     def place_in_stack_trace(self, text: str | None) -> tuple[str, int] | None:
-        """File and line of the innermost frame of user code in a ``stack_trace``, a text that torch stores at each node."""
+        """The `innermost_place` of the shown frames in a ``stack_trace``, a text that torch stores at each node."""
         frames = [
             traceback.FrameSummary(match["file"], int(match["line"]), match["name"] or "", lookup_line=False)
             for match in _STACK_LINE.finditer(text or "")
@@ -106,7 +106,7 @@ class Frames:
         raise SourceError("\n".join(lines), code=code, hint=hint, **where) from error  # type: ignore[arg-type]
 
     def _frame_lines(self, frames: Sequence[traceback.FrameSummary]) -> list[str]:
-        """One line for each frame; equal frames in a row are one line."""
+        """One line for each frame; consecutive equal frames are one line."""
         lines = []
         for line, equal_lines in groupby(
             f"  {self.shown_path(frame.filename)}:{frame.lineno} in {frame.name}: {(frame.line or '').strip()}"

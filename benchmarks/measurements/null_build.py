@@ -2,8 +2,8 @@
 
 The benchmark runs the console script `trtbuild build`, as a user does, in a large and in a small project. It compares the
 time with that of a Python process that only imports json and os: no useful Python program can be faster. This process is
-the *floor*. For the large project, it also compares the time with that of GNU make, with as many targets as there are
-engines. The processes run alternately, and the same code times each of them from start to end.
+the *floor*. For the large project, the benchmark also compares the time with that of GNU make, with as many targets as
+there are engines. The processes run alternately, and the same code times each of them from start to end.
 
 make and trtbuild do not do the same work. make looks at two files for each target. trtbuild checks the sources, the
 distributions, the toolchain and every output file. `peers.py` describes the project of make, and the other build systems
@@ -27,7 +27,7 @@ _FORBIDDEN_MODULES = ("click", "pydantic", "yaml", "rich", "torch", "tensorrt_rt
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """Compare null builds of a project with many engines and of a project with few models."""
+    """Compare null builds with other programs, in a project with many engines and in a project with few models."""
     sizes = session.sizes
     project = build_project(session, sizes.models)
     engines = sizes.models * sizes.targets
@@ -75,7 +75,7 @@ def rows(session: Session) -> Iterator[Row]:
 
 
 def build_project(session: Session, model_count: int) -> Path:
-    """Build a project of `model_count` models for the session's targets, and check that the next build runs nothing."""
+    """Build a project of `model_count` models for the session's targets, and check that a later build runs nothing."""
     targets = session.sizes.targets
     project = projects.write_many(session.folder(f"many-{model_count}x{targets}"), model_count, targets)
     session.say(f"  building {project.name} if it is not built yet (the first time, each model is traced: minutes)")

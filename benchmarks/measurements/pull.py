@@ -11,7 +11,7 @@ Rules
    inodes for each new file (0.3 ms for each of the 1,400 chunks).
 3. The kernel of a virtual machine may have returned unused memory to its host. Getting this memory again takes four times
    as long as copying the bytes. So before each run, of trtbuild and of its peers, the benchmark writes and removes a file
-   of 1.5 times the size. The measured time does not contain this.
+   1.5 times as large as the data. The measured time does not contain this.
 4. The bytes are random: no two chunks are equal, and nothing can be compressed. The digest of the pulled bytes is checked
    outside of the measured time.
 """

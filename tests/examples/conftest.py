@@ -160,7 +160,7 @@ class Example:
 
     @functools.lru_cache(maxsize=64)  # noqa: B019 - the examples live as long as the test session
     def _session(self, name: str) -> onnxruntime.InferenceSession:
-        """A session of onnxruntime with the ONNX model and the weights that are in the engine's recipe."""
+        """A session of onnxruntime with the ONNX model and the weights that the engine's recipe names."""
         parts = dict(self.record(f"engine/{name}@{TARGET}").recipe.parts)
         weights = {weight: self._store.get_bytes(entry["sha256"]) for weight, entry in parts["weights"].items()}
         options = onnxruntime.SessionOptions()

@@ -1,4 +1,4 @@
-"""Forged records in a remote, and records without a trusted signature, are never used."""
+"""Forged parts of a remote's entries, and records without a trusted signature, are never used."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def _replayed(folder: Path) -> dict[tuple[str, str], bytes]:
 
 
 def _signature_moved(folder: Path) -> dict[tuple[str, str], bytes]:
-    """The trusted signature of a genuine record, attached to an evil record with the same key."""
+    """The trusted signature of a genuine record, attached to an evil record of the same recipe."""
     genuine = signed_by(CI, "ci", folder / "true")
     evil = signed_by(None, None, folder / "evil", contents=EVIL)
     document = json.loads(evil["ac", RECIPE.key])

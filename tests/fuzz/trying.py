@@ -1,4 +1,4 @@
-"""Tries one case. The outcome is text, so that it can be sent to another process."""
+"""Tries one case. An outcome has only text and a number, so it can be sent to another process."""
 
 from __future__ import annotations
 
@@ -39,10 +39,7 @@ class Outcome:
 
 
 def attempt(seed: int) -> Outcome:
-    """Generate the case of a seed, build it and compare it with PyTorch.
-
-    An InternalError, or an exception other than TrtbuildError, is a crash.
-    """
+    """Generate the case of a seed, build it and compare it with PyTorch."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -53,7 +50,10 @@ def attempt(seed: int) -> Outcome:
 
 
 def try_case(case: Case, seed: int = -1) -> Outcome:
-    """Build a case and compare it with PyTorch."""
+    """Build a case and compare it with PyTorch.
+
+    An InternalError, or an exception other than TrtbuildError, is a crash.
+    """
     text = case_text(case)
     try:
         built = build(case)
@@ -79,12 +79,12 @@ def try_case(case: Case, seed: int = -1) -> Outcome:
 
 
 def reason_group(error: TrtbuildError) -> str:
-    """The type, code and first line of an error, for example to count errors. See `_without_details`."""
+    """The type, code and first line of an error, without details (`_without_details`)."""
     code = getattr(error, "code", "")
     first = (error.text.strip().splitlines() or [""])[0]
     return f"{type(error).__name__}{f' ({code})' if code else ''}: {_without_details(first)}"
 
 
 def _without_details(text: str) -> str:
-    """The start of a text, with dots in the place of names, numbers and lists: errors with the same reason become equal."""
+    """The start of a text. Numbers, lists and quoted names become ellipses: errors with the same reason get equal texts."""
     return re.sub(r"'[^']*'|\"[^\"]*\"|\[[^\]]*\]|\b(?!float\d|int\d|bfloat\d|uint\d)[\w.]*\d[\w.]*", "…", text)[:110]

@@ -1,4 +1,4 @@
-"""Inputs, profiles and dims of a model. An error names the place of a conflict between them."""
+"""Inputs, profiles and dims of a model. An error names the place of a conflict between them. « marks this place."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def job_and_blobs(onnx_model: bytes, weights: Sequence[np.ndarray], *profiles: S
 
 
 def mlp(seed: int = 0, dtype: str = "float32") -> tuple[bytes, list[np.ndarray]]:
-    """An ONNX model and its weights: two linear layers whose biases are zeros, from (d0, 8) to (d0, 8)."""
+    """An ONNX model of two linear layers, from (d0, 8) to (d0, 8), and its weights. The biases are zeros."""
     random = np.random.default_rng(seed)
     weights = [random.standard_normal((8, 8)).astype(dtype) for _ in range(2)]
     weights += [np.zeros(8, dtype), np.zeros(8, dtype)]

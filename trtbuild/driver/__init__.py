@@ -4,5 +4,5 @@ Each subpackage has one subject, and imports only from the layers below its own.
 
 `configuration` and `outputs`; `project` (with `wiring`, the composition root); `packages` and `doctor`; `gpu_comparisons`;
 `workers` and `answers`; `event_log` and `farm`; `building` and `inspection`; `cache`, `in_program`, `running`, `up_to_date`
-and `verification`; `reports`; `watching`. Packages of one layer do not import one another.
+and `verification`; `reports`; `watching`. Subpackages of one layer do not import one another.
 """

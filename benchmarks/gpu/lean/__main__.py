@@ -159,7 +159,7 @@ class Lean:
         self, name: str, process: subprocess.CompletedProcess[str], expected: Collection[str] | None
     ) -> Iterator[Row]:
         """Yield rows about each package in one process. The process should run the packages in `expected`, and refuse the
-        others. If `expected` is None, it may run or refuse each."""
+        others. If `expected` is None, the process may run or refuse each package."""
         values = _values(process.stdout)
         self.details[name] = {"values": values, "ended": _end(process)}
         found = {value["model"]: value for value in values if "model" in value}
@@ -262,7 +262,7 @@ def _machine() -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure, and write all rows and all answers to a file."""
+    """Measure, and print all rows. With ``--json``, write them and all answers to a file."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.lean", description=__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--wheels", type=Path, required=True, metavar="WHEELS", help="wheels of the runtimes")

@@ -99,7 +99,7 @@ def build(layers: int, hidden: int) -> nn.Module:
     torch.manual_seed(0)
     model = TokenDecoder(layers, hidden, 128)
     for module in model.modules():
-        # With the usual deviation of 0.02, the model would repeat a few tokens.
+        # With the usual deviation of 0.02, the model would return only a few different tokens.
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, 0, 2.4 / hidden**0.5)
     return model.eval()

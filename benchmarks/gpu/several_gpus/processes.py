@@ -77,7 +77,7 @@ class Machine:
 
 
 class Process:
-    """A process in the background, which ends with the context."""
+    """A background process. The end of the ``with`` block terminates the process."""
 
     def __init__(self, machine: Machine, project: Path, name: str, arguments: Sequence[str]) -> None:
         self._path = machine.work / f"{name}.log"

@@ -1,4 +1,4 @@
-"""JSON Schemas of dataclasses: documents of the codec match them, and wrong documents do not."""
+"""Encoded dataclasses match their JSON Schemas, and wrong documents do not match."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def test_a_worker_that_is_stopped_loses_its_job(address: str, client: Client, pr
         (pid,) = worker_pids(stopped)
         os.kill(pid, signal.SIGSTOP)
         with killed_at_end(worker_process(address, tmp_path / "other", {}, "--slots", "1", pretends="compile")):
-            # a process without a state was killed already
+            # `state` returns None if the process was killed already
             wait_until(lambda: (state(pid) or "T")[0] == "T", "the worker is not stopped")
             assert compiled.result(timeout=LIMIT_S).worker
 

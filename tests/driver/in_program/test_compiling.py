@@ -1,4 +1,4 @@
-"""`trtbuild.compile`: the engine keys of a manifest, the outputs of PyTorch, and errors about invalid arguments."""
+"""`trtbuild.compile` gives the engine keys of a manifest and the results of PyTorch, and rejects invalid arguments."""
 
 from __future__ import annotations
 

@@ -47,12 +47,12 @@ def test_a_missing_operator_names_its_module_and_the_command_that_installs_it(mo
 def test_modules_are_imported_on_request(modules: None) -> None:
     require_operators([operator("defined", "loading_defines")], "net", import_modules=True)
     assert "loading_defines" in sys.modules
-    require_operators([operator("defined", "another_module")], "net", import_modules=True)  # it is registered already
+    require_operators([operator("defined", "another_module")], "net", import_modules=True)  # `defined` exists already
     with pytest.raises(
         OperatorMissing, match=r"has the schema .*Tensor x\) -> Tensor here, but .*Tensor y\) -> Tensor"
     ):
         require_operators([operator("defined", None, "(Tensor y) -> Tensor")], "net", import_modules=False)
-    del sys.modules["loading_defines"]  # this deletes the module's `library`, which removes the operator
+    del sys.modules["loading_defines"]  # this deletes the module's `library`, and so the operator
 
 
 @pytest.mark.parametrize(

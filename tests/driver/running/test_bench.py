@@ -1,4 +1,4 @@
-"""``trtbuild bench``: the runners and points that are timed. No test compares durations."""
+"""``trtbuild bench`` times runners (the package, the original module) at points (shapes). No test compares durations."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def test_a_part_of_a_shape_is_a_slice_in_every_opset(opset: int) -> None:
     converted, calls = onnx_model.convert_to_opset(blob(nodes, opset), 17)
     proto = onnx.ModelProto.FromString(converted)
     assert [node.op_type for node in proto.graph.node] == ["Shape", "Slice", "Cast", "Mul", "MatMul"]
-    assert not proto.graph.node[0].attribute and calls == (0, -1, 1, 2, 3)  # the slice has no origin
+    assert not proto.graph.node[0].attribute and calls == (0, -1, 1, 2, 3)  # -1: the slice is not in the blob
     x = np.ones((3, 4), np.float32)
     assert np.array_equal(run(converted, x), (x * 3) @ WEIGHT)
     newer, _ = onnx_model.convert_to_opset(blob(nodes, opset), 20)

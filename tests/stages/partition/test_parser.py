@@ -31,7 +31,7 @@ def validator() -> Validator:
 
 
 def assert_onnx_equals_programs(partitioned: Any) -> None:
-    """Fail unless the ONNX model of each TensorRT partition equals its program, at all sizes."""
+    """In each TensorRT partition, the ONNX model must return the results of the program, at all sizes."""
     for part in partitioned.partitions:
         if part.kind != "tensorrt":
             continue

@@ -1,4 +1,4 @@
-"""Trace jobs, and functions that run them in this process, or in a child process where a test needs isolation."""
+"""Jobs of the trace step, and functions that run them in this process, or in a child process for isolation."""
 
 from __future__ import annotations
 

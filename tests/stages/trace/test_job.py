@@ -1,4 +1,4 @@
-"""Trace jobs: their JSON, and the lines of the manifest that they name. A plan uses the jobs without torch."""
+"""Trace jobs: their JSON, and their origins in the manifest. The modules that plan a trace do not import torch."""
 
 from __future__ import annotations
 

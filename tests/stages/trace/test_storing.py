@@ -27,7 +27,7 @@ def digest(tensor: torch.Tensor) -> str:
 
 @pytest.fixture
 def calls(tmp_path: Path) -> Callable[[], list[list[str]]]:
-    """A function that returns all calls of `store` in all processes, each as [process ID, number of tensors]."""
+    """A function that returns [process ID, number of tensors] for each call of `store`, in all processes."""
     return lambda: [line.split() for line in (tmp_path / "calls").read_text().splitlines()]
 
 

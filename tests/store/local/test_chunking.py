@@ -47,7 +47,7 @@ def test_boundaries_are_the_same_in_another_process() -> None:
 
 
 def test_the_pure_python_implementation_has_the_same_boundaries() -> None:
-    """So chunks are shared even if fastcdc has no compiled part."""
+    """So a blob has the same chunks even if fastcdc has no compiled part."""
     from fastcdc.fastcdc_py import fastcdc_py
 
     data = random.Random(6).randbytes(MIB + 9)

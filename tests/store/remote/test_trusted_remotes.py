@@ -55,7 +55,7 @@ def open_as(tmp_path: Path, team: MemoryTransport) -> Callable[..., LayeredStore
 
 @pytest.fixture
 def build(record_of: RecordOf) -> Build:
-    """A function that puts a record of recipe 1 and sends it. The plan contains the name of the builder."""
+    """A function that stores a record of recipe 1 and sends it. The second argument is the content of the plan."""
 
     def put_and_send(store: LayeredStore, who: str) -> Record:
         record = store.put_record(record_of(1, who=who, plan=store.put_bytes(who.encode())))

@@ -52,7 +52,7 @@ def test_parses_a_chunk_list() -> None:
 
 
 def test_parses_entries_that_a_server_rewrote() -> None:
-    """protojson omits default values and may add fields. White space and the order of fields may differ."""
+    """A server may omit default values, add fields, and change white space and the order of fields."""
     text = json.dumps(
         {
             "executionMetadata": {"worker": "w"},

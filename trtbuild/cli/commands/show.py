@@ -119,9 +119,9 @@ def watching(flags: Flags) -> Watcher:
 
 
 def recorded(flags: Flags) -> Watcher:
-    """The watcher of a build, as `watching` returns it, and the recorder of its events.
+    """The watcher that `watching` returns, together with a recorder of the build's events.
 
-    The events go to the project's state, to the file of `--events`, and into the report of `--report`."""
+    The events go to the project's state folder, to the file of `--events`, and into the report of `--report`."""
     from trtbuild.driver.building.progress.events import Watchers
     from trtbuild.driver.building.progress.recorder import Recorder
     from trtbuild.driver.event_log.kept import KeptEvents

@@ -40,7 +40,7 @@ def _side(letter: str, side: Side) -> str:
 def _entry(entry: Difference) -> list[str]:
     targets = f"  ({', '.join(entry.targets)})" if isinstance(entry, PartitionDifference) else ""
     head = f"  {terminal.CHANGE_MARKS[entry.change]} {entry.name}"
-    if entry.area == "unknown":  # the side's graph is not known before this step has run
+    if entry.area == "unknown":  # one side's graph is not known before this step has run
         return [f"{head} has to run: {entry.was or entry.now}"]
     if entry.change != "changed":
         return [f"{head}: {_value_text(entry.now if entry.change == 'added' else entry.was)}{targets}"]

@@ -44,7 +44,7 @@ def push_lines(document: CachePush) -> list[str]:
 
 
 def pull_lines(document: CachePull) -> list[str]:
-    """The records that each remote sent, and those that no remote has."""
+    """The records that each remote sent, and those that are still missing."""
     rows = [
         ("pulled", terminal.bold(remote.name), _amount(remote.records, remote.bytes)) for remote in document.remotes
     ]

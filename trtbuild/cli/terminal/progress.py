@@ -36,8 +36,7 @@ class Tally:
     """The numbers of finished and of remaining steps, for the progress line.
 
     `done` includes the conversions that partition steps made. `hits` and `remaining` follow from the last plan of each
-    model, without the steps that ran since. Every event only updates sums, so that it takes little time (rule 3 of
-    watchers).
+    model, without the steps that `done` counts. No event counts the steps of all models again (rule 3 of watchers).
     """
 
     done: int = 0
@@ -72,7 +71,7 @@ class Tally:
             self._unpartitioned.add(name)
 
     def finished(self, step: Step, ran: StepRun) -> None:
-        """Count a step that this or another build has run, and the conversions that it made."""
+        """Count a step that this or another build has run, and the step's conversions."""
         self.done += 1 + len(ran.conversions)
         self._ran.add(step.id)
         self._converted.update(ran.conversions)
@@ -99,8 +98,8 @@ class Tally:
 
 
 def _expected_ids(plan: ModelPlan) -> list[str]:
-    """The likely ids of the engines of a model whose partitions are not known yet. With them, the columns of a build are
-    aligned from the first line on."""
+    """The likely ids of the engines of a model whose partitions are not known yet. These ids align the columns of a build
+    from the first line on."""
     if not any(step.stage == "engine" and step.verdict == "unknown" for step in plan.steps.values()):
         return []
     model = plan.model
@@ -151,7 +150,7 @@ class Progress(Watcher):
             self._say(self._row(word, self._elapsed(name), name))
 
     def _row(self, word: str, taken: str, name: str, about: str = "", width: int | None = None) -> str:
-        """One line for a step or other work. If `about` does not fit in `width` columns, it is shortened or left out."""
+        """One line for a step or other work. With `width`, `about` is shortened to the free columns, or left out."""
         row = f"{word} {taken:>8}  {name:{self.tally.id_width}}"
         if width is not None:
             free_columns = width - len(click.unstyle(row)) - 2

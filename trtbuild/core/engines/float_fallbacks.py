@@ -6,8 +6,8 @@ both factors. The engine is right, but it is neither smaller nor faster than an 
 Rules
 1. A fallback is reported only if it is certain: the plan has to name the types of its weights or kernels
    (`PlanContents`). The size of a plan proves nothing. For one 256 x 256 product, a plan of TensorRT-RTX with float32
-   weights has 268 kB. The plan with int8 on both sides has 334 kB: 66 kB of int8 weights, and 260 kB of text from which
-   kernels are compiled.
+   weights has 268 kB. The plan with two int8 factors has 334 kB, among them 66 kB of int8 weights and 260 kB of text
+   from which kernels are compiled.
 2. A fallback is reported only if it holds for the whole engine: no weight is stored in a quantized type, or no product
    reads a quantized number.
 """

@@ -1,4 +1,4 @@
-"""Points within the ranges of a program's symbols, at which the sizes of its values are compared."""
+"""Points within the ranges of a program's symbols, at which the sizes of the program's values are checked."""
 
 from __future__ import annotations
 

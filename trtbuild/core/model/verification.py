@@ -3,14 +3,15 @@
 Rules
 1. The points are min, opt and max of every profile, and random sizes within each profile. The size of each dim is chosen
    independently, as a multiple of its `multiple_of`. Everything follows from the seed, so every point is reproducible.
-2. In every second random point, about a quarter of the floating-point input values are exactly zero, unless the declared
-   range of an input excludes zero. Some operators have special cases at zero (``atan2``), and random values are almost
+2. In every second random point, about a quarter of the floating-point input values are exactly zero, except in inputs
+   whose declared range excludes zero. Some operators have special cases at zero (``atan2``), and random values are almost
    never zero.
-3. The error of an output a is max|a-b| / max|b|, where b is the result of the reference: PyTorch, or onnxruntime for an
-   ONNX source. Integers and bools must be equal, unless rounding decides them (`trtbuild.stages.verify.rounding`).
-4. The tolerance of an output follows from the coarsest type among the values that it is computed from. Inputs and weights
-   count, too (`trtbuild.stages.verify.precisions`). A coarse type may come from the manifest's `precision`, from a module
-   with float16 weights, or from a quantizer. A model that amplifies errors may have a larger error (`rounding`, rule 3).
+3. The error of an output `a` is max|a-b| / max|b|, where `b` is the result of the reference: PyTorch, or onnxruntime for
+   an ONNX source. Integers and bools must be equal, unless rounding decides them (`trtbuild.stages.verify.rounding`).
+4. The tolerance of an output follows from the coarsest type among the values that the output is computed from. Inputs and
+   weights count, too (`trtbuild.stages.verify.precisions`). A coarse type may come from the manifest's `precision`, from a
+   module with float16 weights, or from a quantizer. If a model amplifies errors, a larger error is allowed (`rounding`,
+   rule 3).
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ RoundedType = Precision | Literal["int8", "float8e4m3fn", "float8e5m2", "float4e
 #:
 #: float32: onnxruntime and PyTorch differ only in the order of sums. On a GPU, TF32 keeps 11 bits of each factor of a
 #: product. Rounding loses up to 2**-11 of a factor and truncation up to 2**-10, so a product loses up to 2**-9. On an H200,
-#: the errors of 3 of 14 models were between 1e-3 and 1.2e-3. float16 has 11 bits everywhere. bfloat16 has 8 bits. So the
-#: steps between its numbers are eight times the steps of float16, and its tolerance is also eight times that of float16.
+#: the errors of 3 of 14 models were between 1e-3 and 1.2e-3. Every float16 value has 11 significant bits. bfloat16
+#: has 8. So the steps between its numbers are eight times the steps of float16, and its tolerance is also eight times that
+#: of float16.
 #:
 #: Quantizers: a value that lies between two steps becomes one of them in one result, and the other in the other result. At
 #: worst, the two roundings are independent. The table has three standard deviations of the difference of two roundings of
@@ -107,7 +109,7 @@ def points(
     result: list[Point] = []
     for number, profile in enumerate(model.profiles):
         sizes_at = {which: symbol_values(shapes, profile, which) for which in ("min", "opt", "max")}
-        which_by_sizes: dict[tuple[int, ...], str] = {}  # if min, opt or max are equal, they are one point
+        which_by_sizes: dict[tuple[int, ...], str] = {}  # equal sizes are one point
         for which, sizes in sizes_at.items():
             which_by_sizes.setdefault(sizes, which)
         result += [
@@ -129,7 +131,7 @@ def _seed_of_point(seed: int, profile: int, which: str) -> int:
 
 
 def tolerances(runner: Runner, chosen: float | None = None) -> dict[RoundedType, float]:
-    """The largest allowed error, by the type that an output was computed in. A user's `chosen` error replaces them all."""
+    """The largest allowed error, by the type that an output was computed in. A user's `chosen` error is for all types."""
     return {precision: default if chosen is None else chosen for precision, default in TOLERANCES[runner].items()}
 
 

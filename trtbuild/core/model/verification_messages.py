@@ -62,7 +62,7 @@ def tf32_hint(entry: Entry, tf32: bool | None) -> str | None:
 
 
 def advice_lines(entry: Entry) -> list[str]:
-    """The place where an entry becomes wrong, and its hint, as lines below `error_text`."""
+    """The lines below `error_text`: the place of the fault, if it is known, and the hint of the entry."""
     return [*_fault_lines(entry), *([entry.hint] if entry.hint else [])]
 
 

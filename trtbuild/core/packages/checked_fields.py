@@ -1,4 +1,4 @@
-"""Reads the fields of an untrusted JSON document with checks. Each function raises InvalidIndex if a check fails.
+"""Reads and checks the fields of an untrusted JSON document. Each function raises InvalidIndex if a check fails.
 
 `checked_expression` may also raise ValueError, TypeError or RecursionError.
 """
@@ -33,7 +33,7 @@ def checked_expression(value: Any, dims: int) -> Expression:
 
 
 def _has_operators_and_operands(value: Any) -> bool:
-    """Whether `value` is an integer, or a list of text and of such values."""
+    """Whether `value` is an integer, or a list whose first element is a string and whose others are such values."""
     return type(value) is int or (
         isinstance(value, list)
         and bool(value)

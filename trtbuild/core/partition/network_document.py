@@ -1,4 +1,4 @@
-"""A TensorRT network as a document: the recorded calls that define it, which any toolchain can repeat.
+"""A TensorRT network as a document: recorded calls that any toolchain can repeat to define the same network.
 
 The document is canonical JSON (`to_bytes`). The key of its engine has the digest of these bytes in place of the digest of
 an ONNX model.

@@ -40,7 +40,7 @@ class Partition:
     calls: tuple[int, ...]
     #: Operator → the reason why it stays in PyTorch; for Torch partitions only.
     reasons: Mapping[str, str] = field(default_factory=dict)
-    #: The operators that are plugins in its engine (``mylib::roi``), in the order of their names. Left out if it is empty.
+    #: The operators that are plugins in its engine (``mylib::roi``), sorted by name. The JSON leaves out an empty tuple.
     plugins: tuple[str, ...] = ()
 
 

@@ -1,8 +1,8 @@
 """The jobs of the steps before the engine step, as values.
 
 Jobs name blobs by SHA-256, so any worker that can read the store can run them. The engine step's job is
-`trtbuild.core.engines.engine_job.EngineJob`. The package step has no job, because the process that makes the plan also runs
-this step.
+`trtbuild.core.engines.engine_job.EngineJob`. The package step has no job, because the build's own process runs this
+step.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ class LowerJob:
 class PartitionJob:
     """Divide `program`, a lowered model, into partitions for a toolchain.
 
-    `stand_in` are the fields of a `StandIn`, or None to use the toolchain's parser. `trust` is the policy for records of
-    conversions. None means that all records are trusted. `plugins` are those of the model.
+    `stand_in` has the fields of a `StandIn`, the parser of another toolchain. None means that the toolchain's own parser is
+    used. `trust` is the policy for records of conversions. None means that all records are trusted. `plugins` are those of
+    the model.
     """
 
     program: str

@@ -1,4 +1,4 @@
-"""Split the engines that have to be built into jobs for several machines.
+"""Create the jobs in which several machines build the missing engines.
 
 Rules
 1. A job builds engines for one target. The jobs of a target contain each model that has an engine to build. They also
@@ -39,7 +39,8 @@ class MatrixJob:
 
 @dataclass
 class _Group:
-    """Models that must be in one job: the durations of their known engines by key, and of their unknown engines."""
+    """Models that must be in one job. `known_s` maps the keys of their known engines to durations. `unknown_s` is the
+    duration of all their unknown engines."""
 
     models: list[str]
     known_s: dict[str, float] = field(default_factory=dict)
@@ -122,7 +123,7 @@ def _job_count(groups: Sequence[_Group], job_duration_s: float) -> int:
 
 
 def _balanced(groups: Sequence[_Group], count: int) -> list[_Group]:
-    """Join `groups` to `count` groups of similar duration (rule 4). None of them is empty if there are enough groups."""
+    """Merge `groups` into `count` jobs of similar duration (rule 4). With at least `count` groups, no job is empty."""
     jobs = [_Group([]) for _ in range(count)]
     queue = [(0.0, 0, number) for number in range(count)]
     for group in sorted(groups, key=lambda group: -group.duration_s):

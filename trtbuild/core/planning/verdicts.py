@@ -5,8 +5,8 @@ Rules
    recipe, or without one of the `REQUIRED_OUTPUTS`, is a miss (``corrupt``).
 2. Recipes of later steps follow from small documents among a step's outputs. If these documents cannot be read, the step
    runs again.
-3. A step without a record is ``new`` if the project's history does not have the step. It is ``evicted`` if its last recipe
-   in the history is the wanted one, and ``changed``, with all parts that differ, if that recipe is another one.
+3. A step without a record is ``new`` if the project's history does not have the step. Otherwise it is ``changed``, with the
+   parts that `explained_changes` returns, or ``evicted`` if there are no such parts.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def explained_changes(was: Recipe, now: Recipe) -> tuple[Change, ...]:
 
 
 def _add_name(change: Change, names: Mapping[str, str]) -> Change:
-    """`change` with the name that people use for its part. The digest of a weight has the weight's name."""
+    """`change` with the name that people use for its part. The part with a weight's digest gets the weight's name."""
     part = change.part.removesuffix(".sha256")
     entry = ".".join(part.split(".")[:2])
     return replace(change, name=names[entry] + part[len(entry) :]) if entry in names else change

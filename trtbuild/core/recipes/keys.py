@@ -91,8 +91,9 @@ def lower(
 ) -> Recipe:
     """The recipe of a lower step. `graph` is the digest of the traced program's canonical text.
 
-    `modules` is the digest of its module paths. They are not in the text, but the lower step copies them to its output, and
-    compares the patterns of `precisions` with them. `truncates_double` is whether float64 is computed in float32."""
+    `modules` is the digest of the program's module paths. They are not in the text, but the lower step copies them to its
+    output, and compares the patterns of `precisions` with them. `truncates_double` is whether float64 is computed in
+    float32."""
     return _step(
         "lower",
         ("graph", graph),
@@ -168,7 +169,7 @@ def _opset_downgrade_part(opset: int) -> tuple[tuple[str, Value], ...]:
 
 
 def engine(job: EngineJob, environment: Mapping[str, str]) -> Recipe:
-    """The recipe of an engine step: the worker's job and its environment."""
+    """The recipe of an engine step: the job and the environment variables of the worker."""
     return _step(
         "engine",
         ("onnx", job.onnx),
@@ -225,7 +226,7 @@ def verification(
     float_model: tuple[str, Sequence[Weight]] | None = None,
     has_rounded_weights: bool = False,
 ) -> Recipe:
-    """The recipe of a verification, which compares the values that partitions compute with those of a reference.
+    """The recipe of a verification, which compares the results of partitions with those of a reference.
 
     `program` is the digest of the traced program's canonical text. `partitions` is the digest of the partition step's
     document. `made_of` are the digests of the ONNX models by graph, or of the plans by partition. `tolerances` are by the

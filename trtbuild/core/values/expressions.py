@@ -208,7 +208,7 @@ def _bounds(operator: str, bounds: Sequence[Interval]) -> Interval:
 
 
 def _quotient(operator: str, left: Interval, right: Interval) -> Interval:
-    low, high = right[0] or 1, right[1] or -1  # a divisor is never 0, so its interval does not end at 0
+    low, high = right[0] or 1, right[1] or -1  # a divisor is never 0, so an end at 0 moves to 1 or to -1
     if low < 0 < high:
         largest = max(abs(left[0]), abs(left[1]))
         return -largest, largest

@@ -4,8 +4,8 @@ Rules
 1. The matrix has GitHub's form: ``{"include": […]}``, and nothing else. GitHub would use any other member as an axis of
    the matrix.
 2. Other machines build the engines. So only the configured runners are checked, and not the toolchains of this machine.
-3. An engine of TensorRT-RTX needs no GPU, so a hosted machine builds it if it has the target's platform. All other jobs
-   need the labels of their target's SM (`Configuration.runners`).
+3. An engine of TensorRT-RTX needs no GPU, so a hosted machine of the target's platform builds it. All other jobs need
+   the labels of their target's SM (`Configuration.runners`).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def matrix(request: Request, job_duration_s: float = DEFAULT_JOB_DURATION_S) -> 
 
 
 def _estimates(history: History) -> Callable[[Step], float]:
-    """Return the function that estimates an engine step: its last duration, or an estimate from the size of its weights.
+    """Return the function that estimates the seconds of an engine step from its last run, or from the size of its weights.
 
     A step without a partition stands for all engines of its model and target. Their last durations are added.
     """

@@ -3,7 +3,7 @@
 Rules
 1. A check returns findings. If it raises an exception, the exception becomes a finding, and the other checks still run.
 2. A check changes nothing. It removes the temporary files that it writes.
-3. A problem means that something does not work. A warning means that something may not work. Both say how to correct it
+3. A problem means that something does not work. A warning means that something may fail. Both say how to correct it
    (`Finding.fix`), with a command if there is one.
 4. A machine without torch is valid: it can plan, and can use packages that were built elsewhere.
 """

@@ -38,8 +38,9 @@ def trace(
     compared with the module at the smallest and the largest sizes of each profile. So `compile` can build engines for the
     program. Random operators, writes to buffers and a module in training mode are errors.
 
-    The program's ``module()`` takes the arguments of `module`. Its symbols have the ranges of `inputs`. `compile`,
-    ``torch.export.save`` and ``exported_program:`` in a manifest accept it. Its weights are in main memory.
+    The program's symbols have the ranges of `inputs`, and its weights are in main memory. `compile`,
+    ``torch.export.save`` and ``exported_program:`` in a manifest accept the program. Its ``module()`` takes the arguments
+    of `module`.
 
     Raises UsageError and SourceError.
     """
@@ -76,7 +77,7 @@ def trace_job(model: Model, shapes: ShapePlan) -> TraceJob:
     from trtbuild.stages.trace.job import TraceJob
 
     place = f"{model.origin.file}:{model.origin.line}"
-    # The trace may replace two symbols that must be equal by one (it ties them), except for these pairs.
+    # If two symbols must be equal, the trace may tie them (use one symbol for both), except for these pairs.
     points, untied_pairs = proof_points(model, shapes), pairs_not_to_tie(shapes, model.profiles)
     return TraceJob(model.source, model.inputs, shapes, points, None, {"model": place, "source": place}, untied_pairs)
 

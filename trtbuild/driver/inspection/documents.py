@@ -18,8 +18,8 @@ from trtbuild.core.values.codec import optional
 class TrtexecCommand:
     """A command that builds the engine with NVIDIA's tool.
 
-    `tool` is the name of the tool. `arguments` are its arguments. `differs` lists the differences from the engine step that
-    no argument can express. `text` is the whole command, quoted for a shell.
+    `tool` is the name of the tool. `arguments` are its arguments. `differs` lists the differences from the engine step;
+    no argument can express them. `text` is the whole command, quoted for a shell.
     """
 
     tool: str
@@ -33,7 +33,7 @@ class InspectedEngine:
     """An engine of a package. `plan` is its file, of `size` bytes.
 
     `layers` is empty if the package does not list the layers. `weights` maps an element type to the bytes of the weights
-    that the plan stores in this type. It is null without ``--layers``, and if the plan does not name them. `onnx` is the
+    that the plan stores in this type. It is null without ``--layers``, or if the plan names no kernels. `onnx` is the
     file to which the engine's ONNX model was written, null without ``--onnx``. `trtexec` is null if the recipe of the
     engine is not in the cache.
     """
@@ -66,7 +66,7 @@ class DeviceMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class TargetLibrary:
-    """The library of this machine that runs the engines of `target`: its name, such as ``tensorrt_lean``, and its version.
+    """The name, such as ``tensorrt_lean``, and the version of the installed library that runs the engines of `target`.
 
     If no installed library runs them, `library` and `version` are null, and `because` is the reason. The GPU is not
     compared with the target.

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 def graph_handler(graph_kind: str) -> GraphHandler:
-    """Return the handler of a kind of graph. It loads its libraries at its first use."""
+    """Return the handler of a kind of graph. The first call imports the libraries of all handlers."""
     from trtbuild.stages.graphs.handlers import HANDLERS
 
     return HANDLERS[graph_kind]
 
 
 def graph_functions() -> GraphFunctions:
-    """Return the functions that a trace calls for such graphs. They load their libraries at their first use."""
+    """Return the functions that a trace calls for ONNX models and networks. Each imports its libraries at its first use."""
 
     def record_network(
         define: Callable[[Any, Any], object], declared_inputs: Sequence[tuple[Any, ...]], check: Any
@@ -35,7 +35,7 @@ def graph_functions() -> GraphFunctions:
 
 
 def lower(job: LowerJob, context: Context) -> Result:
-    """Return the traced graph unchanged, because such a graph needs no lowering."""
+    """Return the traced ONNX model or network unchanged."""
     store, graph = context.store, graph_handler(job.graph_kind)
     blob = store.get_bytes(job.program)
     return Result(
@@ -48,7 +48,7 @@ def lower(job: LowerJob, context: Context) -> Result:
 
 
 def partition(job: PartitionJob, context: Context) -> Result:
-    """Make one partition of the whole model. The toolchain's parser must accept a whole ONNX model."""
+    """Make one partition of the whole model. An ONNX model that the toolchain's parser refuses is an error."""
 
     def refusal_of_parser(model: bytes) -> ParserRefusal | None:
         from trtbuild.toolchain.compiling.parsing import Parser

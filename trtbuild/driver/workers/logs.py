@@ -18,12 +18,12 @@ from trtbuild.atomic import replace_file
 HEAD_BYTES = 256 << 10
 TAIL_BYTES = 1 << 20
 
-#: A file name may have 255 bytes on common file systems. This limit leaves space for ``.log`` and ``~`` with a digest.
+#: Common file systems allow 255 bytes in a file name. 200 bytes leave space for ``.log`` and ``~`` with a digest.
 _MAX_NAME_BYTES = 200
 
 
 def log_file(folder: Path, step: str) -> Path:
-    """Return the path of a step's log, which is made of the step's id (``vit/engine/encoder.layers.3@ada.log``)."""
+    """Make the path of a step's log from the step's id (``vit/engine/encoder.layers.3@ada.log``)."""
     *above, last = step.split("/")
     return folder.joinpath(*(_file_name(part) for part in above), _file_name(last) + ".log")
 

@@ -254,7 +254,7 @@ class DefaultsFields(Fields):
 class ModelFields(DefaultsFields):
     """A model: its source, its inputs, and the engines and outputs to build."""
 
-    # `source` is required. `resolve` checks that, because pydantic would not check the other fields without it.
+    # `source` is required. `resolve` checks this. If pydantic did, a missing `source` would make all fields invalid.
     model_config = ConfigDict(json_schema_extra={"required": ["source"]})
 
     source: SourceFields | None = Field(None, description="Where the model comes from.")

@@ -77,9 +77,9 @@ class Loaded:
         self._files: Mapping[str, memoryview] | None = files
         self._create_engines = create_engines
         self._engines: Engines | None = None
-        #: The objects that all runners share: the operations on arrays of the device, the parts that PyTorch computes (by
-        #: partition), and the value weights (by slot). A value weight is a weight that a part reads like an input, that is
-        #: an output of the model, or that is the first value of a state.
+        #: The objects that all runners share: the operations on arrays of the device, the parts that PyTorch or
+        #: onnxruntime computes (by partition), and the value weights (by slot). A part reads a value weight like an input,
+        #: or the weight is an output of the model or the first value of a state.
         self._shared_by_runners: tuple[ArrayOperations, Mapping[str, Part], Mapping[int, Any]] | None = None
         self._runners: dict[bool, Runner] = {}
         self._lock = threading.Lock()
@@ -102,7 +102,7 @@ class Loaded:
 
     @property
     def provenance(self) -> Provenance:
-        """The results of ``trtbuild verify`` for exactly these bytes."""
+        """The results of ``trtbuild verify`` for the exact bytes of this package."""
         return parse(self.package.read_unlisted(PROVENANCE_FILE), self.package.digest)
 
     def module(self, *, cuda_graphs: bool = False) -> Any:

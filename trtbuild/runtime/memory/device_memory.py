@@ -73,8 +73,9 @@ class Memory(Protocol):
 
     def working_stream(self, stream: int) -> int:
         """Return the stream on which engines work for a caller on `stream`. It is `stream` itself, unless `stream` is the
-        legacy default stream. For the default stream it is another stream, which CUDA orders with the default stream. It is
-        the same for all threads, because a thread may reuse memory that another thread freed on the default stream."""
+        legacy default stream. For the default stream it is another stream, which CUDA orders with the default stream. This
+        other stream is the same for all threads, because a thread may reuse memory that another thread freed on the
+        default stream."""
         ...
 
     def on_stream(self, stream: int) -> contextlib.AbstractContextManager[Any]:

@@ -62,8 +62,9 @@ def raise_opset(model: onnx_ir.Model, opset: int) -> None:
 def lower_opset(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
     """Return `model` in `opset`; a model of this opset or an older one is returned unchanged.
 
-    Raises ConversionRefused if an operator has no form in `opset`. The error's `nodes` are the calls that the operator came
-    from. Also raises ConversionRefused for every conversion to an older opset except that from 18 to 17.
+    Raises ConversionRefused if an operator has no form in `opset`. The error's `nodes` are the indexes of the
+    call_function nodes that the operator came from. Also raises ConversionRefused for every conversion to
+    an older opset except that from 18 to 17.
     """
     (opset_entry,) = (entry for entry in model.opset_import if not entry.domain)
     if opset_entry.version <= opset:

@@ -36,7 +36,7 @@ EXAMPLE_KEY = "trtbuild.example"
 _FOUR_BITS = (onnx.TensorProto.UINT4, onnx.TensorProto.INT4, onnx.TensorProto.FLOAT4E2M1)
 #: Parsers of toolchains with this opset or a later one also read the quantizers of opsets 21 to 23 (measured with
 #: TensorRT-RTX 1.7.1). So models that quantize in blocks or to 4 bits are not converted. Other models are still converted,
-#: so that their keys stay the same.
+#: so that their existing engines are still found in caches.
 _OPSET_OF_BLOCK_READERS = 20
 
 
@@ -66,7 +66,7 @@ def blob(
     outputs: Sequence[Sequence[Expression]],
     example: Sequence[Sequence[int]],
 ) -> bytes:
-    """Return the blob of `model`. Its first `weights` inputs are weights, and its nodes have the user's names.
+    """Return the blob of `model`. The first `weights` inputs of `model` are weights, and its nodes have the user's names.
 
     `inputs` are the types of its other inputs, and `example` are example shapes of these inputs. `outputs` are the shapes
     of its outputs."""
@@ -103,7 +103,7 @@ def types(data: bytes) -> ModelTypes:
 
 
 def graph_text(data: bytes) -> str:
-    """The graph text of a blob (rule 2). Keys contain it."""
+    """The graph text of a blob (rule 2). The recipes of later steps have its SHA-256."""
     model = onnx.ModelProto.FromString(data)
     for node in model.graph.node:
         node.ClearField("metadata_props")

@@ -40,8 +40,8 @@ ARITHMETIC_OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 class Sizes:
-    """The dimensions of tensors, by their expressions: of the tensors that a piece reads from outside, or of the inputs of
-    the model. If several dimensions have the same expression, the first one is used."""
+    """The dimensions of the tensors that a piece reads from outside, or of the inputs of the model, by expression. If
+    several dimensions have the same expression, the first one is used."""
 
     def __init__(self, outside: Iterable[torch.fx.Node], symbols: Symbols) -> None:
         self._symbols = symbols

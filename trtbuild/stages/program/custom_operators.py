@@ -2,11 +2,12 @@
 
 Rules
 1. Only the steps calibrate and trace load the code that registers such an operator. A program contains the schemas of
-   the operators that it calls. So a process without the code can read the program: it defines an operator with this schema.
+   the operators that it calls. So a process without the code can read the program: the process defines operators with
+   these schemas.
 2. An operator that is defined here has no kernel, and no implementation for tensors without data. Steps do not run it
    (`trtbuild.stages.program.custom_calls`).
-3. A process may read programs of several models. If another model has an operator of this name with another schema, the
-   definition is replaced. An operator that the process has loaded itself is never replaced.
+3. A process may read programs of several models. If a program has another schema for an operator that is defined
+   here, the definition is replaced. An operator that the process has loaded itself is never replaced.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ TORCH_NAMESPACES = frozenset(
     | {quantized_operators.NAMESPACE, declared_sizes.NAMESPACE}
 )
 
-#: The name of the file with the schemas in a stored program. Programs without such operators do not have the file.
+#: The name of the file with the schemas in a stored program. Programs without custom operators do not have the file.
 SCHEMAS_FILE = "trtbuild.operators"
 
 #: The dispatch keys whose kernels run on tensors on the CPU.
@@ -80,7 +81,7 @@ def has_cpu_kernel(qualified_name: str) -> bool:
 
 
 def stored_schemas(program: bytes) -> dict[str, str]:
-    """The schemas in a stored program: name of the overload → schema. Empty if the program calls no such operator."""
+    """The schemas in a stored program: name of the overload → schema. Empty if the program calls no custom operator."""
     if SCHEMAS_FILE.encode() not in program:
         return {}
     with zipfile.ZipFile(io.BytesIO(program)) as archive:

@@ -104,7 +104,7 @@ class Program:
     def from_bytes(cls, data: bytes) -> Program:
         """Read a stored program. Operators that this process lacks are defined without kernels (`custom_operators`).
 
-        Raises SourceError if the process has another operator of such a name."""
+        Raises SourceError if the process has an operator of the same name with another schema."""
         extra = {"trtbuild.weights": ""}
         register_operators_of(data)
         declared_sizes.define_for(data)
@@ -121,8 +121,8 @@ class Program:
 
 
 def _restore_examples(exported: ExportedProgram) -> None:
-    """Set the example of each symbol in torch's tables. For a size ``4*s``, a file contains only the example of ``4*s``,
-    and not that of ``s``."""
+    """Set the hint (example value) of each symbol in torch's tables. For a size ``4*s``, a file contains only the hint of
+    ``4*s``, and not that of ``s``."""
     for node in exported.graph.find_nodes(op="placeholder"):
         value = node.meta.get("val")
         for size in value.shape if isinstance(value, torch.Tensor) else ():
@@ -162,7 +162,7 @@ def functional(exported: ExportedProgram) -> tuple[Program, tuple[WeightSlot, ..
     output.args = (
         tuple(node for node in output.args[0] if isinstance(node, torch.fx.Node) and node.name in output_names),
     )
-    # torch stores non-persistent buffers among the constants. Their values are not part of the program.
+    # torch stores non-persistent buffers among the constants. The values of these buffers are not part of the program.
     lifted = {spec.target for spec in inputs if spec.kind in _CONSTANT_KINDS}
     constants = {name: value for name, value in exported.constants.items() if name in lifted}
     assembled = assemble(exported.graph_module, inputs, outputs, exported.range_constraints, constants)
@@ -180,7 +180,7 @@ def assemble(
     for node in module.graph.nodes:
         node.meta = {key: node.meta[key] for key in _KEPT_META_KEYS if key in node.meta}
         stack = node.meta.get("nn_module_stack")
-        if stack:  # only paths: a module's class contains its file
+        if stack:  # only the paths (rule 3)
             node.meta["nn_module_stack"] = {key: (path, _MODULE_CLASS) for key, (path, _) in stack.items()}
     count = sum(spec.kind == InputKind.USER_INPUT for spec in inputs)
     in_spec = pytree.tree_flatten(((0,) * count, {}))[1]

@@ -44,7 +44,7 @@ class PluginCall:
 
 
 def name_of(target: Any) -> str | None:
-    """The name of an operator from outside PyTorch in a manifest, such as ``mylib::roi``; None for other operators."""
+    """The name in manifests, such as ``mylib::roi``, of an operator from outside PyTorch; None for other operators."""
     return operator_name(target.namespace, target._opname, target._overloadname) if is_custom(target) else None
 
 
@@ -74,8 +74,8 @@ def plugins_called(graph: torch.fx.Graph, plugins: Iterable[Plugin]) -> tuple[Pl
 
 
 def check_plugins(graph: torch.fx.Graph, plugins: Sequence[Plugin]) -> None:
-    """Raise SourceError for a plugin that has the name of an ONNX operator, whose operator the graph never calls, or whose
-    calls cannot be plugins."""
+    """Raise SourceError if the graph never calls a plugin's operator, if a call cannot become a plugin, or if a plugin has
+    the name of an ONNX operator."""
     calls = [node for node in graph.nodes if node.op == "call_function" and is_custom(node.target)]
     names = {str(name_of(node.target)) for node in calls}
     for plugin in plugins:
@@ -178,7 +178,8 @@ def _insert_symbolic_call(node: torch.fx.Node, plugin: Plugin) -> torch.fx.Node:
 
 
 def forget_shapes(graph: torch.fx.Graph) -> None:
-    """Remove the shapes from symbolic operators, in place. The exporter takes them from ``val``, and reads no SymInt."""
+    """Remove the shapes from symbolic operators, in place. The exporter takes shapes from ``val``, and cannot read a
+    SymInt argument."""
     for node in graph.nodes:
         for name in ("shape", "shapes"):
             if getattr(node.target, "namespace", "") == "onnx_symbolic" and name in node.kwargs:

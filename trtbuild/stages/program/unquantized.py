@@ -2,10 +2,10 @@
 
 Rules
 1. A call of ``fake_quantize`` is replaced by its input. A quantizer and its dequantizers are replaced by the input of the
-   quantizer, if only operators of `_MOVES` are between them. These operators give the same results for floats.
+   quantizer, if only operators of `_MOVES` are between them.
 2. A dequantizer of numbers that no quantizer has made stays. If the numbers are weights, the program has never had their
-   floats: PT2E and the trace store quantized weights as numbers of their type. Such types are listed in
-   `Unquantized.stored`.
+   floats: PT2E and the trace store quantized weights as numbers of the quantized type.
+   `Unquantized.stored` lists these types.
 3. A quantizer whose numbers are used in another way stays, too (`Unquantized.left`).
 """
 

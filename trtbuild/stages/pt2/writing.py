@@ -1,13 +1,13 @@
 """Write a package's target as a ``.pt2`` file: a program of torch.export that calls engines.
 
 Rules
-1. Each engine is one call of ``trtbuild::engine`` (`trtbuild.runtime.calls.operators` must be registered). The engine's
-   plan is a uint8 buffer of the program. The ATen operators of PyTorch partitions are part of the program.
+1. Each engine is one call of ``trtbuild::engine``. `trtbuild.runtime.calls.operators` must have registered this operator.
+   The engine's plan is a uint8 buffer of the program. The ATen operators of PyTorch partitions are part of the program.
 2. The program has the model's inputs (positional and keyword, under their names), dims with the names and ranges of the
    package, and the model's output structure. Named tuples become tuples and dataclasses become dicts, because the
-   file must open on machines without the model's code. Ints and floats stay numbers. A bool in the output becomes a 0-d
-   tensor, because torch.export.save cannot write a bool that depends on the inputs (torch 2.13).
-3. With ``reference: true`` the file also has the program and the weights of each engine, so that it runs on the CPU.
+   file must open on machines without the model's code. Ints and floats stay numbers. A bool that depends on the inputs
+   becomes a 0-d tensor, because torch.export.save cannot write such a bool (torch 2.13).
+3. With ``reference: true`` the file also has the program and the weights of each engine, so that the model runs on the CPU.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def export_package(index: PackageIndex, target: PackedTarget, read: ReadFile) ->
 
 
 def shape_plan(index: PackageIndex) -> ShapePlan:
-    """The symbols of a package's dims, and each input's shape in them."""
+    """The symbols of a package's dims, and the shape of each input in these symbols."""
     symbols = []
     for dim in index.dims:
         example = min(max(2 * dim.multiple_of, dim.min), dim.max)
@@ -196,8 +196,8 @@ class _PartitionedModel(torch.nn.Module):
 def engine_text(
     index: PackageIndex, target: PackedTarget, part: Partition, shapes: ShapePlan, reference: str | None
 ) -> EngineText:
-    """The text in the file about the engine of `part`. `reference` is the digest of the partition's program; None if it is
-    not in the file."""
+    """The file's text about the engine of `part`. `reference` is the digest of the partition's program; None if this
+    program is not in the file."""
     inputs = [entry.name for entry in index.inputs]
     profiles = [Profile(p.name, tuple(zip(inputs, p.shapes, strict=True))) for p in index.profiles]
     return EngineText(
@@ -230,7 +230,7 @@ def _byte_tensor(data: bytes | bytearray | memoryview) -> torch.Tensor:
 
 
 def _make_forward(index: PackageIndex, run: Callable[[Sequence[torch.Tensor]], Any]) -> Callable[..., Any]:
-    """Create a function with the parameters of the model."""
+    """Create a function whose parameters are the model's inputs."""
     names = [entry.name for entry in index.inputs]
     if not all(name.isidentifier() and not keyword.iskeyword(name) for name in names):
         raise ConversionRefused(f"an input has a name that is not an identifier: {names}")

@@ -66,7 +66,7 @@ class VerifyJob:
     #: The operators from outside PyTorch that the programs call, and the folders from which their modules are imported.
     operators: tuple[CustomOperator, ...] = ()
     roots: tuple[str, ...] = ()
-    #: The values of the last inputs, the state, with which a package begins. Empty for a model without state.
+    #: The initial values of the state inputs, which follow the declared inputs. Empty for a model without state.
     first_state: tuple[Weight, ...] = ()
 
     def at(self, points: Sequence[Point], shapes: ShapePlan) -> VerifyJob:

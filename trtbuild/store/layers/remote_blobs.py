@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class RemoteBlobs:
-    """The blobs of the records in `found_records`. Several threads may call its methods."""
+    """The blobs of the records in `found_records`. Several threads may call the methods of this class."""
 
     def __init__(self, local: LocalStore, found_records: FoundRecords) -> None:
         self._local = local

@@ -1,8 +1,8 @@
 """Sends new records to the remotes while the build runs.
 
 Rules
-1. The command waits for uploads only at its end (`finish`), as long as bytes are transferred. A record that cannot be sent
-   is counted and reported, and does not fail the build.
+1. The command waits for uploads only at its end (`finish`). A record that cannot be sent is counted and reported,
+   and does not fail the build.
 2. The bytes of a record's document are sent unchanged, with the signatures that may leave this machine. Before a file is
    sent, its SHA-256 is compared with its name, because some remotes do not allow the replacement of a damaged file.
 3. If a remote does not decide between simultaneous writers, engines are looked up again at the end (records.py, rule 6).

@@ -5,14 +5,15 @@ All of them are flock(2), so the kernel releases them when a process dies.
 Rules
 1. The store-wide lock ``locks/store`` is held shared while entries are found and touched, and while a session begins. It is
    held exclusive while a collection begins, and while a collection removes a short batch. A thread that holds this lock
-   does not read, hash or write blobs, and does not wait for another lock. It may read AC entries, which are small.
+   does not read, hash or write blobs, and does not wait for another lock. It may read AC entries (records and
+   chunk lists), which are small.
 2. A session is a file in ``sessions/``, locked for the session's duration. Its start is the file's mtime. This time comes
    from the clock of the file system, like the mtimes of the entries, even on NFS. Nothing writes to the session's file.
 3. For a key that is being built, the file ``locks/<key>`` is locked. The holder of the lock removes the file before it
    releases the lock. So a process that gets the lock checks that the locked file still has the name ``locks/<key>``. If
    not, the process opens the new file of this name.
-4. Descriptors are closed in forked children and on exec. Otherwise a child would hold the lock after its parent has
-   released it. Only those of `lock_if_abandoned` stay open in forked children.
+4. Descriptors are closed in forked children and on exec. Otherwise a child would still hold the lock after its parent has
+   died. Only those of `lock_if_abandoned` stay open in forked children.
 5. A user without permission to write to the store reads it without a session, and locks ``locks/store`` through a read-only
    descriptor. If this file does not exist or cannot be opened, the store is read without locks. Then a collection of
    another user may remove an entry that was just found, and the entry counts as missing when it is read.

@@ -58,7 +58,7 @@ def _remove_abandoned(path: str) -> bool:
         if os.path.isdir(path):  # a leftover of an interrupted Layout.make_folder
             os.rmdir(path)
         else:
-            os.unlink(path)  # while locked: a process that waits for the lock then sees the removal (leases.py, rule 3)
+            os.unlink(path)  # still locked: a process that waits for the lock notices the removal (leases.py, rule 3)
         return True
     except OSError:
         return False

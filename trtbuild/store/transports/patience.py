@@ -150,7 +150,7 @@ class PatientTransport(Transport):
         return self._open_reason is None and direction not in self._refusals
 
     def count_fault(self, fault: RemoteFault) -> None:
-        """Count a fault that the caller found: bytes that do not have the digest in their name (RemoteLied)."""
+        """Count a fault that the caller found in an entry. A RemoteLied also counts for rule 2d."""
         with self._lock:
             self._counts.failures += 1
             self._add_trouble(fault)

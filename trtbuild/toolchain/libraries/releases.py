@@ -1,5 +1,5 @@
 """The differences between releases of a toolchain: types, ONNX opsets, networks, policies, and refused operators.
-`trtbuild.core.model.builder_settings` has the releases of builder settings.
+`trtbuild.core.model.builder_settings` has the first release with each builder setting.
 
 Rules
 1. Each row begins with the first release for which it is valid. The newest row is first. The oldest row is also used for
@@ -56,8 +56,8 @@ class Release:
 #: TensorRT-RTX. It ignores the hardware compatibility level. A plan is for one or several compute capabilities, and runs on
 #: all devices that have one of them. So for ampere_plus, the plan has every SM from 80 on (measured: it is not larger than
 #: for one SM). The parser changes float64 to float32 without an error (measured, 1.7.1), and treats int8 values as
-#: quantized. Both would change the model, so these types are left out. uint8 is accepted only as the input of a cast, which
-#: the parser checks.
+#: quantized. Both would change the model, so these types are left out. uint8 is accepted only as the input of a cast. The
+#: parser checks this.
 #: The opset is torch 2.13's default. In opset 20 Gelu is one operator, which the parser accepts.
 _RTX = Release(
     opset=20,

@@ -1,4 +1,4 @@
-"""Rewrite batch normalization in half with float32 parameters, for the parsers of strongly typed networks.
+"""Rewrite batch normalizations with half-precision input and float32 parameters, for parsers of strongly typed networks.
 
 In this module "half" is float16 or bfloat16. The graph has a `BatchNormalization` with an input in half and four parameters
 in float32. The normalization multiplies each channel by a factor and adds a term. Both are computed from the parameters in
@@ -8,9 +8,9 @@ half, the parser creates one Scale layer, which TensorRT folds into the convolut
 Scale layer from float32 parameters (8.6, on an H200: ResNet-50 takes 565 µs, the same time as with factors in half).
 
 Rules
-1. If the parameters are external and float32, the factor and the term are computed here in float64. They replace scale and
-   shift, in half, with mean 0, variance 1 and epsilon 0. The term is computed with the rounded factor, so that the mean of
-   the input is mapped exactly.
+1. If the parameters are external and float32, the factor and the term are computed here in float64. Rounded to half,
+   they become scale and shift. Mean becomes 0, variance 1, and epsilon 0. The term is computed with the rounded factor, so
+   the rounding of the factor does not change the result for an input equal to the old mean.
 2. If the factor or the term does not fit half (it is not finite, or the factor is subnormal), the normalization is computed
    in float32, between casts. A factor that rounds to 0 fits. The normalization is also computed in float32 if the
    parameters are not external or not float32.

@@ -11,7 +11,7 @@ Rules
 4. A value with wider bounds is right if it is used only as a size or a position. The reason is that a size that does not
    fit 32 bits would be an error in the model itself. Before this use, the value may be moved. It may also be added to
    values that are not negative, and multiplied by them, because then no intermediate value is larger than the final value.
-   It may not be compared, divided, used in a subtraction, or used as data. A Slice clamps its end, so the end of a Slice
+   It must not be compared, divided, used in a subtraction, or used as data. A Slice clamps its end, so the end of a Slice
    counts as data.
 5. All other int64 values are wrong: they have a foreign type (`trtbuild.toolchain.compiling.foreign_types`).
 """

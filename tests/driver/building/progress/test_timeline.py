@@ -90,7 +90,7 @@ def test_a_step_that_starts_again_frees_its_lane_and_both_attempts_are_shown(tmp
     first, second = a_step("one"), a_step("two")
     with Timeline(tmp_path / "t.json", fail) as timeline:
         timeline.step_started(first)
-        timeline.step_started(first)  # a retry after a blob could not be read
+        timeline.step_started(first)  # a retry, because a blob could not be read
         timeline.step_started(second)
         timeline.step_finished(first, result_of(first))
         timeline.step_finished(second, result_of(second))

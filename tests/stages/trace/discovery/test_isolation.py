@@ -148,7 +148,7 @@ def test_an_operator_of_an_extension_module_is_identified_by_the_digest_of_the_m
 
 
 def test_a_trace_with_an_operator_of_unknown_implementation_is_not_cached(tmp_path: Path) -> None:
-    """An example is an operator of a library that was loaded before the recorder started."""
+    """Such an operator can come from a library that was loaded before the recorder started."""
     recorder = Recorder(tmp_path, Places(), {})
     assert Operators(recorder).implementation_digest("missing.twice.default") == "unknown"
     assert recorder.storage_refusals == ["the implementation of operator missing::twice cannot be found"]

@@ -46,7 +46,7 @@ BYTES_PER_WEIGHT_BYTE: dict[Stage, float] = {
     "package": 0.0,
 }
 
-#: From this number on, the limit of a control group means "no limit" (version 1 writes 2^63 less a page).
+#: From this number on, the limit of a control group means "no limit" (version 1 writes 2^63 minus a page).
 _UNLIMITED_BYTES = 1 << 60
 
 
@@ -88,7 +88,7 @@ def free_with_swap_bytes() -> int | None:
 
 
 def free_bytes(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Bytes that this process and its children can still allocate (rule 4); None if they cannot be determined."""
+    """Bytes that this process and its children can still allocate (rule 4), or None if this number is unknown."""
     sizes = [_available_bytes(proc / "meminfo"), *_remaining_bytes_in_groups(proc / "self" / "cgroup", groups)]
     return min((size for size in sizes if size is not None), default=None)
 
@@ -101,7 +101,7 @@ def _available_bytes(meminfo: Path) -> int | None:
 
 
 def _remaining_bytes_in_groups(membership: Path, groups: Path) -> list[int | None]:
-    """The bytes that remain in each memory control group of this process and in its parent groups (cgroups(7))."""
+    """The bytes that remain in each memory control group of this process and in each parent group (cgroups(7))."""
     remaining_bytes: list[int | None] = []
     for line in _read_lines(membership):
         # a line is ``hierarchy:controllers:path``; missing fields become empty

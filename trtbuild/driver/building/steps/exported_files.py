@@ -18,8 +18,8 @@ from trtbuild.driver.workers.tasks import call
 
 
 def create_files(workspace: Workspace, plan: ModelPlan, pool: WorkerPool) -> None:
-    """Create the ``.pt2`` files of a model whose package is built, if its outputs include them and the store lacks them.
-    With ``--frozen``, create nothing.
+    """Create the ``.pt2`` files of a model whose package has been built, if the outputs of the model include them and
+    the store lacks them. With ``--frozen``, create nothing.
 
     Raises ToolchainMissing (torch is not installed), EnvironmentFault (the lock file requires other versions),
     ConversionRefused or BlobMissing.

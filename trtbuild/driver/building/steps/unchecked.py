@@ -1,4 +1,4 @@
-"""Steps whose results are used before they are checked, and the records that wait for these checks.
+"""Steps whose unchecked results are used by later steps, and the records that wait for the checks.
 
 A trace announces its program before the proof (a comparison with the module) has ended. A lower step announces its program
 before the comparison with the traced program has ended. The steps that read these programs start at once.
@@ -6,8 +6,8 @@ before the comparison with the traced program has ended. The steps that read the
 Rules
 1. A step is *unchecked* from its announcement to its end. Plans use its results (`StoreLookups.note_announced`), and the
    store does not have its record yet.
-2. The record of a step is published when all steps before it have passed their checks. Until then it waits here. The step
-   itself does not wait.
+2. The record of a step is published when all steps before it have passed their checks. Until then the record waits
+   here. The step itself does not wait.
 3. If a check fails, the records that wait for it are dropped, and the next plan does not use them.
 4. The thread that ends the last check publishes the records that waited for it, in the order of their arrival.
 """

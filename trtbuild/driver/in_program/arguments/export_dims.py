@@ -1,7 +1,7 @@
 """The `dynamic_shapes` of torch.export: a ``Dim`` gives an axis a name and a range.
 
 Rules
-1. Axes with the same Dim are one dimension, together with the axes to which `dims` or an `Input` gives the same name.
+1. Axes with the same Dim are one dim, together with the axes to which `dims` or an `Input` gives the same name.
    ``2 * half`` is a separate dim, whose sizes are multiples of 2.
 2. The opt size is the size of the example, clamped to the Dim's range.
 3. A Dim needs a max, because an engine is built for a range.
@@ -131,7 +131,7 @@ def _merge_dims(
 
 
 def _unused_name(root: str, factor: int, used_names: Collection[str]) -> str:
-    """Return a name for the dim ``factor * root``: ``root``, or ``root_factor`` if another dim has that name."""
+    """Return a name for the dim ``factor * root``: ``root``, or ``root_factor`` if another dim is named ``root``."""
     name = root if root not in used_names else f"{root}_{factor}"
     while name in used_names:
         name += "_"
@@ -139,7 +139,7 @@ def _unused_name(root: str, factor: int, used_names: Collection[str]) -> str:
 
 
 def _declared_axes(axes: Any, name: str) -> list[tuple[int, Any]]:
-    """Return (axis, Dim or number) for each axis of the input `name` that has one. Raises UsageError."""
+    """Return (axis, Dim or number) for each axis of the input `name`, except axes with None. Raises UsageError."""
     if axes is None:
         return []
     if not isinstance(axes, Mapping | list | tuple):

@@ -3,7 +3,8 @@
 TensorRT 11 has no precision flags: a network is strongly typed, and computes in the dtypes of its graph. So the lower
 step chooses the dtypes, in three modules:
 
-1. `ranges` finds the values that half possibly cannot represent. It goes through the graph from the inputs to the outputs.
+1. `ranges` finds the values that half (float16 or bfloat16) possibly cannot represent. It goes through the graph from the
+   inputs to the outputs.
 2. `dtypes` decides which operators compute in half, by the table of `operators`. It goes through the graph
    backward, then forward.
 3. `casts` inserts the casts.

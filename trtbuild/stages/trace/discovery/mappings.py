@@ -1,5 +1,5 @@
 """Find files that are mapped into this process. Some libraries read files by mapping them, without an audit event. This
-module finds these files if no wrapper (`wrappers`) exists for the library."""
+module finds these files even if no wrapper (`wrappers`) exists for the library."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Find the implementations of custom operators: the files or distributions that their digests cover.
 
 Rules
-1. Registrations of operators while user code runs are recorded. If the implementation is a Python function, its source
+1. While user code runs, registrations of operators are recorded. If the implementation is a Python function, its source
    file is recorded. If ``torch.ops.load_library`` or the import of an extension module loads the operator from a library,
    the file of the library is recorded.
 2. The digest of an operator of an installed distribution covers the name and version of the distribution.

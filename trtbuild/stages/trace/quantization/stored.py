@@ -1,8 +1,8 @@
 """The result of a calibration: the quantizers of each layer, and the weights that the method has changed.
 
-Its bytes are a safetensors file (https://github.com/huggingface/safetensors, "Format"). Its metadata has the layout
-of each quantizer: its type, and which numbers share a scale. Equal results have equal bytes, so a calibration that finds
-the same scales changes no later step.
+It is stored as a safetensors file (https://github.com/huggingface/safetensors, "Format"). The file's metadata has the
+layout of each quantizer: the type, and which numbers share a scale. Equal results have equal bytes, so a calibration that
+finds the same scales changes no later step.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "trtbuild.quantizers/1"
 
-#: The tensor of a layer that a quantizer rounds.
+#: The tensor that a quantizer of a layer rounds.
 Role = Literal["input", "weight"]
 
 

@@ -8,7 +8,7 @@ Rules
 3. Each sample takes CPU time from the measured processes. On two cores a build with several processes took a tenth longer
    because of the samples, and a script with one process hardly longer. So `measure_alternately` measures memory in a
    separate run, and takes the times from the other runs.
-4. The CPU time contains that of processes that run a moment longer than the command. During a run they become children of
+4. The CPU time includes processes that run a moment longer than the command. During a run they become children of
    this process (prctl(2), PR_SET_CHILD_SUBREAPER), which waits for them after it has read the clock.
 5. A command that fails ends the benchmark, and the error contains the output. A failed run is never a measurement.
 """
@@ -45,7 +45,7 @@ class CommandFailed(Exception):
 
 @dataclass(frozen=True)
 class Run:
-    """Time and memory of one run of a command. CPU time is user and system time of the process and its children."""
+    """Time and memory of one run of a command. CPU time is user and system time of the process and its descendants."""
 
     wall_s: float
     cpu_s: float
@@ -175,7 +175,7 @@ def run_alternately(repeats: int, **candidates: Callable[[], Run]) -> dict[str, 
 
 
 def measure_alternately(repeats: int, **candidates: Callable[[bool], Run]) -> dict[str, Median]:
-    """Run all candidates `repeats` times for their times, and once more for their memory. Return their medians.
+    """Run all candidates `repeats` times to measure wall and CPU time, and once more for the memory. Return their medians.
 
     A candidate gets True if it must measure the memory.
     """

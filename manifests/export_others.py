@@ -28,7 +28,7 @@ class Digits(nn.Module):
 
 
 class Words(nn.Module):
-    """The class scores of a sentence, and the attention weight of each word: two dynamic dims and two outputs."""
+    """The class scores of each sentence, and the attention weight of each word. Both dims of `ids` are dynamic."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ def main() -> None:
         zipfile.ZipFile(PROGRAMS / "words.ts", "w", zipfile.ZIP_STORED) as stripped,
     ):
         for entry in script_file.infolist():
-            if not entry.filename.endswith(".debug_pkl"):  # such a file contains paths of this machine
+            if not entry.filename.endswith(".debug_pkl"):  # a .debug_pkl file contains paths of this machine
                 stripped.writestr(entry, script_file.read(entry))
 
 

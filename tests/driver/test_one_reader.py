@@ -86,7 +86,7 @@ EDITS: dict[Edit, type[PackageError]] = {
 
 
 def commands(project: Path) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Yield the name and a call of each command, except `verify`, that reads the package ``p`` of a project."""
+    """Yield the name and a call of each command that reads the package ``p`` of a project, except `verify`."""
     request = Request(project)
     yield "inspect", lambda: inspect(request, "p")
     yield "run", lambda: run(request, "p", device="cpu")

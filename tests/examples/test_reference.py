@@ -1,4 +1,4 @@
-"""The reference program of each example equals the eager model at min, opt, max and random sizes.
+"""The reference programs of the examples equal the eager models at min, opt, max and random sizes.
 
 A package's reference program runs in PyTorch or onnxruntime. The tests load it without the source of the model.
 """

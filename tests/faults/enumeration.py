@@ -44,7 +44,7 @@ _TYPED = ("StoreUnavailable", "RemoteFull", "RemoteRefused", "RemoteDown", "Remo
 
 @dataclass
 class Tally:
-    """The faults that were delivered to an operation, by the name of the call, and the findings."""
+    """The faults delivered to an operation, counted for each system call, and the findings (failed checks)."""
 
     operation: str
     calls: int = 0

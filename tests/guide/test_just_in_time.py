@@ -21,7 +21,7 @@ def test_torch_compile_with_mark_dynamic(conv_net: Any, options: dict[str, Any])
 
 
 class ClassToken(torch.nn.Module):
-    """Puts a learned token before each row of patches. The model expands the token to the batch."""
+    """Puts a learned token, expanded to the batch size, before the patches of each image."""
 
     def __init__(self) -> None:
         super().__init__()

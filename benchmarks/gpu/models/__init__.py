@@ -1,1 +1,1 @@
-"""The source files that are copied into the projects: the models, and their calibration data."""
+"""Source files of the projects that are measured on a GPU: models, and their calibration data."""

@@ -1,8 +1,8 @@
 """Compare the latencies of packages, eager PyTorch and torch.compile, at min, opt and max of every profile.
 
-Eager and torch.compile use TF32, as TensorRT does, and float16 where the package computes in float16. torch.compile
-compiles each shape separately (``dynamic=False``), which is its fastest mode. The latency is the time of one call
-and the wait for the GPU.
+Eager and torch.compile use TF32, as TensorRT does. If the package was built for float16, the whole PyTorch module uses
+float16. torch.compile compiles each shape separately (``dynamic=False``), which is its fastest mode. The latency is the
+time of one call and the wait for the GPU.
 """
 
 from __future__ import annotations

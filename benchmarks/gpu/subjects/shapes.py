@@ -2,9 +2,9 @@
 
 For a model that comes as an ONNX file, onnxruntime on the CPU takes the place of eager PyTorch.
 Eager computes in float32 without TF32. For a float32 model, the row also shows the error of eager itself with TF32. The
-error of an output is max|a-b| / max|b|. The worst error over outputs and shapes may be at most 1e-3 in float32 (TensorRT
-uses TF32) and 1e-2 in float16. Integers and bools must be equal. The number of outputs, their dtypes and the keys of dicts
-must be those of eager.
+error of an output is max|a-b| / max|b| (b: eager). The worst error over outputs and shapes may be at most 1e-3 in float32
+(TensorRT uses TF32) and 1e-2 in float16. Integers and bools must be equal. The number of outputs, their dtypes and the keys
+of dicts must be those of eager.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ def _allow_tf32(allowed: bool) -> None:
 
 
 def error_of(actual: Any, expected: Any) -> float:
-    """Return the largest max|a-b| / max|b| over all outputs.
+    """Return the largest max|a-b| / max|b| (b: `expected`) over all outputs.
 
-    It is infinite if the number of outputs, a dtype, a shape or the structure of a dict differs.
+    The result is infinite if the number of outputs, a dtype, a shape or the structure of a dict differs.
     """
     import torch.utils._pytree as pytree
 

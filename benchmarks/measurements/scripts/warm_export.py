@@ -1,8 +1,8 @@
-"""Build and export a ViT in copies of a process that has imported torch and transformers: the floor of ``trtbuild watch``.
+"""Build and export a ViT in copies of a process that has imported torch and transformers.
 
 Usage: ``python warm_export.py LAYERS HIDDEN IMAGE``, in a folder that has ``models/vit.py``. For each line of standard
 input, a copy (fork) imports ``models/vit.py``, builds the module and exports it. The answer is one line: the seconds of
-wall time and of CPU time.
+wall time and of CPU time. These times are lower bounds for a build of ``trtbuild watch``.
 """
 
 import os

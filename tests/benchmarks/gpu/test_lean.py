@@ -124,7 +124,7 @@ def test_the_outputs_of_all_packages_are_compared(
     monkeypatch.setattr(process, "POINTS", process.POINTS[:3])
     exact, compatible, without_lean, modules = process.run(tmp_path, tmp_path, writes=True)
     assert (exact["library"], exact["worst"]) == ("tensorrt 8.6.0", 0.0) and exact["call_s"] > 0
-    assert compatible["worst"] > 0.05  # the error is 1.0, relative to results that are less than 20
+    assert compatible["worst"] > 0.05  # an error of 1.0, divided by a largest result of less than 20
     assert without_lean == {
         "model": "without_lean",
         "error": "NoFittingTarget",
@@ -148,7 +148,7 @@ def test_any_version_is_tried_only_on_request(monkeypatch: pytest.MonkeyPatch, t
 
 
 def answers_by_call(rig: Rig, monkeypatch: pytest.MonkeyPatch, plan: Path) -> dict[str, Any]:
-    """The answer to each call of the bindings, which the fake TensorRT replaces."""
+    """The answer to each call of the fake TensorRT, which replaces the bindings."""
     monkeypatch.setitem(sys.modules, "tensorrt_lean_bindings", rig.trt)  # type: ignore[arg-type]
     rig.trt.logger = None  # TensorRT uses the first logger of a process
     answers = process.answers("tensorrt_lean_bindings", plan, host_code=True)

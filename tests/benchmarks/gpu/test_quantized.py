@@ -1,4 +1,4 @@
-"""The measurement of quantized models: its inputs and its errors."""
+"""The measurement of quantized models: its inputs, and the numeric errors that it computes."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ from trtbuild.manifest import load
 ROOT = Path(__file__).parents[3]
 ZOO = ROOT / "benchmarks" / "zoo"
 MODELS: dict[str, Model] = {model.name: model for model in load(ZOO).models}
-#: A float16 model with a mask, a model whose cache is inputs and outputs, and a PyTorch module whose mask is a keyword
-#: argument.
+#: A float16 model with a mask, a model that reads and returns its KV cache, and a PyTorch module whose mask is a
+#: keyword argument.
 NAMES = ("minilm", "llama_decode", "transformer_encoder")
 BROKEN_MANIFEST = """\
 version: 1

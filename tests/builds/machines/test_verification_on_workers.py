@@ -49,7 +49,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def by_engine(model: Any) -> Any:
-    """The comparison of a model's engines, an entry of `cuts` in the document. Fails unless there is exactly one."""
+    """The comparison of engines among the comparisons of a model (`cuts`). Fails unless there is exactly one."""
     (comparison,) = [entry for entry in model["cuts"] if entry["by"] == "engine"]
     return comparison
 
@@ -123,7 +123,7 @@ def test_three_deaths_of_a_comparison_are_an_error_with_its_log(site: Site) -> N
 
 
 def test_a_target_without_a_fitting_worker_is_not_run(site: Site, tmp_path: Path) -> None:
-    """The worker of this scheduler has no GPU. The reason is in a warning, and in the document of the model."""
+    """The worker of this scheduler has no GPU. The reason is in a warning, and in the model's entry of the document."""
     port = free_port()
     address = f"tcp://127.0.0.1:{port}"
     environment = {"TRTBUILD_CACHE_DIR": str(site.trtbuild.cache)}

@@ -48,7 +48,7 @@ models:
 
 
 def manifest_of(quantize: str | None, targets: str = "[ada, blackwell]") -> str:
-    """The manifest of one model ``net``. `quantize`: the value of its field, or None for a model without the field."""
+    """The manifest of one model ``net``. `quantize`: the value of the field `quantize:`; None leaves the field out."""
     model = f'  net:\n    source: {{python: "nets:build"}}\n    targets: {targets}\n'
     return MANIFEST + model + (f"    quantize: {quantize}\n" if quantize else "")
 
@@ -79,7 +79,7 @@ def test_each_change_runs_the_steps_that_depend_on_it(command_line: CommandLine)
     write_project(command_line, manifest_of(INT8), data=other_data)
     assert {"calibrate", "trace", "lower", "engine"} <= set(ran(command_line("build")))
 
-    # a plan without a build is enough for these changes, because it knows the key of the calibration
+    # these changes need no build: a plan has the verdict of calibrate
     calibrated = manifest_of(INT8)
     excluded = manifest_of(INT8.replace("format: int8,", "format: int8, exclude: head,"))
     entropy = manifest_of(INT8.replace("int8,", "int8, method: entropy,"))

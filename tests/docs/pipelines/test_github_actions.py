@@ -27,12 +27,12 @@ ROOT = Path(__file__).parents[3]
 RECIPE = yaml.safe_load((ROOT / "docs" / "github-actions" / "build.yml").read_text("utf-8"))
 
 
-#: How the names of torch and its dependencies begin. `pip install 'trtbuild[rtx]'` does not install them.
+#: How the names of torch, ONNX and torch's GPU packages begin. `pip install 'trtbuild[rtx]'` does not install these.
 TORCH_PREFIXES = ("torch", "onnx", "nvidia", "triton")
 
 
 def path_without_torch(folder: Path, *also_hidden: str) -> str:
-    """Return a ``PYTHONPATH`` that hides torch and its dependencies from this interpreter.
+    """Return a ``PYTHONPATH`` that hides the packages of `TORCH_PREFIXES` from this interpreter.
 
     It also hides all other packages whose names begin with one of `also_hidden`.
     """

@@ -56,7 +56,7 @@ OBSERVED = {
 
 
 def answer(root: Path, revision: str = "HEAD", **observed: Any) -> Affected:
-    """The answer for the models of `OBSERVED` and `observed`, and for the model `new`, without a store."""
+    """The answer of `trtbuild affected` for the models of `OBSERVED` and `observed`, and for the model `new`."""
     plans = {}
     for name, entries in {**OBSERVED, "new": [], **observed}.items():
         verdict, reason_text = ("run", "it was not built") if name == "new" else ("hit", "recorded")

@@ -21,7 +21,7 @@ MEMORY_ALIGNMENT = 512
 
 
 def _rounded(size_bytes: int) -> int:
-    """Round up to a multiple of `MEMORY_ALIGNMENT` that is not 0."""
+    """Round up to a positive multiple of `MEMORY_ALIGNMENT`."""
     return max(-(-size_bytes // MEMORY_ALIGNMENT), 1) * MEMORY_ALIGNMENT
 
 

@@ -37,7 +37,7 @@ def a_shared_profile(bench: Bench) -> Any:
 
 @probe_alone
 def profiles_that_are_not_shared(bench: Bench) -> Any:
-    """Two contexts of an engine without shared profiles: one uses profile 0, one profile 1. Then both are replaced."""
+    """Two contexts of an engine without shared profiles use profiles 0 and 1. Then both contexts are replaced."""
     engine = bench.engine("unshared")
     contexts = {"first": bench.bare_context(engine), "second": bench.bare_context(engine)}
 

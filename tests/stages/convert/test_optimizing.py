@@ -1,4 +1,4 @@
-"""The optimizer gives the same model if it tries its rules at matching operators only."""
+"""The optimizer produces the same model whether it tries its rules at all operators or only at matching ones."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class GraphMaker:
         self.inputs = [self._placeholder(f"x{k}", value) for k, value in enumerate(values)]
         #: Tensors of shape (batch, length, 4).
         self.pool = list(self.inputs)
-        #: Nodes of the sizes batch (axis 0) and length (axis 1).
+        #: Axis (0: batch, 1: length) → the nodes that compute its size.
         self.numbers = {axis: [self.call(aten.sym_size.int, self.inputs[0], axis)] for axis in (0, 1)}
 
     def _placeholder(self, name: str, value: Any) -> torch.fx.Node:
@@ -134,7 +134,10 @@ class GraphMaker:
         return self.call(aten.add.Tensor, self.call(aten.mul.Tensor, y, values), places)
 
     def program(self) -> Program:
-        """The program without dead code. Its outputs are the last tensor, and up to three tensors, inputs or weights."""
+        """The program without dead code.
+
+        Its outputs are the last tensor, and up to three nodes that are chosen from `pool` and the second weight.
+        """
         extra = [self.choose.choice([*self.pool, self.weight_nodes[1]]) for _ in range(self.choose.randint(0, 3))]
         results = [self.pool[-1], *extra]
         self.graph.output(tuple(results))

@@ -159,7 +159,7 @@ def test_replaces_a_forged_database(folder: Path, statement: str, nothing_unpick
 
 
 def test_an_index_survives_a_reopening(folder: Path) -> None:
-    """If a new release of diskcache created another schema, each start would replace the index (rule 2 of `index.py`)."""
+    """If a new release of diskcache created another schema, each opening would replace the index (rule 2 of `index.py`)."""
     first = Index(folder)
     first.set("name", 1)
     first.close()

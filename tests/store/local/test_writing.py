@@ -74,8 +74,8 @@ def test_leaves_no_blob_after_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's record of the memory peak")
 def test_reading_holds_a_blob_once_and_writing_holds_a_few_windows(tmp_path: Path, child: Callable[..., Any]) -> None:
-    """The blob has 192 MiB. The limit of the write allows 64 MiB for the windows. Both limits allow 64 MiB more, for the
-    threads and the allocator.
+    """The blob has 192 MiB. The limit of the write allows four windows (`chunking.WINDOW_SIZE`). Both limits allow
+    64 MiB more, for the threads and the allocator.
 
     The lower bound of the read shows that the peak was measured. This bound is 1 MiB less than the size of the blob: memory
     that was resident before the read adds nothing to the peak if the allocator reuses it.

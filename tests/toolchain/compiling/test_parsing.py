@@ -1,4 +1,4 @@
-"""Ask NVIDIA's parser, without weights, whether it accepts a model."""
+"""Ask NVIDIA's parser whether it accepts a model. The parser gets no weights."""
 
 from __future__ import annotations
 

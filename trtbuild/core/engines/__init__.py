@@ -1,5 +1,5 @@
-"""Engines as values: the job of an engine step, its weights, the engine's layers, the contents of its plan, and the
-protocols for running it.
+"""Engines as values: the job of an engine step, weights, layers, the contents of plans, and the protocols for running
+engines.
 
 Imports `model`.
 """

@@ -44,8 +44,8 @@ class WholeEntry(Compared):
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionEntry(Compared, PartitionIdentity):
-    """The comparison of one partition. `place`: the location of its fault, if it is known. `plans`: the SHA-256 of its
-    engine, by target."""
+    """The comparison of one partition. `place`: the location of the fault, if known. `plans`: the SHA-256 of the
+    partition's engine, by target."""
 
     worst: NamedPoint | None
     place: Place | None
@@ -61,7 +61,7 @@ class _RecordedWhole(WholeEntry):
 
 
 class _RecordedPartition(PartitionEntry):
-    """The entry of a partition from a record. Its members are in alphabetical order, like those of `_RecordedWhole`."""
+    """The entry of a partition from a record. The members of the record stay in order, as in `_RecordedWhole`."""
 
     def to_json(self) -> dict[str, Any]:
         return _json_in_record_order(self, PartitionComparison)
@@ -97,7 +97,7 @@ class CutEntry:
     run by PyTorch. `float_error`: the error against the model without quantizers, left out if the model has no quantizers.
     `worst_input`: the file with the inputs of the worst point, relative to the project. `finished` and `builder`: when and
     where the comparison ran, null if that was not recorded. `key`: the key of the record. `verdict`: ``hit`` if the result
-    is from a record. `worker`: if a Dask worker ran the comparison, its name, otherwise left out.
+    is from a record. `worker`: the name of the Dask worker that ran the comparison, left out if there is none.
     """
 
     by: Runner

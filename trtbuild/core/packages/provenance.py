@@ -31,7 +31,7 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Summary:
-    """The members of an entry that trtbuild prints.
+    """The printed members of an entry.
 
     Another version of trtbuild may have written the entry, so each member may be missing. `error` is the largest error,
     `tolerance` is the allowed error, and `points` is the number of points."""

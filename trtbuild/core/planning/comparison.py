@@ -22,7 +22,7 @@ from trtbuild.core.values.value_ranges import ValueRange
 _MAX_ELEMENTS = 1 << 29
 
 #: A model with more weight elements than this (64 MiB of float32) is compared at one point only. One point is enough,
-#: because the passes are those of smaller models, which are compared at two points. Also,
+#: because the lowering passes are the same as for smaller models, which are compared at two points. Also,
 #: `trtbuild.stages.program.consistency` compares sizes at all points.
 _MAX_ELEMENTS_AT_TWO_POINTS = 1 << 24
 
@@ -42,8 +42,8 @@ class ComparisonPoint:
 class Comparison:
     """The data for comparing a lowered program with the traced program.
 
-    `inputs` are names and dtypes, `ranges` the declared ranges of input values, `weights` the model's weights by slot
-    (the number of a weight in the traced program). The last inputs are the state."""
+    `inputs` has names and dtypes. `ranges` has the declared ranges of input values. `weights` has the model's weights by
+    slot (the number of a weight in the traced program). The last inputs are the state."""
 
     inputs: tuple[tuple[str, str], ...]
     ranges: Mapping[str, ValueRange]
@@ -80,7 +80,7 @@ def make_comparison(
 def _points(model: Model, shapes: ShapePlan) -> list[tuple[str, tuple[int, ...]]]:
     """The smallest sizes at which the trace was compared with eager PyTorch, and the sizes that are one step larger.
 
-    The second point reveals a pass that wrongly depends on a size of 1, on a remainder or on two equal sizes.
+    The second point reveals a lowering pass that wrongly depends on a size of 1, on a remainder or on two equal sizes.
     """
     smallest = min(map(tuple, proof_points(model, shapes)), key=lambda point: _element_count(shapes, point))
     larger = tuple(

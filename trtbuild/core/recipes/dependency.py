@@ -9,7 +9,7 @@ code. The kinds are:
 * ``listing``: the name is the path of a directory. The state is the SHA-256 of its sorted entry names (some, such as
   ``__pycache__``, are left out), or ``absent``.
 * ``distribution``: the name is the normalized name of a distribution. The state is its installed version, or ``absent``.
-* ``environment``: the name is the name of a variable. The state is the SHA-256 of its value, or ``absent``.
+* ``environment``: the name is the name of an environment variable. The state is the SHA-256 of its value, or ``absent``.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ DIRECTORY = "directory"
 
 class Dependency(NamedTuple):
     """Something that user code looked at (see the list above). Paths use ``/``. Paths inside the project are relative to
-    the project. It is a tuple, because a plan hashes tens of thousands of dependencies."""
+    the project. This class is a tuple, because a plan hashes tens of thousands of dependencies."""
 
     kind: DependencyKind
     name: str
 
     @property
     def part(self) -> str:
-        """The name of its part in a recipe: ``file:models/vit.py``."""
+        """The name of the recipe part for this dependency: ``file:models/vit.py``."""
         return f"{self.kind}:{self.name}"
 
     @classmethod
     def from_part(cls, part: str) -> Dependency:
-        """The inverse of `part`. Raises ValueError if `part` is not the name of a dependency."""
+        """The inverse of the property `part`. Raises ValueError for any other text."""
         kind, _, name = part.partition(":")
         if kind not in ("file", "link", "listing", "distribution", "environment") or not name:
             raise ValueError(f"{part!r} is not the name of a dependency")

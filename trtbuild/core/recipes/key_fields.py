@@ -41,8 +41,8 @@ EXCLUDED: Mapping[tuple[str, str], str] = {
     ("EngineJob", "outputs"): "in another form: they follow from the conversion, and the engine is compared with them",
 }
 
-#: (type, field) → the meaning of its default. Such a field is a part only if it is not at its default. It was added when
-#: keys of its type were already in use, and earlier keys must stay valid.
+#: (type, field) → the meaning of its default. Such a field is in a key only if it does not have its default, because keys
+#: that are older than the field must stay valid.
 OMITTED_AT_DEFAULT: Mapping[tuple[str, str], str] = {
     ("Input", "range"): "with None, random values are chosen as before this field existed",
     ("PartitionSettings", "truncate_double"): "with False, float64 values stay in PyTorch",
@@ -52,7 +52,7 @@ OMITTED_AT_DEFAULT: Mapping[tuple[str, str], str] = {
 def fields_of(value: Any) -> dict[str, Value]:
     """The fields of a dataclass and of nested dataclasses, except those in `EXCLUDED`, as encodable values.
 
-    A field that was added after keys of its type were in use is left out at its default."""
+    A field that was added later (`_was_added_later`) is left out if it has its default."""
     type_name = type(value).__name__
     return {
         entry.name: _encodable(getattr(value, entry.name))

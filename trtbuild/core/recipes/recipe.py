@@ -12,7 +12,7 @@ from functools import cached_property
 from trtbuild.core.values.codec import optional
 from trtbuild.core.values.encoding import Value, encode, encode_list, from_json, json_text, to_json
 
-#: The version of the format of recipes. It is in every key.
+#: The version of the format of recipes. Every key depends on it.
 SCHEMA = "trtbuild.recipe/1"
 
 _ENCODED_SCHEMA = encode(SCHEMA)
@@ -22,7 +22,7 @@ _ENCODED_SCHEMA = encode(SCHEMA)
 class Recipe:
     """All inputs of a step. Two steps with equal recipes share one result.
 
-    `stage` names the transformation. `version` is raised when a change of the step's code changes its output. `parts` are
+    `stage` names the kind of step. `version` is increased when a change of the code changes the step's output. `parts` are
     the inputs by name, in a fixed order.
     """
 
@@ -66,13 +66,13 @@ class Recipe:
     def text(self) -> str:
         """The text of `to_json`, with sorted keys and without spaces, as in a record's document.
 
-        It is computed at each call, because a stored text would take as much memory as the recipe."""
+        It is computed at each access, because a stored text would take as much memory as the recipe."""
         parts = ",".join([f"[{json_text(name)},{json_text(value)}]" for name, value in self.parts])
         return f'{{"parts":[{parts}],"stage":{json_text(self.stage)},"version":{self.version}}}'
 
     @classmethod
     def from_json(cls, data: object) -> Recipe:
-        """The inverse of `to_json`. Raises ValueError for `data` of another form. Other members are ignored."""
+        """The inverse of `to_json`. Raises ValueError for `data` of another form. Other members of `data` are ignored."""
         if not isinstance(data, dict):
             raise ValueError("a recipe is an object")
         stage, version, parts = data.get("stage"), data.get("version"), data.get("parts")
@@ -86,15 +86,15 @@ class Recipe:
         return cls(stage, version, tuple(pairs))
 
     def same_as(self, other: Recipe) -> bool:
-        """Whether the canonical bytes of both are equal. For a hit, recipes are compared, and not only keys."""
+        """Whether the canonical bytes of both are equal. A cache hit requires equal recipes, not only equal keys."""
         return self is other or self._encoded() == other._encoded()
 
 
 @dataclass(frozen=True)
 class Change:
-    """One part that differs between two recipes of one step, printable.
+    """One printable difference between two recipes of one step.
 
-    `name` is the name that people use for the part, if it is known and differs from `part`: ``layers.2.weight`` for
+    `name` is the name that people use for `part`, if it is known and different: ``layers.2.weight`` for
     ``weights.w0.sha256``.
     """
 
@@ -125,10 +125,10 @@ def printable(value: Value) -> str:
 
 
 def changes(was: Recipe, now: Recipe) -> tuple[Change, ...]:
-    """The parts that differ, in the order of `now`, then the parts that only `was` has. Empty only for equal recipes.
+    """The differences: first the step version, then parts in the order of `now`, then parts that only `was` has.
 
-    Two mappings are compared entry by entry (``settings.optimization_level``), and so are two lists of equal length. So a
-    change names the smallest part that differs.
+    The result is empty only for equal recipes. Two mappings are compared entry by entry (``settings.optimization_level``),
+    and so are two lists of equal length. So a change names the smallest part that differs.
     """
     differences: list[Change] = []
     if was.version != now.version:

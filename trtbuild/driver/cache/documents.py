@@ -32,7 +32,8 @@ class CachePeriod:
 
 @dataclass(frozen=True, kw_only=True)
 class CacheHistory:
-    """The last builds of the project in sum, since the day `since`, and by day. The members are those of `CachePeriod`."""
+    """The last builds of the project: in total since the day `since`, and by day. The other members are those of
+    `CachePeriod`."""
 
     since: str
     builds: int
@@ -79,7 +80,7 @@ class DamagedEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class RebuiltEngine:
-    """An engine whose bytes differ when it is built again. `recorded` and `rebuilt` are the SHA-256 of both.
+    """An engine whose bytes differ when it is built again. `recorded`: the SHA-256 in the record. `rebuilt`: the new one.
 
     `source`: the store that the record came from, ``local`` or a remote. `remotes`: the remotes that have the recorded
     engine. `builder`: the user and machine that built it. `signed_by`: the signers of its record.

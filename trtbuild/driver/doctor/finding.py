@@ -10,7 +10,7 @@ Status = Literal["ok", "warning", "problem"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report: the name of the checked thing, its status, a text about it, and the correction."""
+    """One entry of the report: the name of the checked thing, its status, a text about it, and the correction."""
 
     name: str
     status: Status
@@ -24,7 +24,7 @@ def ok(name: str, text: str, hint: str | None = None) -> Finding:
 
 
 def warning(name: str, text: str, fix: str) -> Finding:
-    """Return a finding about something that may not work."""
+    """Return a finding about a possible problem."""
     return Finding(name, "warning", text, fix)
 
 

@@ -6,8 +6,8 @@ Rules
 2. The record of an answer has the form of an entry in a remote cache: `entry` is an ActionResult with the worker's
    signatures, and `document` is the record.
 3. Equal keys and stores give equal jobs, so the scheduler can do one job for two builds.
-4. The answer to a comparison has a record, too. Its only output is the report. If a result in the report is wrong, the
-   driver reads the report, and does not store the record.
+4. The answer to a comparison has a record, too. The only output of the record is the report. The driver
+   reads the report, and does not store the record if a result in the report is wrong.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PROTOCOL = 2
 Message = TypeVar("Message")
 
 #: ``failed``: the step cannot succeed. ``died``: the process that compiled or compared has died. ``unfit``: this worker
-#: cannot do the job, and another one may.
+#: cannot do the job, but another worker may be able to.
 Outcome = Literal["done", "failed", "died", "unfit"]
 
 

@@ -2,8 +2,9 @@
 
 Rules
 1. `options` may have the arguments of `options_of`, and also `pass_through_build_failures` and `max_specializations`.
-2. Engines for a graph are built at the first call of the graph. Then its weights exist, torch is not tracing, and errors
-   reach the program unchanged. The build uses results that another process or CI has put into the cache.
+2. Engines for a graph are built at the first call of the graph. At that time the weights exist, torch is not
+   tracing, and errors reach the program unchanged. The build uses results that another process or CI has put into the
+   cache.
 3. Engines are built for the ranges of ``torch._dynamo.mark_dynamic(x, 0, min=…, max=…)``. The opt size is the size of the
    first call. If a size or an integer argument has no range, engines are built for each value, for at most
    `max_specializations` values. A warning explains how to set a range.
@@ -81,7 +82,8 @@ class _Graph:
         self._max_specializations = max_specializations
         self._origin = origin
         self._eager_forward: Callable[..., Any] = captured.module.forward
-        #: Values of the open symbols (sizes without a range) → the module for them, or None if PyTorch runs the graph.
+        #: Values of the open symbols (sizes and integers without a range) → the module for them; None if
+        #: PyTorch runs the graph.
         self._modules: dict[tuple[int, ...], Any] = {}
         self._weights: KeptWeights | None = None
         self._calls = self._changes = 0

@@ -175,7 +175,7 @@ def _checked_settings(
 ) -> Any:
     """Return `defaults` with the values of `arguments`. The pydantic class `fields_type` checks them as in a manifest.
 
-    `program_names` maps a manifest's name to the name that the program used. Without it, they are the same.
+    `program_names` maps a setting's name in manifests to the name that the program used. Without it, the names are equal.
     """
     from pydantic import ValidationError
 

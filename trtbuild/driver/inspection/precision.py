@@ -21,7 +21,7 @@ from trtbuild.errors import TrtbuildError, UsageError
 
 @dataclass(frozen=True, kw_only=True)
 class InspectedPrecision:
-    """The floating types in which a model computes, as its manifest is now.
+    """The floating types in which a model computes, according to its present manifest.
 
     `default` is the precision of the model, and `modules` has the patterns of modules with another precision. `operators`
     are in the order of the graph.
@@ -37,8 +37,8 @@ class InspectedPrecision:
 def inspect_precision(request: Request, name: str | None) -> InspectedPrecision:
     """Return the floating types in which the model `name` computes.
 
-    Raises UsageError if `name` is not a model, if the model was not traced yet, or if it does not come from PyTorch, and
-    SourceError for a pattern that does not fit the model."""
+    Raises UsageError if `name` is not a model, or if the model was not traced yet or does not come from PyTorch. Raises
+    SourceError for a pattern that matches no module, or contradicts another pattern."""
     if name is None:
         raise UsageError("--precision is for one model", hint="name it: trtbuild inspect MODEL --precision")
     workspace = Workspace(replace(request, models=(name,), force=False))

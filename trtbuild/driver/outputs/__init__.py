@@ -1,7 +1,7 @@
 """Write the outputs of a model: packages, raw plans, ``.pt2`` files, Triton repositories. Each kind is one module.
 
-The files of an output follow from a package's record and index. The rules are in `files`.
-This package imports no other package of `driver`.
+The rules for writing outputs are in `files.py`.
+This folder imports no other folder of `driver`.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ _opening_lock = threading.Lock()
 def register() -> None:
     """Register ``trtbuild::engine`` with torch, which must be imported already.
 
-    Torch partitions may also call PyTorch's quantizers, and the operator that checks the results of operators from outside
-    PyTorch. Both are defined here, because ``import torch`` defines neither.
+    Torch partitions may also call quantizers of trtbuild or PyTorch, and the operator of `declared_sizes`.
+    ``import torch`` does not define these operators, so they are defined here.
     """
     operators.register(open_engine)
     define_quantizers()

@@ -1,4 +1,4 @@
-"""The engines of a package on one GPU, with the library that runs the engines of its target."""
+"""The engines of one target of a package, on one GPU, with the library that runs them."""
 
 from __future__ import annotations
 

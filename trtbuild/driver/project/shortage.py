@@ -38,8 +38,8 @@ def refuse_small_cache_disk(
 ) -> None:
     """Raise InsufficientResources if the cache in `root` has no room for `size_bytes`. `subject` says what they are.
 
-    `missing` returns how many of the bytes the cache does not have yet. It reads all bytes, so it is called only if the
-    disk has room for less than `size_bytes`.
+    `missing` returns how many of the bytes the cache does not have yet. It is called only if the disk has room for less
+    than `size_bytes`, because this call reads all bytes.
     """
     free_bytes = free_disk_bytes(root)
     if free_bytes is None or size_bytes <= free_bytes:
@@ -58,8 +58,8 @@ def refuse_small_output_disk(
 ) -> None:
     """Raise InsufficientResources if the disk of the output `root` has no room for the `changed` files.
 
-    `sizes` maps digests to bytes. Each file is complete before the old one is removed. So the disk needs room for the
-    largest new file, or for the growth of all files if that is more.
+    `sizes` maps digests to sizes in bytes. Each file is complete before the old one is removed. So the disk needs room for
+    the largest new file, or for the growth of all files if that is more.
     """
     new = [sizes.get(file.sha256, len(file.data or b"")) for file in changed]
     old_bytes = sum(_file_bytes(project / file.path) for file in changed)

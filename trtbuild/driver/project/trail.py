@@ -98,7 +98,7 @@ class Trail:
         self._changed = True
 
     def save(self) -> None:
-        """Write the followed links. An error is ignored: a state directory that is not writable must not fail a command."""
+        """Write the followed links. An error is ignored: commands also work if the state directory is not writable."""
         if not self._changed:
             return
         numbers: dict[str, int] = {}

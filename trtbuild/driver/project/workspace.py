@@ -102,7 +102,7 @@ class Workspace:
         return plan_model(self.models[name], self.shapes[name], self.facts[name], self.lookups, self.in_place)
 
     def plan_without_outputs(self, name: str) -> ModelPlan:
-        """The plan for one model without the files of its outputs, as a machine that does not have these files makes it."""
+        """The plan for one model, as if the files of its outputs did not exist."""
         return plan_model(self.models[name], self.shapes[name], self.facts[name], self.lookups, lambda *_: False)
 
     def plans(self) -> dict[str, ModelPlan]:

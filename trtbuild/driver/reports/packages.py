@@ -38,7 +38,8 @@ class PackageViews:
 def view_packages(project: Path, paths: Mapping[str, str], modules: Mapping[str, Sequence[str]]) -> PackageViews:
     """The views of the packages at `paths`, by model. A package that cannot be read becomes a note.
 
-    `modules`: model → the module path of each call of its lowered program, empty if it is not known."""
+    `modules`: model → the module paths of the calls of its lowered program. The sequence is empty if these
+    paths are not known."""
     views = PackageViews()
     for model, path in paths.items():
         try:

@@ -14,7 +14,7 @@ from trtbuild.driver.verification.jobs import PartitioningJob
 from trtbuild.driver.verification.subject import Comparison, NotRunHere, Subject
 from trtbuild.runtime.packages.package import Package
 
-#: The reason why engines are not run if the output directory of a model has no package or another package.
+#: The reason why engines are not run if the output directory of a model does not have the planned package.
 NO_PACKAGE = "its output directory does not have the planned package"
 
 

@@ -4,7 +4,7 @@ The project's directory was not replaced by another one. The code of trtbuild an
 Enough memory is free.
 """
 
-# Paths are strings here, as in the snapshot of a null build. `null_build.identity` serves both.
+# Paths are strings here, as in the snapshot of a null build.
 # ruff: noqa: PTH116
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ LEAST_FREE_BYTES = 512 * MIB
 
 
 class Conditions:
-    """The conditions of one watcher, with the state at its start: which directory the project is, trtbuild's files, and the
-    installed distributions."""
+    """The conditions of one watcher, with the state at its start: the identity of the project's directory, trtbuild's
+    files, and the installed distributions."""
 
     def __init__(self, project: Path, free: Callable[[], int | None] = free_bytes) -> None:
         self._project = project

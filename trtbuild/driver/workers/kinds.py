@@ -12,6 +12,6 @@ WorkerKind = Literal["trace", "torch", "engine", "comparison", "original"]
 #: do not work after a fork.
 FORKS = sys.platform == "linux"
 
-#: The imports of a worker that needs no libraries besides torch (`trtbuild.driver.workers.forking.preloading`). One byte,
-#: because a message without bytes would look like the end of the connection.
+#: The value of `imports` for a worker without a `PreloadRequest` (`trtbuild.driver.workers.forking.preloading`). It has one
+#: byte, because a message without bytes would look like the end of the connection.
 NO_IMPORTS = b"c"

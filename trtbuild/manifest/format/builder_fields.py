@@ -23,7 +23,7 @@ def builder_fields() -> dict[str, Any]:
 
 
 def _type(annotation: Any, setting: Setting) -> Any:
-    """`annotation`, the type of a setting, with the manifest's checks and their texts."""
+    """`annotation`, the type of a setting, with the manifest's checks."""
     if type(None) in get_args(annotation):
         (kind_without_none,) = (kind for kind in get_args(annotation) if kind is not type(None))
         return _type(kind_without_none, setting) | None

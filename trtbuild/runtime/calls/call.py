@@ -15,7 +15,7 @@ class Call:
     """The properties of one call.
 
     `profile` is the number of the optimization profile, and `sizes` has the value of each symbol of the graph.
-    `stream` is the CUDA stream for the work: 0 is the default stream, also used on the CPU. `device` is the value of
+    `stream` is the CUDA stream for the work: 0 stands for the default stream, and for the CPU. `device` is the value of
     the attribute `device` of the arrays.
 
     If `has_fixed_shapes` is True, the values that are passed with this object have the same shapes each time."""

@@ -65,9 +65,9 @@ class Runner:
         return self._memory
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Compute the outputs of the original module, as new tensors, except inputs that the module returns. On a GPU, the
-        work may still be running on the caller's stream when this returns. Raises CallRefused for arguments that do not
-        fit."""
+        """Compute the outputs of the original module. They are new tensors, except inputs that the module returns. On a
+        GPU, the work may still be running on the caller's stream after the call. Raises CallRefused for arguments that the
+        model does not accept."""
         memory = self._memory
         if memory is None or memory.is_device_current():
             return self._restore(self._run(args, kwargs, memory))
@@ -131,8 +131,8 @@ class Runner:
             return state.get(stream)
 
     def set_state(self, values: Mapping[str, Any]) -> None:
-        """Replace the state by copies of `values`, by buffer name. Buffers without a value keep theirs. Raises the errors
-        of `reset_state`, and CallRefused for values that do not fit."""
+        """Replace the state by copies of `values`, by buffer name. A buffer that is not in `values` keeps its value. Raises
+        the errors of `reset_state`, and CallRefused for an unknown name or a wrong dtype, shape or device."""
         state = self._own_state("set_state()")
         with self._on_device() as stream:
             try:

@@ -1,6 +1,6 @@
-"""The workspaces of engines, which are their activation memory (scratch memory).
+"""The workspaces of engines. A workspace is activation memory (scratch memory).
 
-All engines of one package that one thread runs on one stream use the same workspace. Sharing is safe, because TensorRT
+If one thread runs engines of one package on one stream, they use the same workspace. Sharing is safe, because TensorRT
 needs the workspace only while enqueued work runs, and work on one stream runs in order. TensorRT's auxiliary streams join
 the stream at the end of the work.
 """
@@ -34,7 +34,8 @@ def allocate_aligned(memory: Memory, size_bytes: int, alignment: int, stream: in
 
 
 class Workspace:
-    """Activation memory of all engines of one package, for one thread and stream. The largest engine decides its size."""
+    """Activation memory of all engines of one package, for one thread and stream. The engine that needs most
+    memory decides the size."""
 
     __slots__ = ("_memory", "_stream", "address", "array", "size_bytes")
 
@@ -46,8 +47,8 @@ class Workspace:
         self._stream = stream
 
     def reserve(self, size_bytes: int) -> None:
-        """Let the workspace have at least `size_bytes`. If it is too small, new memory replaces it, and the old memory is
-        freed after the work that uses it."""
+        """Make the workspace at least `size_bytes` large. If necessary, new memory replaces the old memory, which is freed
+        after the work that uses it."""
         if size_bytes > self.size_bytes or not self.address:
             # Even if the engine needs no memory, the address must be valid: TensorRT refuses a null pointer.
             size_bytes = max(size_bytes, MEMORY_ALIGNMENT)

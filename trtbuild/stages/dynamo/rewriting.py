@@ -84,7 +84,7 @@ class _Converter:
         return self._graph.get_attr(name)
 
     def _size(self, expr: sympy.Expr, inputs: Sequence[torch.fx.Node]) -> Any:
-        """A node that reads a size from one of the tensors, or a number. Raises NotSupported."""
+        """A number, or a node that reads a size from one of the tensors. Raises NotSupported."""
         if not expr.free_symbols - set(self._fixed):
             return int(expr.subs(self._fixed))
         for dim in self._captured.dims:
@@ -115,7 +115,7 @@ class _Converter:
 
 
 def _copy_on_cpu(nested: torch.nn.Module) -> torch.nn.Module:
-    """A copy of a nested module, such as a branch of torch.cond, that computes on the CPU (rule 2)."""
+    """Copy a nested module, such as a branch of torch.cond. The copy computes on the CPU (rule 2)."""
     result = copy.deepcopy(nested).cpu()
     for module in result.modules():
         if isinstance(module, torch.fx.GraphModule):

@@ -1,7 +1,8 @@
 """A recorded TensorRT network, as a step passes it to the next steps: its blob, and its graph text.
 
-The blob is JSON: the network's document (`trtbuild.core.partition.network_document`), the type and the user's name of each
-layer, the types of inputs and outputs, and the number of weights. The keys of later steps do not contain the layers' names.
+The blob is JSON: the network's document (`trtbuild.core.partition.network_document`), the type of each layer and its
+name in the user's network, the types of inputs and outputs, and the number of weights. The keys of later steps do not
+contain the layers' names.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Substitute kernels for operators from outside PyTorch that have no kernel for the CPU.
+"""Give a substitute kernel to each custom operator that has no kernel for the CPU.
 
 A model with such an operator cannot run on the CPU, so no result of the operator can be compared there. A substitute
 returns values that depend on the arguments of the call. So two programs still have different results if they call

@@ -53,7 +53,8 @@ def program_text(program: Program, implementation_digest: Callable[[str], str] |
 
 def module_paths(program: Program) -> list[tuple[str, str, str]]:
     """For each call node, in graph order: the path of its module, the operator's name, and the keys of all modules around
-    it. torch chooses the keys: ``L__self__layers.0`` in the first call of a module, ``L__self__layers.0@1`` in the second.
+    the node. torch chooses the keys: ``L__self__layers.0`` in the first call of a module, ``L__self__layers.0@1`` in the
+    second.
 
     Partitioning by module path reads these paths. The canonical text does not contain them.
     """
@@ -176,7 +177,7 @@ class _Writer:
         raise TypeError(f"an argument of type {type(value).__name__} has no canonical form")
 
     def _int_text(self, value: torch.SymInt) -> str:
-        """The text of an int. It is a size, or a number that cannot be a size (a bool that was converted to an int)."""
+        """The text of a size, or of an int that cannot be a size (a bool that was converted to an int)."""
         if value.node.expr.has(sympy.Piecewise):
             return self._symbols.text(value.node.expr)
         return json.dumps(self._symbols.expression(value))

@@ -1,5 +1,5 @@
-"""The job of one trace, which can be written as JSON. This module does not import torch, because the planner creates jobs
-without loading torch."""
+"""The job of one trace, and the conversion of the job to JSON and back. This module does not import torch, because the
+planner creates jobs without loading torch."""
 
 from __future__ import annotations
 

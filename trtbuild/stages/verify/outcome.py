@@ -40,7 +40,7 @@ class Outcome:
     @property
     def tolerance(self) -> float:
         """The tolerance of the worst output, or its allowed error if that is larger. If no point was run, the property is
-        the largest tolerance."""
+        the largest tolerance of the outputs."""
         return max(self.tolerances[self.precision], self.worst.allowed_error)
 
     @property

@@ -2,9 +2,9 @@
 
 Rules
 1. All fetches run within one session of the local store, so no collection removes a blob before its record is written.
-2. The blobs of a record are fetched first, and each is compared with its name. The record is published last. So a process
+2. The blobs of a record are fetched first, and their digests are verified. The record is published last. So a process
    that is killed leaves only complete records, and files that no record names.
-3. A record that is complete in the local store is not requested from the remote, unless the lock file refuses the local
+3. A record that is complete in the local store is not requested from the remote, unless `trtbuild.lock` refuses the local
    record. A file that is in the local store is not requested.
 4. A blob that several records name is fetched once: each blob has a lock, so that one thread at a time fetches it
    (`NameLocks`).

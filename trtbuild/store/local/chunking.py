@@ -27,8 +27,8 @@ MIN_SIZE = 64 << 10
 MEAN_SIZE = 256 << 10
 MAX_SIZE = 1 << 20
 
-#: The size of a window in bytes. The last window of a blob may be smaller. The sizes of the others differ from this one by
-#: at most `MAX_SIZE`.
+#: The size of a window in bytes. The last window of a blob may be smaller. The sizes of the other windows differ from
+#: `WINDOW_SIZE` by at most `MAX_SIZE`.
 WINDOW_SIZE = 16 << 20
 
 
@@ -74,7 +74,7 @@ def windows_of_bytes(data: memoryview) -> Iterator[Window]:
 
 
 class WindowCutter:
-    """Cuts bytes that arrive in pieces into windows that own their memory.
+    """Collects bytes that arrive in pieces, and returns them in windows that own their memory.
 
     The caller writes bytes to the start of `room`, and then calls `advance` with their number.
     """

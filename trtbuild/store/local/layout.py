@@ -6,7 +6,7 @@ ac/<aa>/<key>     entries by key: records and chunk lists
 tmp/              unfinished files
 quarantine/       damaged entries, for a person to look at
 locks/            lock files: `store`, `records`, and one for each key that is being built
-sessions/         one file for each running session
+sessions/         one file for each running session (the time in which a process uses the store)
 
 If the group, or all users, may write the root, then several users share the store. In this case files and directories get
 the root's mode and group. The umask does not matter. So each user can read, touch and lock the files of the others.

@@ -8,10 +8,10 @@ Rules
    size that the record names.
 3. CAS files are sent first, then the record's document, then the entry. If sending the files took long, they are looked up
    again before the entry is written (files.py, rule 3).
-4. Small files are also in the entry (action_result.py, rule 6). So one request is enough for a link, a record that names
-   the dependencies to observe next (core/recipes/chain.py).
-5. Entries are write-once. An unusable entry is replaced, if the remote allows it. An entry that only other machines may
-   trust stays: this machine writes another entry under the key of the record's domain (core/recipes/trust.py, rule 4).
+4. Small files are also in the entry (action_result.py, rule 6). So one request is enough for a link. A link is a
+   record that names the dependencies to observe next (core/recipes/chain.py).
+5. Entries are write-once. An unusable entry is replaced, if the remote allows it. An entry that this machine does not trust
+   stays, and this machine writes another entry under the key of the record's domain (core/recipes/trust.py, rule 4).
 6. If several machines write an entry at the same moment, and the remote does not decide which write is the first
    (`Transport.decides_races`), the last writer's entry stays. After `SETTLE_S` all machines find it
    (`current_record`). This time is long enough, because most requests are one packet.
@@ -36,8 +36,8 @@ from trtbuild.store.remote.files import MAX_FILE_SIZE, PRESENCE_S, ReadFile, Rem
 from trtbuild.store.trust import action_result
 from trtbuild.store.trust.action_result import ActionResult
 
-#: The maximum size of an entry in bytes. The list of all chunks of a record is its largest part: 0.7 MB for each GB. This
-#: limit is enough for records of 80 GB.
+#: The maximum size of an entry in bytes. The largest part of an entry is the list of the record's chunks: 0.7 MB for
+#: each GB. This limit is enough for records of 80 GB.
 MAX_ENTRY_SIZE = 64 << 20
 
 #: For this many seconds after a write, another machine's simultaneous write may still replace the entry (rule 6).
@@ -102,7 +102,7 @@ class RemoteRecords:
                     return found
             if isinstance(error, _DocumentMissing):
                 return None
-            # The error of a domain entry is more precise: for example that its key has expired.
+            # The error of a domain entry is more precise. For example, it names an expired signing key.
             if domain_errors and isinstance(error, RecordUntrusted):
                 raise domain_errors[0] from error
             raise error
@@ -170,8 +170,8 @@ class RemoteRecords:
         return self.write_entry(found, read)
 
     def write_entry(self, found: Found, read: ReadFile, *, replace: bool = False) -> Found:
-        """Write the entry of a record, after its files. With `replace`, an existing entry is replaced, if the remote allows
-        it.
+        """Write the entry of a record whose files are in the remote. With `replace`, an existing entry is
+        replaced, if the remote allows it.
 
         Returns another machine's record, if that was published first, is usable, and stays. Otherwise returns `found`, even
         if an untrusted entry stays and `found` has no trusted signature. Raises RemoteFault, and the errors of `read`.

@@ -4,8 +4,8 @@ MiB (chunking.py).
 Rules
 1. A call is one attempt: a transport does not retry, and does not remember failures. `patience.PatientTransport` wraps a
    transport and does both.
-2. A transport does not verify bytes: its caller compares them with their name. But it stops reading at `limit`, and it
-   raises RemoteDown for a body that is shorter than announced.
+2. A transport does not verify bytes: its caller does. But a transport stops reading at `limit`, and raises RemoteDown for
+   a body that is shorter than announced.
 3. Silence is limited by `patience_s` (settings.py): while connecting, until the first byte, and while bytes are sent or
    received. Fewer bytes a second than `MIN_BYTES_PER_S` count as silence. A `timed` call has a total limit, too:
    `TIMED_FACTOR` times `patience_s`, because a plan waits for the call. Other calls have no total limit.
@@ -43,21 +43,21 @@ class Transport(ABC):
     #: Whether `put` with `once` returns True for exactly one of several simultaneous writers. A server that first looks and
     #: then writes (WebDAV) may accept several writers. Then the last writer's entry stays.
     decides_races: bool = False
-    #: Texts for the user about this remote, such as a password that is sent without encryption.
+    #: Warnings for the user, for example that this remote gets a password without encryption.
     warnings: Sequence[str] = ()
 
     @abstractmethod
     def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
         """The entry's bytes, or None when there is no such entry.
 
-        Raises RemoteLied when there are more than `limit` bytes, RemoteRefused, RemoteDown. With `timed`, RemoteDown is
+        Raises RemoteRefused, RemoteDown, and RemoteLied if there are more than `limit` bytes. With `timed`, RemoteDown is
         raised after `TIMED_FACTOR` times `patience_s`.
         """
 
     @abstractmethod
     def has(self, kind: Kind, name: str) -> bool:
-        """Whether the entry exists. Marks it as used, if the remote stores the time of use. Raises RemoteLied (a page of
-        HTML), RemoteRefused, RemoteDown."""
+        """Whether the entry exists. Marks it as used, if the remote stores the time of use. Raises RemoteRefused,
+        RemoteDown, and RemoteLied if the answer is a page of HTML."""
 
     @abstractmethod
     def put(self, kind: Kind, name: str, data: bytes | memoryview, *, once: bool) -> bool:

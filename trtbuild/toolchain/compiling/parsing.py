@@ -123,7 +123,7 @@ class Parser:
         refused = {error.node for error in errors} | set(left_out)
         texts = (f"{error.node}: {error.text}" if error.node else error.text for error in errors)
         nodes = tuple(node.name for node in model_outline.nodes if node.name in refused)
-        # In documents for TensorRT-RTX every node has all messages. Their bytes are in keys, so this must not change.
+        # For TensorRT-RTX every node gets all messages. This must not change, because messages are part of package keys.
         reasons = {error.node: error.text for error in reversed(errors)} if self._has_reasons_by_node else {}
         return Refusal(nodes, tuple(dict.fromkeys(texts)), reasons)
 

@@ -44,7 +44,7 @@ def _stream_writer(trt: Any, write: WritePlan) -> Any:
                 return 0
             try:
                 write(data)
-            except BaseException as error:  # an exception must not pass through the library; the caller raises it
+            except BaseException as error:  # it must not pass through the library; `serialize_network` raises it
                 self.error = error
                 return 0
             self.size += len(data)

@@ -1,9 +1,10 @@
 """A package whose engines Triton runs itself: one Triton model for each engine, and an ensemble of them.
 
-The ensemble has the names of the manifest. It may be batched (`tensors.max_batch_size`), but the engines' models never are:
-their dims include the batch axis, as -1. Triton allows that ("batchable ensemble can include non-batchable models",
-ensemble_utils.cc). For a model with a `max_batch_size`, the TensorRT backend would turn on dynamic batching by default
-(model_state.cc, `AutoCompleteConfigHelper`). Dynamic batching is wrong if rows depend on one another.
+The ensemble's inputs and outputs have the same names as the package's. The ensemble may be batched
+(`tensors.max_batch_size`), but the engines' models never are: their dims include the batch axis. Triton allows that
+("batchable ensemble can include non-batchable models", ensemble_utils.cc). For a model with a `max_batch_size`, the
+TensorRT backend would turn on dynamic batching by default (model_state.cc, `AutoCompleteConfigHelper`). Dynamic batching
+is wrong if rows depend on one another.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def receive_client(control: int) -> Any:
 
 
 def receive_message(control: int) -> tuple[bytes, Any]:
-    """Receive the next message of the owner of the server, and the connection that it passes."""
+    """Receive the next message of the owner of the server, and the connection that comes with the message."""
     owner = _socket.socket(fileno=control)
     try:
         message, ((_, _, number),), _, _ = owner.recvmsg(

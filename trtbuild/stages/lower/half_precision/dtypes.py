@@ -1,14 +1,14 @@
 """Decide which float32 nodes compute in half: backward from the readers of a value, then forward for data movement.
 
-`HALF`, `UNSEEN`, `WIDE` and `BEYOND` are the ranges of values (module `ranges`). "Half" is float16 or bfloat16, as the
+`HALF`, `UNSEEN`, `WIDE` and `BEYOND` are the ranges of values (`ranges.py`). "Half" is float16 or bfloat16, as the
 module of the node wants. Rules 1 to 4 decide for nodes that want half, and rule 6 for nodes that want float32.
 
 Rules
 1. Matrix products and convolutions are half, or float32 if an input is `BEYOND`.
-2. Arithmetic is float32 if an input or the result is `WIDE` or wider, or if all its readers are float32 (the square under a
-   mean, the mask on a score before softmax). Otherwise it is half. Batch normalization with the model's own statistics
-   counts as arithmetic if it reads an activation. If it reads an input of the model, it is float32, because it brings the
-   values into half's range.
+2. Arithmetic is float32 if an input or the result is `WIDE` or wider, or if all readers of the result are float32
+   (squares before a mean, masked scores before softmax). Otherwise it is half. Batch normalization with the model's own
+   statistics counts as arithmetic if it reads an activation. If it reads an input of the model, it is float32, because it
+   brings the values into half's range.
 3. Data movement is float32 if its result is `WIDE` or wider. Otherwise it has the dtype of its input. If this dtype is
    float32 and no float32 operator reads the result, data movement is half.
 4. Each repeated module (a module with a number in its path, such as ``layers.3``) is decided separately. In rules 2 and 3,
@@ -36,7 +36,7 @@ from trtbuild.stages.lower.half_precision.operators import EXPONENTIAL_OPERATORS
 from trtbuild.stages.lower.half_precision.ranges import Range, is_float32, tensors, widest_input
 from trtbuild.stages.lower.modules import path_of
 
-#: The roles of operators that compute floats, in either precision.
+#: The roles of operators that compute floats, in half or in float32.
 _COMPUTING_ROLES = (Role.CONTRACTION, Role.ELEMENTWISE, Role.SCALING)
 
 Ranges = Mapping[torch.fx.Node, Range]
@@ -82,9 +82,10 @@ class Dtypes:
     dtype.
 
     `default` is the dtype that the model itself requests, and `requested` has the dtype that the module of each call node
-    requests. `rules` has the reasons of nodes that are float32. Data movement with the reason `Rule.READERS` or `Rule.MASK`
-    is float32 only if its input is float32, too. `without_cast` contains the nodes that read an `UNSEEN` value without a
-    cast. `ranges` are the ranges of all nodes, for each half type.
+    requests. `rules` has the reasons of nodes that are float32. A comparison with the reason `Rule.OPERATOR`,
+    or data movement with the reason `Rule.READERS` or `Rule.MASK`, is float32 only if an input is float32, too.
+    `without_cast` contains the nodes that read an `UNSEEN` value without a cast. `ranges` are the ranges of all nodes, for
+    each half type.
     """
 
     half: Mapping[torch.fx.Node, torch.dtype]
@@ -96,7 +97,7 @@ class Dtypes:
     ranges: Mapping[torch.dtype, Ranges]
 
     def dtype_of(self, node: torch.fx.Node) -> torch.dtype:
-        """The dtype of the values of `node` that were float32."""
+        """The dtype that the float32 values of `node` get."""
         return self.half.get(node, torch.float32)
 
     def half_between_modules(self, source: torch.fx.Node, reader: torch.fx.Node) -> torch.dtype | None:
@@ -202,7 +203,7 @@ def _find_float32_nodes(
 
 
 def _rule_of_ranges(node: torch.fx.Node, role: Role, ranges: Ranges) -> Rule | None:
-    """The rule by which the ranges of its input and result keep `node` in float32 (rules 1 to 3); None for no such rule."""
+    """The rule that keeps `node` in float32 because of the ranges of its inputs and result (rules 1 to 3), or None."""
     if role is Role.CONTRACTION:
         return Rule.RANGE if widest_input(node, ranges) is Range.BEYOND else None
     is_arithmetic = role in (Role.ELEMENTWISE, Role.SCALING)

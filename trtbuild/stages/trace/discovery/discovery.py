@@ -48,7 +48,7 @@ class Discovery:
         # if other code than trtbuild's has loaded torch, that code may also have imported these modules
         self._loaded_modules = set() if "torch" in loaded_modules else set(loaded_modules)
         self._import_rules: ImportRules | None = None
-        #: Files that are mapped into memory before user code runs. They are not dependencies.
+        #: Files that are mapped into memory before user code runs, or by trtbuild's own work. They are not dependencies.
         self._mapped_before: frozenset[str] = frozenset()
         #: Files that were mapped at the end of the block `preloading`; None without such a block.
         self._mapped_after_preloading: frozenset[str] | None = None
@@ -84,7 +84,8 @@ class Discovery:
 
     @contextmanager
     def preloading(self) -> Iterator[None]:
-        """Record inside the block. A later `recording` begins with the ``sys.path`` and the finders of the block's end."""
+        """Record dependencies inside the block. A later `recording` begins with the ``sys.path`` and the finders that
+        exist at the end of this block."""
         self._mapped_before = mapped_files()
         with self._installed():
             yield
@@ -141,7 +142,7 @@ class Discovery:
         return self._operators.implementation_digest(name)
 
     def dependency_state(self) -> object:
-        """A value that changes with each new dependency, and with each import from another installed distribution."""
+        """A value that changes with each new dependency, and with the first import from each installed distribution."""
         places = (self.places.of(path) for path in map(_file_of, list(sys.modules.values())) if path)
         return self._recorder.record_counts, frozenset(place.distribution for place in places)
 

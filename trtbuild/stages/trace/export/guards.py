@@ -4,8 +4,8 @@ If a guard on one named dim fails inside the dim's range, torch.export reports i
 (found by experiment, torch 2.13):
 * guards on a derived dim (``x.shape[0] % 4 == 0`` under ``multiple_of: 2``),
 * relations between two dims (``h <= w``),
-* assumptions that a size is not 1. If the size is a derived size, torch.export would report the guard, but
-  `guard_filter` has removed it before.
+* assumptions that a size is not 1. If the size is computed (``x.shape[0] - 1``), torch.export would report the guard, but
+  `guard_filter` has removed it.
 
 The guards of the exported program include the guards of these three kinds. This module evaluates each guard over the
 ranges. `proof` tries sizes at which a guard fails. If model and program agree there, the guard does no harm.
@@ -57,7 +57,7 @@ def guard_failures(
     sizes are its only result: no new point is needed. For all `guards` together, at most about `_MAX_FAILURES` new
     points are added.
 
-    `assumptions` are guards that `guard_filter` took out of torch's check. New points are always added for each of them."""
+    `assumptions` are guards that `guard_filter` took out of torch's check. If one fails, new points are always added."""
     results: list[GuardFailure] = []
     tried = list(points)
     new_points = 0

@@ -52,8 +52,8 @@ def _kind(value: Any) -> str:
 
 
 def _is_same_constant(value: Any, constant: Any) -> bool:
-    """Whether a constant has the type and the value of the example call. True for other types than those of plain
-    constants, because `trtbuild.stages.trace.export.interface` rejects them."""
+    """Whether `value` has the type and the value of `constant`. True if `constant` is not a plain constant, because
+    `trtbuild.stages.trace.export.interface` rejects such a result."""
     if not isinstance(constant, bool | int | float | str | None):
         return True
     has_same_type = all(isinstance(value, kind) == isinstance(constant, kind) for kind in (bool, float))

@@ -1,6 +1,6 @@
 """Write the quantizers of NVIDIA's Model Optimizer (``modelopt.torch.quantization``) with PyTorch's operators.
 
-Its quantizers cannot be exported, because on the CPU they branch on the values of a tensor (0.47). So each quantizer gets
+These quantizers cannot be exported, because on the CPU they branch on the values of a tensor (0.47). So each quantizer gets
 a new forward with operators that torch.export can trace (`quantizer`).
 
 Rules
@@ -11,8 +11,8 @@ Rules
 3. The table of `modelopt_layouts` lists the quantizers that are replaced. A disabled quantizer is replaced only if it
    scales its input (SmoothQuant, AWQ); otherwise it returns its input unchanged. Any other quantizer is an error that names
    the quantizer.
-4. Model Optimizer's quantizer for NVFP4 needs a GPU (0.47). So the results to compare with come from its `NVFP4QTensor`,
-   which packs weights.
+4. Model Optimizer's quantizer for NVFP4 needs a GPU (0.47). So the results to compare with come from the class
+   `NVFP4QTensor`, which packs weights.
 """
 
 from __future__ import annotations

@@ -316,7 +316,7 @@ def main() -> None:
         write_many(folder, **options)
     else:
         target_count = options.pop("target_count")
-        # one target is the default of `write_vit`, so that the project equals that of the benchmarks
+        # one target is SM 89, the default of `write_vit`, so that the project equals that of the benchmarks
         write_vit(folder, sms=(89,) if target_count == 1 else _sms(target_count), **options)
     if build:
         environment = {name: value for name, value in os.environ.items() if name != "TRTBUILD_CACHE_DIR"}

@@ -124,7 +124,8 @@ class Session:
         return environment
 
     def script(self, project: Path, *, memory: bool) -> Run:
-        """Run `straight_vit.py` once, on the model of a project of `projects.write_vit`."""
+        """Run `straight_vit.py` (it builds a plan without trtbuild) once, on the model of a project of
+        `projects.write_vit`."""
         sizes = self.sizes
         return self.run_script("straight_vit.py", project, [sizes.layers, sizes.hidden, sizes.image], memory=memory)
 

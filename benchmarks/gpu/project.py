@@ -155,7 +155,7 @@ def write_decoders(folder: Path, hardware: Hardware, *, layers: int = 8, hidden:
 
 
 def write_plugins(folder: Path, hardware: Hardware) -> Path:
-    """Write a model with TensorRT's plugin ROIAlign_TRT. TensorRT-RTX has version 2 of it, TensorRT 8.6 version 1."""
+    """Write a model with TensorRT's plugin ROIAlign_TRT: version 2 for TensorRT-RTX, and version 1 for TensorRT."""
     write(folder / "targets.yaml", hardware.manifest())
     write(folder / "models" / "__init__.py", "")
     write(folder / "models" / "regions.py", (_MODELS / "regions.py").read_text())

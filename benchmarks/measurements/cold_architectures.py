@@ -1,4 +1,4 @@
-"""Compare cold builds of ResNet-50, BERT and Whisper's encoder with scripts, as in `cold_build.py`."""
+"""Compare cold builds of ResNet-50, BERT and Whisper's encoder by trtbuild and by a script, as in `cold_build.py`."""
 
 from __future__ import annotations
 

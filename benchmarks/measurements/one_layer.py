@@ -1,4 +1,4 @@
-"""Build after a change of one layer of twelve: of its weights, in a new weights file, or of its source.
+"""Measure builds after one layer of twelve has changed: either its weights (in a new weights file) or its source.
 
 The peer is the script `straight_vit.py`. It cannot skip any work: its user runs all of it again. It is also the peer of
 the cold build (`cold_build.py`), and is measured in the same run of the benchmarks. It creates random weights where

@@ -48,7 +48,7 @@ def exists(path: str) -> bool:
 
 
 def resolves(dotted: str) -> bool:
-    """Return whether a dotted name is a module, or an attribute in a module at any depth."""
+    """Return whether a dotted name is a module or an attribute in a module, such as ``module.Class.method``."""
     parts = dotted.split(".")
     for count in range(len(parts), 0, -1):
         try:

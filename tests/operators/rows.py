@@ -35,8 +35,8 @@ HEADS: Spec = ("float32", (B, 2, 5, 8))
 class Row:
     """An operator, a call of it, and the inputs of the call.
 
-    `operator` is its name in Torch-TensorRT's list. `note` is what is special about the call. Rows of one operator have
-    different notes.
+    `operator` is the name of the operator in Torch-TensorRT's list. `note` is what is special about the call. Rows of one
+    operator have different notes.
     """
 
     operator: str
@@ -426,7 +426,7 @@ DYNAMIC_POOLS: tuple[Row, ...] = tuple(
     )
 )
 
-#: Heading of the page → rows that are tried in one model, except those in `ALONE`.
+#: Heading in docs/aten-operators.md → rows that are tried in one model, except those in `ALONE`.
 CHUNKS: Mapping[str, tuple[Row, ...]] = {
     "Elements": ELEMENTS,
     "Pairs of operands": PAIRS,

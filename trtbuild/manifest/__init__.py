@@ -1,10 +1,10 @@
 """Manifests: YAML files that declare models, shape profiles and targets, read into `trtbuild.core.model.spec` values.
 
-`load` reads a project's directory and returns a `Project`, or raises one error with all problems of all files. `project`
-calls the steps in order: `files` finds and reads manifests, `declared` checks their entries, `namespace` merges files.
-Then `resolve` completes each model, and uses `source`, `shapes`, `quantization`, `plugins`, `outputs`, `contradictions`.
-The folders are `yaml_text` (text and lines) and `format` (fields and their values). An import of this module is fast,
-because only a call imports pydantic and yaml.
+`load` reads a project's directory and returns a `Project`, or raises one error with all problems of all files. The module
+`project` calls the steps in order: `files` finds and reads manifests, `declared` checks their entries, `namespace` merges
+files. Then `resolve` completes each model, and uses `source`, `shapes`, `quantization`, `plugins`, `outputs` and
+`contradictions`. The folders are `yaml_text` (text and lines) and `format` (fields and their values). An import of this
+module is fast, because only a call imports pydantic and yaml.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Write the project of `benchmarks.gpu.lean`: one network with three sets of builder settings.
 
-One engine is only for the version that builds it, one is version-compatible, and one is version-compatible without the lean
-runtime in the plan.
+One engine needs the TensorRT version that built it, one is version-compatible, and one is version-compatible without the
+lean runtime in the plan.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ MODELS = {
 
 
 def write_lean(folder: Path, hardware: Hardware) -> Path:
-    """Write a small network in three ways (`MODELS`)."""
+    """Write the project, with one model for each entry of `MODELS`."""
     if hardware.tactic_sources is not None:
         hardware = replace(hardware, tactic_sources=BUILT_IN_CONVOLUTIONS)
     write(folder / "manifests" / "targets.yaml", hardware.manifest())

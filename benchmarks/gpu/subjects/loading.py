@@ -60,7 +60,7 @@ def _plans(package: Path) -> list[Path]:
 
 
 def _read_and_hash(paths: list[Path]) -> float:
-    """Seconds to read the files and to hash them, one after the other on one thread."""
+    """Seconds to read and hash the files on one thread, one file after the other."""
     started = time.perf_counter()
     for path in paths:
         hashlib.sha256(path.read_bytes()).hexdigest()

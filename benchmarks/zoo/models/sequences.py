@@ -9,7 +9,7 @@ from .sizes import by_size, prepare_module
 
 
 class Tagger(nn.Module):  # type: ignore[misc]
-    """A recurrent network with a linear layer: scores for each position, and the last state."""
+    """A recurrent network with a linear layer. It returns scores for each position, and the last state."""
 
     def __init__(self, network: nn.GRU | nn.LSTM, width: int) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ def lstm() -> nn.Module:
 
 
 def transformer_encoder() -> nn.Module:
-    """`nn.TransformerEncoder` of six layers, the size of the first transformer; small: one layer, with a narrow MLP."""
+    """`nn.TransformerEncoder` of six layers, as in "Attention Is All You Need"; small: one layer, with a narrow MLP."""
     torch.manual_seed(0)
     layers, feed_forward = by_size((6, 2048), (1, 256))
     layer = nn.TransformerEncoderLayer(512, 8, feed_forward, batch_first=True)

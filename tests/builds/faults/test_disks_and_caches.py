@@ -1,7 +1,7 @@
 """Full disks, read-only directories, and a cache of a newer format.
 
-A build succeeds if the project's state cannot be written. Commands that only read the cache succeed if it is read-only.
-The other faults are errors with a hint.
+A build succeeds even if the project's state (``.trtbuild``) cannot be written. Commands that only read the cache succeed
+even if the cache is read-only. The other faults are errors with a hint.
 
 The faults are real, for example small file systems in memory, and read-only mounts. Tests that mount file systems are
 skipped where the process cannot mount them.

@@ -1,4 +1,4 @@
-"""The text in a ``.pt2`` file that describes its package."""
+"""A ``.pt2`` file describes its package in ``trtbuild.json``."""
 
 from __future__ import annotations
 

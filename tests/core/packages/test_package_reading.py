@@ -24,7 +24,7 @@ A, B, D = "a" * 64, "b" * 64, "d" * 64
 
 
 def document() -> Any:
-    """Return the JSON of the index of a package with a reference."""
+    """Return the JSON of the index of a package with a reference program."""
     contents = Build(replace(MODEL, reference=True)).contents()
     cut = next(iter(contents.partitions_by_target.values()))
     cuts = {

@@ -212,7 +212,7 @@ def with_other_field(value: Any, field: str) -> Any:
 
 
 def mutations(kind: type, field: str) -> tuple[Build, Build]:
-    """Return a build, and a build in which only `field` of a value of type `kind` differs."""
+    """Return two builds that differ only in `field` of a `kind` value, and in values that must agree with `field`."""
     before = Build(replace(MODEL, dims=()))
     model = before.model
 

@@ -60,5 +60,5 @@ def test_engines_need_only_the_operators_of_torch_partitions(index: PackageIndex
     partitions = replace(target.partitions, partitions=(first, replace(last, reasons={outside.name: "so"})))
     target = replace(target, partitions=partitions)
     assert replace(index, operators=(inside, outside)).operators_for(target) == (outside,)
-    # without plugins, no engine contains an operator
+    # without plugins, no engine contains a custom operator
     assert replace(index, operators=(inside,), plugins=None).operators_for(target) == (inside,)

@@ -1,4 +1,4 @@
-"""Records of verifications, and the fields of documents about them."""
+"""Records of verifications, and the fields of documents about verifications."""
 
 from __future__ import annotations
 

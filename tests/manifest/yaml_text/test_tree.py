@@ -21,7 +21,7 @@ def parse(text: str | bytes) -> Node:
 
 
 def problems_of(text: str | bytes) -> list[tuple[int, int, str]]:
-    """The line, the column and the message with its hint of each problem of a rejected text."""
+    """Return (line, column, message → hint) for each problem of a rejected text."""
     with pytest.raises(ManifestErrors) as caught:
         parse(text)
     return [(p.line, p.column, f"{p.text} → {p.hint}") for p in caught.value.problems]

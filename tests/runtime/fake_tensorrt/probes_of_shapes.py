@@ -1,4 +1,7 @@
-"""Probes about shapes: which input shapes a context accepts, which output shapes it reports, and whether it runs."""
+"""Probes about shapes: which input shapes a context accepts, which output shapes it reports, and whether it runs.
+
+A probe is a function that calls the real or the fake TensorRT, and returns the answers (`bench`).
+"""
 
 from __future__ import annotations
 

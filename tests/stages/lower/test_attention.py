@@ -35,7 +35,7 @@ def _qkv(group_size: int = 1) -> tuple[torch.Tensor, ...]:
 
 
 def _mask(kind: str) -> torch.Tensor:
-    """A boolean mask (kind ``bool``), or a mask that adds -inf, the minimum of float32, or another negative number."""
+    """A boolean mask (kind ``bool``), or a mask that adds -inf, the minimum of float32, -1e9 or -1e4."""
     allowed = torch.ones(3, 1, 5, 5, dtype=torch.bool)
     allowed[0, :, :, 3:] = False
     allowed[1] = False  # every row is masked entirely

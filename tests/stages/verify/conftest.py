@@ -29,7 +29,7 @@ SIZES = (1, 3, 6)
 
 
 class FunctionModule(nn.Module):
-    """A module that calls a function with itself and its inputs."""
+    """A module that passes itself and its inputs to a function."""
 
     def __init__(self, function: Callable[..., Any], **members: Any) -> None:
         super().__init__()
@@ -54,7 +54,10 @@ class Blobs(dict[str, bytes]):
 
 @dataclass
 class Subject:
-    """A model, mostly as one partition, and its verification job. `graph` is the digest of the lowered program's text."""
+    """A model, in most tests as one partition, and its verification job.
+
+    `graph` is the digest of the lowered program's text.
+    """
 
     job: VerifyJob
     blobs: Blobs

@@ -1,7 +1,7 @@
 """trtbuild finds the library of the lean runtime and checks its version. The builder copies the library into the plan.
 
 TensorRT-RTX has no lean runtime, but its builder looks for one. So the tests give it a small library of the right name.
-Each test uses a separate process, because a library stays open.
+Each compilation uses a new process, because a loaded library stays open.
 """
 
 from __future__ import annotations

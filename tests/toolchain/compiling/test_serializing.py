@@ -1,4 +1,4 @@
-"""The builder passes a plan on in pieces, with the real library."""
+"""The builder of the real TensorRT-RTX passes a plan on in pieces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plugin library is loaded once. It is refused if it lacks a required plugin, or if another library has this plugin."""
+"""A plugin library is loaded once. It is refused if it lacks a required plugin, or if another library registered one."""
 
 from __future__ import annotations
 

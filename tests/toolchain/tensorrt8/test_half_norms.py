@@ -56,7 +56,7 @@ def rewrite(model: bytes, values: Sequence[np.ndarray]) -> tuple[bytes, dict[str
 
 
 def compute_output(model: bytes, weights: Mapping[str, bytes], *inputs: np.ndarray) -> np.ndarray:
-    """Run a model with onnxruntime. `convert_to_float32` adds the rounding to half that onnxruntime leaves out."""
+    """Run a model with onnxruntime, and round to half after each node (`convert_to_float32`)."""
     proto = onnx.ModelProto.FromString(model)
     for tensor in proto.graph.initializer:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:

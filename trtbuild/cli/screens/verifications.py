@@ -42,7 +42,7 @@ def overview(document: Verification) -> list[str]:
 def _results(model: ModelEntry | PackageEntry) -> list[_Result]:
     """A result for each runner and each cut (one partitioning of a model). If nothing was compared, one result says so.
 
-    The last result also has the notes about the whole model.
+    The last result also has the notes on an error above ``--max-error``, and on engines that were not run.
     """
     name = terminal.bold(model.model)
     if model.missing:
@@ -111,7 +111,7 @@ def _runner_text(cut: CutEntry) -> str:
 
 
 def _notes(cut: CutEntry) -> Iterator[str]:
-    """Notes on each comparison that is wrong, was not made, or has a text.
+    """Notes on each entry that has the status ``wrong`` or ``unchecked``, or a text.
 
     If a partition is wrong, the notes on the whole model and on PyTorch's own result are left out.
     """

@@ -42,7 +42,7 @@ def _change(change: Change) -> str:
 
 
 def shorten_to_width(text: str, width: int) -> str:
-    """A short reason in at most `width` columns. If necessary, the number of other parts and "changed" are left out."""
+    """A short reason in at most `width` columns. If necessary, the count of other parts is left out, then "changed"."""
     without_count = re.sub(r" \(\+\d+\)$", "", text)
     shortest = without_count.removesuffix(" changed")
     for candidate in (text, without_count, shortest):

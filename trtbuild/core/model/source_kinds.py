@@ -12,10 +12,10 @@ from trtbuild.core.model.graph_kinds import NETWORK, ONNX, PROGRAM, GraphKind
 class SourceKind:
     """One kind of source. `name` is the manifest's field, and is in keys; `graph` is the kind of graph after the trace.
 
-    `reader` is the class in `trtbuild.stages.trace.sources` that reads it, as ``module:Class``; it is empty for a module in
-    memory. Editors and docs/manifest.md show `description` and `example`. `file` is the noun for the source's file in
-    messages. In a manifest, a kind without `file` names a callable, as ``module.path:callable``, which takes ``kwargs``.
-    `has_layers`: whether the reader's module has submodules of ``torch.nn``. `quantize:` needs them.
+    `reader` is the class in `trtbuild.stages.trace.sources` that reads the source, as ``module:Class``; it is empty for a
+    module in memory. Editors and docs/manifest.md show `description` and `example`. `file` is the noun for the source's
+    file in messages. In a manifest, a kind without `file` names a callable, as ``module.path:callable``, which takes
+    ``kwargs``. `has_layers`: whether the reader's module has submodules of ``torch.nn``. `quantize:` needs them.
     """
 
     name: str
@@ -68,7 +68,7 @@ _ROWS = (
     ),
 )
 
-#: The kinds that a manifest can name, in the order of its reference and of messages.
+#: The kinds that a manifest can name, in the order of docs/manifest.md and of messages.
 SOURCE_KINDS: Mapping[str, SourceKind] = {kind.name: kind for kind in _ROWS}
 #: The kinds that name a callable, which takes kwargs.
 CALLABLE_KINDS = [name for name, kind in SOURCE_KINDS.items() if kind.file is None]

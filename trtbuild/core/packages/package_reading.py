@@ -304,7 +304,7 @@ def _check_type(tensor_type: TensorType, dims: int) -> None:
 
 
 def _leaves(tree: Any, outputs: Sequence[PackedTensor]) -> Iterator[int]:
-    """The positions of the outputs in an output structure."""
+    """Yield the position in `outputs` of each output that an output structure contains."""
     kind = tree["kind"]
     if kind == "tensor":
         expect(type(tree["index"]) is int, "its output structure has no numbers")

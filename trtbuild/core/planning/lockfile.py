@@ -1,4 +1,4 @@
-"""Reads and writes the text of ``trtbuild.lock``. The values are in `core.planning.locks`.
+"""Reads and writes the text of ``trtbuild.lock``. The dataclasses of its contents are in `core.planning.locks`.
 
 Rules
 1. The text is JSON with one entry on each line. Each table is sorted by name. The text does not depend on time or place,

@@ -112,7 +112,8 @@ def _encode_mapping(value: Mapping[str, Value]) -> bytes:
 
 
 def digest(domain: str, value: Value) -> str:
-    """SHA-256 (hex) of `domain` and `value`. `domain` names the kind of value, so equal values of two kinds differ."""
+    """SHA-256 (hex) of `domain` and `value`. `domain` names the kind of value, so equal values of two kinds have
+    different digests."""
     return hashlib.sha256(encode(domain) + encode(value)).hexdigest()
 
 

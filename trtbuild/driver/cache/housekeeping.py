@@ -121,8 +121,8 @@ def _collect_shared(
         )
     shared = RemoteStore(DirectoryTransport(RemoteSettings("dir", root.as_uri())), str(root))
     try:
-        # The links that lead to a locked trace are pinned, too. Some of them may be readable only in the local store,
-        # because their entries in the shared directory may belong to another trust domain.
+        # The link records (`core.recipes.chain`) that lead to a locked trace are pinned, too. Some of them may be readable
+        # only in the local store, because their entries in the shared directory may belong to another trust domain.
         pinned = _all_pinned_keys(project, locks, shared) | _all_pinned_keys(project, locks, wiring.open_local(project))
     except RemoteFault as fault:
         raise StoreUnavailable(fault.text, hint=fault.hint) from fault

@@ -97,7 +97,7 @@ def rebuild(request: Request, share: float, seed: int | None, watcher: Watcher) 
 def add_rebuilt_engines(
     document: CacheVerify, request: Request, share: float, seed: int | None, watcher: Watcher
 ) -> CacheVerify:
-    """Call `rebuild`, and return `document` with its result. `ok` is false if an engine differs, or if `document.ok` is."""
+    """Call `rebuild`, and return `document` with its result."""
     rebuilt = rebuild(request, share, seed, watcher)
     return replace(document, ok=document.ok and not rebuilt.different, rebuilt=rebuilt)
 
@@ -111,7 +111,7 @@ def parse_share(text: str) -> float:
 
 
 def _find_candidates(workspace: Workspace, unchecked: list[tuple[str, str]]) -> Iterator[_Candidate]:
-    """Yield the engine steps that can be checked: one of several with the same key.
+    """Yield the engine steps that can be checked, one for each key.
 
     Each engine step that cannot be checked is added to `unchecked`, with the reason.
     """
@@ -157,8 +157,8 @@ def _engine_job(step: Step) -> EngineJob:
 def _rebuild_engine(workspace: Workspace, candidate: _Candidate, recorded_sha256: str) -> str:
     """Build an engine again from its recorded inputs, and return the SHA-256 of its bytes.
 
-    If one of the builds gives `recorded_sha256`, this is the result (rule 2). Otherwise it is the SHA-256 of the last
-    build. Raises the error of the worker, or StoreError.
+    Returns `recorded_sha256` if one of the builds gives it (rule 2), otherwise the SHA-256 of the last build. Raises the
+    error of the worker, or StoreError.
     """
     with tempfile.TemporaryDirectory(prefix="trtbuild-rebuild-") as folder:
         temporary = LocalStore(Path(folder))

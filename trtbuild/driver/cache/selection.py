@@ -7,7 +7,8 @@ Rules
    looks it up by files only. The selection makes both lookups, so that both kinds of machines find the trace. Partitions
    are also looked up in two ways: a machine with a parser looks them up by the version of its parser. A machine without
    a parser looks up a record that leads to the partitions. The key of this record names no parser.
-3. The table of a weights file and the ``.pt2`` files of a package are also records, although no step makes them.
+3. The table of the tensors of a weights file and the ``.pt2`` files of a package are also records, although no step makes
+   them.
 4. A record is selected with all of its outputs, because a store accepts only complete records. So another machine can run
    later steps again.
 5. The package for some targets (``--target``) differs from the package for all targets. If only the package for the
@@ -126,7 +127,7 @@ def _look_up_user_code_as_other_machine(workspace: Workspace, plan: ModelPlan) -
     """Look up calibration and trace as the other kind of machine does (rule 2).
 
     If this machine has torch, the other kind is a machine without torch. Otherwise it is a machine with torch. The lookups
-    themselves are the effect: `lookups` remembers each record and each link that it finds.
+    themselves are the effect: `lookups` remembers each record and each link (`core.recipes.chain`) that it finds.
     """
     lookups, facts = workspace.lookups, workspace.facts[plan.model.name]
     for step in plan.steps.values():

@@ -4,11 +4,12 @@ Rules
 1. The file is ``$TRTBUILD_CONFIG``. If this variable is not set, the file is ``$XDG_CONFIG_HOME/trtbuild/config.toml``, or
    ``~/.config/trtbuild/config.toml``. Each entry also has an environment variable, which replaces the entry completely
    (``TRTBUILD_REMOTES`` replaces all remotes).
-2. A project cannot set any of these values: `load` reads no manifest and no other file of a project. The default file
-   may be inside the project if the home directory is a checkout. Then it is rejected unless ``$TRTBUILD_CONFIG`` names it.
+2. A project cannot set any of these values: `configuration.load` reads no manifest and no other file of a project. The
+   default file may be inside the project if the home directory is a checkout. Then it is rejected unless
+   ``$TRTBUILD_CONFIG`` names it.
 3. An unknown entry is an error: if a misspelt `revoked` were ignored, a stolen key would stay trusted. All problems are
    reported together.
-4. An empty variable counts as not set, because CI passes an empty string for a secret that a fork may not see. There are
+4. An empty variable counts as not set, because CI passes an empty string for a secret that it hides from forks. There are
    two exceptions. An empty ``TRTBUILD_REMOTES`` means no remotes. An empty ``TRTBUILD_TRUSTED_KEYS`` is an error, because
    every signature would be trusted.
 5. Messages and reprs contain no secrets (the signing key, URLs with passwords).
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrustSettings:
-    """The trusted keys, the signing key, and the domains. If no key of either kind is set, all results are trusted."""
+    """The trusted keys, the signing key, and the domains (names for the origins of records). If no key of either kind is
+    set, all results are trusted."""
 
     keys: tuple[TrustedKey, ...] = ()
     #: Public keys that are never trusted, even if `keys` lists them.

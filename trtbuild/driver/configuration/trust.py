@@ -1,4 +1,4 @@
-"""The configuration of trust: trusted keys, revoked keys, the signing key, and domains."""
+"""The configuration of trust: trusted and revoked keys, the signing key, and domains (names for the origins of records)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def read_trust(sources: Sources) -> TrustSettings:
 
 
 def _parse_all(sources: Sources, function: str, texts: Iterable[tuple[str, Place]]) -> list[Any]:
-    """Parse each text with a function of `store.trust.signing`, whose name is `function`.
+    """Parse each text. `function` is the name of the parser in `store.trust.signing`.
 
     The module is imported only if there is a text. A text that cannot be parsed is added as a problem.
     """

@@ -1,7 +1,7 @@
-"""The kinds of modules that a program can give to `compile` and `trace`, and their inputs.
+"""The kinds of modules that `compile` and `trace` accept, and the inputs of a module.
 
 Rules
-1. The values of `ir` are Torch-TensorRT's. None and ``"default"`` mean that the type of the module decides.
+1. The values of `ir` are Torch-TensorRT's. None and ``"default"`` allow every kind of module.
 2. ``ir="ts"`` is for a module of TorchScript. An ``nn.Module`` is scripted first, as Torch-TensorRT does.
 3. ``ir="dynamo"`` is for an ``nn.Module``, and for a program of torch.export. ``ir="exported_program"`` is for a program
    only.

@@ -17,14 +17,15 @@ class Kind(Protocol):
     """One kind of output: a module with these two functions."""
 
     def files(self, root: str, package: PackageFiles, record: Record) -> list[OutputFile]:
-        """Return the files to write below `root` (relative to the project) for a package with this record.
+        """Return the files to write for `package` at `root`, the path of the output in the project.
 
+        `record` is the record of the package, or for `pt2` the record of its ``.pt2`` files.
         Raises PackageError, ValueError or KeyError if the index of the package is invalid, and UsageError if this kind of
         output does not support a dtype of the model.
         """
 
     def previous_files(self, root: Path, files: Sequence[OutputFile], last_recipe: Recipe | None) -> list[Path]:
-        """Return the files below `root` that an earlier build wrote, as far as this kind can find them.
+        """Return the files of the output at `root` that an earlier build wrote, as far as this kind can find them.
 
         The caller removes those that are not in `files`. `last_recipe` is the recipe of the model's package in that build.
         """

@@ -57,7 +57,7 @@ class ReportFile:
         try:
             page = self._render(make_report(self._project, self._events, self._before))
             replace_file(self._path, page.encode("utf-8", "replace"))
-        except Exception as error:  # a report must not fail a build, even if it has a bug
+        except Exception as error:  # a bug of the report must not make the build fail
             self._report_error(f"the report could not be written to {self._path}: {type(error).__name__}: {error}")
 
 
@@ -94,7 +94,7 @@ def check_writable(path: Path, flag: str) -> None:
 
 
 def _events_of(project: Path, index: int) -> Sequence[Event]:
-    """The events of a kept build, the newest at index 0; empty if there is no such build."""
+    """The events of kept build `index` (0 is the newest build); empty if there is no such build."""
     builds = kept_builds(project / wiring.STATE_FOLDER)
     try:
         return read_events(builds[index]) if index < len(builds) else []

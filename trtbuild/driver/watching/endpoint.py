@@ -46,7 +46,7 @@ def is_own_peer(connection: socket.socket) -> bool:
 def program() -> list[str]:
     """Return the properties of this process that must be equal in a client and its watcher.
 
-    These are the interpreter and the files of trtbuild, and the properties that a build gets from the watcher and cannot
+    These are the interpreter, the path of trtbuild, and the properties that a build gets from the watcher and cannot
     change: the groups, the processors, the namespaces and the resource limits. Torch chose its number of threads for the
     processors of the watcher, and a path may be another file in another namespace.
     """

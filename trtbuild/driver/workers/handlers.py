@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def prepare(kind: str) -> None:
-    """Load the libraries that a worker of `kind` needs for its first job."""
+    """Load modules that a worker of `kind` would otherwise load during its first job."""
     if kind == "trace":
         prepare_trace()
     elif kind == "torch":
@@ -53,7 +53,7 @@ def prepare_trace() -> None:
 
 def prepare_torch() -> None:
     """Load torch, the stages, the exporter's ONNX translations, and the code that reads and writes programs."""
-    import torch.export.pt2_archive  # noqa: F401 (torch loads it when it is first used)
+    import torch.export.pt2_archive  # noqa: F401 (otherwise loaded at its first use)
 
     from trtbuild.stages.convert import conversion  # noqa: F401
     from trtbuild.stages.lower import run  # noqa: F401
@@ -199,7 +199,7 @@ def compare_lowered(
     """Run a traced and a lowered program on random inputs, and compare the outputs. `lowered` is the lowered form of
     ``opened.program``: results of operators from outside PyTorch are random inputs, and their arguments are outputs.
 
-    Raises InconsistentShapes or SourceError if they differ too much.
+    Raises InconsistentShapes or SourceError (`refuse_another_model`).
     """
     from trtbuild.core.model.verification import Point
     from trtbuild.stages.program.sizes import points_of
@@ -228,7 +228,7 @@ def compare_lowered(
 
 
 def explain(job: LowerJob, context: Context) -> Result:
-    """Find the type in which each operator of a traced program is computed, if `job` lowers the program."""
+    """Find the type in which each operator of the traced program of `job` is computed after lowering."""
     from trtbuild.stages.lower import explaining
     from trtbuild.stages.program import consistency
     from trtbuild.stages.program.custom_calls import open_calls

@@ -46,7 +46,7 @@ class ExpectedType(NamedTuple):
         return self.unwrap().annotation
 
     def unwrap(self) -> ExpectedType:
-        """The type without `Annotated` and ``| None``, with their metadata."""
+        """The type without `Annotated` and ``| None``, with all metadata."""
         annotation, metadata = self
         while True:
             if typing.get_origin(annotation) is Annotated:
@@ -187,7 +187,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 class _Location(NamedTuple):
     """The node to which a `loc` leads, the place of its key, its expected type, and the expected type around it.
 
-    If a part of `loc` is not in the text, `node` is the innermost node that is. An unknown expected type is None."""
+    If the text lacks a part of `loc`, `node` is the innermost node that the text has. An unknown expected type is None."""
 
     node: Node
     key_origin: Origin
@@ -223,7 +223,7 @@ def _add_problem(details: dict[str, Any], kind: Any, label: str, root: Node, key
     node, key_origin, expected, parent = _locate(loc, kind, root, key)
     name = loc[-1] if loc else None
     if error == "trtbuild":
-        # For a whole mapping (a missing part), the place of its key is clearer than the place of its first field.
+        # For a whole mapping, the place of its key is clearer than the place of its first field.
         is_mapping = is_about_key or isinstance(value, dict | BaseModel) or node.items
         problems.add(key_origin if is_mapping else node.origin, context["text"], context["hint"])
     elif error == "extra_forbidden":

@@ -56,7 +56,7 @@ def unquoted_value(text: str) -> Scalar:
         return None
     if text in _BOOLS:
         return _BOOLS[text]
-    # Most scalars are names. The first character shows that, which is faster than a regular expression.
+    # Most scalars are names. A look at the first character is faster than a regular expression.
     if text[0] not in "+-.0123456789":
         return text
     if _INT.match(text):

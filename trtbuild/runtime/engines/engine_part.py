@@ -29,7 +29,7 @@ from trtbuild.runtime.engines.runs import Run
 from trtbuild.runtime.engines.workspaces import Workspaces
 from trtbuild.runtime.memory.device_memory import Array
 
-#: The largest number of runs (by stream and profile) that an engine has for one thread. When it is reached, all of them are
+#: The largest number of `Run` or `GraphRun` objects that an engine has for one thread. When it is reached, all of them are
 #: freed, with their contexts. So a program that creates a stream for each call is slow, but its memory stays bounded.
 _MOST_CONTEXTS = 32
 
@@ -84,8 +84,8 @@ class EnginePart:
     def __call__(self, values: Sequence[Array], call: Call) -> Sequence[Array]:
         """Compute the outputs, as new tensors. Raises CallRefused and EngineError.
 
-        If it raises an error, the engine was not enqueued, with one exception: the size of an output that depends on data
-        is known only after the run, and it may be missing or wrong.
+        These errors are raised before the engine is enqueued, except an EngineError about a size that depends on data.
+        TensorRT reports such a size only after the run.
         """
         memory = self.memory
         if not memory.is_device_current():
@@ -135,7 +135,7 @@ class EnginePart:
         return times
 
     def close(self) -> None:
-        """Free all contexts, of all threads. No call may be running."""
+        """Free all contexts, of all threads. All calls must have returned."""
         for thread in list(self._threads):
             thread.runs.clear()
         self._idle_runs.clear()

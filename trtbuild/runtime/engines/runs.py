@@ -13,7 +13,7 @@ Rules
 4. Engines do not run on the legacy default stream, where TensorRT waits for the whole device. A call on this stream is
    enqueued on another stream, which CUDA orders with the default stream (`Memory.working_stream`).
 5. A context is freed only after its stream has finished (`Run.__del__`).
-6. If an input was copied, the copy is not freed before the run is enqueued. Otherwise a new output could get its memory.
+6. The copy of an input is not freed before the run is enqueued. Otherwise a new output could get the copy's memory.
 """
 
 from __future__ import annotations
@@ -235,8 +235,8 @@ class Run:
         return makers
 
     def _output_shape(self, name: str, expected: list[int | None]) -> tuple[int, ...]:
-        """Return the shape of an output for the current input shapes. A size that depends on data is -1. Raises EngineError
-        if the shape differs from `expected`."""
+        """Return the shape of an output for the current input shapes. The shape contains -1 if a size depends on data.
+        Raises EngineError if the shape differs from `expected`."""
         if name in self._measured_outputs:  # the context would return the shape of the last run
             return (-1,)
         try:

@@ -86,11 +86,11 @@ class Event:
 
 
 class Stream:
-    """A stream that CUDA orders with the legacy default stream, which CuPy, Numba and ``cudaMemcpy`` use."""
+    """A stream that synchronizes with the legacy default stream, which CuPy, Numba and ``cudaMemcpy`` use."""
 
     def __init__(self, memory: DriverMemory) -> None:
         self._idle_streams = memory.idle_streams
-        with contextlib.suppress(IndexError):  # a check before `pop` would not hold if another thread takes the stream
+        with contextlib.suppress(IndexError):  # between a check and `pop`, another thread could take the last stream
             self.handle = self._idle_streams.pop()
             return
         driver = memory.driver

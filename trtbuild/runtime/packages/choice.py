@@ -6,10 +6,11 @@ Rules
 2. Plans run on the GPUs whose SM is in `PackedTarget.sms`. With TensorRT's ``ampere_plus`` they run on every SM from 80 on
    (``HardwareCompatibilityLevel.AMPERE_PLUS``), which a list cannot express.
 3. `trtbuild.core.packages.engine_libraries` has the table of the libraries that run plans.
-4. If several targets fit, a target for exactly this SM is preferred, then the target for the fewest SMs, then the first.
+4. If several targets fit, a target whose `sm` is this GPU's is preferred, then the target for the fewest SMs, then the
+   first.
 5. A profile fits a call if every size of every input is in its range. If several profiles fit, the profile with the nearest
-   opt is chosen, then the first. The nearest opt has the smallest sum over all axes of |ln(size / opt)|, because kernels
-   are tuned by ratios.
+   opt is chosen, then the first. The nearest opt has the smallest sum over all axes of |ln(size / opt)|, so ratios
+   count, not differences.
 """
 
 from __future__ import annotations

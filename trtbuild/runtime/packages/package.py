@@ -4,7 +4,7 @@ Rules
 1. Each file is read once, into private memory, and hashed while it is read (unless `verify` is False). The caller gets the
    same bytes that were hashed. So a file that is replaced later has no effect.
 2. Only requested files are read. Several files are read at once, because reading and hashlib release the GIL.
-3. A link in the package is not followed to a file outside it (`trtbuild.runtime.packages.inside`).
+3. A link to a file outside the package is not followed, unless `follow_links` is True (`trtbuild.runtime.packages.inside`).
 4. A package is damaged if a file is missing, or if its size or digest differs from the index. The digest of the index
    identifies the package (`digest`).
 """

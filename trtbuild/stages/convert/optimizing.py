@@ -47,7 +47,7 @@ def _try_matching_operators_only() -> Iterator[None]:
     original = rule_class.try_rewrite
 
     def try_rewrite(rule: Any, model: Any, graph: Any, node: onnx_ir.Node, **options: Any) -> Any:
-        # a matcher of this class compares the operator of the first output first
+        # a matcher of this class begins with the operator of the pattern's first output
         is_simple = type(rule._matcher) is _matcher.SimplePatternMatcher
         if is_simple and not rule._target_pattern.output_nodes[0].op.matches(node.op_type):
             return None

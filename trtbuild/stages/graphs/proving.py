@@ -16,7 +16,8 @@ from onnx.reference import ReferenceEvaluator
 
 from trtbuild.errors import ConversionRefused
 
-#: The largest allowed difference, relative to the largest number. The models may differ only in the order of operations.
+#: The largest allowed difference, relative to the largest absolute value in the output. The
+#: models may differ only in the order of operations.
 _TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-5, "float64": 1e-9}
 _SEED = 0
 

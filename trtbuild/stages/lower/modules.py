@@ -1,7 +1,7 @@
 """Set the module of nodes that torch or a pass inserted.
 
-Partitioning by module path reads ``nn_module_stack``. If a node had the wrong module, its layer would differ from equal
-layers.
+Partitioning by module path reads ``nn_module_stack``. If a node had the wrong module, its layer would differ from
+otherwise equal layers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def path_of(node: torch.fx.Node) -> str:
 
 
 def common_stack(stacks: Iterable[Stack]) -> Stack:
-    """The longest common beginning of `stacks`. Its last entry is the innermost module call that encloses all of them."""
+    """The longest common beginning of `stacks`. Its last entry is the innermost module call that is in all stacks."""
     longest, *rest = stacks
     length = len(longest)
     for stack in rest:

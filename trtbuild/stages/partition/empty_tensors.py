@@ -1,6 +1,6 @@
 """Find operators that compute values from empty tensors. They stay in PyTorch.
 
-The mean of no elements is NaN in PyTorch. ONNX does not define most reductions of empty tensors
+The mean of no elements is NaN in PyTorch. ONNX does not define this mean
 (https://onnx.ai/onnx/operators/onnx__ReduceMean.html).
 """
 
@@ -20,8 +20,8 @@ _DEFINED_OPERATORS = frozenset(
 
 
 def find_calls_on_empty_tensors(units: Sequence[Unit], points: Sequence[Point]) -> dict[int, str]:
-    """Return call number → reason for each unit that computes a non-empty result from an empty input, at one of the
-    points. `_DEFINED_OPERATORS` are excepted."""
+    """Return call number → reason for each unit that computes a non-empty result from an empty input, at one of
+    the `points` (symbol → number). `_DEFINED_OPERATORS` are excepted."""
     evaluators = [PointEvaluator(point) for point in points]
     return {
         unit.index: "computes values from a tensor without elements"

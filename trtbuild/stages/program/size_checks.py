@@ -1,8 +1,8 @@
 """Insert a check after each call of an operator from outside PyTorch: its results must have the declared sizes and types.
 
 torch.export trusts an operator's fake implementation. If that implementation declares a wrong size, the program
-computes with the wrong size, and engines are built for it. `trtbuild.declared_sizes` finds the difference when the program
-runs, at every size.
+computes with the wrong size, and engines are built for it. When the program runs, `trtbuild.declared_sizes`
+compares the actual sizes with the declared sizes.
 
 Rules
 1. The declared sizes are computed from the sizes of the model's inputs, never from the result that is checked.
@@ -24,7 +24,7 @@ from trtbuild.stages.program.symbols import Symbols
 
 
 def insert_size_checks(program: Program) -> None:
-    """Insert the checks into the graph of `program`, in place. The checks have ``val`` and the module of their call."""
+    """Insert the checks into the graph of `program`, in place. A check has the metadata ``val`` and ``nn_module_stack``."""
     declared_sizes.define()
     graph = program.graph
     nodes = list(graph.nodes)

@@ -9,8 +9,8 @@ Rules
 3. A size does not depend on values. An integer may depend on a coarse value (``argmax``). Values that are computed from
    this integer are then coarse.
 4. A number that is computed from sizes alone is exact, because it depends on no rounded value.
-5. The dtype float64 counts as float32, and the float8 dtypes as bfloat16. The tolerances of other types are for quantizers
-   only.
+5. The dtype float64 counts as float32, and the float8 dtypes as bfloat16. The tolerances of int8, float8 and the types
+   of 4 bits are for quantizers only.
 6. The result of a quantizer counts as its type: a difference of one bit of float32 may become a whole step. (A dequantizer
    alone rounds nothing: its input has the same numbers on both sides of the comparison.)
 7. If a quantizer of weights has a coarser type than int8, its result counts as int8, because both sides round the same
@@ -39,7 +39,7 @@ PartPrecisions = Callable[[Partition, Sequence[RoundedType]], Sequence[RoundedTy
 
 
 def precision_of_dtype(name: str) -> RoundedType:
-    """The precision of a type by torch's name; float32 for finer types and types that are not floating."""
+    """The precision of torch's dtype `name`; float32 for finer types and types that are not floating."""
     return "bfloat16" if name.startswith("float8") else _COARSE_DTYPES.get(name, "float32")
 
 

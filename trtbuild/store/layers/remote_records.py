@@ -21,7 +21,7 @@ from trtbuild.errors import RecordUntrusted, RemoteFault
 from trtbuild.store.remote.store import Found, RemoteStore
 
 #: A function that returns the reason why a trusted record is not used, or None. The reason is that a lock file names
-#: another record. The last argument is True if a local record may be accepted, because no remote has a better one.
+#: another record. The last argument is True for a local record if no remote has the record that the lock file names.
 RefusalRule = Callable[[str, Record, bool], "str | None"]
 
 
@@ -113,7 +113,7 @@ class FoundRecords:
         self.note_record(key, found.record)
 
     def prefetch_records(self, keys: Iterable[str], local_keys: Callable[[Iterable[str]], set[str]]) -> None:
-        """Look up these records together, because they will be requested soon. `local_keys` returns those of its keys that
+        """Look up these records together, because they will be requested soon. `local_keys` returns the given keys that
         have a local record: these records are not looked up."""
         with self._lock:
             unknown = [key for key in dict.fromkeys(keys) if key not in self._found and key not in self._absent_keys]

@@ -1,4 +1,4 @@
-"""Makes the statistics of the remotes that a run used, and the warnings that follow from these statistics."""
+"""Make the statistics of the remotes that a run used, and the warnings about remotes and keys."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def sendable_record(found: Found, trust: Trust) -> Found | None:
 def file_reader(store: LocalStore) -> ReadFile:
     """Return a function that reads CAS files of a local store, and compares the SHA-256 of each with its name.
 
-    The function raises BlobMissing, EntryCorrupt for a damaged file (which it moves to quarantine), StoreUnavailable.
+    The function raises BlobMissing, StoreUnavailable, and EntryCorrupt for a damaged file, which it moves to quarantine.
     """
 
     def read(file: Output) -> bytes:

@@ -100,7 +100,7 @@ class Entries:
     def read_into(self, file: Output, view: memoryview) -> None:
         """Fill `view`, which has the size of `file`, with the bytes of this CAS file, not verified.
 
-        Raises BlobMissing, EntryCorrupt when the file has another size (it is moved to quarantine), StoreUnavailable.
+        Moves a file of another size to quarantine. Raises BlobMissing, EntryCorrupt, StoreUnavailable.
         """
         try:
             descriptor = os.open(self.layout.entry_path("cas", file.sha256), _READ_FLAGS)

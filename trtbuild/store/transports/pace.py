@@ -6,8 +6,8 @@ Rules
    least a fifth of `patience_s`. So a remote that answers at the last moment and then sends too slowly costs 1.2 times
    `patience_s`. Later windows last `patience_s`; the one after an upload may be longer (`begin_longer_window`).
 2. A window with fewer than `MIN_BYTES_PER_S` bytes a second counts as silence, except in the case of rule 3.
-3. Connections that share a slow line share its speed. While all connections together move `MIN_BYTES_PER_S` bytes a second,
-   a single connection may wait. Without any byte it may wait for at most `MAX_QUEUE_FACTOR` times `patience_s`.
+3. Connections that share a slow line share its speed. If all connections together move `MIN_BYTES_PER_S` bytes a second, a
+   single connection may wait. Without any byte it may wait for at most `MAX_QUEUE_FACTOR` times `patience_s`.
 4. A transfer with a total limit (`limit_total_time`) ends at that limit, even if it is fast.
 """
 

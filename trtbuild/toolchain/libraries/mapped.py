@@ -1,7 +1,7 @@
 """Find the TensorRT library files that this process has loaded, and check their versions.
 
-The bindings are linked to a library only by the library's name. So the file depends on ``LD_LIBRARY_PATH``, on the
-loader's cache and on the libraries that are already loaded.
+The bindings are linked to a library only by the library's name. So the loaded file depends on ``LD_LIBRARY_PATH``, on
+the loader's cache and on the libraries that are already loaded.
 
 Rules
 1. The library returns its version (``getInferLibVersion``, NvInferRuntime.h). Its file name need not contain the version.

@@ -174,7 +174,7 @@ def repository(index: dict[str, Any]) -> dict[str, outputs.OutputFile]:
 
 
 def configurations(index: dict[str, Any]) -> dict[str, Any]:
-    """Model name → configuration, read by Triton's parser and checked with Triton's rules."""
+    """Model name → configuration, read with Triton's schema and checked with Triton's rules."""
     configs = {}
     for path, file in repository(index).items():
         if path.endswith("/config.pbtxt"):
@@ -199,7 +199,7 @@ def schema() -> Any:
 
 
 def check(configs: Mapping[str, Any]) -> None:
-    """Check some rules of Triton's model_config_utils.cc and ensemble_utils.cc (repository core) that the schema lacks."""
+    """Check some rules of triton-inference-server/core (model_config_utils.cc, ensemble_utils.cc) that the schema lacks."""
     for config in configs.values():
         names = [entry.name for entry in (*config.input, *config.output)]
         assert len(names) == len(set(names))

@@ -17,7 +17,7 @@ def count():
 
 handlers.prepare_torch()
 before, asked = count(), []
-torch.cuda.is_available = lambda: bool(asked.append("GPU"))  # in a torch with CUDA, it loads the driver
+torch.cuda.is_available = lambda: bool(asked.append("GPU"))  # in a torch with CUDA, the real function loads the driver
 if sys.argv[1:]:
     handlers.fill_tables()
 asked_by_filling = list(asked)

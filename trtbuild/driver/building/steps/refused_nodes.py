@@ -19,10 +19,10 @@ _MAX_NODES = 5
 
 
 def name_operators(error: ToolchainError, plan: ModelPlan, step: Step, lookups: StoreLookups) -> None:
-    """Add the module and operator of each refused node to `error`.
+    """Add the module and operator of at most `_MAX_NODES` refused nodes to `error`.
 
-    If `error` has no hint, it gets one that says how to keep these operators in PyTorch. `error` was raised by the engine
-    step `step`. Nodes without a known operator are left out.
+    If `error` has no hint, it gets one that says how to keep the refused operators in PyTorch. `error` was raised by the
+    engine step `step`. Nodes without a known operator are left out.
     """
     try:
         operators_of_nodes = _operators_of_nodes(plan, step, lookups)

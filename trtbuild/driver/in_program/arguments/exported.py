@@ -5,7 +5,7 @@ Rules
    not known, the opt size is the max size.
 2. `dims` and `dynamic_shapes` need `inputs`, and `dims` also needs ranges, in `inputs` or in `dynamic_shapes`. If no dims
    are declared, the program's own dims are used.
-3. If `inputs` have static shapes that the program accepts (tensors, for example), these sizes are the opt sizes. All other
+3. If `inputs` (tensors, for example) have static shapes that the program accepts, these sizes are the opt sizes. All other
    `inputs`, such as ranges and several profiles, replace the program's ranges. With such static shapes, `dynamic_shapes`
    must not have a number for an axis that is dynamic in the program. The dtypes and ranks of `inputs` must be
    those of the program.

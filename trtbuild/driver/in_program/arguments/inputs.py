@@ -2,7 +2,7 @@
 
 Rules
 1. An input is an `Input` (static ``shape``, or ``min_shape``, ``opt_shape`` and ``max_shape``) or a tensor. A tensor stands
-   for an input with its dtype and its shape as a static shape. `kwarg_inputs` are passed by name, `inputs` by position.
+   for an input with the tensor's dtype and static shape. `kwarg_inputs` are passed by name, `inputs` by position.
 2. Several optimization profiles are several lists: ``inputs=[[…], […]]`` (and ``kwarg_inputs=[{…}, {…}]``). All profiles
    have the same inputs. Only the shapes differ.
 3. The name of a positional input is the name of its `Input`. An `Input` without a name has the name of the module's

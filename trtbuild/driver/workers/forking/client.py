@@ -2,7 +2,7 @@
 
 SOCKET is the number of a connected socket, or the path of a socket. COMMAND is the command line of the worker. The client
 sends its streams, directory, umask, environment and command to the server (`server.py`), and ends with the exit status
-of the forked process. If the server does not fork it, the client becomes a new worker. Each worker has a client, so this
+of the forked process. If the server does not fork a worker, the client becomes one. Each worker has a client, so this
 file imports only modules that load quickly.
 """
 
@@ -14,7 +14,7 @@ import sys
 
 
 def send_request(server: "_socket.socket", request: bytes) -> None:
-    """Send a request and the standard streams of this process. `requests.receive_request` receives it."""
+    """Send a request and the standard streams of this process. `requests.receive_request` receives them."""
     streams = b"".join(number.to_bytes(4, sys.byteorder) for number in (0, 1, 2))
     message = len(request).to_bytes(4, sys.byteorder) + request
     sent = server.sendmsg([message], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)])
@@ -45,8 +45,8 @@ def _ask(target: str) -> "_socket.socket | None":
 
 
 def main() -> None:
-    """Stand for a worker, and end as the worker ends. The kernel ends this process when its parent ends. The server then
-    ends the worker."""
+    """Stand for a worker, and end with the worker's exit status or signal. The kernel ends this process when its parent
+    ends. The server then ends the worker."""
     import ctypes
 
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

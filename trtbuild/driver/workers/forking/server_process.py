@@ -1,14 +1,14 @@
 """``server_process.py TRACE TORCH``: a process that has loaded torch, and forks the workers that need it.
 
-TRACE and TORCH are the numbers of sockets. The server receives the connections of clients (`client.py`) from them
-(`server`). In a watcher, trace workers may also have imported the libraries of a model (`preloading`).
+TRACE and TORCH are the numbers of the sockets through which the server receives the connections of clients
+(`client.py`). In a watcher, trace workers may also have imported the libraries of a model (`preloading`).
 
 Rules
 1. A forked worker behaves like a new one:
    * From its client it gets the streams, the environment variables, the directory, the umask and the arguments.
    * Resource limits, priority, groups, processors and namespaces are those of the server. In a build, server and client
-     have the same parent. A watcher compares all of them except the priority
-     (`trtbuild.driver.watching.endpoint.program`).
+     have the same parent. A watcher compares these properties, except the priority, with those
+     of its client (`trtbuild.driver.watching.endpoint.program`).
    * Python and torch read environment variables while they start: the seed of hashes, the locale, ``OMP_NUM_THREADS``,
      ``LD_LIBRARY_PATH``. So the variables of server and client must be equal (`ForkServers.suit` names one exception).
    * It has the modules that `handlers.prepare` loads, with their warning filters and exit functions. A new worker loads
@@ -21,11 +21,11 @@ Rules
 2. The server runs no user code, and only its main thread runs Python. The first copy of the server loads the modules of
    torch workers, and forks the torch workers. So a trace worker never has modules that only torch workers need: a trace
    would record them as dependencies.
-3. Each worker is a new session. When its client ends, the worker and the processes in its process group are killed. When
-   the worker ends, these processes are killed, too, and the client receives the exit status.
+3. Each worker starts a new session (`setsid`). When its client ends, the worker and the processes in its process group are
+   killed. When the worker ends, these processes are killed, too, and the client receives the exit status.
 4. A worker does not have the server's descriptors.
 5. When standard input ends, the server and its workers end. The owner of the server has the other end of the pipe, which
-   the kernel closes, too, if the owner is killed. The end of the thread that started the server does not end it.
+   the kernel closes, too, if the owner is killed. The server does not end when the thread that started it ends.
 6. Once CUDA's driver is loaded in the server, the server forks no process that may use a GPU, because the driver does not
    work after a fork. The client then starts a new worker.
 7. This file imports only modules that a worker loads before torch, because a trace records the modules that were loaded
@@ -52,9 +52,9 @@ from trtbuild.driver.workers.forking.server import ForkServer
 
 
 def load(prepare: Callable[[], None]) -> dict[str, str]:
-    """Load libraries with `prepare`. Returns the variables that they have set.
+    """Load libraries with `prepare`. Returns the environment variables that they have set.
 
-    If that fails, the first job of a worker fails in the same way, and reports the error.
+    If the loading fails, the first job of a worker fails in the same way, and reports the error.
     """
     before = dict(os.environ)
     gc.disable()  # imported modules are not garbage, and repeated collections make the import of torch slower
@@ -100,7 +100,7 @@ def main(trace: int, torch: int) -> int:
         worker.end_with_parent()
         _wait_for(torch)
         set_by_libraries |= load(handlers.prepare_torch)
-        if _has_owner():  # a build that ends waits for its servers
+        if _has_owner():  # at its end, a build waits for its servers
             set_by_libraries |= load(handlers.fill_tables)
         server = ForkServer(torch, receive_client, uses_gpu=True)
     else:

@@ -5,12 +5,12 @@ Rules
 1. A decomposition is right for all sizes. A *cell* of pooling is the group of elements that gives one element of the
    result. PyTorch's decompositions find the cells for the sizes of the example only. So the pass `functionalize`
    uses `POOLING_DECOMPOSITIONS` if the program pools a dynamic axis, and `DECOMPOSITIONS` always.
-2. A cell of pooling reads only its own elements. A product with a matrix of weights would be shorter, but an infinity in
-   one cell would make the others NaN.
+2. The result of a cell depends on the elements of this cell only. A product with a matrix of weights would be shorter, but
+   an infinity in one cell would make the results of the other cells NaN.
 3. Distances are norms of differences. For many rows, eager PyTorch computes Euclidean distances by a matrix product.
    `_distances` does the same if a known number of rows is large enough.
-4. The translation of ``diagonal`` multiplies by zeros, so an infinity outside the diagonal would make it NaN. A diagonal
-   that may be empty at some sizes stays in PyTorch.
+4. The translation of ``diagonal`` multiplies by zeros, so an infinity outside the diagonal would make the result NaN. A
+   diagonal that may be empty at some sizes stays in PyTorch.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _distances(x1: torch.Tensor, x2: torch.Tensor, p: float, compute_mode: int |
 
 
 def _pair_distances(x: torch.Tensor, p: float = 2) -> torch.Tensor:
-    """``_pdist_forward``: the distance of each row and each later row. With a dynamic number of rows, the operator
+    """``_pdist_forward``: the distance from each row to each later row. With a dynamic number of rows, the operator
     stays in PyTorch, because ``triu_indices`` needs an int."""
     count = x.shape[0]
     if not isinstance(count, int):

@@ -45,8 +45,7 @@ SearchState = tuple[list[str], list[Any]]
 
 
 class ImportFollower(ABC):
-    """Follows the imports that user code makes. Python continues with the code or the import after the method has
-    returned."""
+    """Follows the imports that user code makes. Each method is called before Python executes the code or the import."""
 
     @abstractmethod
     def saw_code(self, path: str, sha256: str) -> None:
@@ -144,7 +143,8 @@ class ImportRules:
                 self._patches[name](sys.modules[name])
 
     def _record_loaded_imports(self) -> None:
-        """Apply rule 5: the import of a loaded module does not call finders. Let the follower see imports by user code."""
+        """Apply rule 5 here, because the import of a loaded module calls no finder. Report imports by user code to the
+        follower."""
         recorder, loaded_modules, original = self._recorder, self._loaded_modules, builtins.__import__
         follower = self._follower
         #: Absolute path of a file → whether its code is that of the user. An export calls `recording_import` about 100,000
@@ -271,7 +271,7 @@ def _importing_file() -> str:
 def _are_missing_names_recorded(importer: Place) -> bool:
     """Whether a name is recorded if `importer`, which is not user code, does not find it. Python and torch also try names
     that do not exist (``_winapi``, ``z3``). These names depend on the versions of Python and torch and on the platform.
-    The key contains all of these, so such names are not recorded."""
+    The key contains the versions and the platform, so such names are not recorded."""
     return importer.owner == "distribution" and importer.distribution != "torch"
 
 

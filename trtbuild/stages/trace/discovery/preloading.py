@@ -4,7 +4,7 @@
 trace must have the same result and the same dependencies as in a process that has imported only torch.
 
 Rules
-1. The libraries are the `LeadingImports` of the source: the imports before which its code does nothing else. They are
+1. The libraries are those that the source imports before its code does anything else (`LeadingImports`). They are
    imported by statements that seem to be in a file of the project (`_FILE`), with the hooks, the seeds and the roots of
    a trace.
 2. The dependencies of each statement are stored. The trace adds them when the source executes this statement, so their
@@ -95,7 +95,8 @@ class Preloaded:
             sys.modules["numpy"].random.set_state(numpy_state)
 
     def follower(self, source: Source, project: Path) -> Follower:
-        """Return the check of rule 3 for a trace of `source`. Raises UnfitLibraries if it begins with other imports."""
+        """Return the check of rule 3 for a trace of `source`. Raises UnfitLibraries if `source` has other leading imports
+        or other roots."""
         leading = leading_imports(source, os.fspath(project))
         if leading is None or (leading.statements, source.roots) != (self.statements, self.roots):
             raise UnfitLibraries
@@ -151,7 +152,7 @@ def preload(
     environment: Mapping[str, str],
     loaded_modules: frozenset[str],
 ) -> Preloaded:
-    """Execute import statements as code of the project does, for the traces of forks of this process. Raises the
+    """Execute import statements as code of the project does, for the traces in forks of this process. Raises the
     errors of the statements. `environment` and `loaded_modules` are those of `Discovery`."""
     project = project.resolve()
     discovery = Discovery(project, Source("python", "", roots=tuple(roots)), environment, loaded_modules)
@@ -179,10 +180,10 @@ def _state_of(path: str) -> object:
 
 @dataclass(frozen=True)
 class BegunTrace:
-    """The discovery of a trace, a block that records its dependencies, and a function for rule 3.
+    """The discovery of a trace, a context manager that records its dependencies, and a function for rule 3.
 
     `refuse_unfit` raises UnfitLibraries if the source has not executed all imports of `preload` yet, or has executed
-    another step before the last of them. The end of the block calls `refuse_unfit`, too.
+    another step before the last of them. The end of the `with` block calls `refuse_unfit`, too.
     """
 
     discovery: Discovery
@@ -241,8 +242,8 @@ class ProcessCounts:
 def why_not_kept(preloaded: Preloaded, before: ProcessCounts) -> str | None:
     """Return the reason why this process must not be kept (rule 4); None if it may be kept.
 
-    OpenBLAS is the only library whose threads may exist: it ends them before a fork, and starts them again after it. Each
-    copy of OpenBLAS has one thread less than there are cores.
+    OpenBLAS is the only library whose threads may exist: it ends them before a fork, and starts them again after the fork.
+    Each copy of OpenBLAS has one thread less than there are cores.
     """
     now = ProcessCounts.now()
     threads_of_blas = (now.blas_libraries - before.blas_libraries) * (len(os.sched_getaffinity(0)) - 1)

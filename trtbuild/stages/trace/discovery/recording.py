@@ -3,7 +3,7 @@
 Rules
 1. At the first use of a dependency its state is stored: this is its *pin*. The pin of a file is its size, times, inode
    and device. If the digest of the file is already known, the pin is the digest. The pin is also the digest if the file
-   changed a moment ago, because the times may then not show the next change. At the end files, links and listings
+   changed a moment ago, because the next change may leave the times unchanged. At the end files, links and listings
    are observed again. One that differs from its pin has changed during the trace.
 2. If this process writes a file and then reads it, the file is not a dependency. If the process reads or looks up a file,
    and then writes it, the trace is not cacheable. A second trace is cacheable if it only reads the file.
@@ -37,7 +37,7 @@ from trtbuild.errors import SourceError
 from trtbuild.stages.trace.user_code.observe import SPECIAL, environment_digest, file_digest, link, listing, observe
 from trtbuild.stages.trace.user_code.places import IGNORED_DISTRIBUTIONS, Places
 
-#: If a file changed less than this time before it was read, its times may not show the next change.
+#: If a file changed less than this time before it was read, the next change may leave its times unchanged.
 _GRANULARITY_S = 2.0
 
 #: Variables that the parent process sets, to the same values for each trace (`trtbuild.driver.workers.environments`).
@@ -191,14 +191,14 @@ class Recorder:
             self._pins.setdefault(Dependency("distribution", name), None)
 
     def record_variable(self, name: str) -> None:
-        """Record that a variable was read."""
+        """Record that an environment variable was read."""
         if name not in self._set_variables and name not in PARENT_VARIABLES:
             value = self._environment.get(name)
             observed = ABSENT if value is None else environment_digest(value)
             self._pins.setdefault(Dependency("environment", name), observed)
 
     def record_variable_change(self, name: str) -> None:
-        """Record that user code set or deleted a variable. Later reads of it are not dependencies."""
+        """Record that user code set or deleted an environment variable. Later reads of it are not dependencies."""
         self._set_variables.add(name)
 
     def refuse_storage(self, reason: str) -> None:
@@ -219,7 +219,7 @@ class Recorder:
 
     def observations(self) -> tuple[Observation, ...]:
         """The observations of all dependencies, in the order of first use. Raises SourceError (``changed-during-trace``)
-        if one now differs from its pin, and this process did not write it."""
+        if a dependency now differs from its pin, and this process did not write it."""
         observations = []
         with self.ignore_own_reads():
             for dependency, pin in list(self._pins.items()):  # threads of user code may still add records
@@ -231,7 +231,7 @@ class Recorder:
     def _pin_file(self, path: str, digest: str | None) -> None:
         place = self.places.of(path)
         if place.distribution is not None and "-info" + os.sep not in path:
-            # metadata does not count: a search for plugins reads the metadata of all distributions, but does not use them
+            # metadata does not count: a search for plugins reads the metadata of all distributions, even of unused ones
             self.record_distribution(place.distribution)
         if place.owner != "user" or self._is_project_or_parent(path):
             return
@@ -257,8 +257,8 @@ class Recorder:
         return bool(_status_pin(os.path.join(self._project, dependency.name)) == pin)
 
     def _observe_again(self, dependency: Dependency, pin: Any) -> str | None:
-        """The state of a dependency at the end of the trace. None if this process changed it, so that the result is
-        not stored."""
+        """The state of a dependency at the end of the trace. None if this process changed the dependency: the
+        trace's result is then not stored."""
         path = os.path.join(self._project, dependency.name)
         if dependency.kind == "environment":
             return str(pin)

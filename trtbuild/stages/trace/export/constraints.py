@@ -17,7 +17,7 @@ from trtbuild.core.model.spec import Input
 
 @dataclass(frozen=True)
 class Violation:
-    """A dim that the model restricts more than the manifest. `text` says what is wrong, and `hint` says what to write.
+    """A dim that the model restricts more than the manifest does. `text` says what is wrong, and `hint` says what to write.
 
     `path` is the dotted path of the dim in the manifest (`TraceJob.origins`). `symbol` is the restricted symbol.
     `equal_symbol` is the symbol that it must equal, and `only_size` is the only size that it may have. Each is None if the

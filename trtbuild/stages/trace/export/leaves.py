@@ -85,7 +85,7 @@ def leaves_of(exported: ExportedProgram) -> list[Leaf]:
 
 
 def numbers_as_tensors(exported: ExportedProgram) -> ExportedProgram:
-    """Return the program with a 0-d tensor for each number that it returns; `exported` itself without such numbers.
+    """Return the program with a 0-d tensor for each number that it returns; `exported` itself if it returns no number.
 
     The graph of `exported` changes, too.
     """

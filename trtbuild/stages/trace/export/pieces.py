@@ -13,8 +13,8 @@ _aten = torch.ops.aten
 def slice_used_pieces(graph: torch.fx.Graph) -> None:
     """Replace splits along a dynamic axis by slices, in two cases. This changes `graph`.
 
-    1. A split into pieces of a fixed size has as many pieces as in the example call. At a smaller size, some of these
-       pieces may not exist. If the graph does not use them, their declared size may be negative there (``s - 6`` for
+    1. A split into pieces of a fixed size has as many pieces as in the example call. On a shorter axis, some of these
+       pieces can be missing. If the graph does not use them, their declared size may be negative there (``s - 6`` for
        s = 4). torch.export.load rejects a program with such a size (torch 2.13).
     2. A split into pieces of a dynamic size (``torch.chunk``) has no ONNX translation: onnxscript's optimizer fails
        (0.7.2). The trace has proven the number of pieces for every size.

@@ -284,7 +284,7 @@ class _FlowRecorder(TorchDispatchMode):
         memory.values[layout] = value
 
     def _leaf_value(self, tensor: torch.Tensor) -> Value:
-        """The value of a weight or a constant. The call may not write to its memory."""
+        """The value of a weight or a constant. Writes to its memory cannot be followed."""
         if storage_and_layout(tensor)[0] in self._flows.unwritten_memory:
             raise CannotFollow("a tensor that the model has kept from an earlier call")
         weight_key = self._weight_keys(tensor)

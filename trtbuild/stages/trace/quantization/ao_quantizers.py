@@ -4,7 +4,7 @@ The values of buffers decide whether such a module observes its input, and wheth
 trace a branch on the value of a buffer. So each module gets a new forward without these branches.
 
 Rules
-1. A module that observes changes its scale at each call, and an engine cannot do that. So such a module is an error. The
+1. An observing module changes its scale at each call, and an engine cannot do that. So such a module is an error. The
    error names the module and the function that ends the observation.
 2. The new forward gives the results of the original forward. To check this, both run on random numbers.
 """
@@ -30,7 +30,7 @@ def has_fake_quantizers(module: torch.nn.Module) -> bool:
 
 
 def write_fake_quantizers(module: torch.nn.Module, place: Mapping[str, Any]) -> None:
-    """Replace the forwards of FakeQuantize modules in place. `place` is the place where the module is created. Raises
+    """Replace the forwards of FakeQuantize modules in place. `place` is the place where `module` is created. Raises
     SourceError (rules 1 and 2)."""
     for name, quantizer in _fake_quantizers(module):
         if bool(quantizer.observer_enabled[0]):
@@ -59,7 +59,7 @@ def write_fake_quantizers(module: torch.nn.Module, place: Mapping[str, Any]) -> 
 
 
 def _fake_quantizers(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
-    defining_module = sys.modules.get(_MODULE)  # a module with such modules has imported it
+    defining_module = sys.modules.get(_MODULE)  # a model with FakeQuantize modules has imported it
     if defining_module is None:
         return iter(())
     children = module.named_modules()

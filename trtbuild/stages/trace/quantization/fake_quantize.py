@@ -1,7 +1,7 @@
 """Let torch.export trace ``torch.fake_quantize_*``.
 
-These operators have no kernel for tensors without data (torch 2.13), which torch.export needs. Their results have the
-shape and the type of their inputs. The lower step replaces them by a quantizer and a dequantizer.
+torch.export calls operators on tensors without data. ``torch.fake_quantize_*`` has no kernel for such tensors (torch 2.13).
+Its result has the shape and the type of the first input.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def wrapped(depth):
     return nn.Linear(depth, depth).eval()
 
 
-wrapped.__signature__ = "(depth)"  # inspect.signature raises TypeError
+wrapped.__signature__ = "(depth)"  # before Python 3.12, inspect.signature raises TypeError
 SIZES = {"small": 4}
 """
 MANIFEST = ("trtbuild.yaml", 3)

@@ -80,7 +80,7 @@ def _prepared_handler(kind: str, store_root: Path, project: Path, replies: TextI
 
 
 def _do_in_fork(handler: Handler, job: Job, replies: TextIO) -> None:
-    """Do a job in a forked child (rule 4). If the child gave no reply, end this process with the child's status or signal."""
+    """Do a job in a forked child (rule 4). Without a reply, end this process with the child's status or signal."""
     sys.stdout.flush()
     sys.stderr.flush()
     parent, (read_end, write_end) = os.getpid(), os.pipe()

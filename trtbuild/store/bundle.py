@@ -89,7 +89,7 @@ def write_bundle(
         len(_FORMAT_LINE),
         *(file.size for file in files.values()),
         *(len(entry.to_bytes()) for entry in entries.values()),
-        len(_index_document(len(entries), len(files), 0, "")),  # the final index is longer, but needs one block, too
+        len(_index_document(len(entries), len(files), 0, "")),  # this index and the final index need one block each
     ]
     total = sum(map(_member_size, data_sizes)) + len(_END_BLOCKS)
 

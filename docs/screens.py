@@ -157,7 +157,7 @@ def _screen(project: Path, *arguments: str) -> Text:
 
 
 def _build_with_a_frame(project: Path) -> tuple[Text, Text]:
-    """Return two screens of a build: the first during the engine steps, the second at the end."""
+    """Return two screens of a build: one during the engine steps, and one at the end of the build."""
     screen = _Screen(columns=COLUMNS)
     frames: list[Text] = []
 

@@ -1,4 +1,4 @@
-"""The operator that checks the result of an operator from outside PyTorch.
+"""The operator that checks the result of a custom operator (an operator from outside PyTorch).
 
     trtbuild_checks::declared(Tensor x, SymInt[] sizes, ScalarType dtype, str operator) -> Tensor
 
@@ -7,8 +7,8 @@ another size or the dtype differs, it raises OperatorMismatch: the result of `op
 declares. Engines and programs after the operator are made for the declared sizes. With other sizes, they could compute
 wrong values.
 
-Programs call it, so it is defined in each process that reads a program: in workers, and where a package runs. torch is
-imported when a function runs, because packages also run where torch is not installed.
+Programs call `declared`, so it is defined in each process that reads a program: in workers, and where a package runs.
+torch is imported when a function runs, because packages also run where torch is not installed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trtbuild.errors import OperatorMismatch
 if TYPE_CHECKING:
     import torch
 
-#: The namespace of the operator, and the text in each serialized program that calls the operator.
+#: The namespace of the operator. A serialized program that calls the operator contains `MARK`.
 NAMESPACE, MARK = "trtbuild_checks", b"torch.ops.trtbuild_checks."
 
 #: A size that is not checked.

@@ -93,7 +93,8 @@ models:
   resnet: {{source: {{python: "models.resnet50:build"}}, inputs: {{x: {{}}}}}}
   resnet_half: {{source: {{python: "models.resnet50:build"}}, inputs: {{x: {{}}}}, precision: float16}}
 """
-#: ResNet-50 and BERT-base in float32, float16, int8, and int8 with float16. `models` are entries of the next templates.
+#: ResNet-50 and BERT-base in float32, float16, int8, and int8 with float16.
+#: `{models}` is replaced by entries from the next two templates.
 QUANTIZED = """\
 version: 1
 include: [targets.yaml]

@@ -1,7 +1,8 @@
 """Measure `trtbuild.compile` of small modules in one program. Each module has a new graph.
 
 The first call starts the processes that load torch, and the later calls use them. So the first call has a separate row.
-The floor of the later calls is torch.export.export of the same module, which `trtbuild.compile` has to do, too.
+The later calls are compared with torch.export.export of the same module, because `trtbuild.compile` has to export the
+module, too.
 """
 
 from __future__ import annotations

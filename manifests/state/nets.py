@@ -7,7 +7,7 @@ from torch import nn
 
 
 class Meter(nn.Module):
-    """Normalizes signals by running estimates of their mean and variance."""
+    """Normalizes signals with running estimates of their mean and variance."""
 
     def __init__(self, features: int = 16) -> None:
         super().__init__()

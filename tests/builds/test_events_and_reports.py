@@ -75,8 +75,8 @@ def test_the_events_and_the_report_agree_with_the_document_of_a_build(command_li
 
 
 def _check_a_null_build(command_line: CommandLine, project: Path) -> None:
-    """A build without changes skips planning and keeps no events. With ``--events``, it plans and keeps them."""
-    command = [sys.executable, "-m", "trtbuild", "build"]  # unlike `CommandLine`, it uses an earlier snapshot
+    """A build without changes skips planning and keeps no events. A build with ``--events`` keeps its events."""
+    command = [sys.executable, "-m", "trtbuild", "build"]  # it uses a snapshot (see `null_build`), unlike `CommandLine`
     variables = {**os.environ, "TRTBUILD_CACHE_DIR": str(command_line.cache)}
     subprocess.run(command, cwd=project, env=variables, check=True)  # writes the snapshot
     kept = len(kept_builds(project / ".trtbuild"))

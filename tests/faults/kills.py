@@ -36,7 +36,7 @@ from tests.projects import ADA_AND_AMPERE, WEIGHTS_FILE, copy_project, write_wei
 from trtbuild.store.collection.check import verify
 from trtbuild.store.local.local import LocalStore
 
-#: The victim of a kill: only the driver (its children have to die, too), all processes, or only one worker.
+#: The victim of a kill: only the driver (then its children must end by themselves), all processes, or only one worker.
 VICTIMS = ("driver", "all", "worker")
 
 LONGEST_BUILD_S = 300.0
@@ -72,7 +72,7 @@ class Tally:
 
 
 class KillTest:
-    """A project below `folder`, with reference outputs for `variants` of its settings and weights."""
+    """A project below `folder`, with reference outputs for `variants` combinations of settings and weights."""
 
     def __init__(self, folder: Path, seed: int, variants: int = 6) -> None:
         self.random = random.Random(seed)
@@ -141,13 +141,13 @@ class KillTest:
         return int(pid)
 
     def _answer(self, timeout_s: float) -> Any:
-        """The next line of the builder, or None after that time. The two lines of a build never arrive together."""
+        """The next line of the builder, or None after `timeout_s`. The two lines of a build never arrive together."""
         assert self._builder.stdout is not None
         ready, _, _ = select.select([self._builder.stdout], [], [], timeout_s)
         return json.loads(self._builder.stdout.readline()) if ready else None
 
     def _ended(self, within_s: float) -> int | None:
-        """The wait status of the build, or None if it does not end within that time."""
+        """The wait status of the build, or None if the build does not end within `within_s`."""
         answer = self._answer(within_s)
         return None if answer is None else int(answer[2])
 
@@ -165,7 +165,7 @@ class KillTest:
         self.duration_s = 0.9 * self.duration_s + 0.1 * (time.monotonic() - began)
 
     def _kill_once(self, watched: Path | None) -> bool:
-        """Start a build and kill some of its processes at a random moment. Returns False if the build ended first.
+        """Start a build and kill some of its processes at a random moment. Returns False if the build succeeded.
 
         With `watched`, the kill also waits for an unfinished file in this folder.
         """
@@ -284,7 +284,7 @@ def digests(folder: Path) -> dict[str, str]:
 def run(folder: Path, kills: int, seed: int, *, variants: int = 6, every: int = 25) -> Tally:
     """Kill `kills` times. Continue until each kind of victim was killed and a write was interrupted.
 
-    It ends after about `5 * kills` kills in any case. After every `every` kills, the numbers are written to
+    The run ends after about `5 * kills` kills in any case. After every `every` kills, the numbers are written to
     standard error.
     """
     test = KillTest(folder, seed, variants)

@@ -60,7 +60,7 @@ def _publish(place: Path) -> object:
 
 
 def _with_half_of_the_blobs(place: Path) -> None:
-    """The remote has an entry that lacks half of its blobs."""
+    """The remote lacks every second file of its entry."""
     _with_a_record(place)
     _publish(place)
     for path in sorted((place / "team").glob("cas/*/*"))[::2]:
@@ -71,7 +71,7 @@ def _with_half_of_the_blobs(place: Path) -> None:
 
 
 def _with_a_team(place: Path) -> None:
-    """A shared directory and a bundle with a record of another machine."""
+    """A record of another machine, in a shared directory and in a bundle."""
     (place / "team").mkdir()
     machine = place / "other"
     store = LocalStore(machine / "store")
@@ -129,14 +129,14 @@ def _with_old_records(place: Path) -> None:
 
 
 def _with_condemned(place: Path) -> None:
-    """A first collection has condemned files (listed them for removal), long ago."""
+    """Long ago, a first collection condemned files (listed them for removal)."""
     _with_old_records(place)
     _collect(place)
     _age(place, kept=record(2).recipe.key)
 
 
 def _with_hidden(place: Path) -> None:
-    """A second collection has hidden the condemned files (moved them out of ``cas/``), long ago."""
+    """Long ago, a second collection hid the condemned files (moved them out of ``cas/``)."""
     _with_condemned(place)
     _collect(place)
     _age(place, kept=record(2).recipe.key)

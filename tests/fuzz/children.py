@@ -99,7 +99,7 @@ class Child:
 
 def _serve(parent_end: Connection, connection: Connection, try_seed: Callable[[int], Outcome], output: str) -> None:
     """The program of the child. Standard output and error go to the file `output`."""
-    parent_end.close()  # with its copy of this end open, the child would not notice that the parent exits
+    parent_end.close()  # if the child had this end open, `recv` would not raise EOFError when the parent exits
     descriptor = os.open(output, os.O_WRONLY | os.O_APPEND)
     for standard in (1, 2):
         os.dup2(descriptor, standard)

@@ -1,4 +1,4 @@
-"""The cases of settings: precision, operators in PyTorch, block sizes, full compilation, and an engine for each module."""
+"""The settings in Torch-TensorRT's guides, such as precision, operators in PyTorch, and block sizes."""
 
 from __future__ import annotations
 

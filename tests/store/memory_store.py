@@ -181,7 +181,7 @@ class MemoryStore:
 
     @contextmanager
     def building(self, key: str) -> Iterator[None]:
-        """A lock that one thread at a time holds while it builds a key."""
+        """A lock that one thread at a time holds while it produces the record under `key`."""
         with self._lock:
             lock = self._building.setdefault(key, threading.Lock())
         with lock:

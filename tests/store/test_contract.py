@@ -274,7 +274,7 @@ def test_the_group_of_a_shared_directory_may_use_all_entries(
     share = tmp_path / "share"
     share.mkdir()
     share.chmod(0o770)
-    if os.geteuid() == 0:  # other users can choose only a group of which they are members
+    if os.geteuid() == 0:  # only root can choose a group of which it is not a member
         os.chown(share, -1, 4242)
     umask = os.umask(0o077)
     try:

@@ -10,7 +10,8 @@ Rules
    it uses any part. It rejects a bundle that was truncated, extended or altered.
 4. Before a member is read, its size is compared with a limit and with the size of the rest of the file. The name of
    each file in ``cas/`` and ``ac/`` must be a digest. The SHA-256 of each file in ``cas/`` is compared with its name.
-5. An entry names only files that are in the bundle, with their right sizes. Each file in ``cas/`` is named by an entry.
+5. An entry (a file in ``ac/``) names only files that are in the bundle, with their right sizes. Each file in ``cas/`` is
+   named by an entry.
 6. An open bundle is a `Transport`: its entries are verified like those from a server. The check in `open_bundle` is not
    enough, because the file may change after the check.
 """
@@ -42,7 +43,7 @@ _FORMAT_LINE = f"{SCHEMA}\n".encode()
 _BLOCK_SIZE = 512
 _END_BLOCKS = bytes(2 * _BLOCK_SIZE)
 _MEMBER_NAME = re.compile(r"(cas|ac)/([0-9a-f]{2})/(\2[0-9a-f]{62})")
-_SIZE_LIMITS = {"cas": MAX_ENTRY_SIZE, "ac": MAX_ENTRY_SIZE}  # a record's document is in ``cas/``, too
+_SIZE_LIMITS = {"cas": MAX_ENTRY_SIZE, "ac": MAX_ENTRY_SIZE}  # a file in ``cas/`` may be a record's document
 _MAX_FORMAT_SIZE = 64
 _MAX_INDEX_SIZE = 4096
 
@@ -88,7 +89,7 @@ def write_bundle(
         len(_FORMAT_LINE),
         *(file.size for file in files.values()),
         *(len(entry.to_bytes()) for entry in entries.values()),
-        len(_index_document(len(entries), len(files), 0, "")),  # the final index fits into as many blocks
+        len(_index_document(len(entries), len(files), 0, "")),  # this index and the final index need one block each
     ]
     total = sum(map(_member_size, data_sizes)) + len(_END_BLOCKS)
 
@@ -136,7 +137,7 @@ def _padding(size: int) -> bytes:
 
 
 def _member_size(size: int) -> int:
-    """The bytes of a member in the bundle: its header, `size` bytes of data, and the padding."""
+    """The size of a member in the bundle: its header, `size` bytes of data, and the padding."""
     return _BLOCK_SIZE + size + -size % _BLOCK_SIZE
 
 
@@ -191,7 +192,7 @@ class Bundle(Transport):
 def open_bundle(path: str, progress: Progress | None = None) -> Bundle:
     """Read a whole bundle and check it (rules 2 to 5).
 
-    Raises BundleRefused, which names the offset of the error if there is one, or OSError when `path` cannot be read.
+    Raises BundleRefused, and OSError if `path` cannot be read.
     """
     file = _open_regular_file(path)
     try:
@@ -268,8 +269,8 @@ class _Reader:
             self._named_sizes[file.sha256] = file.size
 
     def _check_end(self, start: int, digest: str, data: bytes) -> None:
-        """Check the index `data`, the end of the file, and that an entry names each file in ``cas/``. The index begins at
-        `start`, and `digest` is the SHA-256 of everything before it."""
+        """Check the index `data` and the end of the file. Check that each file in ``cas/`` is named by an entry. The index
+        begins at `start`, and `digest` is the SHA-256 of everything before it."""
         files = [name for kind, name in self._members if kind == "cas"]
         if data != _index_document(len(self._members) - len(files), len(files), start, digest):
             raise self._refusal("its index does not match its contents: the file was altered", at=start)

@@ -1,5 +1,5 @@
-"""The measurement of plugins. Its operator computes ONNX's RoiAlign, as TensorRT's plugin does, and its model comes from
-its own project."""
+"""The measurement of plugins. Its operator computes ONNX's RoiAlign, as TensorRT's plugin does. The model is
+imported from the project of this measurement."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_operator_computes_onnx_roi_align(regions: Any) -> None:
 def test_imports_the_model_of_its_project_after_the_models_of_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "models", ModuleType("models"))  # as after the measurement of the examples
+    monkeypatch.setitem(sys.modules, "models", ModuleType("models"))  # the measurement of the examples imports it
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "regions.py").write_text("def build():\n    return 'the model of the project'\n")
     assert eager_model(tmp_path) == "the model of the project"

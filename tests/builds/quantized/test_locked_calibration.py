@@ -1,4 +1,4 @@
-"""Machines with another Model Optimizer, or without this package, use the locked calibration of a quantized model."""
+"""Machines with another version of Model Optimizer, or without Model Optimizer, use the locked calibration of a model."""
 
 from __future__ import annotations
 

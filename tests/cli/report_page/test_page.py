@@ -1,4 +1,4 @@
-"""A report in Chromium: views at three sizes, light and dark; hostile names; large and unfinished builds; no JavaScript."""
+"""A report in Chromium: views at three sizes, light and dark; hostile names; large and unfinished builds; scripts off."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def test_the_report_of_an_unfinished_build_works(
 
 
 def test_the_checks_notice_a_script_and_a_request(browser: Browser, page: Path) -> None:
-    """`check` fails for a page that runs the script of a name and requests an image."""
+    """`check` fails for a page that runs the script in a name and requests an image."""
     page.write_text(f"<meta charset=utf-8><main>{HOSTILE}</main>", encoding="utf-8")
     browser.open(page, width=1440, height=900, dark=False)
     with pytest.raises(AssertionError):

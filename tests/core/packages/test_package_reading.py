@@ -181,6 +181,14 @@ def changed_at(path: tuple[Any, ...], value: Any) -> Any:
     return index
 
 
+def test_rejects_two_partitions_with_one_name_of_which_the_first_has_no_outputs() -> None:
+    index = document()
+    partitions = index["targets"]["ada"]["partitions"]["partitions"]
+    partitions.insert(0, {**partitions[0], "inputs": [], "outputs": []})
+    with pytest.raises(PackageDamaged, match="two partitions are called 'encoder.0'"):
+        read(index)
+
+
 @pytest.mark.parametrize("wrong", [None, "x", -1, 1.5, [], {}, True, [["sym", 9]], "../x"], ids=repr)
 def test_every_changed_index_is_damaged_or_valid(wrong: Any) -> None:
     """Reading raises only `PackageDamaged` and `PackageTooNew`."""

@@ -1,4 +1,6 @@
-"""The provenance file that is written into the directory of a package."""
+"""The provenance file that is written into the directory of a package.
+
+A cut is one way to divide a model into partitions."""
 
 from __future__ import annotations
 

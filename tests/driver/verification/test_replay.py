@@ -24,7 +24,7 @@ GOOD = {
     "x": {"dtype": "F32", "shape": [2, 8], "data_offsets": [0, 64]},
     "ids": {"dtype": "I64", "shape": [3], "data_offsets": [64, 88]},
 }
-#: JSON values that replace the right values of a header.
+#: JSON values that replace valid parts of a header.
 ODD: tuple[Any, ...] = (
     *(None, True, 1, -1, 1.5, "a", "F32", "F8_E4M3", [], {}, [1], [2, 8], ["2", 8], [True, 8], [2.0, 8], [[2], 8]),
     *([-2, 8], [2**70, 8], [0, 256], [256, 0], [0, 2**70], [-5, 10], [0, "3"]),

@@ -1,8 +1,8 @@
 """If a trace's imports differ from those of the process that forked it, the trace starts again in another process.
 
 The file ``helpers/tools.py`` of the project is part of a namespace package, which an installed package replaces. So Python
-does not execute the imports that trtbuild finds in the project. Each process that executes the
-installed ``helpers.tools`` appends a line to a file: the pid, and whether the library was already imported.
+does not execute the imports that trtbuild finds in the project. Each process that executes the installed ``helpers.tools``
+appends a line to a file: the pid, and whether the library (the installed module ``library``) was already imported.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ def optimization_profiles(bench: Bench) -> Any:
 
 @probe
 def profiles_of_new_contexts(bench: Bench) -> Any:
-    """Create three contexts of each engine, one after the other, and report the profile of each context."""
+    """Create three contexts of each listed engine, one after the other, and report the profile of each context."""
     contexts = []
 
     def make(engine: Any) -> Any:

@@ -41,7 +41,7 @@ class ExportedModel:
         return [value for value in values if isinstance(value, torch.Tensor)]
 
     def run(self, program: Program) -> list[torch.Tensor]:
-        """The outputs of a program that has the weights of the module."""
+        """The outputs of `program` for `inputs` and the module's weights."""
         weights = {**dict(self.module.named_parameters(remove_duplicate=False)), **dict(self.module.named_buffers())}
         with torch.no_grad():
             result = program.exported.module()(*(weights[slot.name] for slot in self.slots), *self.inputs)

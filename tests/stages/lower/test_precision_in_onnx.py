@@ -1,4 +1,7 @@
-"""In onnxruntime, half-precision programs equal eager. TensorRT parses them, and its layers get the graph's types."""
+"""In onnxruntime, half-precision programs agree with eager PyTorch.
+
+TensorRT parses them, and its layers get the graph's types.
+"""
 
 from __future__ import annotations
 

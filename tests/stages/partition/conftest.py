@@ -27,8 +27,9 @@ Tensors = Sequence[torch.Tensor]
 class FakeValidator:
     """Refuses operators by their names, so that the tests need neither the exporter nor a parser.
 
-    Operators of `unknown` have no translation. The refusal of an operator of `refused` names the operator. An operator of
-    `refused_whole` makes the validator refuse the whole candidate. `validated_texts` are the texts that `refusal` got.
+    Operators of `unknown` have no translation. If a candidate calls an operator of `refused`, the refusal has a reason for
+    each such call. An operator of `refused_whole` makes the validator refuse the whole candidate. `validated_texts` are the
+    texts that `refusal` got.
     """
 
     refused: Mapping[str, str] = field(default_factory=dict)
@@ -198,7 +199,7 @@ def lower_model(
     with torch.no_grad():
         exported = export(module.eval(), tuple(example), dynamic_shapes=shapes, strict=False)
         if any(_mutates(node) for node in exported.graph.nodes):
-            # The trace step always does this. Here it is done only if needed, because it takes half of the time.
+            # The trace step always does this. Here it is done only if needed, because it is slow.
             exported = exported.run_decompositions({})
         program, slots = functional(exported)
         lowered = lower(program, "float32", decomposition_table())

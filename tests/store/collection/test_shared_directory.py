@@ -42,7 +42,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def put(root: Path, record_of: Callable[..., Record], payload: Callable[..., bytes]) -> Callable[..., Record]:
-    """A function that puts a record with its own plan, and moves the times of their files `ago_s` seconds into the past."""
+    """A function that puts a record with its own plan, and moves the times of the new files back by `ago_s` seconds."""
 
     def make(number: int, *, ago_s: float = DAY, size: int = 100_000, data: bytes | None = None) -> Record:
         before = set(root.rglob("*"))

@@ -11,7 +11,7 @@ from trtbuild.cli.commands.options import common, depfile, request
 from trtbuild.cli.commands.sections import Command, examples
 from trtbuild.cli.commands.show import Flags
 
-#: The flags of files that describe one build.
+#: Each of these flags names a file that describes one build.
 _FILES_OF_A_BUILD = {"trace_file", "events_file", "report_file"}
 
 

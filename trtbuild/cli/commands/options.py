@@ -41,9 +41,9 @@ _MANIFEST_COMMANDS = (
     "doctor",
     *_CACHE_COMMANDS,
 )
-#: Commands that plan, without `lock`, `inspect` and those of `cache`.
+#: Commands that plan, except `lock`, `inspect` and those of `cache`.
 _PLANNING_COMMANDS = ("build", "watch", "plan", "why", "status", "graph", "affected", "diff", "verify")
-#: Commands that run steps. `watch` passes its flags to the builds.
+#: `build`, and `watch`, which passes its flags to the builds.
 _BUILD_COMMANDS = ("build", "watch")
 #: Commands whose long results are shown in a pager.
 _PAGED_COMMANDS = ("plan", "why", "status", "graph", "affected", "inspect")
@@ -54,7 +54,7 @@ _LOCKED_VERSION_COMMANDS = (*_PLANNING_COMMANDS, "lock", "inspect", *_CACHE_COMM
 class _Flag(click.Option):
     """A common flag. The help of a command shows it only if the command uses it.
 
-    `commands` are the commands that use the flag; empty for all commands except those in `not_for`."""
+    `commands` are the commands that use the flag. If `commands` is empty, all commands except those in `not_for` use it."""
 
     def __init__(
         self, *args: Any, commands: tuple[str, ...] = (), not_for: tuple[str, ...] = (), **settings: Any

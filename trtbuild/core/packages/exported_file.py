@@ -1,4 +1,4 @@
-"""The paths of a package's ``.pt2`` files, and the text in such a file that describes the package."""
+"""The paths of a package's ``.pt2`` files, and the text about the package in each of these files."""
 
 from __future__ import annotations
 

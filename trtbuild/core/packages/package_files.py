@@ -29,8 +29,8 @@ def file_sizes(data: bytes) -> dict[str, int]:
 def read_files(data: bytes) -> PackageFiles:
     """Return the files that an index names. The index may come from a remote.
 
-    Raises ValueError if a path leaves the package or a digest is not valid, and ValueError, KeyError, TypeError,
-    AttributeError or RecursionError if `data` is not an index.
+    Raises ValueError if a path or a digest is not valid, and ValueError, KeyError, TypeError, AttributeError or
+    RecursionError if `data` is not an index.
     """
     document = json.loads(data)
     files = {path: entry["sha256"] for path, entry in document["files"].items()}

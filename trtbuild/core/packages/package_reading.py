@@ -164,7 +164,7 @@ def _plugins(document: Mapping[str, Any], files: Mapping[str, Output]) -> Packed
     if "plugins" not in document:
         return None
     entry = mapping_field(document, "plugins")
-    plugins = [tuple(plugin) for plugin in list_field(entry, "plugins")]
+    plugins = [tuple(plugin) if isinstance(plugin, list) else () for plugin in list_field(entry, "plugins")]
     expect(
         bool(plugins) and all(len(plugin) == 3 and all(isinstance(text, str) for text in plugin) for plugin in plugins),
         "a plugin has no name, version or namespace",
@@ -273,8 +273,10 @@ def _check_partitions(
 ) -> None:
     """Check that each partition has its engine or program, and reads only inputs, weights and earlier results."""
     available = {f"input:{number}" for number in range(inputs)} | {f"weight:{slot}" for slot in weights}
+    names: set[str] = set()
     for partition in target.partitions.partitions:
-        expect(f"{partition.name}:0" not in available, f"two partitions are called {partition.name!r}")
+        expect(partition.name not in names, f"two partitions are called {partition.name!r}")
+        names.add(partition.name)
         expect(partition.kind in ("tensorrt", "torch"), f"the partition {partition.name!r} has an unknown kind")
         if partition.kind == "tensorrt":
             expect(partition.name in target.engines, f"the partition {partition.name!r} has no engine")

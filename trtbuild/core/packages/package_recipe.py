@@ -48,7 +48,7 @@ def package_recipe(contents: PackageContents) -> Recipe:
 
 
 def _other_precisions_part(contents: PackageContents) -> list[tuple[str, Value]]:
-    """The part with the types other than `precision` in which modules compute; no part without such types."""
+    """The part with the types other than `precision` in which modules compute, if there are such types."""
     others = contents.model.precisions.names[1:]
     return [("other precisions", list(others))] if others else []
 
@@ -112,7 +112,7 @@ def _target_part(
 ) -> Shared:
     """A target in the recipe."""
     part = {**settings_of(target), "version": version, "sms": list(sms), "version_compatible": version_compatible}
-    # left out if it is False, so that packages that are older than this field keep their keys
+    # `exclude_lean_runtime` is left out if it is False, so that older packages keep their keys
     return Shared({**part, "exclude_lean_runtime": True} if exclude_lean_runtime else part)
 
 

@@ -40,7 +40,7 @@ def stand_in_of(partition: Recipe) -> Mapping[str, Value] | None:
 
 
 def matches_without_versions(recorded: Recipe, unversioned: Recipe) -> bool:
-    """Whether a recorded recipe fits `unversioned`, the recipe of the same user code without versions.
+    """Whether the recipe of a recorded trace or calibration matches `unversioned`, a recipe without versions.
 
     Each declared part of `unversioned` must be equal in `recorded`. A dependency must be equal if both recipes have it.
     Other dependencies are ignored, because a lookup may observe more files than the trace depends on."""

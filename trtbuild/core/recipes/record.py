@@ -35,7 +35,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The recipe of a finished step, its outputs by name, and its provenance (who, when, how long).
+    """The recipe, the outputs by name and the provenance (who, when, how long) of a finished step.
 
     The provenance is not part of the record's identity."""
 
@@ -59,7 +59,7 @@ class Record:
         """The record in a document. Raises ValueError if `data` is not a record, or if its key is not the key of its
         recipe.
 
-        If the text of the recipe is equal to the text of `wanted`, the recipe is not parsed, and the record has `wanted`.
+        If the text of the recipe equals the text of `wanted`, the recipe is not parsed, and the record contains `wanted`.
         """
         try:
             document, recipe = _parse(data, wanted)
@@ -80,9 +80,8 @@ class Record:
 def _parse(data: bytes, wanted: Recipe | None) -> tuple[Mapping[str, object], Recipe]:
     """The members of a document, and its recipe. Raises ValueError, and RecursionError if `data` is nested too deeply.
 
-    A document with the `wanted` recipe ends with the recipe's text and the schema. Then only the other members are parsed.
-    The members before this end are valid JSON without the end, so the end is not a part of a string or of another
-    object."""
+    If a document ends with the text of the `wanted` recipe and the schema, only the other members are parsed. If they are
+    valid JSON without this end, the end is not a part of a string or of another object."""
     if wanted is not None and data.endswith(end := _document_end(wanted)):
         members = json.loads(data[: -len(end)] + b"}")
         if isinstance(members, dict) and members:
@@ -96,13 +95,13 @@ def _parse(data: bytes, wanted: Recipe | None) -> tuple[Mapping[str, object], Re
 def _document_end(recipe: Recipe) -> bytes:
     """The last bytes of the document of a record with `recipe`. A valid document with this end has exactly this recipe.
 
-    Proof: the end does not begin inside a string, because the first quote in it would close that string, and the rest would
-    not be valid JSON. The text of the recipe is complete, so the last brace is that of the document."""
+    Proof: the end does not begin inside a string, because the first quote of the end would close that string, and the rest
+    would not be valid JSON. The text of the recipe is complete, so the last brace closes the document."""
     return f',"recipe":{recipe.text},"schema":"{SCHEMA}"}}'.encode()
 
 
 def _with_shared_names(value: Any) -> Any:
-    """A mapping from JSON whose names are not repeated in memory. A plan keeps the records of thousands of steps."""
+    """The mapping `value` with interned names, because a plan keeps thousands of records. Other values are not changed."""
     return {sys.intern(name): item for name, item in value.items()} if type(value) is dict else value
 
 

@@ -1,6 +1,6 @@
 """The declared range of an input's values: ``range: [0, 30521]``, both ends included.
 
-Random inputs are drawn from this range: for the trace's example, for the comparisons of the trace and lower steps, and for
+Random inputs are drawn from this range: for the trace's example, for the comparisons in the trace and lower steps, and for
 `verify`, `run` and `bench`. Engines do not depend on the range.
 
 `is_index_error` recognizes errors about indices that are out of range.

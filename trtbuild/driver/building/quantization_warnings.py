@@ -5,7 +5,7 @@ Rules
    shows these reasons, too.
 2. The engine step finds engines that compute in floats (`trtbuild.core.engines.float_fallbacks`), and the calibrate step
    finds layers that no sample reaches. The records of both steps have these results in `statistics`, so a later build that
-   finds the records warns, too. A record without these fields causes no warning. An engine causes no warning if its plan
+   finds the records warns, too. A record without these results causes no warning. An engine causes no warning if its plan
    does not name the types of weights or kernels.
 """
 
@@ -62,7 +62,7 @@ def uncalibrated_layers(plans: Iterable[ModelPlan]) -> list[str]:
 def quantizers_in_pytorch(plans: Iterable[ModelPlan]) -> list[str]:
     """A warning for each model with quantizers that stay in PyTorch although the manifest does not require it.
 
-    The warning has one reason: a primary reason if there is one."""
+    The warning shows only one reason: a primary reason if there is one."""
     warnings = []
     for plan in plans:
         partitions = plan.contents.partitions_by_target if plan.contents is not None else {}

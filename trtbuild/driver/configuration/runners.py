@@ -1,4 +1,4 @@
-"""The configuration of CI's runners: the labels of the machines that have a GPU of an SM (``[matrix] sm_89 = ["l4"]``)."""
+"""The configuration of CI's runners: the labels of the machines, by the SM of their GPU (``[matrix] sm_89 = ["l4"]``)."""
 
 from __future__ import annotations
 

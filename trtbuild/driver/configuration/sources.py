@@ -62,12 +62,12 @@ class Sources:
             return None
 
     def variable(self, name: str) -> tuple[str, Place] | None:
-        """Return the value and place of an environment variable; None if it is not set or empty."""
+        """Return the value and place of an environment variable; None if it is empty or not set."""
         value = self.environ.get(name, "").strip()
         return (value, Place(variable=name)) if value else None
 
     def text(self, variable: str, table: str, key: str) -> tuple[str, Place] | None:
-        """Return a string from the variable or the file, and its place; None if it is not set or invalid.
+        """Return a string from the variable or the file, and its place; None if it is invalid or not set.
 
         An invalid entry is added as a problem.
         """
@@ -96,7 +96,7 @@ class Sources:
         ]
 
     def items(self, table: str, key: str) -> list[tuple[Any, Place]]:
-        """Return the items of a list in the file, each with its place; empty if it is not set or invalid."""
+        """Return the items of a list in the file, each with its place; empty if the list is invalid or not set."""
         value = self.in_table(table).get(key)
         if value is None or self.file is None:
             return []
@@ -108,7 +108,7 @@ class Sources:
         return [(item, self.file.place(table, key, item=item if isinstance(item, str) else None)) for item in value]
 
     def size(self, variable: str, table: str, key: str) -> int | None:
-        """Return a size in bytes; None if it is not set or invalid."""
+        """Return a size in bytes; None if it is invalid or not set."""
         entry = self.text(variable, table, key)
         if entry is None:
             return None

@@ -4,7 +4,7 @@ Rules
 1. A scheduler can run code on its workers and on its clients: Dask sends pickles, and has no passwords. So for a scheduler
    on another host, only ``tls://`` with a client certificate is accepted.
 2. ``local:N`` starts a scheduler on 127.0.0.1, N workers for engines that need no GPU to be compiled, and one worker for
-   each GPU. Only this build has their certificate.
+   each GPU. Their certificate is new, so other users cannot connect.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ def security(address: SchedulerAddress, settings: WorkersSettings) -> Security |
 def prepare_dask() -> None:
     """Change the settings of Dask in this process and in the workers that it starts.
 
-    * Its profiler is off. It calls `sys._current_frames` every 10 ms. On Python 3.11 this call can block forever (CPython
-      issue 106883), and the event loop of a worker with it.
+    * Its profiler is off, because the profiler calls `sys._current_frames` every 10 ms. On Python 3.11 this call can block
+      forever (CPython issue 106883). The event loop of a worker then blocks, too.
     * Dask does not set its environment variables for workers, such as ``OMP_NUM_THREADS=1``. With this one, PyTorch would
       use one processor in a comparison.
 

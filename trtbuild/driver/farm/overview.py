@@ -13,7 +13,7 @@ from typing import Any
 
 from trtbuild.driver.farm import labels
 
-#: A message lists at most this many workers that are left out.
+#: A message lists at most this many of the workers that a build does not use.
 _MOST_LISTED = 6
 
 
@@ -62,8 +62,8 @@ class Overview:
     def store_for(self, label: str, unfit: Collection[str] = ()) -> str | None:
         """The label of the store for jobs with the label `label`; None if no worker can do such a job.
 
-        For each store, the slots of all such workers that reach it are added. The store with the most slots is chosen. If
-        several stores have the same number, the first of them in `stores` is chosen.
+        For each store, the slots of the workers that reach it and can do such a job are summed. The store with the most
+        slots is chosen. If several stores have the same number, the first of them in `stores` is chosen.
         """
         slots = dict.fromkeys(self.stores, 0.0)
         for worker in self._fitting(label, unfit):
@@ -122,9 +122,9 @@ class Overview:
         return reasons
 
     def describe(self, unfit: Mapping[str, str], *, gpus: bool = False) -> str:
-        """A text about the workers: the engines that they compile, and the workers that are left out.
+        """A text about the workers: the engines that they compile, and the workers that this build does not use.
 
-        `unfit` has further workers that are left out: it maps the name of each to the reason. With `gpus`, the text lists
+        `unfit` maps the names of further workers that this build does not use to the reasons. With `gpus`, the text lists
         the GPUs on which the workers compare engines, instead of the engines that they compile."""
         abilities_of, verb = (labels.gpus_of, "have") if gpus else (labels.engines_of, "compile for")
         left_out = {**unfit, **self.left_out()}

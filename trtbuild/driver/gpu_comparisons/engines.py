@@ -1,8 +1,8 @@
 """Run the engines of a package on a GPU of this machine, and compare them with a reference that is computed on the CPU.
 
 Rules
-1. Engines run as in `trtbuild.load`: they are loaded from a directory with the package, their files are verified, and the
-   same runtime calls them.
+1. Engines run as in `trtbuild.load`: they are loaded from a package directory, their files are verified, and the same
+   runtime calls them.
 2. PyTorch computes the reference on the CPU, in the precision of the partition's program. So the comparison includes the
    engine's rounding on the GPU (TF32), but no property of PyTorch on GPUs. For a model that was an ONNX file, onnxruntime
    computes the reference (`VerifyJob.by_onnx`).

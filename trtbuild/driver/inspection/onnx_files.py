@@ -33,7 +33,7 @@ def write_onnx(request: Request, index: PackageIndex, subject: Subject, folder: 
     If the weights of a model have more than `MAX_INLINE_BYTES` in total, they are in ``<partition>.onnx.data`` beside the
     model, because protobuf cannot read messages of 2 GiB.
 
-    Return (target, partition) → path relative to the project. Raises
+    Return (target, partition) → path, relative to the project unless `folder` is absolute. Raises
 
     * UsageError if the recipe of an engine is not in the cache, if the engine was compiled from a TensorRT network, or if a
       file cannot be written or removed

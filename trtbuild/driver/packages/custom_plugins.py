@@ -11,12 +11,12 @@ from trtbuild.errors import PluginsNotLoaded
 from trtbuild.runtime.packages.package import Package
 from trtbuild.toolchain.running.execution import TensorRT
 
-#: The advice for a program that loads a package with a library of plugins.
+#: The advice for programs whose package has a library of plugins.
 PLUGINS_ADVICE = "load with `load_plugins=True`"
 
 
 def require_permission(index: PackageIndex, *, load_plugins: bool) -> None:
-    """Raise PluginsNotLoaded if a package has a library of plugins that may not be loaded."""
+    """Raise PluginsNotLoaded if a package has a library of plugins and `load_plugins` is False."""
     plugins = index.plugins
     if plugins is not None and plugins.library is not None and not load_plugins:
         raise PluginsNotLoaded(

@@ -1,4 +1,4 @@
-"""`trtbuild.load`: open a package, choose the target for this machine, read and verify its files.
+"""`trtbuild.load`: open a package, choose the target for this machine, and read and verify the needed files.
 
 The method `module` of the result loads the engines.
 """
@@ -43,9 +43,9 @@ def load(
     * `follow_links`: whether symbolic links in the package may lead out of it. Otherwise such a link is an error. The
       directory itself may always be a link.
     * `import_operators`: whether to import the modules of operators from outside PyTorch that the package calls. This runs
-      their code. Otherwise the caller has imported them.
+      the modules' code. Otherwise the caller must import them first.
     * `load_plugins`: whether to load the library of TensorRT plugins that the package has. This runs the code of the
-      library. Without it, a package with such a library is an error.
+      library. Otherwise, loading such a package for a GPU is an error.
 
     Raises PackageMissing, PackageDamaged, PackageTooNew, LinkRefused, NoFittingTarget, OperatorMissing, PluginsNotLoaded,
     PluginError and UsageError. A UsageError is raised for an unknown device, for `target` with a package and

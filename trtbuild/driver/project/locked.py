@@ -118,7 +118,7 @@ def _is_reproducible(targets: Mapping[str, LockedTarget], step: str) -> bool:
 
 
 def differing_engines(lock: Lock | None, plans: Iterable[ModelPlan]) -> list[str]:
-    """A warning for each engine of `plans` that differs from the lock (rule 3). Their packages cause no further warning."""
+    """A warning for each engine of `plans` that differs from the lock (rule 3). There is no warning for packages."""
     if lock is None:
         return []
     warnings = []

@@ -103,8 +103,8 @@ def _no_repository(project: Path) -> UsageError:
 
 
 def _git(folder: Path, *arguments: str, problem: UsageError | None = None) -> bytes:
-    """The output of git. If git fails, raises `problem`. If that is None, or if git distrusts the repository's owner,
-    raises an error with git's message instead."""
+    """The output of git. If git fails, raises `problem`. If `problem` is None, or if git distrusts the repository's
+    owner, raises an error with git's message instead."""
     command = ["git", "-C", str(folder), "-c", "core.quotePath=false", *arguments]
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
     try:

@@ -68,7 +68,7 @@ def open_local(project: Path, trust: Trust | None = None) -> LocalStore:
 def open_remote(settings: RemoteSettings, trust: Trust) -> RemoteStore:
     """The remote cache with these settings. This function sends no request.
 
-    Raises ConfigurationError for an unknown scheme or a missing package.
+    Raises ConfigurationError, for example if the Python package for the scheme is not installed.
     """
     from trtbuild.store.remote.store import RemoteStore
     from trtbuild.store.transports.kinds import open_transport

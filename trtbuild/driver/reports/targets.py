@@ -1,4 +1,4 @@
-"""The table of models × targets: the engines of each model for each target, in sum."""
+"""The table of models × targets: one row with totals for each model and target."""
 
 from __future__ import annotations
 

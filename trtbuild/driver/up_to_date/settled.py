@@ -4,7 +4,7 @@ The *identity* of a file is its size, times and inode (`trtbuild.null_build.iden
 tick of its file system's clock ago, the identity proves nothing: another edit now may leave the same times.
 """
 
-# Paths are strings here, as in a snapshot.
+# Paths are strings here, as in a snapshot (the facts that `trtbuild.null_build` checks).
 # ruff: noqa: PTH116
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Collect the contents of a snapshot: the state of everything that the output of a command depends on.
 
 Rules
-1. The digest of a file must be the expected one. `FileDigests.known_digests` may have the file's digest, and
-   such an entry is valid until the next edit. Without an entry, the file is read now, and its last change must be at
-   least one tick of the clock before the read (`settled`).
+1. The digest of a file must be the expected one. If `FileDigests.known_digests` has this digest, the file is not read:
+   such a digest is valid until the next edit. Otherwise the file is read now, and its last change must be at least one
+   tick of the clock before the read (`settled`).
 2. Listings are read again, between two reads of the directory's identity (size, times, inode). Links are read again, too.
-3. trtbuild's own sources and the directories of ``sys.path`` were last changed before this process started. The same holds
-   for the directory ``manifests``, and in the snapshot of a plan for the directories of the cache.
+3. The last change of trtbuild's own sources and of the directories of ``sys.path`` must be before the start of this
+   process. The same holds for the directory ``manifests``, and in the snapshot of a plan for the directories of the cache.
 """
 
 # Paths are strings here: there are thousands of them, and the snapshot has to contain them exactly as they are.
@@ -34,7 +34,7 @@ _EPOCH = datetime.date(1970, 1, 1)
 
 
 class SnapshotRows:
-    """Collects the rows of a snapshot. Raises Unsettled if a fact is not certain, and OSError if a file cannot be read."""
+    """Collects the contents of a snapshot. Raises Unsettled if a fact is not certain, and OSError if a read fails."""
 
     def __init__(self, workspace: Workspace, plans: Mapping[str, ModelPlan], extra_files: Iterable[str]) -> None:
         self._workspace = workspace
@@ -67,9 +67,9 @@ class SnapshotRows:
                 self._add_settled(self._snapshot_name(path), os.stat(path))
 
     def to_bytes(self, arguments: list[str], text: str) -> bytes:
-        """Return the file of the snapshot, which `null_build._read` describes.
+        """Return the bytes of the snapshot's file. `null_build._read` describes the format.
 
-        Raises OverflowError if the identity of a file has more than 64 bits."""
+        Raises OverflowError if a number in the identity of a file does not fit into 64 bits."""
         lists = [
             [word for row in self.variables.items() for word in row],
             list(self.identities),
@@ -167,7 +167,7 @@ class SnapshotRows:
     def _add_observation(self, dependency: Dependency, seen: str) -> None:
         kind, name = dependency.kind, dependency.name
         if kind == "environment" and name.startswith(HIDDEN):
-            return  # user code does not see it; `null_build.own_variables` compares it for trtbuild itself
+            return  # user code does not see it; `null_build.call_line` contains it for trtbuild itself
         if kind == "environment":
             self.variables[name] = seen
         elif kind == "link":

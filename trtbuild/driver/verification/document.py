@@ -13,7 +13,7 @@ from trtbuild.core.model.verified import CutEntry, ModelEntry, PackageEntry
 from trtbuild.driver.answers.documents import ErrorEntry, Verification
 from trtbuild.errors import InternalError
 
-#: Advice for an unknown error against the float model, for each kind of model.
+#: The advice if the error against the float model is unknown, for each kind of model.
 ADVICE_FOR_PYTORCH = "to know it, return the float model, and let `quantize:` round it"
 ADVICE_FOR_ONNX = "an ONNX file does not have the float model, so leave out --max-error"
 ADVICE_FOR_PACKAGE = "verify the model in its project, where its float model may be known"
@@ -26,8 +26,8 @@ class Options:
     `tolerance` replaces the tolerances that depend on the precision. `replay` is a file of inputs, which replace the inputs
     of all points. `max_error` is the largest allowed error against the float model, for quantized models.
     `import_operators` is whether to import the modules of operators that a package calls, and `load_plugins` whether to
-    load the library of plugins in a package. `device` is the device that runs engines, with the names of `trtbuild.load`.
-    If `device` is None, each target runs on the GPU that fits best.
+    load the library of plugins in a package. `device` is the device that runs engines, in a form that `trtbuild.load`
+    accepts. If `device` is None, each target runs on the GPU that fits best.
     """
 
     points: int = verification.DEFAULT_RANDOM_POINTS
@@ -42,9 +42,9 @@ class Options:
     def excess(self, cuts: Sequence[CutEntry], advice: str, *, quantized: bool) -> str | None:
         """The reason why ``--max-error`` rejects a model: its error against the float model is larger, or is unknown.
 
-        None if there is no `max_error`, if the error is at most it, or if the model has no quantizers. `advice` says
-        what to do if the error is unknown. `quantized` is whether the model may have quantizers; it matters only if no cut
-        has a `float_error`."""
+        None if there is no `max_error`, if the error is at most `max_error`, or if the model has no quantizers. `cuts` has
+        the comparisons, for each way to divide the model into partitions. `advice` says what to do if the error is unknown.
+        `quantized` is whether the model may have quantizers; it matters only if no cut has a `float_error`."""
         if self.max_error is None:
             return None
         errors = [cut.float_error for cut in cuts if cut.float_error is not None]

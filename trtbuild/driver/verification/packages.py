@@ -1,9 +1,9 @@
 """``trtbuild verify PACKAGE``: compare a package's engines, on this machine's GPU, with the programs in the package.
 
 Rules
-1. Only the package is needed: no project, no cache, no source. It must contain the reference (``reference: true``).
-2. PyTorch's results for the package's programs are the reference. (The build compared the programs with the model.) For a
-   model that came as ONNX, onnxruntime's results on the CPU are the reference.
+1. Only the package is needed: no project, no cache, no source. It must have the reference programs (``reference: true``).
+2. PyTorch computes the expected results with these programs. (The build compared the programs with the model.) For a
+   model that came as ONNX, onnxruntime computes the expected results on the CPU.
 3. Every package has an entry or an error. An error of one package does not stop the others.
 """
 

@@ -3,9 +3,10 @@
 Rules
 1. The watcher forks a copy of itself, which builds. The copy gets the streams, the directory, the umask, the arguments and
    the environment variables of this process. So the output and the exit code are those of a build without a watcher.
-2. Without an answer, this process builds by itself. It names the reason on standard error, unless no watcher runs.
+2. If the watcher refuses or does not answer, this process builds by itself. It names the reason on standard
+   error, unless no watcher runs.
 3. Ctrl-C interrupts the copy. The exit code of the copy is then the exit code of this process.
-4. The watcher must run as the same user, and its directory must be private.
+4. The watcher must run as the same user, and the directory of its socket must be private.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def _build(watcher: socket.socket, arguments: list[str]) -> int | None:
 
 
 def _status(watcher: socket.socket) -> bytes:
-    """Wait for the end of the copy. Ctrl-C interrupts the copy once; a second one ends this process."""
+    """Wait for the end of the copy. Ctrl-C interrupts the copy once; a second Ctrl-C ends this process."""
     try:
         return watcher.recv(64)
     except KeyboardInterrupt:

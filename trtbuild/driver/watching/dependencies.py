@@ -14,7 +14,7 @@ from trtbuild.errors import TrtbuildError
 
 @dataclass(frozen=True)
 class Dependencies:
-    """`outside` maps the absolute paths of files outside the project, which the models depend on, to their identities.
+    """`outside` has the models' dependencies outside the project: a file's absolute path → the identity of the file.
     `written` are the paths that a build writes."""
 
     outside: dict[str, list[int] | None]

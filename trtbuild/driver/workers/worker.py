@@ -80,7 +80,7 @@ def _prepared_handler(kind: str, store_root: Path, project: Path, replies: TextI
 
 
 def _do_in_fork(handler: Handler, job: Job, replies: TextIO) -> None:
-    """Do a job in a forked child (rule 4). If the child gave no reply, end this process in the same way."""
+    """Do a job in a forked child (rule 4). Without a reply, end this process with the child's status or signal."""
     sys.stdout.flush()
     sys.stderr.flush()
     parent, (read_end, write_end) = os.getpid(), os.pipe()
@@ -167,7 +167,7 @@ def job_handler(kind: str, store_root: Path, project: Path, replies: TextIO) -> 
     """Return the function that does the jobs of a worker, and load its modules. Announced outputs go to `replies`.
 
     Raises ValueError for an unknown kind."""
-    if kind == "original":  # times the model itself in PyTorch
+    if kind == "original":  # measures how long the source model takes in PyTorch
         from trtbuild.driver.workers import original
 
         return original.handler(project)
@@ -197,7 +197,7 @@ def _reset_peak_rss() -> None:
 def peak_rss_bytes() -> int:
     """Return the peak of this process's resident memory in bytes.
 
-    The peak is that since `_reset_peak_rss`, if the kernel supports the reset, and otherwise since the process started.
+    The measurement begins at `_reset_peak_rss` if the kernel supports the reset, otherwise at the start of the process.
     """
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():

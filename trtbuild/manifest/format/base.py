@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Fields(BaseModel):
-    """The base class: an unknown field or a value of another type is an error."""
+    """The base of the pydantic models for manifest fields: an unknown field or a value of another type is an error."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 

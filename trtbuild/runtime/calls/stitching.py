@@ -40,8 +40,8 @@ class StitchedParts:
     """All parts of a package, which run in order.
 
     `parts` has the part of each partition, by the partition's name. `weights` has the weights of `value_weight_slots`, by
-    slot. `input_count` is the number of the model's inputs. `copy_array(array, stream)` copies an array. Without it,
-    rule 4 does not apply.
+    slot (the number of a weight). `input_count` is the number of the model's inputs. `copy_array(array, stream)` copies an
+    array. Without it, rule 4 does not apply.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from trtbuild.runtime.memory.device_memory import Memory
 def choose_memory(ordinal: int) -> Memory:
     """Return a `TorchMemory` if torch can use a GPU here, otherwise a `CudaMemory`.
 
-    Raises EnvironmentFault if neither torch for CUDA nor cuda-python is installed, or if there is no GPU `ordinal`.
+    Raises EnvironmentFault if torch cannot use a GPU and cuda-python is not installed, or if there is no GPU `ordinal`.
     """
     if _torch_has_cuda():
         from trtbuild.runtime.memory.torch_memory import TorchMemory

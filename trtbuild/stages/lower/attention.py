@@ -57,8 +57,8 @@ class _Attention:
 
 
 def write_out_attention(program: Program, request: Request) -> Program:
-    """Return `program` with masked attention written out, nested graphs included. Attention without a mask is written out,
-    too, in half precision or with a negative scale."""
+    """Return `program` with masked attention written out, nested graphs included. Attention without a mask is written out
+    only in the two exceptions of rule 1."""
 
     def is_half(node: torch.fx.Node) -> bool:
         return node.args[0].meta["val"].dtype is torch.float32 and request.precisions.of(path_of(node)) != "float32"

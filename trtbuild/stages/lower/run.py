@@ -31,8 +31,8 @@ def lower(
     *,
     truncates_double: bool = False,
 ) -> Program:
-    """Return the lowered form of `program`, which the partition step splits. It computes in `precision`, or each module in
-    its own precision. With `truncates_double`, it computes float64 operations in float32.
+    """Return the lowered form of `program`. This form computes in `precision`, or each module in its own precision. With
+    `truncates_double`, this form computes float64 operations in float32.
 
     `decompositions` maps each operator that has no ONNX translation to its decomposition, in the form of
     ``ExportedProgram.run_decompositions``. `points` are additional values of the symbols for the comparison of rule 4.

@@ -27,8 +27,10 @@ Copy: TypeAlias = "torch.fx.Node | int"
 
 @dataclass(frozen=True)
 class PieceProgram:
-    """The program of a piece. `origins` has an entry for each call node of the program: the node of the whole graph
-    that the call node copies or recomputes. The entry is None for an intermediate result of a recomputed size."""
+    """The program of a piece (one partition).
+
+    `origins` has an entry for each call node of the program: the node of the whole graph that the
+    call node copies or recomputes. The entry is None for an intermediate result of a recomputed size."""
 
     program: Program
     origins: tuple[torch.fx.Node | None, ...]

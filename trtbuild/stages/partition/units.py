@@ -74,8 +74,8 @@ def call_numbers_by_node(units: Sequence[Unit]) -> dict[torch.fx.Node, int]:
 
 
 def affected_calls(node: torch.fx.Node, call_numbers: Mapping[torch.fx.Node, int]) -> set[int]:
-    """Return the call numbers of the units that `node` belongs to. For a node of a unit, this is its own unit. For a size,
-    these are all units that use the size. `call_numbers` is a result of `call_numbers_by_node`."""
+    """Return the call number of the unit of `node`. For a size, return the call numbers of all units that use the size.
+    `call_numbers` is a result of `call_numbers_by_node`."""
     numbers: set[int] = set()
     seen = {node}
     waiting = [node]

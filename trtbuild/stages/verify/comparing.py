@@ -27,7 +27,7 @@ SMALLEST_FILL_VALUE = 1e4
 class Deviation:
     """The result of a comparison. `text` describes a difference that has no size, such as another dtype. `compared` is
     False if nothing was compared. `left_out_count` is the number of values that rounding decides; they were left out.
-    `allowed_error` is an error that is right although it exceeds the tolerance (rule 3 of `rounding`)."""
+    `allowed_error` is an error that is accepted although it exceeds the tolerance (rule 3 of `rounding`)."""
 
     error: float
     text: str = ""
@@ -40,14 +40,14 @@ EQUAL, NOT_COMPARED = Deviation(0.0), Deviation(0.0, compared=False)
 
 
 def deviation(actual: torch.Tensor, expected: torch.Tensor, left_out: torch.Tensor | None = None) -> Deviation:
-    """Compare `actual` with `expected`. The error is infinite if dtypes, shapes or exact values differ.
+    """Compare `actual` with `expected`. The error is infinite if dtypes, shapes, integers or bools differ.
 
     `left_out` is True at the values that are left out. It has the shape of `expected`.
     """
     left_out_count = int(left_out.sum()) if left_out is not None else 0
     if left_out is None or not left_out_count:
         return _compare(actual, expected)
-    if left_out_count == left_out.numel():  # the shapes may differ, too
+    if left_out_count == left_out.numel():  # even if the shapes differ
         return Deviation(0.0, compared=False, left_out_count=left_out_count)
     if actual.shape == expected.shape:
         actual, expected = actual[~left_out], expected[~left_out]
@@ -55,7 +55,7 @@ def deviation(actual: torch.Tensor, expected: torch.Tensor, left_out: torch.Tens
 
 
 def exact_deviation(actual: torch.Tensor, expected: torch.Tensor) -> Deviation:
-    """Compare two numbers that may not differ at all."""
+    """Compare two numbers that must be exactly equal."""
     if actual.dtype == expected.dtype and torch.equal(actual, expected):
         return EQUAL
     return _infinite_deviation(f"{actual.tolist()} instead of {expected.tolist()}")

@@ -4,8 +4,8 @@ otherwise by hashing them.
 Rules
 1. By stat: a file with the same size, mtime, ctime and inode as before has the same bytes as before. A digest is stored
    only if both times were old enough when the reading began. Otherwise a later edit could get the same times (git calls
-   such an entry racily clean). A time is old enough after `RACY_S`. If the ctime shows that the file system's clock is
-   finer than a millisecond, it is old enough after `FINE_RACY_S`. Programs cannot set a ctime.
+   such an entry racily clean). A time is old enough after `RACY_S`, or after `FINE_RACY_S` if the ctime shows that the file
+   system's clock is finer than a millisecond. Programs cannot set a ctime.
 2. By fingerprint and size: the index has the SHA-256 for the fingerprint of a file that was seen before. So a file that was
    touched, copied or checked out again is only fingerprinted, which is ten times as fast as SHA-256. This is done only if a
    file of the same size was seen before. Otherwise the index cannot have the fingerprint.
@@ -13,7 +13,8 @@ Rules
    lookup of its fingerprint.
 4. If the stat changed while a file was read, the file is read again.
 5. The digest of a file that trtbuild has just written is stored without reading the file (`learn`). The file must still
-   have its writer's stamp: an mtime that no edit gets, not even within one tick of the clock (publication.py, rule 4).
+   have its writer's `FileStamp`. No edit gets the stamp's mtime, not even within one tick of the clock (publication.py,
+   rule 4).
 6. The index only saves time: without it every answer is the same, but slower.
 
 A file consists of segments of `SEGMENT_SIZE` bytes. The fingerprint is the xxh3-128 of the xxh3-128 digests of all
@@ -61,7 +62,7 @@ _MAX_READERS = min(8, os.cpu_count() or 1)
 
 
 class FileDigests:
-    """Computes digests of files, and stores them in `index` unless it is None. Several threads may use it."""
+    """Computes digests of files, and stores them in `index` unless it is None. Several threads may use one object."""
 
     def __init__(self, index: Index | None = None) -> None:
         self._index = index
@@ -79,7 +80,7 @@ class FileDigests:
         """The SHA-256 of a file. If a large file must be hashed, a consumer gets its bytes, too.
 
         `make_consumer` is called with the open descriptor. It returns the consumer, which gets the file's bytes in order.
-        The result is the digest and the consumer. The consumer is None unless it got exactly the bytes of the digest.
+        The result is the digest and the consumer. The consumer is None unless it got exactly the bytes that were hashed.
         Raises the errors of `sha256`.
         """
         status = _stat(str(path))
@@ -116,7 +117,7 @@ class FileDigests:
         return {path: digests[path] for path in all_paths}
 
     def known_digests(self, paths: Iterable[str]) -> dict[str, tuple[str, os.stat_result]]:
-        """The SHA-256 of the files' bytes and their stats, by path, where the index has a digest for a stat (rule 1)."""
+        """The SHA-256 and the stat of each file whose stat has a digest in the index (rule 1), by path."""
         statuses: dict[str, os.stat_result] = {}
         for path in paths:
             with contextlib.suppress(OSError):

@@ -100,7 +100,7 @@ class LocalBlobs:
     def files_of(self, sha256: str) -> tuple[Output, ...]:
         """The CAS files that the blob consists of, in order: the blob itself, or its chunks.
 
-        Raises BlobMissing when one of these files is missing, StoreUnavailable.
+        Raises StoreUnavailable, or BlobMissing when one of these files is missing.
         """
         with self.entries.lookup_lock():
             files = self.find_files(sha256)
@@ -119,7 +119,7 @@ class LocalBlobs:
         True. `verified` means that the caller has just computed the blob's digest from the chunks.
 
         Raises ValueError for fewer than two chunks, BlobMissing when a chunk is missing, EntryCorrupt when the chunks are
-        not the blob, StoreUnavailable.
+        not the blob, or StoreUnavailable.
         """
         if len(chunks) < 2:
             raise ValueError("a blob has at least two chunks, or none")
@@ -180,7 +180,7 @@ class LocalBlobs:
     def _read_verified(
         self, sha256: str, files: Sequence[Output], next_buffer: Callable[[int], memoryview]
     ) -> Iterator[memoryview]:
-        """Yield the blob in batches. If the blob has several files, another thread hashes the batches in the meantime.
+        """Yield the blob in batches. If the blob has several files, another thread hashes the batches.
         `next_buffer` gets the size of the next batch, and returns a buffer for it.
 
         Raises EntryCorrupt after the last batch if the blob's digest is not `sha256`.

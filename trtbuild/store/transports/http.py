@@ -51,10 +51,10 @@ class _Answer:
 class HttpTransport(Transport):
     """See `transport.Transport`.
 
-    Raises ConfigurationError for a URL without a host, an invalid proxy, and credentials that cannot be read.
+    Raises ConfigurationError for an invalid proxy, invalid or unreadable credentials, and a URL without a valid host.
     """
 
-    # `decides_races` stays False: a client of this protocol cannot know whether the server decides races.
+    # `decides_races` stays False: a client cannot know whether the server accepts only one of several simultaneous writers.
 
     def __init__(self, settings: RemoteSettings, environment: Mapping[str, str] | None = None) -> None:
         environment = os.environ if environment is None else environment

@@ -148,7 +148,7 @@ class ObjectTransport(Transport):
         raise fault
 
     def _put_once(self, kind: Kind, name: str, data: bytes | memoryview) -> bool | None:
-        """Whether the entry was written, or None if the service cannot write once."""
+        """Whether the entry was written, or None if the service does not support ``If-None-Match`` (rule 3)."""
         try:
             self._put(kind, name, data, "create")
             return True

@@ -1,9 +1,10 @@
-"""Writes files and directories in a directory that several users share. `DirectoryTransport` and collection use it.
+"""Writes files and directories in a directory that several users share. `DirectoryTransport` and `store.collection` use
+this module.
 
 Rules
 1. No symbolic link below the root is followed: each directory is opened relative to its parent.
 2. The root's mode and group determine who may use a file. The umask of the file's writer does not matter. A file or
-   directory gets this mode and group before it gets its name, so it is never visible with other permissions.
+   directory gets its permissions before it gets its final name.
 3. A file gets its name after all its bytes are written and synced. If an existing file may stay (`is_kept`), ``link`` gives
    the new file its name, and fails if the name exists. NFS may repeat a ``link`` whose answer was lost, and then report
    that the name exists. If the new file has two names in this case, the ``link`` was successful.

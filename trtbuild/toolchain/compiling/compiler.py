@@ -70,7 +70,7 @@ class CompiledEngine(EngineDescription):
 
 
 def compile_engine(job: EngineJob, read: Callable[[str], Bytes], timings: Path | None = None) -> CompiledEngine:
-    """Compile `job` to a plan in memory. Otherwise like `compile_to`."""
+    """Call `compile_to`, and keep the plan in memory."""
     plan = bytearray()
     compiled = compile_to(plan.extend, job, read, timings)
     return CompiledEngine(compiled.layers, compiled.statistics, memoryview(plan))
@@ -309,7 +309,7 @@ class _Clock:
         self._last = time.perf_counter()
 
     def end_phase(self, name: str) -> None:
-        """Store the time since the end of the last phase under `name`."""
+        """Store, under `name`, the time since the end of the previous phase."""
         now = time.perf_counter()
         self.seconds[name] = round(now - self._last, 6)
         self._last = now

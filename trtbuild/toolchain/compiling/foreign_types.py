@@ -10,7 +10,7 @@ Rules
    type). If an operand of an operator has a foreign type, the results of the operator have this type too, unless the
    operator determines their type.
 2. A node that reads or produces a value of a foreign type is refused. A nested graph counts as a part of its node.
-3. Quantized types are allowed only between QuantizeLinear and DequantizeLinear.
+3. Only QuantizeLinear and DequantizeLinear may read or produce values of quantized types.
 4. TensorRT before 9 computes int64 in 32 bits, without an error. With such a toolchain (`narrows`), int64 values that are
    computed correctly are allowed (`trtbuild.toolchain.tensorrt8.int64_bounds`). All other int64 values are foreign: inputs,
    outputs, weights, casts of data, values that may exceed 32 bits. The start and end of a Slice may be any constant. A

@@ -1,4 +1,4 @@
-"""The recorder turns the calls that a watcher receives into events."""
+"""The recorder turns the calls that it receives from a build into events."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def test_a_failed_check_drops_the_records_after_it_and_no_others() -> None:
         raise SourceError("the traced program is not the model")
     assert build.stored == ["n/engine/e"]
     assert {*build.lookups.records} == {key_of(other)}, "plans use none of the results"
-    build.run(ENGINE)  # a step that ends after the check has failed
+    build.run(ENGINE)  # this step ends after the failed check
     assert build.stored == ["n/engine/e"]
     assert build.steps.unpublished_ids == {"m/lower/l", "m/engine/e"}
 

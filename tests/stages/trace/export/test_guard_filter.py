@@ -84,7 +84,7 @@ def test_rejects_a_model_with_a_branch_where_a_derived_size_is_one_and_names_tha
 
 
 def line_of(text: str) -> int:
-    """The number of the first line of this file that ends with `text`."""
+    """The number of this file's first line that ends with `text`."""
     lines = Path(__file__).read_text().splitlines()
     return next(number for number, line in enumerate(lines, 1) if line.rstrip().endswith(text))
 

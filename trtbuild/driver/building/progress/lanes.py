@@ -28,5 +28,5 @@ class Lanes:
         self.names_in_use.pop(lane, None)
 
     def name_of(self, lane: int) -> str:
-        """The name of a lane for people, such as ``worker 1``."""
+        """The name of a lane, such as ``worker 1``."""
         return f"{self.label} {lane + 1}"

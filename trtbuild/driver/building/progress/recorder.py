@@ -21,7 +21,7 @@ from trtbuild.toolchain.libraries.distributions import installed_version
 
 
 class Recorder(Watcher):
-    """Passes the events of a build to `sinks`. The build starts when the recorder is created."""
+    """Passes the events of a build to `sinks`. The events' times count from the recorder's creation."""
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
         self._sinks = tuple(sinks)
@@ -32,7 +32,7 @@ class Recorder(Watcher):
         self._lanes_by_step: dict[str, int] = {}
         #: Model → the steps of its last plan, by id.
         self._planned: dict[str, dict[str, Step]] = {}
-        #: Whether the last event is written. Later events are ignored.
+        #: Whether `BuildFinished` is written or the sinks are closed. Later events are ignored.
         self._ended = False
         started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         self._write(

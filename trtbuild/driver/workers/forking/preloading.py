@@ -3,7 +3,7 @@
 Rules
 1. A client may name imports (`PreloadRequest`). The server forks a process for them, which imports the libraries and then
    forks the worker. The process stays, for later clients with the same imports, environment variables, arguments,
-   directory and umask. So a model never meets a library that only another model imports.
+   directory and umask. So no model runs in a process with libraries that only another model imports.
 2. The process is used only while it `is_current`. After that, a new process replaces it. If its imports fail, or if there
    is a reason not to keep it (`trtbuild.stages.trace.discovery.preloading`), the server forks the worker itself.
 3. The `MAX_PROCESSES` last used processes stay. An older process with waiting clients stays, too. The others
@@ -74,7 +74,7 @@ class WaitingClient:
 
 @dataclass
 class PreloadedProcess:
-    """A process that has imported libraries, as the server sees it. `channel` is connected to it."""
+    """The server's data about a process that imports libraries. `channel` is connected to the process."""
 
     pid: int
     channel: socket.socket

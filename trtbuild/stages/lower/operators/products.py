@@ -1,4 +1,4 @@
-"""Leave out the term of a matrix product that ``beta=0`` multiplies.
+"""Leave out the term that ``beta=0`` multiplies in matrix products such as ``addmm``.
 
 PyTorch does not read the first argument of ``baddbmm(x, a, b, beta=0)``. The ONNX translation multiplies it by 0, so NaN
 and infinity in it would become NaN.

@@ -87,7 +87,7 @@ def _is_import_listing(places: Places) -> bool:
 
 
 def _is_import_system(file: str, places: Places) -> bool:
-    """Whether `file` belongs to the import system. No file of the user does, even if it is called ``website.py``."""
+    """Whether `file` belongs to the import system. No file of the user does, even if it is called ``site.py``."""
     owner = places.of(file).owner
     parts = Path(file).parts[-3:]  # the directories above may have any name
     if owner == "user":

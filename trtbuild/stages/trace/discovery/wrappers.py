@@ -1,4 +1,4 @@
-"""Wrap functions that read files or variables without an audit event, while a trace is recorded.
+"""Wrap functions that read files or environment variables without an audit event, while a trace is recorded.
 
 Rules
 1. Calls of ``os.stat``, ``lstat``, ``access`` and ``readlink`` are recorded if user code makes them, or if the file is

@@ -5,7 +5,7 @@ A program declares the size of each value as a formula over its symbols. Some op
 more, so the program declares the shapes for these sizes. At size 1 the model and the program return equal tensors, but
 the rank of these tensors is not the declared one. An engine or a package cannot have such an output.
 
-torch.export treats an axis with the range 1..2 as the number 2. If a model adds two tensors along such axes,
+torch.export treats an axis with the range 1..2 as the number 2. If a model adds two tensors with such axes,
 torch.export does not report that the axes must be equal. If one size is 1 and the other is 2, PyTorch broadcasts, and the
 program declares a wrong size.
 """
@@ -83,7 +83,7 @@ def _unequal_axes(program: Program, job: TraceJob) -> tuple[Difference, int, int
         difference, others = difference_at_1(one), [other for other in candidates if other != one]
         if difference:
             equal_symbols = [other for other in others if not difference_at_1(one, other)]
-            # if no pair suffices, but all candidates together do, three or more symbols must be equal: name two of them
+            # if right sizes need all candidates at 1, three or more symbols must be equal: name two of them
             if equal_symbols or not difference_at_1(*candidates):
                 first, second = sorted((one, (equal_symbols or others)[0]))
                 return difference, first, second
@@ -101,7 +101,7 @@ def _hint(difference: Difference) -> str:
 
 
 def _place(difference: Difference, raw: ExportedProgram, job: TraceJob, frames: Frames) -> dict[str, Any]:
-    """The line of user code that computes the wrong value, found by the operator and the name of the value."""
+    """The line of user code that computes the wrong value, found with the operator and the name of the value."""
     same_operator = [
         node for node in raw.graph.nodes if node.op == "call_function" and node.target is difference.node.target
     ]

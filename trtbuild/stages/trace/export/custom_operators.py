@@ -1,4 +1,4 @@
-"""Reject calls of operators from outside PyTorch that cannot become partitions.
+"""Reject a call of an operator from outside PyTorch if the call cannot become a partition.
 
 1. An operator that writes to its arguments is rejected, because no partition may change a value of another partition.
 2. An operator that returns a number or a view is rejected. The number would become a fixed part of the graph, and the view

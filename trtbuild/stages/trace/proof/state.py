@@ -1,4 +1,4 @@
-"""Compare a module that has state with its new forward, which takes and returns the state.
+"""Compare a stateful module with its new forward, which takes and returns the state.
 
 All other proofs call the new forward, so they do not notice state that the new forward does not take and return: a
 reference to a buffer that `trtbuild.stages.trace.export.state` does not find, a number that the module counts up, or a
@@ -29,8 +29,8 @@ def prove_state(module: torch.nn.Module, state: ModuleState, job: TraceJob) -> N
     """Call the new forward and the original module from the same state, and compare their results. Raises SourceError if
     they differ.
 
-    Afterwards the module has its original forward, and its state has changed: do not use it again. `job` has the inputs of
-    the state."""
+    Afterwards the module has its original forward and a changed state: do not use the module again. The last inputs of
+    `job` are the buffers of the state."""
     if not state.buffers:
         return
     inputs = job.inputs[: -len(state.buffers)]

@@ -15,7 +15,7 @@ Rules
 4. Weights in two levels of scales (NVFP4) are stored as float4 numbers, float8 scales of blocks and one float32 scale.
    Their quantizer computes its scales from its input. An input that is not a known weight is an error, because ONNX has no
    such quantizer, and no reference on a CPU could compute its results.
-5. With ``weights:``, weights are read after the trace, so nothing is stored (the caller does not call this).
+5. With ``weights:``, weights are read after the trace, so the trace does not call `store_weights`.
 """
 
 from __future__ import annotations
@@ -192,8 +192,8 @@ class _QuantizerReplacer:
         return result is not None
 
     def _key(self, node: torch.fx.Node) -> Any:
-        """The key of a quantizer in `_results`. Equal quantizers may each have an ``aten.full`` for their zero points, so a
-        call among the arguments counts by its own arguments."""
+        """The key of a quantizer in `_results`. Equal quantizers may each have an ``aten.full`` for their zero points, so
+        the key contains the arguments of this call instead of its node."""
         arguments = (
             str(item.args) if isinstance(item, torch.fx.Node) and item.args else item for item in node.args[1:]
         )

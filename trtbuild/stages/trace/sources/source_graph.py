@@ -16,7 +16,7 @@ class SourceGraph:
 
     `blob` is the form in which the steps store the graph. The handler of the graph's kind
     (`trtbuild.stages.graphs.handlers`) makes `text` (the graph text for keys) and `names` from the blob. `names` has for
-    each node: the user's name, the operator, and an empty text. `interface` has the form of
+    each node: the name in the user's graph, the operator, and an empty text. `interface` has the form of
     `trtbuild.stages.trace.export.interface`. `weights` are (slot number, value) of all weights, on the CPU.
     """
 

@@ -5,15 +5,15 @@ sound only if the code does nothing else before these imports. So the search fol
 Python executes them, and ends at the first statement that may do anything else.
 
 Rules
-1. The search follows imports. It passes over assignments of literals to names (but not to ``__…``, except ``__all__``),
-   docstrings, ``pass``, blocks ``if TYPE_CHECKING:``, and functions without decorators whose defaults are literals and
-   whose annotations are not evaluated. It ends at every other statement.
+1. The search follows imports. It passes over docstrings, ``pass``, blocks ``if TYPE_CHECKING:``, assignments of literals
+   to names (but not to ``__…``, except ``__all__``), and functions whose defaults are literals. Such a function must not
+   have decorators or type parameters. Annotations must not be evaluated. The search ends at every other statement.
 2. An import of a module of the project continues with the statements of this module.
 3. The result lists the modules of the project, with their digests, and the imports, in the order of their execution, up to
    the last import of a library. A trace checks that Python really executes this (`Follower`). So an error in this search
    costs time, but changes no result.
 
-This module does not import torch, because the parent process of a trace uses it, too.
+The parent process of a trace imports this module, too. So this module does not import torch.
 """
 
 # Paths are strings here: their exact spelling counts.

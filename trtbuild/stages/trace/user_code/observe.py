@@ -3,7 +3,7 @@
 A dependency is something that user code looked at, such as a file or an environment variable.
 
 * The state of a listing is a digest of the names of a directory's entries, with ``/`` after the names of directories. It
-  leaves out the names in `IGNORED_ENTRIES`. In the project itself it also leaves out those in `IGNORED_IN_PROJECT`.
+  leaves out the names in `IGNORED_ENTRIES`. In the project's root, it also leaves out those in `IGNORED_IN_PROJECT`.
 * The state of a symbolic link is its target. An absolute target inside the project is written relative to the project,
   with ``./`` before it.
 * The state of a distribution is its version, which is in the name of its ``.dist-info`` directory. If several entries of
@@ -32,8 +32,8 @@ IGNORED_ENTRIES: dict[str, str] = {
     ".trtbuild": "trtbuild's own state",
 }
 
-#: Names of entries that trtbuild creates in the project → the reason. If they counted, the first build would change the
-#: listing of the project. Then the trace of a model whose code lists the project would run again.
+#: Names of entries that trtbuild creates in the project's root → the reason. If they counted, the first build would change
+#: the listing of the project. Then the trace of a model whose code lists the project would run again.
 IGNORED_IN_PROJECT: dict[str, str] = {
     "dist": "a build writes its outputs there",
     "cache": "the default store",
@@ -43,8 +43,8 @@ IGNORED_IN_PROJECT: dict[str, str] = {
 #: The observation of a path that is neither a file nor a directory: a pipe, a socket, a device.
 SPECIAL = "special"
 
-#: Prefixes of variables that workers do not inherit: the signing key, remotes, and the scheduler of a worker pool, with
-#: their credentials. User code cannot read them, so their state is always `ABSENT`.
+#: Prefixes of environment variables that workers do not inherit: the signing key, remotes, and the scheduler of a worker
+#: pool, with their credentials. User code cannot read them, so their state is always `ABSENT`.
 HIDDEN = ("TRTBUILD_SIGNING_KEY", "TRTBUILD_REMOTE", "TRTBUILD_WORKERS")
 
 _METADATA_NAME = re.compile(r"(?P<name>.+?)-(?P<version>[^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info")
@@ -82,7 +82,7 @@ def observe(dependency: Dependency, project: Path, sha256: Callable[[str], str |
 
 
 def listing(path: str, *, in_project: bool = False) -> str:
-    """SHA-256 of a directory's sorted entry names, or ``absent``. `in_project` is True for the project itself."""
+    """SHA-256 of a directory's sorted entry names, or ``absent``. `in_project` is True for the project's root."""
     ignored = IGNORED_ENTRIES.keys() | (IGNORED_IN_PROJECT.keys() if in_project else set())
     try:
         with os.scandir(path) as entries:

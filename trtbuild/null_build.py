@@ -2,10 +2,11 @@
 
 The same holds for a ``trtbuild plan`` that finds nothing to run.
 
-A build or plan that finds everything up to date writes a *snapshot*: its output, and everything that the output depends on
-(`trtbuild.driver.up_to_date.snapshot` writes it). The next call with the same command line checks the snapshot with
-`os.stat`, `os.lstat` and `os.readlink`, without reading the files that it names, and prints the output again. If any check
-fails, the whole program runs, and its answer is always right.
+A successful build, or a plan that finds nothing to run, writes a *snapshot* (`trtbuild.driver.up_to_date.snapshot`). A
+snapshot contains the output of the next null build or plan, and the state of everything that this output depends on. The
+next call with the same command line checks the snapshot with `os.stat`, `os.lstat` and `os.readlink`, without reading the
+files that the snapshot names, and prints the output. If any check fails, the whole program runs, and its answer is always
+right.
 
 Rules
 1. This module imports only gc, os, sys and time, and hashlib if it has to compare an environment variable that may be a
@@ -30,10 +31,10 @@ Rules
    another identity.
 5. A snapshot can be deleted at any time. It is replaced as a whole. A snapshot that cannot be read is ignored.
 6. For a build, entries of the cache and remotes are not checked. As with make, an output stays up to date if the cache
-   entries that it was made from are deleted. For a plan, the times of the cache's directories are compared (with the
-   directories of rule 3). So a plan is made again after an entry was added or removed. The bytes of entries are not read.
-7. Values of variables may be secrets (a signing key, a password in a URL), so a snapshot has only their digests. The
-   variables of `PUBLIC_VARIABLES` are never secrets, so a snapshot has their values.
+   entries that it was made from are deleted. For a plan, the directories of the cache are also compared by identity.
+   So a plan is made again after an entry was added or removed. The bytes of entries are not read.
+7. Environment variables may be secrets (a signing key, a password in a URL), so a snapshot has only their digests. Those
+   of `PUBLIC_VARIABLES` and `OUTPUT_VARIABLES` are never secrets, so a snapshot has their values.
 """
 
 # Paths are strings here, because importing pathlib takes longer than the whole check.
@@ -118,7 +119,7 @@ def answer(arguments: list[str]) -> int | None:
         return 0
     except (OSError, ValueError):  # such as a full disk, which the whole program then reports
         return None
-    gc.freeze()  # the collections at the end of Python would look at every object of the standard library
+    gc.freeze()  # otherwise the garbage collections at exit would visit all objects of the standard library
     return 0
 
 
@@ -152,7 +153,7 @@ def own_variables() -> dict[str, str]:
 
 
 def output_settings() -> dict[str, str]:
-    """The values that the look of the output depends on: variables, size of the terminal, encoding."""
+    """The values that the look of the output depends on: environment variables, size of the terminal, encoding."""
     terminal = sys.stdout.isatty()
     variables = {name: os.environ[name] for name in OUTPUT_VARIABLES if name in os.environ}
     size = str(os.get_terminal_size(1)) if terminal else "no terminal"
@@ -231,7 +232,7 @@ def _is_for_this_call(snapshot: "dict[str, Any]", directory: str, arguments: lis
 
 
 def _is_current(snapshot: "dict[str, Any]", project: str) -> bool:
-    """Whether all files, directories and links that the snapshot names are unchanged, and its absent paths still absent."""
+    """Whether all files, directories and links of the snapshot are unchanged, and its absent paths are still absent."""
     stat = os.stat
     folder = os.open(project, os.O_RDONLY | os.O_DIRECTORY)  # paths in the snapshot are relative to it, or absolute
     try:

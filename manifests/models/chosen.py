@@ -1,4 +1,6 @@
-"""A cumulative sum between two linear layers."""
+"""A cumulative sum between two linear layers.
+
+The manifest (`partitions.yaml`) chooses PyTorch for the cumulative sum."""
 
 import torch
 

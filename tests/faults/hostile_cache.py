@@ -78,7 +78,7 @@ def status(code: int, **headers: str) -> Fault:
 
 
 def redirect(url: str) -> Fault:
-    """A fault that redirects each request to the same path of another server."""
+    """A fault that redirects each request to ``url + request.path``."""
 
     def fault(request: Request, stored: bytes | None) -> object:
         request.body()

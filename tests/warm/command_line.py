@@ -44,9 +44,9 @@ class Finder:
 
 
 def replace_command(folder: Callable[[], str | None]) -> None:
-    """Change functions of the modules that start workers. If `folder()` returns a folder, the workers of `KINDS` are forked
-    from the servers whose sockets are in this folder."""
-    from trtbuild.driver.workers import worker_process  # the pool has imported it and `lending`
+    """Replace `worker_process.command` and `lending.start_servers`. If `folder()` returns a folder, the workers of `KINDS`
+    are forked from the servers whose sockets are in this folder."""
+    from trtbuild.driver.workers import worker_process  # the pool has already imported both modules
     from trtbuild.driver.workers.forking import lending
 
     original_command, original_start = worker_process.command, lending.start_servers

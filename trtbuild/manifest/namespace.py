@@ -1,4 +1,4 @@
-"""The names that are defined in one manifest and in the files that it includes, merged.
+"""Merge the names that a manifest and its included files define.
 
 Rules
 1. Each manifest has its own targets and profiles. The names of models are unique in the project.
@@ -30,7 +30,7 @@ class Namespace:
     targets: dict[str, NamedEntry[fields.TargetFields]] = field(default_factory=dict)
     profiles: dict[str, NamedEntry[dict[str, ShapeFields]]] = field(default_factory=dict)
     models: dict[str, DeclaredModel] = field(default_factory=dict)
-    #: Sections of the files that could not be read completely. A name that is not found in them may still be correct.
+    #: The files' sections that could not be read completely. A name that is not found in them may still be correct.
     incomplete_sections: set[str] = field(default_factory=set)
 
 

@@ -12,8 +12,8 @@ from trtbuild.core.values.value_ranges import ValueRange
 def draw_in_range(
     dtype: torch.dtype, shape: Sequence[int], values: ValueRange, generator: torch.Generator
 ) -> torch.Tensor:
-    """Draw a tensor of uniform values from the range `values`, both ends included. The ends of a floating range are
-    rounded to the type."""
+    """Draw a tensor of uniformly distributed values from the range `values`, both ends included. The ends of a floating
+    range are rounded to the type."""
     low, high = values
     size = tuple(shape)
     if dtype.is_floating_point:

@@ -17,8 +17,8 @@ def _positions(low: torch.Tensor, high: torch.Tensor, bins: int, samples: int) -
 
 
 def _weights(positions: torch.Tensor, size: int) -> torch.Tensor:
-    """The share of each of `size` rows in each sample: [regions, samples, size]. For positions below -1 or above `size`,
-    all shares are 0."""
+    """The share of each of `size` rows or columns in each sample: [regions, samples, size]. For positions below -1 or
+    above `size`, all shares are 0."""
     inside = (positions >= -1) & (positions <= size)
     clamped = positions.clamp(0, size - 1)
     rows = torch.arange(size, dtype=positions.dtype, device=positions.device)

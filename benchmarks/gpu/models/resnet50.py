@@ -32,7 +32,7 @@ class Bottleneck(nn.Module):  # type: ignore[misc]
 
 
 def build() -> nn.Module:
-    """The model. The statistics of its batch norms are in the range of a trained model's."""
+    """The model. The statistics of its batch norms are in the range that trained models have."""
     torch.manual_seed(0)
     layers: list[nn.Module] = [
         nn.Conv2d(3, 64, 7, 2, 3, bias=False),

@@ -1,2 +1,2 @@
-"""The scripts that `benchmarks.measurements` runs, each in its own process: those with which trtbuild is compared, and a
-program that calls `trtbuild.compile`."""
+"""The scripts that `benchmarks.measurements` runs, each in its own process. trtbuild is compared with all of
+these scripts, except `compile_modules`, which calls `trtbuild.compile`."""

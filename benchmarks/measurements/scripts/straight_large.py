@@ -1,7 +1,7 @@
 """Export or compile the large model without trtbuild, in one process, with the documented calls.
 
-Usage: ``python straight_large.py export|compile FOLDER LAYERS WIDTH``, in a folder that has ``models/wide.py``. Prints the
-peak of the resident memory of the process in bytes.
+Usage: ``python straight_large.py export|compile FOLDER LAYERS WIDTH``, with ``models/wide.py`` in the working directory.
+Prints the peak of the resident memory of the process in bytes.
 
 `large.py` compares trtbuild with this script, so do not tune it for or against trtbuild. ``export`` follows PyTorch's
 tutorial for the exporter (torch.onnx.export with dynamo=True, weights as external data). ``compile`` parses the file, and

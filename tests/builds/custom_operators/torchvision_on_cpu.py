@@ -25,7 +25,7 @@ _MISSING = ("libc10_cuda.so", "libtorch_cuda.so", "libcudart.so.13")
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """The environment variables of processes that can import torchvision.
+    """The environment variables with which a process can import torchvision.
 
     If PyTorch has no CUDA, writes the stub libraries to `folder`. Skips the test if torchvision is not installed.
     """

@@ -1,4 +1,4 @@
-"""The document of a TensorRT network is read back, and is not confused with an ONNX model."""
+"""The JSON document that defines a TensorRT network is read back, and is not confused with an ONNX model."""
 
 from __future__ import annotations
 

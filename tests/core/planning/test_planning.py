@@ -95,7 +95,7 @@ def test_an_edited_import_runs_the_trace_and_an_unrelated_file_does_not(world: F
 
 
 def test_with_granularity_a_renamed_module_runs_the_partition_step(world: FakeWorld) -> None:
-    """No graph text contains module paths. Lowering passes them on, so its recipe contains them."""
+    """No graph text contains module paths. The lower step copies them to its output, so its recipe contains them."""
     world.build(a_model())
     world.files["net.py"] = NET.replace("layers.", "layers.b")
     assert world.build(a_model()) == ["net/trace", "net/lower", "net/partition", "net/package"]
@@ -277,7 +277,8 @@ def test_an_earlier_trace_without_the_declared_deps_is_not_used(world: FakeWorld
 
 
 def test_two_manifests_with_one_module_name_do_not_share_a_trace(world: FakeWorld) -> None:
-    """``a/net.py`` and ``b/net.py`` are both imported as `net`. The chain of one must not lead to the other's trace."""
+    """``a/net.py`` and ``b/net.py`` are both imported as `net`. The trace links of one file
+    (`core.recipes.chain`) must not lead to the trace of the other."""
     world.build(a_model(source=Source("python", "net.py", roots=("a", "."))))
     assert world.verdicts(a_model(source=Source("python", "net.py", roots=("b", "."))))["net/trace"] == "run"
 

@@ -61,7 +61,7 @@ def test_a_record_without_an_output_of_its_stage_is_a_miss(world: FakeWorld, ste
 def test_a_trace_whose_chain_is_missing_is_evicted_not_changed(world: FakeWorld) -> None:
     model = replace(a_model(), source=replace(a_model().source, kwargs={"depth": 1, "width": 2}))
     world.build(model)
-    world.records.clear()
+    world.records.clear()  # this also removes the chain, which leads to the trace's record (`core.recipes.chain`)
     assert world.plan(model).steps["net/trace"].reason.code == "evicted"
     # a removed field of the manifest is still a change
     fewer = replace(model, source=replace(model.source, kwargs={"depth": 1}))
@@ -133,7 +133,7 @@ def test_a_hit_with_invalid_documents_runs_again(world: FakeWorld, step: str, na
 
 @pytest.mark.parametrize(("name", "output"), [("trace", "interface"), ("partition", "partitions")])
 def test_the_steps_of_documents_that_contradict_each_other_run_again(world: FakeWorld, name: str, output: str) -> None:
-    """Each document is valid alone: a trace without weights, or a partition with a weight that does not exist."""
+    """The changed document is valid alone. It lists no weights, or a weight that does not exist."""
     world.build(a_model())
     expected = world.plan(a_model())
     record = expected.steps[f"net/{name}"].record

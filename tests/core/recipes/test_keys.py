@@ -160,7 +160,7 @@ def test_module_paths_are_in_lower_because_no_graph_text_has_them() -> None:
 
 
 def test_a_precision_for_the_whole_model_is_its_name_in_the_key() -> None:
-    """So old manifests kept their keys when precisions of single modules were added."""
+    """So old manifests kept their keys when trtbuild got precisions of single modules."""
     recipe = keys.lower(A, B, Precisions("float16"), VERSIONS)
     assert dict(recipe.parts)["precision"] == "float16"
     mixed = Precisions("float16", module_precisions({"float32": ["*.norm"]}))

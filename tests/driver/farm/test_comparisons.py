@@ -1,5 +1,5 @@
-"""Comparisons of engines on workers that are honest, lie, or have another GPU than the job needs. The comparison and the
-GPU are replaced."""
+"""Comparisons of engines on workers that are honest, lie, or have another GPU than the job needs. Fakes replace the
+comparison and the GPU."""
 
 from __future__ import annotations
 

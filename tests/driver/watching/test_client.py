@@ -1,4 +1,4 @@
-"""Ctrl-C in a client for which a forked copy of the watcher builds, and changes outside the project."""
+"""Changes outside the project, and Ctrl-C in a client for which a forked copy of the watcher builds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files outside a project that start a build of its watcher, and the directories whose changes do not."""
+"""Changes of dependencies outside a project make its watcher build. Changes of directories that a build writes do not."""
 
 from __future__ import annotations
 

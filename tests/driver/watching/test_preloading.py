@@ -59,7 +59,7 @@ def test_code_before_the_import_runs_before_the_import(watch: Libraries) -> None
 
 
 def test_a_build_with_another_variable_gets_another_process_that_has_imported_the_library(watch: Libraries) -> None:
-    name = "TRTBUILD_MODE"  # an environment variable that may differ between the watcher and its client
+    name = "TRTBUILD_MODE"  # the watcher accepts clients with any value of this environment variable
     watch.write("a", "import sys\nimport library\n", f"\nassert '{name}' not in os.environ\n")
     first, _ = watch.trace("a")
     watch.write("a", "import sys\nimport library\n", f"\nassert os.environ['{name}'] == 'x'\n")

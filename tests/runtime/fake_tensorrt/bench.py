@@ -1,7 +1,7 @@
 """Probes of a TensorRT library: a probe is a function that gets a `Bench`, and its answer is plain JSON.
 
-An answer contains the results or exceptions of calls, and the errors and warnings that the library logged. A call that
-ends the process is an answer, too: `Bench.note` is called before each call, so that the recorder has the call's name.
+An answer contains the results or exceptions of calls, and the errors and warnings that the library logged. If a call
+ends the process, benchmarks/gpu_record.py makes the answer with `died`. `Bench.note` gets each call's name before the call.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Bench:
     plans: dict[str, bytes]
     gpu: Gpu
     logged: list[tuple[str, str]] = field(default_factory=list)
-    #: Called before each call of `each`, with the name of the call and the answers so far. For `ask`, the name is empty.
+    #: Called before each call that `each` makes, with the call's name and the answers so far. `ask` passes an empty name.
     note: Callable[[str, dict[str, Any]], None] = lambda name, answers: None
 
     def engine(self, sample: str) -> Any:
@@ -51,7 +51,7 @@ class Bench:
         return address + -address % 1024 + 512
 
     def context(self, engine: Any, profile: int = 0) -> Any:
-        """Return a context with memory and a profile. Sets the profile only if needed: that call may end the process."""
+        """Return a context with memory and a profile. Sets the profile only if needed: setting it may end the process."""
         context = self.bare_context(engine)
         context.device_memory = self.memory(engine)
         if context.active_optimization_profile != profile:

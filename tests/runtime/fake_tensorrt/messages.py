@@ -63,7 +63,7 @@ OUTPUT_MISSING = _check(
 
 
 def out_of_range(binding: int, axis: int, shape: Shape, low: Shape, high: Shape) -> Messages:
-    """The message for a shape beyond the profile. `binding` is an index over all tensors of all profiles."""
+    """The message for a shape outside the profile. `binding` is an index over all tensors of all profiles."""
     size, smallest, largest = shape[axis], low[axis], high[axis]
     line, limit = (2016, "profileMaxDims.d[i] >=") if size > largest else (2017, "profileMinDims.d[i] <=")
     return _check(

@@ -30,7 +30,7 @@ class Sample:
     network: Callable[[Any, Any, list[Any]], list[Any]]
     #: Whether contexts may share a profile (PreviewFeature.PROFILE_SHARING_0806; always from TensorRT 9 on).
     shared: bool = True
-    #: Activation memory in bytes, from the recording.
+    #: Activation memory in bytes, from recording.json.
     memory_bytes: int = 0
     #: Inputs that TensorRT reads in host memory. Their values are shapes, and the profiles contain ranges of these values.
     on_host: tuple[int, ...] = ()

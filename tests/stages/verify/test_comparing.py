@@ -65,6 +65,6 @@ def test_the_fill_value_of_a_mask_hides_no_error() -> None:
     fill = [-1e9] * 3
     assert deviation(torch.tensor([*fill, 1.0, 5.0]), torch.tensor([*fill, 2.0, -3.0])).error == pytest.approx(8 / 3)
     assert deviation(torch.tensor([*fill, 1.0]), torch.tensor([*fill, 1.0 + 1e-6])).error < 1e-5
-    # a number is not a fill value if it occurs only once, or if it differs between the two tensors
+    # large numbers at fewer than three places are not fill values, nor are numbers that differ between the two tensors
     assert deviation(torch.tensor([1e9, 1.0]), torch.tensor([1e9, 2.0])).error == pytest.approx(1e-9)
     assert deviation(torch.tensor([1e9, 1e9 + 256, 1e9, 1.0]), torch.tensor([1e9, 1e9, 1e9 + 128, 2.0])).error < 1e-6

@@ -4,9 +4,9 @@ Rules
 1. Completion is quick and silent. It reads the manifests and the history, plans nothing, and imports neither torch nor
    TensorRT. After an error it offers no names.
 2. Names come from the manifests. Names of steps also come from the history, because some are known only after a build.
-3. bash splits a word before and after an ``@`` (COMP_WORDBREAKS). Step ids contain an ``@``, so the parts are joined again.
-   Answers begin with the ``@``, because readline uses ``@`` as the start of a host name, and bash 5.2 inserts the answer at
-   the position of the ``@``.
+3. bash splits a word before and after an ``@`` (COMP_WORDBREAKS). Some step ids contain an ``@``, so the parts are joined
+   again. Answers begin with the ``@``, because readline uses ``@`` as the start of a host name, and bash 5.2 inserts the
+   answer at the position of the ``@``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _completer(complete: Callable[[Path, tuple[str, ...]], list[str]], *kinds: s
 
 
 def _project(context: click.Context) -> tuple[Path, tuple[str, ...]]:
-    """The project and the manifests that the flags before the typed word name."""
+    """The project and the manifests, from the flags before the incomplete word."""
     directory, files = ".", ()
     current: click.Context | None = context
     while current is not None:

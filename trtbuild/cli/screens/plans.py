@@ -1,8 +1,8 @@
 """Plans, reasons and the state of models as text.
 
-A plan of a thousand engines stays readable: steps of a model that would run for the same reason share a row, and models
-with the same rows share a group. After the verdict, a row has the name of a step without its model. The user can pass the
-model and this name to `trtbuild why`, for example ``vit/engine/p0``.
+A plan of a thousand engines stays readable: a model's steps with the same stage and reason share a row, and models with
+the same rows share a group. A row has the name of a step without its model. The user can pass the model and this name to
+`trtbuild why`, for example ``vit/engine/p0``.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ def _verdict(verdict: str) -> str:
 def _rows(model: str, steps: Sequence[StepEntry]) -> list[Row]:
     """The rows of a model.
 
-    Steps with the same name for several targets share a row, and so do steps of a stage with the same reason. All unknown
-    steps share the last row."""
+    A row has the steps of one stage that have the same reason and the same targets. All unknown steps share the last
+    row."""
     targets_by_step: dict[tuple[str, str, str, str], list[str]] = {}
     for step in steps:
         name = step.id.removeprefix(f"{model}/")
@@ -197,7 +197,7 @@ def _state(entry: ModelStatus) -> str:
 
 
 def affected_lines(document: Affected) -> list[str]:
-    """The affected models with the reasons, and their number."""
+    """The affected models with the reasons, and the number of these models."""
     affected = [entry for entry in document.models if entry.affected]
     rows = [(terminal.bold(entry.model), entry.text) for entry in affected]
     untracked = dict.fromkeys(name for entry in document.models for name in entry.untracked)

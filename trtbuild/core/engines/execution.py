@@ -1,4 +1,4 @@
-"""The calls of TensorRT that running an engine needs, as protocols and plain values that fit every version.
+"""The TensorRT calls that are needed to run an engine, as protocols and plain values that fit every version.
 
 `trtbuild.toolchain.running.execution` implements them for real libraries. Callers must follow these rules, which come from
 TensorRT:
@@ -7,8 +7,9 @@ Rules
 1. Only one thread at a time uses a context. All work of a context is enqueued on one stream. Threads may share an engine,
    because creating a context is safe at any time (TensorRT developer guide, "Threading").
 2. The engine's device is the current device of the calling thread during every call.
-3. Call `Context.set_shape` for every input before any address is used. Each shape must be within the profile's range
-   (`Engine.profile_shapes`): TensorRT accepts other shapes in `set_shape`, and fails only when the engine runs.
+3. Call `Context.set_shape` for every input before `Context.shape` and `Context.enqueue`. Each shape must be within the
+   profile's range (`Engine.profile_shapes`): TensorRT accepts other shapes in `set_shape`, and fails only when the engine
+   runs.
 4. The memory of `use_memory` and every address must stay valid until the stream has finished the enqueued work.
 5. If a call returns False, TensorRT has refused it, and `Library.take_errors` returns the reason. Check every returned
    value.

@@ -34,8 +34,8 @@ class Kernel:
 
 @dataclass(frozen=True)
 class PlanContents:
-    """`weights` maps a type to the bytes of all weights that the plan stores in this type. Types have torch's names, and
-    quantized types those of `QUANTIZED_TYPES`. A type that trtbuild does not know has the plan's name for it."""
+    """`weights` maps a type to the size in bytes of all weights that the plan stores in this type. Types have torch's
+    names, and quantized types those of `QUANTIZED_TYPES`. A type that trtbuild does not know has the plan's name for it."""
 
     weights: Mapping[str, int]
     kernels: tuple[Kernel, ...]

@@ -48,7 +48,7 @@ class TacticSources:
 class Setting:
     """The facts about a builder setting, except its name, type and default."""
 
-    #: One sentence for docs/manifest.md and for editors.
+    #: The text about the setting in docs/manifest.md and in editors.
     description: str
     #: The part of TensorRT's builder configuration that gets the value. If the value is None, TensorRT chooses.
     config_part: Flag | Attribute | MemoryPool | TacticSources
@@ -220,7 +220,7 @@ class BuilderSettings:
         "--profilingVerbosity={}",
         trtexec_at_default=True,
     )
-    #: In alphabetical order.
+    #: The names are in alphabetical order.
     tactic_sources: tuple[str, ...] | None = setting(
         None,
         "Libraries whose kernels `tensorrt` may use; [] forbids all, and null lets TensorRT choose.",

@@ -16,7 +16,7 @@ from trtbuild.core.values.encoding import Value
 #: in any domain.
 ONNX_DOMAIN = "trt.plugins"
 
-#: Attributes of an ONNX node that TensorRT's parser reads itself (onnx-tensorrt, ``FallbackPluginImporter``).
+#: Attributes of an ONNX node for TensorRT's parser, not for the plugin (onnx-tensorrt, ``FallbackPluginImporter``).
 VERSION_ATTRIBUTE, NAMESPACE_ATTRIBUTE = "plugin_version", "plugin_namespace"
 
 #: The namespaces of PyTorch's own operators.
@@ -25,10 +25,11 @@ TORCH_NAMESPACES = frozenset(("aten", "prim", "prims", "quantized", "quantized_d
 
 @dataclass(frozen=True)
 class Plugin:
-    """The plugin for the operator `operator` (``mylib::roi``), by its name, version and namespace in TensorRT's registry.
+    """The plugin for the operator `operator` (``mylib::roi``).
 
-    An argument of the operator that is not a tensor becomes the plugin's field of the same name. `arguments` has other
-    names for fields, or None if the plugin has no such field. `attributes` are fields with fixed values.
+    `name`, `version` and `namespace` are those of the plugin in TensorRT's registry.
+    An argument of the operator that is not a tensor becomes the plugin's field of the same name. `arguments` maps an
+    argument to another field name, or to None if the plugin has no field for it. `attributes` are fields with fixed values.
     """
 
     operator: str

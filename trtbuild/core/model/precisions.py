@@ -23,7 +23,7 @@ from trtbuild.errors import SourceError
 
 Precision = Literal["float32", "float16", "bfloat16"]
 
-#: The precisions in the order of messages and documents.
+#: The precisions, in the order in which messages and documents list them.
 PRECISIONS: tuple[Precision, ...] = ("float32", "float16", "bfloat16")
 
 
@@ -46,7 +46,7 @@ class ModulePrecision:
 
 
 def module_precisions(patterns: Mapping[Precision, Iterable[str]]) -> tuple[ModulePrecision, ...]:
-    """The entries for `patterns`, which are listed by precision. Their order and repetitions have no meaning."""
+    """The entries for the patterns of each precision, sorted and without repetitions."""
     return tuple(
         ModulePrecision(pattern, precision)
         for precision in PRECISIONS
@@ -102,7 +102,7 @@ class Precisions:
                 )
 
     def to_key(self) -> Value:
-        """The value in a key: the name of the only precision, or all entries."""
+        """The value in a key: the name of the only precision, or the default and all entries."""
         if not self.modules:
             return self.default
         return {"default": self.default, "modules": [[entry.pattern, entry.precision] for entry in self.modules]}

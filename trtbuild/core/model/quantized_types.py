@@ -2,12 +2,12 @@
 
 | type | toolchain | first release | first SM | source |
 |---|---|---|---|---|
-| int8 | both | all | all | TensorRT-RTX 1.7.1 builds it for SM 75 (float16) to 120, TensorRT 8.6.0 for SM 90 (measured) |
+| int8 | both | all | all | measured: TensorRT-RTX 1.7.1 for SM 75 (float16 models) to 120, TensorRT 8.6.0 for SM 90 |
 | int4 | tensorrt-rtx | all | 80 | 1.7.1 builds it for SM 80 to 120, and refuses SM 75 (measured) |
 | int4 | tensorrt | 10.0 | all | release notes of 10.0: weights of int4 in blocks |
-| float8e4m3fn, float8e5m2 | tensorrt-rtx | all | 89 | 1.7.1 builds it for SM 89 and 120, not for 80 and 86 (measured) |
+| float8e4m3fn, float8e5m2 | tensorrt-rtx | all | 89 | 1.7.1 builds them for SM 89 and 120, not for 80 and 86 (measured) |
 | float8e4m3fn, float8e5m2 | tensorrt | 10.0 | 89 | the earlier releases read ONNX opset 17, which has no float8 |
-| float4e2m1 | tensorrt-rtx | all | 100 | its page "Working with Quantized Types"; 1.7.1 builds it for SM 120 (measured) |
+| float4e2m1 | tensorrt-rtx | all | 100 | "Working with Quantized Types" of TensorRT-RTX; measured: 1.7.1 for SM 120 |
 | float4e2m1 | tensorrt | 10.8 | 100 | "Quantization" of Torch-TensorRT: Blackwell or newer, TensorRT 10.8 or newer |
 """
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from trtbuild.core.packages.contents import ToolchainPartitions
 
-#: The file of a package with the table.
+#: The table's file in a package.
 NAMES_FILE = "names.json"
 
 

@@ -62,7 +62,7 @@ def _add_definition(kind: Any, definitions: dict[str, Any]) -> str:
 
 
 def _type_if_present(field: dataclasses.Field[Any], hints: Mapping[str, Any]) -> Any:
-    """The type of a member that is not left out: without None for an optional field (rule 2)."""
+    """The type of a field's value in JSON. If the field is optional, this is its type without None (rule 2)."""
     kind = hints[field.name]
     if OPTIONAL not in field.metadata:
         return kind

@@ -219,7 +219,7 @@ def _execute_steps(
         )
     finally:
         pool.close(kill=True)
-        for step_id in unchecked.unpublished_ids:  # they count as not run: no later build finds their records
+        for step_id in unchecked.unpublished_ids:  # these steps count as not run: no later build finds their records
             outcome.ran.pop(step_id, None)
 
 

@@ -51,10 +51,7 @@ class PlannedStep:
     output_bytes: int
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON of the step. `codec.encode` calls this method, because a plan may have thousands of steps.
-
-        It gives the same JSON as the general way, and is faster.
-        """
+        """The JSON that `codec.encode` would make from the fields, but made faster: a plan may have thousands of steps."""
         reason = {"code": self.reason.code, "text": self.reason.text, "changed": encode(self.reason.changed)}
         return {**vars(self), "producers": list(self.producers), "reason": reason}
 

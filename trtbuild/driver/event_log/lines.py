@@ -20,13 +20,13 @@ from trtbuild.regular import read_regular
 
 
 class Sink(Protocol):
-    """Receives the events of a build, one after the other, and is closed at its end. It never raises."""
+    """Receives the events of a build, one after the other. It is closed when the build ends, and never raises."""
 
     def write(self, event: Event) -> None:
         """Receive the next event."""
 
     def close(self) -> None:
-        """End: no event follows."""
+        """No event follows this call."""
 
 
 class EventFile:

@@ -8,8 +8,8 @@ Rules
 3. The store is opened for each job, with this machine's configuration: its remotes, its trusted keys, its signing key. A
    remote that was down during one job is used again for the next.
 4. If this machine already has a record of the engine and trusts it, the record is used, unless the job replaces it. The
-   worker holds no lock of the key: the driver may hold it in the same directory. The scheduler runs equal jobs once, and
-   records are write-once.
+   worker does not lock the key, because the driver may have locked it in the same directory. The scheduler runs equal
+   jobs once, and records are write-once.
 5. `comparing` does the jobs that compare engines with PyTorch.
 """
 

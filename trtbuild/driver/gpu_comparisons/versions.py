@@ -14,7 +14,7 @@ _DISTRIBUTIONS = {"onnxruntime": _ONNXRUNTIME_DISTRIBUTIONS, "torch": ("torch",)
 
 
 def reference_versions() -> dict[str, str]:
-    """Return the versions of onnxruntime, torch and onnx, without those that are not installed. Nothing is imported."""
+    """Return the versions of the installed modules among onnxruntime, torch and onnx. Nothing is imported."""
     versions = {}
     for name, candidates in _DISTRIBUTIONS.items():
         for candidate in candidates:

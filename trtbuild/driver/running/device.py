@@ -51,7 +51,7 @@ class PackageOnDevice:
         return copy_to_memory(self._memory, tensor)
 
     def get(self, array: Any) -> HostTensor:
-        """Copy an output of the package to host memory. Raises UsageError for a dtype that numpy does not have."""
+        """Copy an output of the package to host memory. Raises UsageError if `HostTensor` does not support the dtype."""
         name = _dtype_name(array.dtype)
         if not numpy_can_hold(name):
             raise UsageError(

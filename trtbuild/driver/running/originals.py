@@ -50,7 +50,7 @@ class OriginalModule:
         if self.failure_reason is None:
             try:
                 reply = self._worker.call(job)
-            except TrtbuildError as error:  # the process died, with the modules that it had loaded
+            except TrtbuildError as error:  # the process died, so it cannot do later jobs
                 self.failure_reason = error.text
             else:
                 if "dropped" in reply:

@@ -7,8 +7,8 @@ How GNU make 4.3 reads names (tests/driver/up_to_date/test_make_rules.py checks 
    escapes with a backslash. In these two cases, the number of backslashes to write depends on how often make reads the
    name. So such names cannot be written.
 4. Some names cannot be written in a makefile (`can_be_written`). If a prerequisite has such a name, the target depends on
-   `ALWAYS` instead, the name of a file that never exists. So make runs the recipe each time. Such a build runs no step
-   if nothing changed, and make never uses an outdated engine.
+   `ALWAYS` instead, the name of a file that never exists. So make runs the user's recipe, `trtbuild build`, each
+   time. This build runs no step if nothing changed, and make never uses an outdated engine.
 """
 
 from __future__ import annotations

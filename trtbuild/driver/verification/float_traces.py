@@ -4,7 +4,7 @@ Rules
 1. The trace of a quantized model stores many weights as quantized numbers only. So the model is traced a second time,
    without the calibration. This trace has the key of the model without ``quantize:``, and later commands find its record.
    Its weights are in the store, and never in a package.
-2. This trace runs when a verification needs it, not in a build. With ``--frozen`` it does not run.
+2. This trace runs only when a verification needs it. With ``--frozen`` it does not run.
 3. If the trace fails, the model is verified without it. The error against the float model is then unknown, and the reason
    is the error of the trace.
 """

@@ -31,7 +31,7 @@ class Copy:
     client: socket.socket | None = None
 
     def interrupt(self) -> None:
-        """Interrupt the command as Ctrl-C does."""
+        """Interrupt the copy with the signal of Ctrl-C."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGINT)
 
@@ -79,7 +79,7 @@ def start(work: Callable[[int], int], *, client: socket.socket | None = None) ->
 
 def use_client_streams() -> None:
     """Create Python's standard streams again, after their descriptors were replaced."""
-    encoding, errors = sys.stdout.encoding, sys.stdout.errors  # the client has the same environment variables
+    encoding, errors = sys.stdout.encoding, sys.stdout.errors  # the client's encoding is that of the watcher
     buffering = 1 if os.isatty(1) else -1
     sys.stdin = os.fdopen(0, closefd=False, encoding=encoding)
     sys.stdout = os.fdopen(1, "w", closefd=False, buffering=buffering, encoding=encoding, errors=errors)

@@ -31,7 +31,7 @@ class Context:
 class PT2Job:
     """The job of writing a package's ``.pt2`` files. `index` is the SHA-256 of the package's index, which is a blob.
 
-    `roots` are the folders from which the modules of operators from outside PyTorch are imported."""
+    `roots` are the folders from which the modules of custom operators are imported."""
 
     index: str
     roots: tuple[str, ...] = ()

@@ -22,8 +22,8 @@ class TorchMemory:
     the GPU."""
 
     requires_contiguous = True
-    #: The number of a GPU → the handle of its current stream. It is faster than `torch.cuda.current_stream`, which creates
-    #: an object. None if this torch does not have the function.
+    #: ``_cuda_getCurrentRawStream``: the number of a GPU → the handle of its current stream. It is faster than
+    #: `torch.cuda.current_stream`, which creates an object. None if torch lacks ``_cuda_getCurrentRawStream``.
     _raw_stream: Callable[[int], int] | None = None
 
     def __init__(self, ordinal: int) -> None:
@@ -45,8 +45,8 @@ class TorchMemory:
         self._torch = torch
         self._empty = torch.empty
         self.own_types = frozenset({torch.Tensor, torch.nn.Parameter})
-        # Torch negates these tensors only when it reads them. If the memory of another tensor does not contain its values,
-        # torch raises an error when the address is read.
+        # Torch negates tensors with `is_neg` only when it reads them. For other tensors whose memory does not contain their
+        # values, torch raises an error when the address is read.
         self.needs_materializing: Callable[[Any], bool] = torch.Tensor.is_neg
         self._adopted_arrays = AdoptedArrays(self._record)
         self._lock = threading.Lock()
@@ -165,7 +165,7 @@ class TorchMemory:
             if hasattr(value, "__array_interface__") or hasattr(value, "__array__"):
                 raise host_memory_error(name, type(value), self.ordinal)
             raise CallRefused(f"{name} is a {type(value).__name__}, not a tensor", hint="pass a torch.Tensor")
-        writer = interface.get("stream")  # torch ignores this entry, so this method waits for the stream
+        writer = interface.get("stream")  # torch ignores this entry, so `stream` must wait for the writer
         if writer is not None:
             self.wait(reader=stream, writer=int(writer))
         try:

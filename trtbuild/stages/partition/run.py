@@ -1,4 +1,4 @@
-"""The partition step: split the graph, ask the parser about each piece, and split the graph again without rejected calls.
+"""The partition step: split the graph, ask the parser about each piece, and split again with the rejected calls in PyTorch.
 
 Rules
 1. The labels (`labels`) determine the candidates: pieces of the graph that may become engines. Each distinct candidate is
@@ -10,7 +10,7 @@ Rules
    A whole region of `granularity` is an engine, even if it is small.
 4. With `require_full_compilation`, a PyTorch partition is an error that lists the operators and reasons. Small pieces
    are then also converted and parsed, so that the list is complete.
-5. Equal structures are converted and parsed once.
+5. Candidates with the same canonical text are converted and parsed once.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class CandidateValidator(Protocol):
         """The calls for which the ONNX exporter has no correct translation."""
 
     def refusal(self, program: Program, text: str) -> Refusal | None:
-        """The refusal of a candidate; None if it converts and parses. `text` is its canonical text."""
+        """The refusal of a candidate; None if it can be converted and parsed. `text` is the canonical text of `program`."""
 
 
 def partition(

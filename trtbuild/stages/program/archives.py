@@ -1,12 +1,11 @@
 """Write and read archives of torch.export (zip files) without work that torch 2.13 repeats or does not use.
 
-Only this file changes the private module ``torch._export.serde.serialize``. ``tests/stages/program/test_archives.py`` tests
-the names that it replaces. The bytes of an archive do not change.
+Only this file changes the private module ``torch._export.serde.serialize``. The replaced names are tested in
+``tests/stages/program/test_archives.py``. The bytes of an archive do not change.
 
 Rules
-1. While torch reads an archive, it evaluates the annotations of a dataclass again for each value of its type. This takes a
-   third of the time for ViT-B. Inside a block of `quick_archives`, the annotations of a class are evaluated once in this
-   process.
+1. While torch reads an archive, it evaluates the annotations of a dataclass again for each instance. This takes a third of
+   the time for ViT-B. Inside a block of `quick_archives`, the annotations of a class are evaluated once in this process.
 2. While torch writes an archive, it also makes the canonical form of the program, and drops the result. This takes two
    thirds of the time. The form shows whether names are unique and nodes are sorted, which torch's verifier has checked
    before. Inside a block, the form is not made.
@@ -53,7 +52,7 @@ class _Typing:
 
 
 def _no_canonical_form(program: Any, constants: Any = None) -> None:
-    """Replace ``serialize.canonicalize``, whose result torch does not use."""
+    """Do nothing, in place of ``serialize.canonicalize``, whose result torch does not use."""
 
 
 @contextlib.contextmanager

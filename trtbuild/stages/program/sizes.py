@@ -4,8 +4,8 @@ operators. (``val`` is a fake tensor, whose sizes are expressions over the symbo
 Rules
 1. A *point* gives every symbol of the program a number. The declared type of a value at a point is the type of its
    ``val``, with these numbers.
-2. The operators run one by one on meta tensors (no data), from the declared sizes of the inputs. They see numbers
-   instead of symbols, so PyTorch cannot specialize a symbol.
+2. The operators run one by one on meta tensors (no data), from the declared sizes of the inputs. The operators get
+   numbers instead of symbols, so PyTorch cannot specialize a symbol.
 3. Some calls cannot run here: a nested graph, a call whose sizes depend on data, and a call of an operator from outside
    PyTorch whose code is not loaded. Their results get the declared types. A size that depends on data is not compared.
 """
@@ -65,8 +65,7 @@ def points_of(program: Program, extra_points: Sequence[Sequence[int]] = ()) -> l
     """The points at which a program is checked: `extra_points`, and those of `sample_points` at the ends of the ranges and
     between them.
 
-    `extra_points` are lists of numbers, in the order of the symbols. All other points depend on the program only. So
-    another build of the same program need not repeat the comparison.
+    `extra_points` are lists of numbers, in the order of the symbols. All other points depend on the program only.
     """
     symbols = Symbols(program)
     points = [*(tuple(numbers) for numbers in extra_points), *sample_points(symbols.ranges)]
@@ -249,7 +248,7 @@ def _needs_data(target: Any) -> bool:
 
 
 def _indexes_by_numbers(node: torch.fx.Node) -> bool:
-    """Whether the operator is an index by integers. Its sizes depend on data only if it has a mask."""
+    """Whether a call indexes by integers, without a mask. The sizes of such a call do not depend on data."""
     masks = (torch.bool, torch.uint8)
     return node.target is torch.ops.aten.index.Tensor and not any(
         index.meta["val"].dtype in masks for index in node.args[1] if index is not None

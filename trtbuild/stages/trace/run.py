@@ -111,14 +111,14 @@ def trace(
     refuse_weights: RefuseWeights = lambda weights: None,
     announce: Announce = lambda traced: None,
 ) -> TraceResult:
-    """Trace the model of `job`, prove the result, and record its dependencies. Raises SourceError.
+    """Trace the model of `job`, prove the result, and record the dependencies. Raises SourceError.
 
     `refuse_weights` receives weights before they are stored. It may raise InsufficientResources. `graph_functions` are the
     functions for sources that are graphs already (``onnx:``, ``network:``). `quantizers` are the result of a calibration.
     `announce` receives the results of a large model without custom operators before the proof has ended.
 
-    Raises UnfitLibraries if this process has imported libraries for a source that begins with other imports. If an error is
-    raised, `store_weights` may already have stored weights; then no record refers to them.
+    Raises UnfitLibraries if the source does not begin with the imports that `preloading.preload` has executed in this
+    process. If an error is raised, `store_weights` may already have stored weights; then no record refers to them.
     """
     process_state = prepare()
     import torch
@@ -195,8 +195,8 @@ def trace_module(
     refuse_weights: RefuseWeights = lambda weights: None,
     announce: Announce = lambda traced: None,
 ) -> TraceResult:
-    """Trace a loaded module. `implementation` returns the digest of a custom operator's implementation by the operator's
-    name. `dependency_state` returns a value that changes with each new dependency. Raises SourceError."""
+    """Trace a loaded module. `implementation` returns the digest of a custom operator's implementation, given the
+    operator's name. `dependency_state` returns a value that changes with each new dependency. Raises SourceError."""
     from trtbuild.stages.trace.export.state import declare_state
     from trtbuild.stages.trace.export.weights import (
         ModuleWeights,

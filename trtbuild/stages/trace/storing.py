@@ -1,9 +1,9 @@
 """Fork copies of this process, which store a model's weights while this process exports the model and proves the result.
 
 Rules
-1. If the weights have many bytes, but at most `_MOST_EARLY_BYTES`, storing them begins before the export. The program may
-   not need all of them. Garbage collection removes the weights that no record names. Weights that exist only after the
-   export are stored then.
+1. If the weights have many bytes, but at most `_MOST_EARLY_BYTES`, storing them begins before the export. The program
+   might not need all of them. Garbage collection removes the weights that no record names. Weights that exist only after
+   the export are stored then.
 2. User code may change a weight during the export. So the copy also computes the XXH3 digest of each weight. A stored
    weight is used only if the weight has the same digest after the export.
 3. Nothing is stored before the export if the program may have other weights than the module: those of a ``weights:`` file,
@@ -36,7 +36,7 @@ StoreWeights = Callable[[Sequence[torch.Tensor]], "list[Any]"]
 #: A function that raises InsufficientResources if tensors cannot be stored.
 RefuseWeights = Callable[[Sequence[torch.Tensor]], None]
 
-#: Before the export, at most this many bytes are stored: the program may not need them.
+#: Weights with more bytes are not stored before the export, because the program might not need all of them.
 _MOST_EARLY_BYTES = 4 << 30
 
 #: If a forked copy has not stored its weights after this many seconds, the caller of the trace stores them.
@@ -68,7 +68,7 @@ class WeightStorage:
             return
         try:
             self._refuse(tensors)
-        except InsufficientResources:  # not an error yet: the program may not need all of these weights
+        except InsufficientResources:  # not an error yet: the program might not need all of these weights
             return
         self._early_numbers = {_memory(tensor): number for number, tensor in enumerate(tensors)}
         self._early = self._in_copy(lambda store: [store(tensors), [_digest(tensor) for tensor in tensors]])

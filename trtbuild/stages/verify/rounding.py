@@ -1,4 +1,4 @@
-"""Find the values of a result that rounding decides. They cannot be compared.
+"""Find those values of a result that rounding decides. They cannot be compared.
 
 Examples are `argmax` of two nearly equal numbers, ``x > 0.5``, and the integer part of 2.9999. The last bit of a number
 can change such a result completely, and two correct programs may differ in last bits.
@@ -32,7 +32,8 @@ from trtbuild.stages.verify.comparing import Deviation, deviation
 #: of these runs.
 MAX_RUNS = 16
 
-#: A larger difference, in tolerances, is not a sum of rounding errors: a decision or an amplification causes it (rule 2).
+#: A difference of more tolerances than this is not a sum of rounding errors: a decision or an amplification causes it
+#: (rule 2).
 MAX_TOLERANCES = 10
 
 #: The largest allowed error of a model that amplifies errors, in tolerances. RetinaNet (benchmarks/zoo) has 1.7.

@@ -1,7 +1,7 @@
 """Run the partitions of a model in order, in PyTorch or with another runner.
 
-A value is deleted after its last use. So the memory contains only the values that are still needed at the current
-point, and the model's weights once.
+A value is deleted after its last use. So the memory contains only the values that are still needed, and the model's
+weights once.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class Weights:
 
 
 def _tensor_of(data: bytes, dtype: torch.dtype) -> torch.Tensor:
-    """A tensor in the memory of `data`. A copy would need the memory of a large weight twice. No program writes to it: the
-    programs of all steps are functional."""
+    """A tensor in the memory of `data`. A copy would need the memory of a large weight twice. No program writes to the
+    tensor: the programs of all steps are functional."""
     if not data:
         return torch.empty(0, dtype=dtype)
     with warnings.catch_warnings():

@@ -18,9 +18,9 @@ Consumer = Callable[[memoryview], object]
 
 
 def read_through(descriptor: int, *consumers: Consumer) -> int:
-    """Pass all bytes of an open file to every consumer, in order. Returns the number of bytes.
+    """Pass all bytes of an open file, in order, to every consumer. Returns the number of bytes.
 
-    A consumer must not use its buffer after it has returned. Raises OSError, and the errors of a consumer.
+    A consumer must not use the buffer after the call. Raises OSError, and the errors of a consumer.
     """
     buffers: deque[tuple[memoryview, list[Future[object]]]] = deque(
         (memoryview(bytearray(BUFFER_SIZE)), []) for _ in range(_BUFFER_COUNT)

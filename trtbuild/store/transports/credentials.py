@@ -5,7 +5,7 @@ The first of these sources that has credentials is used:
 1. user information in the URL (``https://user:password@host``)
 2. ``TRTBUILD_REMOTE_<NAME>_TOKEN``: a bearer token
 3. ``TRTBUILD_REMOTE_<NAME>_USER`` and ``…_PASSWORD``
-4. the entry of exactly that host in the file ``$NETRC``, or in ``~/.netrc`` if that variable is not set. A `default` entry
+4. the entry of the remote's host in the file ``$NETRC``, or in ``~/.netrc`` if that variable is not set. A `default` entry
    is ignored, because it names no host.
 """
 
@@ -48,8 +48,8 @@ def public_place(url: str) -> str:
 
 
 def environment_name(remote: str, suffix: str) -> str:
-    """The variable ``TRTBUILD_REMOTE_<NAME>_<SUFFIX>``. The remote's name is in capitals. ``_`` replaces all
-    characters of the name except letters and digits."""
+    """The environment variable ``TRTBUILD_REMOTE_<NAME>_<SUFFIX>``. NAME is the remote's name in capitals, with a ``_`` for
+    each character that is not an ASCII letter or digit."""
     return f"TRTBUILD_REMOTE_{re.sub('[^A-Za-z0-9]', '_', remote).upper()}_{suffix}"
 
 

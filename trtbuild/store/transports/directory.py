@@ -3,11 +3,13 @@
     ac/<aa>/<key>  cas/<aa>/<sha256>  tmp/  gc/     the layout of nginx's directory, too; only collection uses gc/
 
 Rules
-1. Entries appear complete, with the permissions of the root, and no symbolic link is followed (shared_folder.py). If an
-   entry is not a regular file, `get` raises RemoteLied, and `has` returns False. The next writer replaces it, if possible.
-2. An empty file is not an entry. Such files exist after a loss of power, if a file was not synced (nginx does not sync).
+1. An entry is complete and has the permissions of the root as soon as it is visible. No symbolic link below the root is
+   followed (shared_folder.py). If an entry is not a regular file, `get` raises RemoteLied, and `has` returns False. The
+   next writer replaces it, if possible.
+2. An empty file is not an entry, except the blob of zero bytes. Other empty files exist after a loss of power, if a file
+   was not synced (nginx does not sync).
 3. After a race with another machine, a system call may fail with ESTALE or ENOENT. A write is repeated after either error.
-   A read that fails with ESTALE is repeated once. If it fails with ENOENT, the entry does not exist.
+   A read that fails with ESTALE is repeated once. If a read fails with ENOENT, the entry does not exist.
 4. A writer creates the root if its parent exists. If the parent is missing, too, the share is not mounted, and RemoteDown
    is raised. If the directory is a local store (it has a ``format``), it is only read. The reason is that a local store's
    collection does not protect the files that this transport writes.

@@ -5,7 +5,7 @@ Rules
    library may change.
 2. If TensorRT refuses a setting, it only logs an error and continues. So every setting is read back. An error is raised if
    the library does not have the value that was set.
-3. A setting that the library does not have is ignored if it has its default value. Otherwise it raises an error. For the
+3. A setting that the library does not have is ignored if its value is the default. Otherwise an error is raised. For the
    settings that a release is known to lack, `trtbuild.toolchain.libraries.table.check_release` has raised this error
    before any work.
 """

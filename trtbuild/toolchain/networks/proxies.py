@@ -1,4 +1,4 @@
-"""Proxies of TensorRT's objects. A user's function that defines a network calls these proxies instead of TensorRT.
+"""Proxies of TensorRT's objects. A user's function that defines a network calls these proxies instead of the objects.
 
 A read returns TensorRT's own answer, or a proxy of it. A proxy passes changes of the network to the recorder
 (`trtbuild.toolchain.networks.recording`). All other calls raise an error at the caller's line.
@@ -16,7 +16,7 @@ from trtbuild.core.partition.network_document import NotRecorded
 _TENSOR_ATTRIBUTES = ("dtype", "allowed_formats")
 #: The prefix of methods that add plugins. These are the only methods ``add_…`` that cannot be recorded.
 _PLUGIN_PREFIXES = ("add_plugin",)
-#: The methods of layers and conditionals that are recorded, beside ``add_…``.
+#: The recorded methods of layers and conditionals, other than ``add_…``.
 _RECORDED_CALLS = ("set_input", "set_condition", "set_output_type")
 #: Prefixes of the methods that read, which are not recorded.
 _READ_PREFIXES = ("get_", "is_", "are_", "num_")
@@ -164,7 +164,7 @@ class TensorProxy(Proxy):
 
 
 def _checked_read(recorder: Recorder, method: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Return a function that calls `method`, which reads, and raises the errors that TensorRT logs in the call."""
+    """Return a function that calls `method` and raises the errors that TensorRT logs in the call."""
 
     def read(*args: Any, **kwargs: Any) -> Any:
         with recorder.raise_logged_errors(name):

@@ -1,5 +1,5 @@
-"""Adaptations for TensorRT 8, which has no strong types and computes int64 in 32 bits, and the rewriting of batch
-normalization in half precision, for releases with strong types.
+"""Adaptations for TensorRT 8, which has no strong types and computes int64 in 32 bits. For releases with strong
+types, `half_norms` rewrites batch normalization in half precision.
 
 This folder uses `onnx_files`.
 """

@@ -46,7 +46,7 @@ class OpenEngines:
         self.memory = _HostMemory()
         index, target = package.index, package.index.targets[gpu.target]
         package.read(list(target.engines.values()))  # raises an error if a plan is missing or damaged
-        is_worker = sys.argv[1:2] == ["comparison"]  # its arguments are the kind, the store and the directory
+        is_worker = sys.argv[1:2] == ["comparison"]  # a worker's arguments are its kind, store and directory
         store_root, directory = sys.argv[2:] if is_worker else (os.environ["TRTBUILD_CACHE_DIR"], ".")
         self._directory = Path(directory)
         read = LocalStore(Path(store_root)).get_bytes

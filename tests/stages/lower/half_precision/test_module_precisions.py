@@ -89,7 +89,7 @@ def test_each_operator_computes_in_the_type_of_its_module(lower_module: Any) -> 
     (output,) = program.output_nodes
     assert output.meta["val"].dtype is torch.float32
 
-    # the expected result, computed by eager modules in these dtypes
+    # the expected result, computed in eager mode in these dtypes
     def linear(layer: nn.Linear, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         return nn.functional.linear(x.to(dtype), layer.weight.to(dtype), layer.bias.to(dtype))
 

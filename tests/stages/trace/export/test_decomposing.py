@@ -13,6 +13,7 @@ from torch._export import utils
 from trtbuild.stages.trace.export import exporting
 from trtbuild.stages.trace.export.decomposing import decompose_without_retrace
 
+#: The min, opt and max shape of the input. Only the number of rows (the first axis) varies.
 ROWS = {"x": ((1, 4, 8), (3, 4, 8), (8, 4, 8))}
 DYNAMIC_SECOND_AXIS = {"height": ((4, 6, 8), (4, 10, 8), (4, 16, 8))}
 

@@ -59,7 +59,7 @@ def test_the_error_about_integers_that_fail_at_some_size_suggests_a_range(traced
 
 @pytest.mark.parametrize("end", [(2, 6), (8, 8), (3, 4), (16, 16)])
 def test_each_profile_is_proven_at_both_ends(traced, job_of, end: tuple[int, int]) -> None:
-    """Only at one end of one profile, the model has another result. Export sees no branch, so it makes no guard."""
+    """The model differs from its trace at one end of one profile only. Export makes no guard for this end."""
 
     def model(x):
         is_end = not torch.compiler.is_exporting() and tuple(x.shape) == end

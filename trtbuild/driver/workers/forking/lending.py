@@ -20,7 +20,7 @@ class ServerSource(Protocol):
 
 
 class ServersOfBuild:
-    """Starts servers for a build, and ends them with it. In a forked copy of `trtbuild watch`, it uses lent servers."""
+    """Starts servers for a build, and ends them after the build. A forked copy of `trtbuild watch` uses lent servers."""
 
     def borrow(self, folder: Path) -> ForkServers | None:
         """Return the servers that were lent to this process, or new ones."""

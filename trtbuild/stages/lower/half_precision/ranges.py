@@ -1,12 +1,12 @@
-"""Find the values of a program that may not fit half precision, from the inputs to the outputs.
+"""Estimate which of a program's values fit half precision, from the inputs to the outputs.
 
 Rules
 1. There are four ranges. `HALF`: the value fits. `UNSEEN`: an input or a weight, or a value that is computed from these
    alone by operators that keep the range. The value may be a mask, so float32 arithmetic reads it without a cast.
    `WIDE`: the value may leave half's range, or needs more digits than half has (a sum of squares, a tiny epsilon).
    Arithmetic stays in float32 until an operator whose result fits, or a matrix product, reads the value. `BEYOND`: the
-   value contains numbers that half cannot represent (``torch.finfo.min``, integers). Matrix products that read such a
-   value stay in float32, too.
+   value may contain numbers that half cannot represent (``torch.finfo.min``, large integers). Matrix products that read
+   such a value stay in float32, too.
 2. The range of a constant follows from its values. The values of weights and inputs are not known here. The result of
    arithmetic on an `UNSEEN` and a `HALF` value is `HALF`. The result of a matrix product is `HALF`, or `WIDE` if an input
    is `BEYOND`.
@@ -15,8 +15,8 @@ Rules
    mostly positions and sizes, and float16 counts only to 2,048. A float that is converted from booleans is `HALF`. A
    float that is converted from another floating type is `WIDE`.
 5. The result of data movement and arithmetic has the widest range of its inputs and scalars, except in rule 2. It is
-   `HALF` if the operator is bounded (sigmoid), or if it clamps between two numbers that fit. The results of other
-   operators have the range in their row of `operators`.
+   `HALF` if the operator is bounded (sigmoid), or clamps between two numbers that fit. The results of other operators
+   have the range in their row of `operators`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Divide integers as integers.
 
 The ONNX translation of ``torch.div(x, y, rounding_mode=…)`` divides integers in float32, which holds only integers of up to
-24 bits exactly. So the results of larger integers are wrong. The translation of ``floor_divide`` divides integers exactly.
+24 bits exactly. So the results for larger integers can be wrong. The translation of ``floor_divide`` divides integers
+exactly.
 """
 
 from __future__ import annotations

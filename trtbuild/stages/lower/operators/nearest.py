@@ -3,18 +3,18 @@
 PyTorch (``UpSample.h``, ``nearest_neighbor_compute_source_index``) multiplies the index of an output element by a float32
 number and rounds down. ONNX's Resize divides by another float32 number. If the exact product is a whole number, PyTorch and
 Resize may round to different elements: with ``scale_factor=1.2``, PyTorch copies input element 15 to output element 18, and
-Resize copies 14. With TensorRT 8.6 on an H200, Resize by 1.7 gave other elements than PyTorch. The quotient of the sizes
-would explain them.
+Resize copies 14. With TensorRT 8.6 on an H200, Resize by 1.7 gave other elements than PyTorch. TensorRT
+probably used the quotient of the sizes.
 
 Rules
 1. The factor of an axis is ``1 / scale`` if the call has a scale, and ``size / count`` otherwise. `count` is the number of
    output elements.
 2. A call with the mode ``nearest`` keeps its translation if, on every axis, all ways to compute the elements agree, and so
    do all ways to compute the size. This is true for whole scales up to 40 and for the scale 0.5.
-3. ``nearest-exact`` adds 0.5 to the index. It has no translation, so its calls are written out or stay in PyTorch.
+3. ``nearest-exact`` adds 0.5 to the index. It has no translation, so its calls become selections or stay in PyTorch.
    PyTorch's kernel for a CPU subtracts 0.5 and adds 0.5 again, so it rounds differently from the kernel for a GPU. This
-   matters for one of a thousand pairs of sizes. A call stays in PyTorch if its sizes may be such a pair. If both sizes of
-   an axis are dynamic and it has no scale, it is written as the GPU computes it.
+   matters for one of a thousand pairs of sizes. A call stays in PyTorch if its sizes may be such a pair. An axis with
+   two dynamic sizes and no scale is an exception: its elements are those of the kernel for a GPU.
 4. A call whose sizes depend on data does not change.
 """
 
@@ -93,7 +93,7 @@ def _elements(node: torch.fx.Node, axis: int, count: Any, scale: float | None) -
     if scale is None or node.target._overloadname == "vec":
         return elements
     last = call(operator.sub, size, 1) if isinstance(size, torch.fx.Node) else size - 1
-    return call(_aten.clamp.default, elements, None, last)  # `count` may be larger than the scale gives
+    return call(_aten.clamp.default, elements, None, last)  # `count` may be larger than `size * scale`
 
 
 def _size(node: torch.fx.Node, axis: int) -> Any:
@@ -154,7 +154,7 @@ def _is_unambiguous(size: Any, count: Any, scale: float | None) -> bool:
 
 
 def _devices_agree(size: Any, count: Any, scale: float | None, symbols: Symbols) -> bool:
-    """Whether a CPU and a GPU select the same elements of an axis in the mode ``nearest-exact`` (rule 3)."""
+    """Whether an axis of a ``nearest-exact`` call can be written as a selection (rule 3)."""
     if scale is not None:
         length = count if isinstance(count, int) else math.ceil(_LARGEST_SIZE * scale)
         return _exact_places_agree(1.0 / scale, length)
@@ -175,7 +175,7 @@ def _exact_places_agree(factor: float, count: int) -> bool:
     """Whether a CPU and a GPU select the same element for each of `count` output elements of an axis (rule 3)."""
     places, narrow = torch.arange(count, dtype=torch.float32) + 0.5, torch.tensor(factor, dtype=torch.float32)
     product = places * narrow
-    fused = (places.double() * narrow.double() - 0.5).float()  # a CPU may round once after the multiplication
+    fused = (places.double() * narrow.double() - 0.5).float()  # a CPU may multiply and subtract with one rounding
     expected = product.floor()
     ways = (product - 0.5 + 0.5, fused + 0.5)
     return all(bool(torch.equal(expected, way.floor())) for way in ways)

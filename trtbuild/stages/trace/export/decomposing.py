@@ -59,12 +59,12 @@ def decompose_without_retrace(raw: ExportedProgram) -> ExportedProgram | None:
 
 
 def is_composite(target: Any) -> bool:
-    """Whether a retrace always replaces the operator with other operators, with any table of decompositions."""
+    """Whether a retrace decomposes the operator with every table of decompositions."""
     return isinstance(target, torch._ops.OpOverload) and _is_cia_op(target) and not _is_preservable_cia_op(target)
 
 
 class _GraphCopy:
-    """Copies a graph node by node, and decomposes its composite operators."""
+    """Copies the nodes of a graph one by one, and decomposes the composite operators."""
 
     def __init__(self, raw: ExportedProgram) -> None:
         self._raw = raw

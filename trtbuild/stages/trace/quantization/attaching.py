@@ -19,8 +19,8 @@ from trtbuild.stages.trace.quantization.stored import StoredQuantizers
 def attach_quantizers(module: torch.nn.Module, quantizers: bytes, job: TraceJob) -> None:
     """Attach the result of a calibration (`StoredQuantizers`) to `module`, in place.
 
-    From now on, this process calls the layers of nn.TransformerEncoder one by one, because its fast path calls no layer.
-    Raises SourceError if the model does not have the layers that were calibrated."""
+    From now on, this process does not use the fast path of nn.TransformerEncoderLayer, because that path calls no inner
+    layer. Raises SourceError if the model does not have the layers that were calibrated."""
     stored = StoredQuantizers.from_bytes(quantizers)
     torch.backends.mha.set_fastpath_enabled(False)
     layers, parameters = dict(module.named_modules()), dict(module.named_parameters(remove_duplicate=False))

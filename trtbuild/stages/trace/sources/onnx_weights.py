@@ -1,7 +1,8 @@
 """Take the weights out of an ONNX model, and read their values.
 
-Initializers of at least `WEIGHT_BYTES` bytes are weights, if weights can have their type. Other initializers, such as axes
-and shapes, and all initializers of nested graphs stay in the graph, where their numbers are stored as raw data.
+Used initializers of at least `WEIGHT_BYTES` bytes are weights, if weights can have their type. Other used initializers,
+such as axes and shapes, and all initializers of nested graphs stay in the graph, where their numbers are stored as raw
+data.
 """
 
 from __future__ import annotations
@@ -150,7 +151,7 @@ def _read_bytes(tensor: onnx.TensorProto, folder: Path) -> bytes | bytearray:
 
 
 def _with_raw_data(tensor: onnx.TensorProto, folder: Path, job: TraceJob) -> onnx.TensorProto:
-    """Copy the tensor with its numbers in `raw_data`."""
+    """Copy a tensor, and store its numbers in `raw_data` of the copy. A tensor of strings is returned unchanged."""
     if tensor.data_type == onnx.TensorProto.STRING:
         return tensor
     copy = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=list(tensor.dims))

@@ -30,7 +30,7 @@ class PythonSource(SourceReader):
     """Reads a ``python:`` source."""
 
     def read(self) -> torch.nn.Module:
-        """The module that the source names, or that the source's callable returns. Raises SourceError."""
+        """The `torch.nn.Module` that the source names, or that its callable returns. Raises SourceError."""
         job, project, frames = self.job, self.project, self.frames
         target, place = job.source.target, job.place("source.python", "source")
         source_object = import_source_object(job, project, frames)
@@ -96,7 +96,7 @@ def _module_hint(name: str, path: str, job: TraceJob, project: Path) -> str:
 
 
 def _name_hint(name: str, holder: Any, module_name: str, path: str) -> str:
-    """A hint with similar names. It lists only names that the module defines itself."""
+    """A hint with the most similar name, and with the public callables of `holder` that the module itself defines."""
     defined = sorted(
         key
         for key, value in getattr(holder, "__dict__", {}).items()  # a dict or a number has no __dict__

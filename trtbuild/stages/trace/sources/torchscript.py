@@ -220,7 +220,8 @@ def _make_module(
     """Make a module with the script's weights and arguments. A call runs the script; during an export, it runs the
     graph (rule 2).
 
-    The module is not a GraphModule, because torch.export would interpret a GraphModule's graph instead of calling it.
+    The module is not a GraphModule, because torch.export interprets the graph of a GraphModule and does not
+    call the module.
     """
     run_graph = type(graph).forward
 

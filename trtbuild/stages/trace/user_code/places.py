@@ -90,7 +90,7 @@ class Places:
         return self.of(path).owner == "user"
 
     def forget_files(self) -> None:
-        """Forget the places of files that do not belong to distributions: they can change while this process stays."""
+        """Forget places of files that do not belong to distributions. Such places can change while this process runs."""
         self._places_by_path = {
             path: place for path, place in self._places_by_path.items() if place.owner == "distribution"
         }
@@ -164,13 +164,13 @@ class _Records:
 
 
 def _path_and_target(path: str) -> Iterator[str]:
-    """`path`, and then the path without symbolic links, which takes many system calls."""
+    """`path`, then its real path. Finding the real path takes many system calls."""
     yield path
     yield os.path.realpath(path)
 
 
 def _record_path(line: str) -> str:
-    """The path in a line of a RECORD, which is a CSV file: the first field, with or without quotes."""
+    """The path in a line of a RECORD, which is a CSV file: the first field, without quotes."""
     if line.startswith('"'):
         return line[1:].split('"', 1)[0]
     return line.split(",", 1)[0]

@@ -8,7 +8,7 @@ both types. So each node of the rewritten model gives the result of a node that 
 
 Rules
 1. Every narrow type becomes float32: in inputs, outputs, weights, constants and type attributes.
-2. After each node, two Casts convert every value that was narrow to its narrow type and back.
+2. Two Casts follow each node output that was narrow. They convert it to its narrow type, and back to float32.
 3. onnx's shape inference finds the types of values. A model with a value of unknown type is rejected.
 """
 
@@ -92,7 +92,7 @@ def _rewrite(graph: GraphProto, inferred: GraphProto, outer: dict[str, int]) -> 
 
 
 def _convert_tensor(tensor: TensorProto) -> None:
-    """Make a narrow tensor float32. External data are converted by the reader of that data."""
+    """Convert a narrow tensor to float32. If its data are external, only its type changes: the caller converts the data."""
     if tensor.data_type not in _NARROW_TYPES:
         return
     if tensor.data_location == TensorProto.EXTERNAL:

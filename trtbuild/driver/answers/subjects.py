@@ -155,7 +155,7 @@ def _plain_parts(recipe: Recipe) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """The value with mappings as dicts and tuples as lists, so that it can be compared with a value of a package's index."""
+    """The value with mappings as dicts and tuples as lists, so that it can be compared with a value in a package index."""
     if isinstance(value, Mapping):
         return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):

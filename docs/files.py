@@ -91,7 +91,8 @@ def _subject(path: Path) -> str:
 
 
 def _names(path: Path) -> Iterable[str]:
-    """Yield the public functions and classes of a module, and all of its constants: many limits are private constants."""
+    """Yield the public functions and classes of a module, and its constants, except those of tuple assignments. Private
+    constants are included, because many limits are private."""
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             if not node.name.startswith("_"):

@@ -8,9 +8,9 @@ Programs call them, so they are defined in each process that reads a program: in
 
 Rules
 1. ``fake_quantize`` is ONNX's QuantizeLinear and DequantizeLinear. It divides by the scale, rounds half to even, limits the
-   result to the range of the type `element`, and multiplies by the scale. The largest number of float8e4m3fn is 448
-   (ONNX's attribute ``saturate``). If `element` is an integer type, the lower limit is `smallest`. For floating types,
-   `smallest` has no effect.
+   result to the range of the type `element` (ONNX: ``saturate=1``), and multiplies by the scale. The range of float8e4m3fn
+   is -448 to 448. If `element` is an integer type, the lower limit is `smallest`. For floating types, `smallest` has no
+   effect.
 2. `scale` has one number, or one for each index of `axis`, or one for each block of `block_size` numbers along the last
    axis (`block_size` is then not 0). A last block may have fewer numbers.
 3. ``fake_quantize_two_levels`` is NVFP4. Each block along the last axis is rounded to float4e2m1. `scale` has one number.
@@ -82,20 +82,20 @@ def quantize(x: torch.Tensor, scale: torch.Tensor, element: str, axis: int, bloc
 
 
 def dequantize(values: torch.Tensor, scale: torch.Tensor, element: str, axis: int, block_size: int) -> Any:
-    """The numbers behind stored `values`, as float32 (rules 2 and 4)."""
+    """Convert stored `values` to float32 numbers (rules 2 and 4)."""
     codes = _unpacked(values) if element in FOUR_BITS else values
     return _numbers(codes, element, scale.dtype) * _spread(scale, codes, axis, block_size)
 
 
 def block_scales(x: torch.Tensor, scale: torch.Tensor, block_size: int) -> Any:
-    """The scales of the blocks along the last axis of `x`, as bytes of float8e4m3fn (rule 3)."""
+    """The float8e4m3fn number for each block along the last axis of `x` (rule 3), as one byte."""
     import torch
 
     padding = -x.shape[-1] % block_size
     blocks = torch.nn.functional.pad(x, (0, padding)).unflatten(-1, (-1, block_size))
     scales = blocks.abs().amax(-1) / (_LARGEST_FLOAT4 * scale)
     scales = torch.where(scales == 0, torch.ones_like(scales), scales)
-    # a scale of 0 would divide by zero: the smallest float8 number is 2**-9
+    # a scale of 0 would cause a division by zero; the smallest positive float8 number is 2**-9
     return scales.clamp(2.0**-9, _LARGEST_FLOAT8).to(torch.float8_e4m3fn).view(torch.uint8)
 
 
@@ -168,7 +168,7 @@ def _float4_codes(x: torch.Tensor) -> Any:
 
     magnitudes = x.abs().contiguous()
     borders = torch.tensor(_FLOAT4_BORDERS, dtype=x.dtype, device=x.device)
-    codes = torch.bucketize(magnitudes, borders)  # the number of borders below: a tie goes down
+    codes = torch.bucketize(magnitudes, borders)  # the count of smaller borders, so a value at a border is rounded down
     codes += torch.isin(magnitudes, borders[1::2]).to(codes.dtype)
     return (codes + 8 * torch.signbit(x).to(codes.dtype)).to(torch.uint8)
 

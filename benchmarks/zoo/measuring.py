@@ -25,8 +25,8 @@ class Row:
 
     `engines` and `torch_partitions`, the numbers of partitions, are None if the model was not built. `status` and `error`
     (the worst error of a partition or of the whole model) are None if the model was not verified. `problem` is the reason
-    why the model was not built, or why its verification failed. Without such a reason, `problem` is empty. `seconds` is the
-    time of all build steps; a cached step counts with the time that it took when it ran.
+    why the model was not built, or why it could not be verified. Without such a reason, `problem` is empty. `seconds` is
+    the time of all build steps; a cached step counts with the time that it took when it ran.
     """
 
     model: str

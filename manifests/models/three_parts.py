@@ -1,4 +1,4 @@
-"""Two linear layers, and between them a sort, which TensorRT's parser does not support."""
+"""Two linear layers, and between them a stable sort, which PyTorch's ONNX exporter cannot translate."""
 
 import torch
 

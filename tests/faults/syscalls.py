@@ -50,7 +50,7 @@ _PR_SET_PTRACER = 0x59616D61
 
 @dataclass(frozen=True)
 class Call:
-    """The `number`-th call (from 1) of that name in an operation."""
+    """The `number`-th call of `name` in an operation, counted from 1."""
 
     name: str
     number: int

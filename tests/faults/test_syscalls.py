@@ -72,7 +72,7 @@ def test_a_kill_while_several_threads_write_leaves_only_complete_files(tmp_path:
 
 
 def test_the_check_notices_a_damaged_blob_after_a_kill(tmp_path: Path) -> None:
-    """A store that creates a file under its final name before it writes the bytes is detected."""
+    """The check detects a store that creates a file under the final name before it writes the bytes."""
 
     def put_badly(place: Path) -> object:
         path = place / "store" / "cas" / "ab" / ("ab" * 32)

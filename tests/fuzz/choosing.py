@@ -64,7 +64,7 @@ class Chooser:
         return self.value("float", min_rank, max_rank)
 
     def like(self, example: Value) -> Value:
-        """A value with the dtype of `example`, and with its shape at opt."""
+        """A value with the dtype of `example`, and with the same shape at opt."""
         return self.rng.choice(
             [v for v in self.values if v.shape == example.shape and v.tensor.dtype == example.tensor.dtype]
         )

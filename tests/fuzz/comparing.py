@@ -1,8 +1,8 @@
 """Compares the declared types of a built model with the real values, and its results with those of eager PyTorch.
 
 Rules
-1. The names, dtypes, ranks and static sizes of an engine's network agree with the partition document. The profiles of its
-   job agree with the sizes of the real values.
+1. The names, dtypes, ranks and static sizes of an engine's network agree with the partition document. The profiles of the
+   engine job agree with the sizes of the real values.
 2. At min, opt, max and random points, PyTorch runs each partition on the values that reach it. The results must have the
    declared dtypes and sizes. onnxruntime runs the ONNX model of each engine on the same values.
 3. The outputs, in the structure that the module returns, equal the results of the module.
@@ -99,7 +99,7 @@ class _Run:
 
     place: str
     precision: Precision
-    #: A difference may be this many times the tolerance.
+    #: A difference may be this many times the tolerance of `verify`.
     tolerance_factor: int
     compute: Callable[[Sequence[torch.Tensor]], Sequence[Any]]
     inputs: Sequence[torch.Tensor]
@@ -235,8 +235,8 @@ def _difference(number: int, value: Any, expected: Any, run: _Run) -> str | None
 def _plain(value: Any) -> Any:
     """The result of a module, with plain tuples instead of named tuples and `Fields`.
 
-    Instances of torch's classes (``return_types.topk``) become tuples. A built model has `Fields` instead, which
-    become tuples, too.
+    Where a module returns an instance of a class of torch (``return_types.topk``), the built model returns `Fields`. Both
+    become tuples.
     """
     if isinstance(value, tuple | Fields):
         return tuple(_plain(part) for part in value)
@@ -244,7 +244,7 @@ def _plain(value: Any) -> Any:
 
 
 def _operator(node: torch.fx.Node) -> str:
-    """The name of the operator without its overload, such as ``argmax``."""
+    """The operator's name, such as ``argmax``, without the overload."""
     return getattr(node.target, "__name__", str(node.target)).partition(".")[0]
 
 

@@ -1,4 +1,7 @@
-"""Cases of several operators: random statements that eager PyTorch can run at all points of the case."""
+"""Cases of several operators: random statements that eager PyTorch can run at all points of the case.
+
+A point is one choice of the dynamic sizes and of the inputs' values.
+"""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ SEED = 47
 
 
 def dies_or_hangs(seed: int) -> Outcome:
-    """A replacement of `attempt` that dies for seed 1 and hangs for seed 2."""
+    """Replaces `attempt`: dies for seed 1, and hangs for seed 2."""
     if seed == 1:
         os.kill(os.getpid(), signal.SIGSEGV)
     if seed == 2:
@@ -128,7 +128,7 @@ def test_the_text_of_an_outcome() -> None:
 def test_a_finding_sets_the_exit_status(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], planted: bool
 ) -> None:
-    """The whole command runs. The planted fault is a wrong dtype in the partition document, which the compiler finds."""
+    """The whole command runs. The compiler finds the planted fault, a wrong dtype in the partition document."""
     read = Partitions.from_bytes
     if planted:
         monkeypatch.setattr(

@@ -59,7 +59,7 @@ def test_differences_are_reported_except_memory_sizes_of_another_build() -> None
     wide["device_memory"] += 512  # another build may need more
     (line,) = differences(RECORDED["answers"], changed)
     assert line.startswith("/addresses/returns/null input/returns: True was recorded")
-    wide["device_memory"] += 1  # no build needs a size that is not a multiple of 512
+    wide["device_memory"] += 1  # each size that a build needs is a multiple of 512
     assert len(differences(RECORDED["answers"], changed)) == 2
 
 

@@ -87,7 +87,7 @@ class Child:
     def kill(self) -> list[str]:
         """Send SIGKILL; return the written lines that the test has not read."""
         self.process.kill()
-        # Unlike `communicate`, this also returns the lines that `read_line` has left in the buffer of the pipe.
+        # Unlike `communicate`, `read` also returns the lines that `read_line` has left in the buffer of `stdout`.
         assert self.process.stdout is not None
         rest = self.process.stdout.read()
         self.process.wait()

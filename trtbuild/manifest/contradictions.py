@@ -1,7 +1,7 @@
 """Check that the fields of one model do not contradict each other.
 
-A field may have no effect on the graph of the source. An output may be unable to keep the model's state, or to load its
-plugins. The compiler may not support the precision on a target.
+A field may have no effect on the graph of the source. An output may be unable to keep the model's state, or to load the
+model's plugins. The compiler may be unable to use the precision on a target.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def check_turing(
 ) -> None:
     """Add a problem for a float32 model that TensorRT-RTX would compile for a Turing GPU. `use_origin` is the place where
     the model names the target."""
-    # TensorRT-RTX 1.7 also rejects float32 matrix products on Turing, but only after the trace and the conversion.
+    # TensorRT-RTX 1.7 itself rejects float32 matrix products on Turing, but only after the trace and the conversion.
     source = fields.get("source")
     declared = [] if source is None or source.value is INVALID else kinds_of_source(source.value)
     if not all(kind.graph.is_lowered for kind in declared):  # `precision` sets the types of lowered graphs only

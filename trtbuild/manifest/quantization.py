@@ -73,7 +73,7 @@ def check_targets(
 
 
 def _missing_types(name: str, target: Target) -> list[str]:
-    """Return a text for each missing type: the type, and why the toolchain does not build it for the target's GPU."""
+    """Return a text for each type of the format `name` that the target does not have: the type, and the reason."""
     reasons = {
         type_: unsupported_reason(type_, target.toolchain, target.version, target.sm) for type_ in FORMATS[name].types
     }

@@ -90,7 +90,7 @@ def _tokens_per_s(generate: Generate, host: Host) -> float:
 
 
 def _models(host: Host, name: str) -> Any:
-    """Import the file of this name in the project's models."""
+    """Import the file of this name from the project's folder `models`."""
     return import_file(host.decoders / "models" / f"{name}.py")
 
 

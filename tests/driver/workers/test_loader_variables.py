@@ -3,7 +3,7 @@
 The library path is passed on and is not in any key. An engine is built only with the planned version of TensorRT.
 
 The Python bindings in these tests do not contain TensorRT's libraries. The loader finds the libraries, as in an
-installation from NVIDIA's archives. One test uses an edited copy of the library, which reports another version.
+installation from NVIDIA's archives. In one test, an edited copy of the library reports another version.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _SHT_DYNSYM = 11
 
 
 def _set_version(library: Path, version: int) -> None:
-    """Edit ``getInferLibVersion`` of an x86-64 library, ``mov $n, %eax; ret``, so that it returns `version`."""
+    """Replace n by `version` in ``mov $n, %eax; ret``, the code of ``getInferLibVersion`` in an x86-64 library."""
     with open(library, "r+b") as file:
         file.seek(_code_offset(file, b"getInferLibVersion"))
         code = file.read(6)

@@ -1,4 +1,7 @@
-"""The messages about wrong fields, and the line and column in each message."""
+"""The messages about wrong fields, and the line and column in each message.
+
+The sign ``«`` in a manifest marks this line and column.
+"""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from trtbuild.stages.convert.weights import with_inline_weights
 from trtbuild.stages.program.functional import Program
 from trtbuild.stages.program.text import program_text
 
-#: Models whose conversions can be lowered to opset 17, the opset of TensorRT 8.6.
+#: Models that can be converted to opset 17, the opset of TensorRT 8.6.
 _OPSET_17_MODELS = ["linear", "conv", "norms", "encoder", "attention", "tied", "pool_pad"]
 
 

@@ -1,4 +1,4 @@
-"""Models of opset 18, lowered to opset 17: onnxruntime runs both models, and their results are equal."""
+"""A model is lowered from opset 18 to opset 17. onnxruntime computes the same results in both opsets."""
 
 from __future__ import annotations
 

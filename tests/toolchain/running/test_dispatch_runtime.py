@@ -1,6 +1,6 @@
 """The adapter `toolchain.running.execution` with the dispatch runtime, which is small enough to be installed for tests.
 
-The module of this runtime is imported without a driver.
+The module of this runtime can be imported without a GPU driver.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Latencies as a picture: a bar for each shape and runner, in one SVG file without references to other files.
 
-A bar ends at the median. A line continues to p99 and has a mark at p90. The axis begins at 0 and includes every p90. A much
-larger p99, which one slow call can cause, is shown as an arrow at the end of the axis.
+A bar ends at the median. A line continues to p99 and has a mark at p90. The axis begins at 0 and includes every p90. A p99
+beyond the axis is shown as an arrow at the end of the axis. One slow call can cause such a p99.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _COLOURS = {"trtbuild": "#2f7d4f", "eager": "#8a8f98", "torch.compile": "#c7772e
 _OTHER_COLOUR = "#5b6abf"
 #: In pixels: the width of the picture, and the margins beside the axis.
 _WIDTH, _LEFT, _RIGHT = 860, 250, 90
-#: In pixels: the height of a bar with the space below it, the gap between two points, and the margin above the first point.
+#: In pixels: the height of a bar with the space below it, the gap after the bars of a shape, and the margin above all bars.
 _BAR, _GAP, _TOP = 16, 14, 64
 
 

@@ -2,8 +2,8 @@
 
 Rules
 1. A result is paged only if standard output is a terminal, and if the result and the next prompt do not fit on it together.
-2. The pager is ``$PAGER``, or less. An empty ``$PAGER`` and ``cat`` turn paging off, and so does ``TERM=dumb``.
-3. If ``$LESS`` is not set, it is ``FRX``: less shows colours, and leaves the text on the screen.
+2. The pager is ``$PAGER``, or ``less`` by default. An empty ``$PAGER``, ``PAGER=cat`` and ``TERM=dumb`` turn paging off.
+3. If ``$LESS`` is not set, the pager gets ``LESS=FRX``: ``less`` shows colours, and leaves the text on the screen.
 4. A pager that is not installed or that cannot be started is not an error: the result is printed. A pager may end early.
 """
 
@@ -23,7 +23,7 @@ import click
 
 
 def pager_command(text: str, environment: Mapping[str, str] = os.environ) -> list[str] | None:
-    """The pager for `text` and its arguments; None if `text` has to be printed without a pager."""
+    """The command of the pager, with arguments; None if `text` has to be printed without a pager."""
     if not sys.stdout.isatty() or environment.get("TERM") == "dumb":
         return None
     terminal_size = shutil.get_terminal_size()
@@ -44,7 +44,7 @@ def _row_count(text: str, columns: int) -> int:
 
 
 def page(text: str, command: list[str]) -> bool:
-    """Show `text` in a pager, and wait until it ends. Return whether the pager was started."""
+    """Show `text` in a pager, and wait until the pager ends. Return whether the pager was started."""
     environment = {**os.environ, "LESS": os.environ.get("LESS", "FRX")}
     encoding = sys.stdout.encoding or "utf-8"
     try:
@@ -60,7 +60,7 @@ def page(text: str, command: list[str]) -> bool:
 
 @contextlib.contextmanager
 def _ignored_interrupts() -> Iterator[None]:
-    """Ignore Ctrl-C: the pager handles it, as less does."""
+    """Ignore Ctrl-C: the pager handles it."""
     earlier = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield

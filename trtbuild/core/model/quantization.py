@@ -15,8 +15,8 @@ from trtbuild.core.values.encoding import Value, from_json, to_json
 
 @dataclass(frozen=True)
 class Format:
-    """One format. `weights` and `activations` are the types that these are rounded to. `activations` is None if
-    activations are not rounded.
+    """One format. `weights` and `activations` are the types to which a layer's weights and activations are rounded.
+    `activations` is None if activations are not rounded.
 
     `methods` are the methods that find its scales, the default first. Those in `methods_without_data` look at the weights
     only.
@@ -48,7 +48,8 @@ FORMATS: Mapping[str, Format] = {
 class Calibration:
     """Where calibration data comes from: a callable (``module:name``) or a safetensors file relative to the project.
 
-    Exactly one of `python` and `safetensors` is set. `samples` is the number of calls whose inputs are used; None: all.
+    Exactly one of `python` and `safetensors` is set. `samples` is the number of samples to use, or None for all samples. A
+    sample has the inputs of one call of the model.
     """
 
     python: str | None = None
@@ -59,8 +60,8 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Quantization:
-    """The fields of ``quantize:``. `format` is a name in `FORMATS`. `exclude` has patterns of module paths that stay in
-    float."""
+    """The fields of ``quantize:``. `format` is a name in `FORMATS`. `exclude` has patterns of module paths. These modules
+    stay in float."""
 
     format: str
     method: str = "max"

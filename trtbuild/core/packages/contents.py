@@ -24,7 +24,7 @@ from trtbuild.core.recipes.record import Output
 
 @dataclass(frozen=True)
 class ToolchainPartitions:
-    """The partitions of a model for one toolchain, and the programs of partitions that the package contains.
+    """The partitions of a model for one toolchain, and those of their programs that the package contains.
 
     The keys of `programs` are graph digests. The values are the programs of the Torch partitions. With ``reference``, they
     are the programs of all partitions."""
@@ -135,10 +135,10 @@ class PackageContents:
         }
 
     def needed_slots(self) -> list[int]:
-        """The slots of the weights that the package needs, in their order.
+        """The slots of the weights that the package needs, in ascending order.
 
-        They are the weights of Torch partitions, all weights that are inputs of a partition or outputs of the model, and
-        the first values of the state. With ``reference``, the package also needs the weights of TensorRT partitions."""
+        The package needs the weights of Torch partitions, all weights that are inputs of a partition or outputs of the
+        model, and the first values of the state. With ``reference``, it also needs the weights of TensorRT partitions."""
         slots = {entry.slot for entry in self.interface.state}
         # targets of one toolchain share an object, which is read once
         distinct = {id(shared): shared for shared in self.partitions_by_target.values()}
@@ -152,5 +152,5 @@ class PackageContents:
 
 
 def _weight_slots(values: Iterable[str]) -> Iterator[int]:
-    """The slots of the weights among `values`, which have the names of `trtbuild.core.partition.partitions`."""
+    """The slots of the weights among `values`: ``weight:k`` names slot k (`trtbuild.core.partition.partitions`)."""
     return (int(name.removeprefix("weight:")) for name in values if name.startswith("weight:"))

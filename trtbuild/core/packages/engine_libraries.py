@@ -153,7 +153,7 @@ def _version_problem(name: str, version: str, built_by: str) -> str:
 
 
 def _requirement(target: PackedTarget) -> str:
-    """The requirement for pip of the smallest library that runs version-compatible plans of a target's version."""
+    """The pip requirement of the smallest library that runs version-compatible plans of a target's version."""
     major = _numbers(target.version)[0]
     first_refusing = next(
         later for later in range(major + 1, major + 4) if not _runs_compatible_plans(f"{later}", target.version)
@@ -164,7 +164,7 @@ def _requirement(target: PackedTarget) -> str:
 
 
 def _runs_compatible_plans(version: str, built_by: str) -> bool:
-    """Whether libraries of `version` run version-compatible plans of `built_by`, the same or an older version (rule 4)."""
+    """Whether libraries of `version` run version-compatible plans of `built_by` (rule 4)."""
     plan_version = _numbers(f"{built_by}.0")  # "10" is 10.0
     return _numbers(version) >= _numbers(built_by) and plan_version >= _oldest_plan(version)
 

@@ -24,7 +24,8 @@ class EngineText:
 
     On a CPU, the reference program runs in place of the engine. `reference` is None if the package has no such program.
     Sizes in `inputs` and `outputs` are expressions of the graph's symbols. A symbol of a dim with `multiple_of` counts
-    multiples, not elements. Each of the `profiles` has a shape range for each input of the engine, in order."""
+    multiples, not elements. Each of the `profiles` has a shape range for each input of the engine, in order. `sms`
+    are the SMs for which the plan has code. `compatibility` is the hardware compatibility level of the target."""
 
     model: str
     partition: str

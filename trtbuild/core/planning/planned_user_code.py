@@ -22,7 +22,8 @@ Versions = Mapping[str, str]
 
 
 class UserCodePlanner:
-    """Adds the steps that run user code to a plan. Their dependencies are looked up through chains of links."""
+    """Adds to a plan the steps that run user code. Their dependencies are looked up through chains of links
+    (`trtbuild.core.recipes.chain`)."""
 
     def __init__(self, plan: ModelPlan, verdicts: Verdicts, facts: Facts, lookups: Lookups) -> None:
         self._plan = plan
@@ -57,7 +58,7 @@ class UserCodePlanner:
     def _look_up(
         self, stage: UserCodeStage, declared_for: Callable[[Versions | None], Declared]
     ) -> tuple[Recipe, Reason, Versions]:
-        """The recipe of a step, the reason if it is a hit, and the versions that the step was made with.
+        """The recipe of a step, the reason for a hit, and the versions for the recipes of later steps.
 
         `declared_for` returns the declared parts with the given versions."""
         facts, lookups = self._facts, self._lookups

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 #: ``read(offset, size)`` returns `size` bytes of a file from `offset` on, or fewer at the end of the file.
 Read = Callable[[int, int], bytes]
 
-#: ``e_machine`` → the processor in ``<os>-<cpu>``.
+#: ``e_machine`` → the ``<cpu>`` of a platform ``<os>-<cpu>``, such as linux-x86_64.
 _PROCESSORS = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
 _SHARED_OBJECT = 3
 _LOAD, _DYNAMIC = 1, 2
@@ -23,7 +23,7 @@ _MAX_HEADERS, _MAX_BYTES = 4096, 1 << 24
 
 @dataclass(frozen=True)
 class SharedLibrary:
-    """A shared library. `needed` are the names of the libraries that it loads: ``libnvinfer.so.10``."""
+    """A shared library. `needed` are the names of the libraries that it loads, such as ``libnvinfer.so.10``."""
 
     processor: str
     needed: tuple[str, ...]

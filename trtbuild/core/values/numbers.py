@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-#: Type of a number → the element type that holds all its values exactly. Python's floats have 64 bits (float32 would
-#: round ``x.shape[0] / 3``), and torch's sizes are below 2**63.
+#: Type of a number → the element type that represents each such number exactly. Python's floats have 64 bits (float32
+#: would round ``x.shape[0] / 3``), and torch's sizes are below 2**63.
 NUMBER_TYPES: Mapping[str, str] = {"int": "int64", "float": "float64", "bool": "bool"}
 
 

@@ -4,11 +4,11 @@ Rules
 1. A model is affected if a changed file is its manifest, the lock file, its weights, its source file, its library of
    plugins, or a dependency of its calibration or trace. If one manifest changes, all models are affected.
 2. The dependencies come from the chain of links (records that name dependencies), which the plan follows with the current
-   files. If the calibration or the trace would run, the chain has ended early. Then the model counts as affected. If no
-   known dependency has changed, the text contains the reason of the step.
+   files. If the calibration or the trace would run, the chain has ended early. Then the model counts as affected.
+   `AffectedModel.text` names the known changed dependencies or, if there are none, the reason why the step would run.
 3. In doubt, a model counts as affected: an unnecessary build has only hits, but a missing build may stay undetected.
 4. git reports an untracked file as new, so the file counts as changed. It reports nothing about an ignored file. The
-   document lists the dependencies in the project about which git reports nothing.
+   document lists dependencies that git neither tracks nor reports, if they are in the project.
 """
 
 # Paths are strings here, as in recipes.
@@ -84,7 +84,7 @@ def _has_changed(project: str, observation: Observation, changes: Changes) -> bo
     kind, name = observation.dependency.kind, observation.dependency.name
     if kind not in ("file", "link", "listing"):
         return False
-    # a file may be reached through a symbolic link: the link and the file are compared
+    # the path may contain a symbolic link: a change of the link or of the file counts
     joined = os.path.normpath(os.path.join(project, name))
     for path in dict.fromkeys((joined, os.path.realpath(joined))):
         if changes.paths.get(path) is not None or changes.has_changed_parent(path):

@@ -217,7 +217,7 @@ def _weight_differences(was: Subject, now: Subject) -> Iterator[Difference]:
         return
     same_partitions = was.partitions is not None and was.partitions == now.partitions
     names_of_sides = [was.weight_names, now.weight_names]
-    if same_partitions:  # a side uses the names of the other side if it lacks them (rule 3 of `subjects`)
+    if same_partitions:  # names that one side lacks come from the other side (rule 3 of `subjects`)
         names_of_sides = [{**now.weight_names, **was.weight_names}, {**was.weight_names, **now.weight_names}]
     weights_of_sides = []
     for names, subject in zip(names_of_sides, (was, now), strict=True):
@@ -258,7 +258,7 @@ def _weight_to_json(weight: Mapping[str, Any]) -> dict[str, Any]:
 def _engine_differences(was: Subject, now: Subject) -> Iterator[Difference]:
     """The engines that only one side has, and the differences between engines of the same ``partition@target``.
 
-    Their keys are compared, and a difference contains the parts of the recipes that differ. If the keys of one side are
+    Their keys are compared, and a difference contains the differing parts of the recipes. If the keys of one side are
     not known, the digests of the plans are compared.
     """
     by_key = was.engines is not None and now.engines is not None

@@ -58,7 +58,7 @@ class Subject:
     #: Whether the package can run without engines.
     reference: bool = False
     outputs: Mapping[str, JsonObject] | None = None
-    #: Target → partition → kind, graph, weights (slots), inputs.
+    #: Target → partition → kind, graph, weights (slots: numbers of weights in the trace), inputs.
     partitions: Mapping[str, Mapping[str, JsonObject]] | None = None
     #: ``partition@target`` → key of the engine step.
     engines: Mapping[str, str] | None = None
@@ -66,7 +66,7 @@ class Subject:
     plans: Mapping[str, str] | None = None
     #: Step id without the model's name (``engine/p0@ada``) → recipe.
     recipes: Mapping[str, Recipe] = field(default_factory=dict)
-    #: For a model whose graph is not known: the id of the first step that has to run, as in `recipes`, and the reason.
+    #: For a model whose graph is not known: the first step that has to run (its id as in `recipes`), and the reason.
     blocking_step: tuple[str, str] | None = None
     #: Slot → name of the weight.
     weight_names: Mapping[int, str] = field(default_factory=dict)
@@ -81,7 +81,7 @@ def find_subject(request: Request, title: str) -> Subject:
     if folder is not None:
         try:
             package = open_package(folder)
-        except PackageError as error:  # its exit status 1 means for `diff` that the sides differ
+        except PackageError as error:  # PackageError exits with 1, which means for `diff` that the sides differ
             raise UsageError(error.text, hint=error.hint) from error
         return package_subject(request.project.absolute(), package, title)
     models = Workspace(replace(request, models=(), targets=())).models
@@ -155,7 +155,7 @@ def _plain_parts(recipe: Recipe) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """The value with all mappings as dicts and all tuples as lists, as in a package's index, so that both compare equal."""
+    """The value with mappings as dicts and tuples as lists, so that it can be compared with a value in a package index."""
     if isinstance(value, Mapping):
         return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -270,7 +270,7 @@ def _add_records(subject: Subject, package: Record, store: LayeredStore, history
 
 
 def _engine_recipes(engines: Mapping[str, str], store: LayeredStore) -> dict[str, Recipe]:
-    """The recipes of the engines whose records the cache has, as in `Subject.recipes`."""
+    """The recipes of the engines whose records the cache has, by step id without the model's name."""
     records = {name: _trusted_record(store, key) for name, key in engines.items()}
     return {f"engine/{name}": record.recipe for name, record in records.items() if record is not None}
 

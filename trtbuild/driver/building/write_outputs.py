@@ -50,7 +50,7 @@ def write_outputs(workspace: Workspace, plan: ModelPlan, pool: WorkerPool) -> li
 
 
 def _path_in_parentheses(path: object, project: Path) -> str:
-    """A space and the path relative to the project, in parentheses; empty if `path` is not a string."""
+    """A space, then `path` in parentheses, relative to `project` if possible. Empty if `path` is not a string."""
     if not isinstance(path, str):
         return ""
     with contextlib.suppress(ValueError):

@@ -1,4 +1,4 @@
 """The `cache` and `lock` commands: statistics, collection, push and pull, bundles, rebuilding, signing keys.
 
-This folder uses `building` and the packages below it.
+This folder uses `building`, `answers`, `workers`, `project`, `configuration` and `outputs`.
 """

@@ -2,8 +2,8 @@
 
 Rules
 1. The records that `selection` selects are transferred, if they are complete. The result names each record that could not
-   be transferred, with the reason. If there is such a record, `ok` is false. An exception is a package that the selection
-   has built and that only this machine's own key signs. A build, in contrast, does not fail because of a remote.
+   be transferred, with the reason, except packages that the selection has built and that only this machine's own key
+   signs. If the result names a record, `ok` is false. A build, in contrast, does not fail because of a remote.
 2. A file that the other side has is not transferred again. So a transfer that was interrupted continues where it stopped.
 3. Signatures are not changed. Those of this machine's own key are not sent, nor are records that only this key signs.
    Records that are not trusted here are neither fetched nor sent.
@@ -34,8 +34,8 @@ from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.records import INLINE_FILE_SIZE
 from trtbuild.store.remote.store import RemoteStore
 
-#: A function that reports progress. Its arguments are a description, the finished number, the total number, and the unit of
-#: both numbers (``records`` or ``bytes``).
+#: A function that reports progress. Its arguments are a description, the finished amount, the total amount, and the unit of
+#: both (``records`` or ``bytes``).
 Progress = Callable[[str, int, int, str], None]
 
 #: The reason why a record that only this machine's own key signs is not sent, and what to do.

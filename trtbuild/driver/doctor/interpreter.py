@@ -17,7 +17,7 @@ OLDEST_PYTHON = (3, 10)
 
 
 def check_python() -> Finding:
-    """Check Python's version, and that it is a 64-bit build."""
+    """Check the version of Python, and that Python is a 64-bit build."""
     version = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info < OLDEST_PYTHON:
         oldest = ".".join(map(str, OLDEST_PYTHON))

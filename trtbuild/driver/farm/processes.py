@@ -52,8 +52,8 @@ def processes_here(project: Path, cpu_processes: int, slots: int) -> list[Worker
     """The worker processes of this machine, which use `project` as their directory.
 
     There is one process for each GPU on which engines are compiled or compared with PyTorch. `cpu_processes` is the number
-    of processes for engines that need no GPU to be compiled. Each of them does `slots` jobs at the same time. Raises
-    ToolchainMissing if there is no process of either kind.
+    of processes for engines that need no GPU to be compiled. Each of these processes does `slots` jobs at the same
+    time. Raises ToolchainMissing if there is no process of either kind.
     """
     common = _common_labels(project)
     environment = {DIRECTORY_VARIABLE: str(project)}

@@ -19,7 +19,7 @@ from trtbuild.errors import OperatorMissing
 def import_from(project: str | Path) -> None:
     """Append the folder `project` to ``sys.path``, so that modules of operators in it can be imported.
 
-    A program usually has this folder there, but the command ``trtbuild`` does not."""
+    ``sys.path`` usually has this folder in a user's program, but not in the command ``trtbuild``."""
     folder = str(Path(project).resolve())
     if folder not in sys.path:
         sys.path.append(folder)

@@ -50,7 +50,7 @@ class History:
         self._parsed: dict[str, dict[str, Any]] = {}
 
     def recipe(self, step: str) -> Recipe | None:
-        """The recipe of the step when it was last built or found, or None."""
+        """The recipe of the step when it last ran or was a hit, or None."""
         entry = self._entry(step)
         if not entry:
             return None
@@ -129,7 +129,7 @@ _to_json = json.JSONEncoder(separators=(",", ":")).encode
 class _StoredEntries(Mapping[str, str]):
     """The entries of an open file by step id, as JSON text. Each entry is read when it is requested.
 
-    `places` has the position and the size of each entry in bytes. The descriptor is closed with the object.
+    `places` has the position and the size of each entry in bytes. The descriptor is closed when the object is freed.
     """
 
     def __init__(self, descriptor: int, places: Mapping[str, tuple[int, int]]) -> None:

@@ -27,7 +27,7 @@ from trtbuild.errors import BlobMissing, EntryCorrupt, RecordUntrusted
 from trtbuild.store.digests.fingerprint import FileDigests
 from trtbuild.store.layers.layered import LayeredStore
 
-#: The number of blobs that are kept. One model needs a few, several times.
+#: The largest number of blobs that are kept. A model needs only a few, but needs them several times.
 _MAX_KEPT_BLOBS = 128
 
 

@@ -4,9 +4,9 @@ Rules
 1. A tensor is a NumPy array and torch's name of its dtype. NumPy has no bfloat16, so such a tensor's bits are uint16.
 2. Reading a file never runs code from it: NumPy reads ``.npy`` and ``.npz`` without pickle, and
    `trtbuild.core.values.safetensors` parses ``.safetensors``.
-3. The same seed gives the same random values. They are in the input's range, before they are
-   rounded to the dtype. Without a range, floats and complex numbers are normally distributed, integers are 0 and 1 (valid
-   ids and masks), and bools are mixed.
+3. The same seed gives the same random values. Before they are rounded to the dtype, they are in the input's range.
+   Without a range, floats and complex numbers are normally distributed, integers are 0 and 1 (valid ids and masks), and
+   bools are mixed.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _random_in_range(dtype: str, shape: tuple[int, ...], value_range: ValueRange
 
 
 def read(path: Path) -> dict[str, HostTensor]:
-    """Return the tensors of a file by name. The name of an ``.npy`` file's tensor is "". Raises UsageError."""
+    """Return the tensors of a file, by their names. The name of an ``.npy`` file's tensor is "". Raises UsageError."""
     if path.suffix not in ENDINGS:
         hint = f"supported endings are {', '.join(ENDINGS)}"
         if path.suffix in (".pt", ".pth"):

@@ -34,7 +34,7 @@ def shapes_of(
     profile: PackedProfile | None = None,
     which: str = "opt",
 ) -> dict[str, Shape]:
-    """Return the shape of each input: a given shape, or the min, opt or max (`which`) sizes of a profile (rule 1)."""
+    """Return the shape of each input (rules 1 and 2). `which` chooses the min, opt or max sizes of the profile."""
     chosen_profile = profile or next(
         (candidate for candidate in index.profiles if _accepts(index, candidate, given_shapes)), index.profiles[0]
     )

@@ -113,7 +113,7 @@ def comparison_entry(
 
     `plans` maps target → partition → SHA-256 of the engine. `provenance` has ``finished`` and ``builder``, if they are
     known. `key` is the key of the record, None without a project. `recorded` is whether the report was read from the
-    record. `worker` is the worker of a scheduler that ran the comparison.
+    record. `worker` is the name of the Dask worker that ran the comparison, or None.
     """
 
     def plans_of(part: str) -> dict[str, str]:

@@ -2,10 +2,11 @@
 
 Rules
 1. One model's code must not affect the next model. So a trace worker does each job in a forked child. Where it cannot fork,
-   it does only one job. An ``original`` worker also serves one module only. A comparison worker loads the engines of one
-   package only. An engine worker that loads a library of plugins compiles one engine only, because a library cannot be
-   unloaded. Other workers are reused. The first torch worker is started together with the first trace. Trace and torch
-   workers are forked from one process, which loads torch once for all of them (`forking`).
+   it does only one job. An ``original`` worker, which times the model in PyTorch, also serves one module only. A
+   comparison worker loads the engines of one package only. An engine worker that loads a library of plugins compiles one
+   engine only, because a library cannot be unloaded. Other workers are reused. The first torch worker is started together
+   with the first trace. Trace and torch workers are forked from one process, which loads torch once for all of them
+   (`forking`).
 2. Environment:
    * A trace worker inherits the user's environment, but it sees no GPU, and its hash seed is fixed.
    * A torch worker gets the same environment, but sees the GPUs, because the parser runs in it, and the parser of
@@ -18,9 +19,9 @@ Rules
      ``LD_PRELOAD`` and ``LD_AUDIT`` load other code into a process, so an engine worker does not get them.
 3. If a worker dies, its job fails. The error contains the end of its log. The next job gets a new worker.
 4. Each worker runs in its own session, so Ctrl-C reaches the driver only. The driver then ends the workers.
-5. A worker does not get the variables that only the driver needs: the signing key, the remotes and their credentials.
-   Except in engine workers, other variables stay, because a model's code may need them (``HF_TOKEN``, ``AWS_…``). The code
-   runs as the user who builds the model.
+5. A worker does not get the environment variables that only the driver needs: the signing key, the remotes and their
+   credentials. Except in engine workers, other variables stay, because a model's code may need them (``HF_TOKEN``,
+   ``AWS_…``). The code runs as the user who builds the model.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """The table of worker tasks, and the functions that send a job to a worker and read its result.
 
 Rules
-1. A task is a step's stage (except ``package``), ``explain``, ``compare-engines``, ``verify`` or ``pt2``. The last two have
-   a second task for models that call operators from outside PyTorch, which imports the code of these operators. For each
-   task, `TASKS` names the kind of worker, the type of the job, and the functions for graphs that are lowered and for other
-   graphs. The parent process reads the kind of worker. The child process uses the type and the functions.
+1. A task is a step's stage (except ``package``), ``explain``, ``compare-engines``, ``verify`` or ``pt2``. For models
+   that call operators from outside PyTorch, ``verify`` and ``pt2`` have a second task, which imports the code of these
+   operators. For each task, `TASKS` names the kind of worker, the type of the job, and the functions for graphs that are
+   lowered and for other graphs. The parent process reads the kind of worker. The child process uses the type and
+   the functions.
 2. Jobs and results are dataclasses in both processes, and JSON between them (`trtbuild.core.values.codec`).
 """
 
@@ -113,7 +114,7 @@ def _imports(job: TraceJob, project: Path) -> bytes:
 
 
 def do(message: Mapping[str, Any], context: Context) -> dict[str, Any]:
-    """Handle a message of `call` in a worker, and return the member `result` of the answer."""
+    """Handle a message of `call` in a worker, and return the part ``{"result": …}`` of the answer."""
     task = TASKS[message["task"]]
     job = decode(task.job, message["job"])
     return {"result": encode(task.do(job, context))}

@@ -47,7 +47,7 @@ class Validator:
         }
 
     def untranslatable_calls(self, program: Any) -> dict[int, str]:
-        """Return the number of each operator call that has no ONNX translation, with the reason."""
+        """Map the number of each operator call without an ONNX translation to the reason."""
         from trtbuild.stages.convert.conversion import untranslatable_calls
 
         return {
@@ -66,8 +66,8 @@ class Validator:
             return Refusal(refused.text, dict.fromkeys(refused.nodes, refused.text))
         largest = {f"i{number}": size for number, size in enumerate(largest_sizes(program))}
         parsed = without_plugins(model) if self._plugins else model
-        # Without its plugin calls, the model has other inputs and outputs, so no types are compared here. The engine step
-        # compares the types of the complete model.
+        # Without its plugin calls, the model has other inputs, so no types are compared here. The engine step compares
+        # the types of the complete model.
         answer = self._parser.find_refusal(parsed, largest, declared_types(program) if parsed == model else None)
         if answer is None:
             return None

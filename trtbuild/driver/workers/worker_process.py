@@ -26,7 +26,7 @@ from trtbuild.driver.workers.kinds import NO_IMPORTS, WorkerKind
 from trtbuild.errors import ToolchainError, TrtbuildError
 from trtbuild.stages.trace.user_code.leading_imports import UnfitLibraries
 
-#: A worker that has not exited this many seconds after its input was closed is killed.
+#: If a worker has not exited this many seconds after its input was closed, it is killed.
 EXIT_TIMEOUT_S = 5.0
 
 #: An error shows this many characters of the end of a log.
@@ -82,7 +82,7 @@ class WorkerDied(ToolchainError):
 
 
 class Worker:
-    """One child process. Not thread-safe: one job at a time. `gpu` is the only GPU that an engine worker sees."""
+    """One child process. Not thread-safe: one job at a time. `gpu` is the only GPU that an engine worker can use."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Worker:
     ) -> None:
         """Start a worker. With `servers`, it is forked from one of them, if they suit its environment variables.
 
-        `imports` are the libraries that a trace worker has imported (`ForkServers.connect`), if that is possible."""
+        `imports` are the libraries that a trace worker should import before its first job (`ForkServers.connect`)."""
         self.kind = kind
         self.gpu = gpu
         self.imports = imports
@@ -121,7 +121,7 @@ class Worker:
             )
 
     def call(self, job: Mapping[str, Any], on_announced: OnAnnounced = lambda outputs: None) -> dict[str, Any]:
-        """Send a job and return the worker's reply. Before it, calls `on_announced` with outputs that the worker announces.
+        """Send a job and return the worker's reply. Before the reply, calls `on_announced` with announced outputs.
 
         Raises the error that the worker reports, WorkerDied, or UnfitLibraries if the worker has imported other libraries
         than the job needs."""
@@ -178,7 +178,7 @@ class Worker:
         self._process.wait()
 
     def _has_ended(self) -> bool:
-        """Whether the worker has ended. If possible, the process is not reaped, so its process group keeps its id."""
+        """Whether the worker has ended. If possible, the process is not reaped, so its id stays reserved."""
         if self._process.returncode is not None or not hasattr(os, "waitid"):
             return self._process.poll() is not None
         try:

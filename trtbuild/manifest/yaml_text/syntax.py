@@ -1,7 +1,7 @@
 """Messages for YAML syntax errors: the place of the mistake, and a hint. The parser may stop at a later place.
 
-PyYAML's parser in Python has better messages than libyaml ("found character '\\t' …"). Our messages are chosen by the
-`problem` and `context` of its error (PyYAML 6.0, scanner.py and parser.py). Errors without an entry in `_WORDINGS` keep
+PyYAML's parser in Python has better messages ("found character '\\t' …") than libyaml. The `problem` and `context` of the
+Python parser's error (PyYAML 6.0, scanner.py and parser.py) select our message. Errors without an entry in `_WORDINGS` keep
 PyYAML's text.
 """
 

@@ -4,8 +4,8 @@ Rules
 1. Arguments are passed in the same way as to the original ``forward``: positional inputs in order, keyword inputs by name.
    A positional input may also be passed by name. Names come from the package.
 2. Nothing is converted automatically: another dtype, rank or device is an error. A tensor that is not contiguous is
-   accepted. Engines copy it, because they read rows in order (`trtbuild.runtime.engines.runs`). A tensor whose memory does
-   not contain its values is copied here, before its address is used (`ArrayOperations.materialize`).
+   accepted. Engines copy it, because they need contiguous memory (`trtbuild.runtime.engines.runs`). A tensor whose memory
+   does not contain its values is copied here, before its address is used (`ArrayOperations.materialize`).
 3. All axes of a dim must have the same size, which must be a multiple of the dim's `multiple_of`. One profile must allow
    the sizes of all dims.
 4. If the shapes were checked in an earlier call, only dtypes, devices and memory (rule 2) are checked again.

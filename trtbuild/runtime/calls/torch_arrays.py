@@ -10,7 +10,7 @@ from trtbuild.runtime.memory import tensor_kinds
 
 
 class HostArrayOperations:
-    """Operations on torch tensors on the CPU: `trtbuild.runtime.calls.arguments.ArrayOperations`.
+    """Implements `trtbuild.runtime.calls.arguments.ArrayOperations` for torch tensors on the CPU.
 
     Arrays of other libraries are wrapped by DLPack, without a copy. A NumPy array that is read-only, or has another byte
     order, is copied."""

@@ -4,8 +4,8 @@ Rules
 1. A graph reads and writes fixed addresses. So it has its own buffers: inputs are copied into them, and outputs are copied
    out of them, on the call's stream. Each copy needs a launch and memory traffic, but the graph saves the launches of the
    engine's kernels. So a graph is faster for engines with many small kernels.
-2. Each set of shapes has its own graph, buffers and context, because TensorRT keeps state that depends on shapes in the
-   context (developer guide, "CUDA graphs": one context per captured graph, and shared device memory).
+2. Each set of shapes has its own graph, buffers and context, because a context contains state that depends on the shapes
+   (TensorRT developer guide, "CUDA graphs": one context per captured graph, and shared device memory).
 3. A graph is captured after a normal run with the same shapes. In that run TensorRT finishes its preparations for the new
    shapes.
 4. An engine that cannot be captured runs normally, after a warning.

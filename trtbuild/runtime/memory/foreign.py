@@ -21,7 +21,7 @@ class RecordedEvent(Protocol):
     """A recorded event."""
 
     def query(self) -> bool:
-        """Whether all work before it has finished."""
+        """Whether all earlier work on the event's stream has finished."""
         ...
 
 
@@ -62,4 +62,4 @@ class AdoptedArrays:
                 if not oldest_event.query():
                     return
                 entry = self._arrays_in_use.popleft()
-            del entry  # outside the lock, because deleting the last reference runs the exporter's code
+            del entry  # outside the lock, because deleting the last reference runs code of the other library

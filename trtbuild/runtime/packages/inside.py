@@ -1,7 +1,7 @@
 """Open the files of a package, and no file outside it.
 
 Rules
-1. The path of the package's directory may contain a link (``current -> release-3``). It is resolved once, when the
+1. The path of the package's directory may contain a link (``current -> release-3``). The path is resolved once, when the
    package is opened, so that all files come from one directory even if the link changes later.
 2. Links inside the package to paths inside it are followed. A link to a path outside is refused (LinkRefused), unless
    the caller has set `follow_links`.

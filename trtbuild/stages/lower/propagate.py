@@ -1,9 +1,9 @@
 """Recompute the fake values (tensors with a dtype and sizes, without data) of nodes.
 
 Rules
-1. Only nodes that a pass inserted or changed, and their readers, are run again. A node whose size depends on data is not
-   run, because running it would create a second symbol for one size. If its result is a floating-point tensor, this
-   tensor gets the dtype of the node's first input. Nothing else changes.
+1. Only nodes that a pass inserted or changed, and their readers, are run again. A node whose operator computes a
+   size from data is not run, because running it would create a second symbol for the size. If such a node returns a
+   floating-point tensor, this tensor gets the dtype of the node's first input. Nothing else changes.
 2. A reader is run again if the dtype, shape or strides of its input have changed.
 3. Nested graphs are not entered, because the dtypes of their inputs do not change.
 """

@@ -56,7 +56,7 @@ def _names_no_axes(node: torch.fx.Node) -> bool:
 
 
 def _axes(node: torch.fx.Node, rank: int) -> list[int]:
-    """The axes in a squeeze's arguments, as numbers from 0."""
+    """The axes that a squeeze may remove, as numbers from 0."""
     if _names_no_axes(node):
         return list(range(rank))
     dims: Any = node.args[1] if len(node.args) > 1 else node.kwargs["dim"]

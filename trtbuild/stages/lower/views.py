@@ -1,7 +1,8 @@
 """Replace views by reshapes.
 
 A ``view`` depends on the strides of its input, and these depend on PyTorch's kernels. For example, attention has other
-strides in half than in float32. ONNX and TensorRT have no strides, so ``view`` and ``reshape`` have the same translation.
+strides in float16 than in float32. ONNX and TensorRT have no strides, so ``view`` and ``reshape`` have the same
+translation.
 """
 
 from __future__ import annotations

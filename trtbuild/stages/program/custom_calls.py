@@ -1,18 +1,18 @@
-"""Take the calls of operators from outside PyTorch out of a program, and put them back after the lower step.
+"""Replace calls of operators from outside PyTorch by inputs and outputs, and put the calls back after the lower step.
 
-The lower step retraces programs, changes types and compares numbers. A process that has not loaded the code of an operator
-can do none of this with its calls. So each call is *opened*: its results become inputs of the program, and the values that
-it reads become outputs. Then the whole step works on a program of PyTorch's own operators, and the rules for inputs and
-outputs hold for the calls: their types stay those of the traced program, and their sizes need no fake implementation.
+The lower step retraces programs, changes types and compares numbers. None of this is possible with calls of an
+operator whose code the process has not loaded. So each call is *opened*: its results become inputs of the program, and the
+values that it reads become outputs. Then the whole step works on a program of PyTorch's own operators. The step keeps
+the types of all inputs and outputs, and the sizes of the results need no fake implementation.
 
 Rules
-1. `open_calls` adds the results of all calls as the last inputs, and the values that calls read as the last outputs. A
-   value that is a placeholder, or the result of another call, is not added.
+1. `open_calls` adds the results of all calls as the last inputs, and the values that calls read as the last outputs,
+   except placeholders and the results of other calls.
 2. `OpenedProgram.close` puts the calls back, each before the first reader of its results.
 3. A number that a call reads (a size) is computed again from the sizes of the model's inputs. A size that depends on data
    is read from an earlier tensor that has it. Without such a tensor, ConversionRefused is raised.
-4. A tensor that was contiguous in the traced program is made contiguous for its call. Kernels may rely on it, and a lowered
-   program has no copies that only change the layout.
+4. A tensor that was contiguous in the traced program is made contiguous for its call. Kernels may rely on this layout,
+   and a lowered program has no copies that only change the layout.
 5. The results are checked (`size_checks`).
 """
 
@@ -51,8 +51,8 @@ class OpenedProgram:
         return [node for node in self.program.input_nodes if node.name.startswith(_PREFIX)]
 
     def point_with_results(self, point: Point) -> Point:
-        """`point` with a number for each size of a result that depends on data: the number of its range that is closest to
-        2."""
+        """`point` and, for each other symbol in the shapes of the added inputs, the number in the symbol's range that is
+        closest to 2."""
         ranges = self.program.exported.range_constraints
         sizes = (size for node in self.added_inputs for size in node.meta["val"].shape if not isinstance(size, int))
         symbols = {symbol for size in sizes for symbol in size.node.expr.free_symbols if symbol not in point}
@@ -87,7 +87,7 @@ def open_calls(program: Program) -> OpenedProgram:
 
 
 def checked_copy(program: Program) -> Program:
-    """A copy of `program` with a check of each result of a call (rule 5), or `program` itself if it has no such call.
+    """A copy of `program` that checks each result of a call (rule 5), or `program` itself if `open_calls` finds no call.
 
     Raises ConversionRefused, for example under rule 3."""
     opened = open_calls(program)

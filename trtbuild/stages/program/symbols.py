@@ -30,7 +30,7 @@ class Rounding:
     rounds_up: bool
 
     def apply(self, operand: Expression) -> Expression:
-        """The rounded product of `operand`."""
+        """The rounded product of `operand` and `fraction`."""
         numerator, denominator = self.fraction.as_integer_ratio()
         scaled: Expression = operand if numerator == 1 else ["mul", numerator, operand]
         if denominator == 1:
@@ -121,7 +121,7 @@ class Symbols:
     def interval(self, size: Any) -> tuple[int, int]:
         """The smallest and the largest value of a size. The largest is `UNBOUNDED` if it has no bound. Raises the errors of
         `expression`."""
-        expression = self.expression(size)  # numbers the symbols
+        expression = self.expression(size)  # also adds new symbols to `ranges`
         return interval(expression, [(low, UNBOUNDED if high is None else high) for low, high in self.ranges])
 
     def text(self, expr: Any) -> str:

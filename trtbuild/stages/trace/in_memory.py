@@ -66,7 +66,7 @@ def _registering_module(name: str) -> str | None:
 
 
 def export_in_memory(model: torch.nn.Module | ExportedProgram, job: TraceJob, project: Path) -> ExportedProgram:
-    """Trace `model` as `trace_in_memory` does, and return the program of torch.export that was proven.
+    """Trace `model` as `trace_in_memory` does, and return the program of torch.export, which was compared with `model`.
 
     The program is functionalized, takes the arguments of `model`, and its symbols have the ranges of `job`. It shares the
     tensors of `model` that are in main memory. Raises SourceError.
@@ -119,8 +119,8 @@ def _in_main_memory(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def _all_tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
-    """Yield all tensors of a module, including those in plain attributes. A registered parameter or buffer may be None: the
-    bias of a linear layer without a bias."""
+    """Yield all tensors of a module, including those in plain attributes. A registered parameter or buffer, for
+    example the bias of a linear layer without a bias, may be None."""
     for submodule in module.modules():
         for values in (submodule._parameters, submodule._buffers, vars(submodule)):
             yield from (value for value in (values or {}).values() if isinstance(value, torch.Tensor))

@@ -128,7 +128,7 @@ class FaultSearch:
         return Place(self._operator(first), since, None if text else error, text)
 
     def _backwards_from(self, nodes: Sequence[torch.fx.Node], allowed: Set[int]) -> set[int]:
-        """The calls of `allowed` that `nodes` depend on through calls of `allowed` only, and those in `nodes`."""
+        """The calls of `allowed` that are in `nodes`, or that `nodes` depend on through calls of `allowed` only."""
         call_numbers = {node: index for index, node in enumerate(self._calls)}
         found: set[int] = set()
         waiting = list(nodes)

@@ -2,17 +2,17 @@
 
 Rules
 1. At each point (a choice of input sizes and values) PyTorch runs the partitions in order, and each partition is compared
-   on PyTorch's own values. The partitions also run one after another on their own results, and the final result is compared
-   with the traced program. (The trace has compared the traced program with the user's module.)
+   on PyTorch's own values. The partitions also run one after another, each on the results of earlier partitions. The final
+   result is compared with the traced program. (The trace has compared the traced program with the user's module.)
 2. A partition that cannot run here is reported as unchecked, with the reason. It never counts as right.
 3. The report has the worst point of each partition and of the whole model. The inputs of the worst of these points are
    written to a file. The tolerance of an output follows from its precision (`precisions`). Values that rounding decides
    (`rounding`) are not compared, and the report says how many.
-4. The fault of a wrong partition is located at its smallest wrong point (`locating`).
+4. `locating` searches for the fault of a wrong partition, with the smallest inputs that give a wrong result.
 5. A model with an ONNX source has no PyTorch program, so the reference is onnxruntime on the CPU.
 6. At the min, opt and max of profiles, the state of a model is the state with which a package begins. At random points, the
    state is random.
-7. The whole model is also compared with the model without its quantizers (`float_errors`). This error is only reported.
+7. The report also has the error of the whole model against the model without its quantizers (`float_errors`).
 """
 
 from __future__ import annotations

@@ -36,7 +36,8 @@ class Size:
 class CollectReport:
     """The removed and the kept entries.
 
-    `blobs_removed` and `blobs_kept` count all CAS files: chunks, record documents, and blobs that are not split.
+    `blobs_removed` and `blobs_kept` count all files of the content-addressed store (CAS): chunks, record documents, and
+    blobs that are not split.
     """
 
     records_removed: tuple[str, ...]
@@ -60,7 +61,8 @@ class CollectReport:
 class Entry:
     """A file of a store: its time of last use, by the file system's clock, and its size.
 
-    For an AC entry, `files` are the CAS files that it names, and `blobs` are the blobs that these files belong to.
+    For an entry of the action cache (AC), `files` are the CAS files that it names, and `blobs` are the blobs
+    that these files belong to.
     """
 
     used_ns: int
@@ -116,7 +118,7 @@ def records_to_remove(
     reasons: Counter[str],
     other_bytes: int = 0,
 ) -> list[str]:
-    """The keys of the records to remove, least recently used first. Counts in `reasons` why other records are kept.
+    """The keys of the records to remove, least recently used first. Counts in `reasons` why records over a limit are kept.
 
     `other_bytes` is the number of allocated bytes that belong to no entry.
     """

@@ -41,7 +41,7 @@ class FileReceiver:
         return present
 
     def put(self, file: Output, data: bytes | memoryview) -> None:
-        """Write a CAS file. The caller has compared the bytes with its name. Raises StoreUnavailable."""
+        """Write a CAS file. The caller has compared the bytes with the file's name. Raises StoreUnavailable."""
         self._entries.prepare()
         self._publication.write_in_batch(self._entries.layout.entry_path("cas", file.sha256), data)
 

@@ -93,12 +93,12 @@ def connection_fault(place: str, route: Route, error: BaseException) -> RemoteDo
 
 
 def parse_retry_after(retry_after: str | None) -> float | None:
-    """The value of a Retry-After header in seconds, or None if it is invalid. The header may be a date (RFC 9110,
-    10.2.3)."""
+    """The value of a Retry-After header in seconds, or None if it is missing or invalid. The header may be a date (RFC
+    9110, 10.2.3)."""
     if retry_after is None:
         return None
     if retry_after.strip().isdecimal():
-        return float(retry_after.strip()[:9])  # nine digits are longer than any wait
+        return float(retry_after.strip()[:9])  # a number of nine digits is enough for any wait
     from email.utils import parsedate_to_datetime
 
     try:

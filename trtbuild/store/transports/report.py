@@ -9,7 +9,7 @@ from typing import Literal
 @dataclass(frozen=True)
 class Trouble:
     """The faults of one kind at a remote: the text of the first fault, and their number. ``lied`` means that the remote
-    sent bytes without the expected digest."""
+    sent wrong content."""
 
     kind: Literal["down", "refused", "full", "lied"]
     text: str

@@ -1,13 +1,13 @@
 """Read the types of weights and kernels from a plan of TensorRT-RTX, without a GPU.
 
 TensorRT's engine inspector needs an engine that is loaded on a GPU. But a plan of TensorRT-RTX contains its program as
-text, because the kernels are compiled where the engine runs. NVIDIA does not document this text. It was read in plans of
-1.7.1 (SM 75 to 120, for one SM and for several):
+text, because the kernels are compiled where the engine runs. NVIDIA does not document this text. It has this form in plans
+of release 1.7.1 (SM 75 to 120, for one SM and for several):
 
 * A text begins with ``header {``, after the four bytes ``NLYM``, four other bytes, and its length (8 bytes, little endian).
 * ``descriptors`` has a line for each tensor: its type, and ``const_payload_size``, which is a weight's number of bytes.
 * ``main`` has a line for each kernel: its operands, its results and, in ``layers``, the layers that it computes.
-* A kernel of the kind ``runtime_fusion`` is described by another text: the kernels that it consists of.
+* A kernel of the kind ``runtime_fusion`` consists of other kernels. Another text has their lines.
 
 Rules
 1. For a plan without such a text, the result is None. The plans of TensorRT (not TensorRT-RTX) have no such text.

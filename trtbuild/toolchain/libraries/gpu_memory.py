@@ -1,7 +1,7 @@
 """Ask NVIDIA's management library (NVML) for the free memory of a GPU.
 
-CUDA can answer this only in a process that has a context on the GPU, and a context takes hundreds of MB of the GPU's
-memory. NVML needs no context. Its library comes with the driver. A container may lack it.
+CUDA reports the free memory only in a process that has a context on the GPU, and a context takes hundreds of MB of the
+GPU's memory. NVML needs no context. Its library comes with the driver. A container may lack it.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ Identity = tuple[str, str, str]
 
 _ENTRY_POINTS = ("getCreators", "getPluginCreators")
 
-#: SHA-256 of a library that this process has loaded → the plugins that it has registered.
+#: SHA-256 of a loaded library → the plugins that it has registered.
 _LOADED: dict[str, frozenset[Identity]] = {}
 _LOCK = threading.Lock()
 

@@ -419,7 +419,7 @@ def test_the_outputs_of_a_model_wait_for_the_announced_step_of_another_model(fai
             announce()
             announced.set()
 
-        if step.id == "b/engine/first":  # otherwise model b would be planned before the announcement
+        if step.id == "b/engine/first":  # without the wait, model b would be planned before the announcement
             assert announced.wait(30)
         ran = project.run(step, plan, announce_and_note)
         if step.id == "b/package/p":

@@ -1,4 +1,4 @@
-"""The error shows which operators and modules of the model a compiler has refused."""
+"""An error about refused ONNX nodes names their operators and modules."""
 
 from __future__ import annotations
 

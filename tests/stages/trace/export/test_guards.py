@@ -70,7 +70,7 @@ def test_the_largest_sizes_of_large_ranges_are_tried(job_of: Callable[..., Any])
 
 def test_every_assumption_has_a_failure_after_many_other_guards(job_of: Callable[..., Any]) -> None:
     job = job_of({"x": ((1, 1), (8, 8), (64, 64))})
-    many_guards = [f"L['x'].size()[1] != {size}" for size in range(2, 30)]  # more than the limit of new points
+    many_guards = [f"L['x'].size()[1] != {size}" for size in range(2, 30)]  # more than `guards._MAX_FAILURES`
     assumptions = [f"L['x'].size()[0] != {size}" for size in range(2, 30)]
     failures = guard_failures(many_guards, {"x": 0}, job.shapes, job.inputs, (), assumptions)
     assert {failure.sizes[0] for failure in failures} >= set(range(2, 30))

@@ -1,4 +1,4 @@
-"""The trace rejects a program with a size that the model has only for some sizes of its inputs."""
+"""The trace rejects a program in which a size is right only for some sizes of the model's inputs."""
 
 from __future__ import annotations
 

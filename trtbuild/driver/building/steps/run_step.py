@@ -53,7 +53,7 @@ def run_step(
     """Run one step whose inputs are in the store.
 
     `publication` announces the outputs of the step. It also publishes the step's record, except in two cases: the step runs
-    user code, or a worker of `farm` compiles the engine. In these cases no earlier step is unchecked.
+    user code, or a worker of `farm` compiles the engine. In these cases all earlier steps have passed their checks.
 
     `gpu` is the number of the only GPU that the step's worker process can use; None if all GPUs can be used. With `farm`,
     the workers of its scheduler compile engines.

@@ -1,4 +1,5 @@
-"""Start the processes from which workers are forked, and connect clients to them. `server_process` is their program."""
+"""Start the processes from which workers are forked, and connect clients to them. `server_process` is the program
+of these processes."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from pathlib import Path
 from trtbuild.driver.workers.environments import differing_variable
 from trtbuild.driver.workers.kinds import FORKS, NO_IMPORTS, WorkerKind
 
-#: Whether this system can fork workers: it needs descriptors of processes (Linux 5.3).
+#: Whether this system can fork workers. A fork server needs descriptors of processes (Linux 5.3).
 CAN_FORK_WORKERS = FORKS and hasattr(os, "pidfd_open")
 
 #: The kinds of workers that are forked from a process that has loaded torch.
@@ -90,7 +91,7 @@ class ForkServers:
     def suit(self, kind: WorkerKind, environment: Mapping[str, str]) -> bool:
         """Whether a worker with these environment variables can be forked: the servers were started with equal variables.
 
-        CUDA's driver reads ``CUDA_VISIBLE_DEVICES`` when it starts, and it has not started in the server of torch workers.
+        ``CUDA_VISIBLE_DEVICES`` may differ for torch workers: their server has not started CUDA's driver, which reads it.
         """
         free = ("CUDA_VISIBLE_DEVICES",) if kind == "torch" else ()
         return differing_variable(self._environment, environment, *free) is None
@@ -125,5 +126,5 @@ class ForkServers:
 
 
 def client_command(target: str, command: list[str]) -> list[str]:
-    """Return the command line of a client that stands for a worker. `target` is the number or the path of a socket."""
+    """Return the command line of a client that represents a worker. `target` is the descriptor or the path of a socket."""
     return [sys.executable, "-I", "-S", str(_CLIENT), target, *command]

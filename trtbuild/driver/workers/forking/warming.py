@@ -29,7 +29,8 @@ def fill_tables() -> None:
     with contextlib.suppress(ImportError):  # the exporter shows progress if tqdm is installed
         bars = importlib.import_module("tqdm").tqdm
     interval_s, bars.monitor_interval = bars.monitor_interval, 0  # otherwise tqdm starts a thread
-    # torch.export asks whether there is a GPU. In a torch with CUDA, this loads the driver, which fails after a fork
+    # torch.export asks whether there is a GPU. In a torch with CUDA, this loads the driver, and a loaded driver does not
+    # work in forked processes.
     is_available, torch.cuda.is_available = torch.cuda.is_available, lambda: False
     rows = {"input": {0: torch.export.Dim("rows", min=2, max=8)}}
     try:

@@ -2,7 +2,7 @@
 
 ``as_strided`` reads the memory of its input, and ONNX has no memory: the translation reads the elements of the input in
 their order. So the result is right only if the input starts where its memory starts, is contiguous, and has all elements
-that are read. An input that is a view of such a tensor (a transpose, slice or piece of a split) is replaced by this tensor.
+that are read. An input that is a view (a transpose, slice or piece of a split) of such a tensor is replaced by this tensor.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _VIEWS = frozenset((
 ))  # fmt: skip
 #: Operators whose results are always views of their first input.
 _SPLITS = frozenset(("split", "split_with_sizes", "tensor_split", "chunk", "unbind", "unsafe_split", "unsafe_chunk"))
-#: Operators whose result is a view of a contiguous input.
+#: Operators whose result is a view if their input is contiguous.
 _RESHAPES = frozenset(("reshape", "_unsafe_view", "contiguous"))
 #: The functional form may use these operators, and those whose names end with ``_copy``, instead of a view or of an
 #: operator that may return its input.
@@ -77,7 +77,7 @@ def _viewed(node: torch.fx.Node) -> torch.fx.Node | None:
 
 
 def _owns_memory(node: torch.fx.Node) -> bool:
-    """Whether a value certainly has all elements of its memory in the user's model, too.
+    """Whether a value certainly has all elements of its memory, in the functional form and in the user's model.
 
     PyTorch itself rejects a read beyond the memory. But the functional form has copies in place of some views and of
     operators that may return their input (``diagonal``, ``dropout``), and a copy may have fewer elements than the memory of

@@ -1,4 +1,4 @@
-"""Find the weights that a method has changed, and check that the model still computes the same.
+"""Find the weights that a quantization method has changed, and check that the model still computes the same.
 
 The methods SmoothQuant and AWQ divide the input of a layer by factors, and multiply the weight by them. This changes no
 result, as long as only the layer uses its weight. A model that reads the weight itself
@@ -17,7 +17,7 @@ from trtbuild.errors import SourceError
 from trtbuild.stages.program.text import tensor_digest
 from trtbuild.stages.trace.calibration.job import CalibrateJob
 
-#: The largest difference of an output that rounding of float32 or float16 may cause, relative to its largest value.
+#: Rounding of float32 or float16 may change an output by at most this number, relative to the largest value of the output.
 _TOLERANCE = 1e-2
 
 

@@ -34,8 +34,8 @@ def interface(
     state: Sequence[StateBuffer] = (),
 ) -> dict[str, Any]:
     """The interface of a program. `exported` is the program before `arrange_program`; it has the output structure. `ties`
-    are the tied pairs of declared symbols. `job` has one symbol for each tied pair, and all other symbols. The last inputs
-    of `job` are those of `state`, and the last outputs of the program are the new states.
+    are the pairs of declared symbols that must be equal. In `job`, the two symbols of a pair are one symbol. The last
+    inputs of `job` are those of `state`, and the last outputs of the program are the new states.
 
     Raises SourceError for an output that a package cannot return."""
     program = arranged.program

@@ -5,8 +5,8 @@ The manifest's field ``state:`` names buffers that a call reads and writes, such
 Rules
 1. Each state buffer is an input after all declared inputs. Its value after the call is an output after all other outputs.
    So the traced program writes to nothing, and the proof compares new states as it compares outputs.
-2. During a call, a copy of its input replaces the buffer. Other Python objects may refer to the same tensor (a cache of
-   transformers does). The copy replaces the tensor in each such attribute, list item and dict value, too.
+2. During a call, a copy of the buffer's input replaces the buffer. Other Python objects may refer to the same tensor (a
+   cache of transformers does). The copy replaces the tensor in each such attribute, list item and dict value, too.
 3. The buffers become plain attributes of their modules. So they are not weights, and torch.export does not look at each
    write to them.
 4. A call must write to each state buffer, and must not change its dtype or shape.
@@ -282,7 +282,7 @@ def _input_name(buffer: str, taken: set[str]) -> str:
 
 
 def _range_of(tensor: torch.Tensor) -> ValueRange | None:
-    """The range of random values for a state (rule 5): from 0 to the largest value of `tensor`, or to 1 if that is larger.
+    """The range of random values for a state (rule 5): from 0 to the larger of 1 and the largest value of `tensor`.
     None if `tensor` is empty or has a value that is negative or not finite, or if its type has no ranges."""
     dtype = dtype_name(tensor.dtype)
     if dtype not in TYPE_LIMITS or not tensor.numel() or not bool((tensor >= 0).all()):

@@ -1,7 +1,7 @@
 """Reject scales that no quantizer can have: 0, negative, infinite or NaN.
 
-PyTorch divides by the scale, and TensorRT takes positive scales only. Without this check, the quantizer would stay in
-PyTorch, and would compute NaN.
+PyTorch divides by the scale, and TensorRT takes positive scales only. Without this check, a quantizer with such a scale
+would stay in PyTorch, and would compute wrong numbers or NaN.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ _aten = torch.ops.aten
 
 
 def refuse_scales(graph: torch.fx.Graph, values: Mapping[torch.fx.Node, torch.Tensor], job: TraceJob) -> None:
-    """Raise SourceError for the first quantizer with such a scale. `values` are the values of weights and constants."""
+    """Raise SourceError for the first quantizer whose scale is 0, negative, infinite or NaN.
+
+    `values` are the values of weights and constants."""
     register_operators()
     quantized = torch.ops.quantized_decomposed
     packets = (

@@ -3,9 +3,9 @@
 Rules
 1. TensorRT's quantization is symmetric: zero points are 0, and types are signed. A file with other quantizers is refused,
    because moving a zero point would change the results.
-2. onnxruntime's static quantizer stores a bias as int32 numbers behind a DequantizeLinear. TensorRT dequantizes integers of
-   at most 8 bits. So the node is replaced by its result, which does not depend on any input. onnx's reference evaluator
-   computes it.
+2. onnxruntime's static quantizer stores a bias as int32 numbers, which a DequantizeLinear node reads. TensorRT dequantizes
+   integers of at most 8 bits. So the node is replaced by its result, which onnx's reference evaluator computes. The result
+   does not depend on any input of the model.
 3. Operators that compute with integers (``QLinearConv``, ``MatMulInteger``) are refused. TensorRT has no such operators: it
    chooses integer arithmetic where it finds quantizers and dequantizers.
 4. Scales are positive. Other scales are refused.
@@ -83,7 +83,7 @@ def refuse_asymmetric(graph: onnx.GraphProto, read: Read, job: TraceJob) -> None
                     hint="calibrate with data that is not 0, and export the model again",
                     **job.place("source"),
                 )
-        zero_point_name = node.input[2] if len(node.input) > 2 else ""  # the name of an input left out may be ""
+        zero_point_name = node.input[2] if len(node.input) > 2 else ""  # the name of an omitted input may be ""
         tensor = initializers.get(zero_point_name) or constants.get(zero_point_name)
         output_type = _output_dtype(node)
         for data_type in (output_type, tensor.data_type if tensor is not None else output_type):
@@ -107,7 +107,7 @@ def _error(node: onnx.NodeProto, problem: str, job: TraceJob) -> SourceError:
 
 
 def _output_dtype(node: onnx.NodeProto) -> int:
-    """The type of the result that a node declares in its attribute, or 0 (UNDEFINED)."""
+    """The value of a node's attribute ``output_dtype``, or 0 (UNDEFINED)."""
     return next((attribute.i for attribute in node.attribute if attribute.name == "output_dtype"), 0)
 
 

@@ -1,4 +1,4 @@
-"""Rewrite weights of 4 bits for onnxruntime, which reads external weights of whole bytes only, and has no float4 (1.31).
+"""Rewrite weights of 4 bits for onnxruntime: release 1.31 reads external weights of whole bytes only, and has no float4.
 
 int4 and float4e2m1 become int8. The numbers of float4e2m1 are multiples of 1/2, so they are doubled, and their scales are
 halved. Both changes are exact: the rewritten model gives the same numbers.

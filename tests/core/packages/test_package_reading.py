@@ -185,7 +185,7 @@ def test_rejects_two_partitions_with_one_name_of_which_the_first_has_no_outputs(
     index = document()
     partitions = index["targets"]["ada"]["partitions"]["partitions"]
     partitions.insert(0, {**partitions[0], "inputs": [], "outputs": []})
-    with pytest.raises(PackageDamaged, match="two partitions are called 'encoder.0'"):
+    with pytest.raises(PackageDamaged, match=r"two partitions are called 'encoder\.0'"):
         read(index)
 
 

@@ -5,8 +5,8 @@ Rules
 2. The first match decides about colour: no with ``NO_COLOR`` (not empty); yes with ``FORCE_COLOR`` or ``CLICOLOR_FORCE``
    (not empty, not 0); no with ``CLICOLOR=0`` or ``TERM=dumb``; otherwise yes if the stream is a terminal. (no-color.org,
    force-color.org, bixense.com/clicolors; Python 3.13 has the same order.)
-3. A live area is rewritten in place, so it needs a terminal that can move its cursor. Under CI there is none, because CI
-   keeps a log.
+3. A live area is rewritten in place, so it needs a terminal that can move its cursor. Under CI there is no live area,
+   because CI keeps a log.
 4. On a stream without Unicode, similar ASCII characters are written, and ``?`` for other characters that it lacks. No
    character raises an exception.
 5. The reader of standard output may close it early (``| head``): the command continues, and its result decides the exit

@@ -107,7 +107,7 @@ def _range_problems(profile: str, name: str, shape: ShapeRange) -> list[ShapePro
         if not min_size <= opt_size <= max_size:
             text = f"{name}.{axis}: min {min_size}, opt {opt_size}, max {max_size} are not in order"
             hint = "min ≤ opt ≤ max"
-            # Report the first size without which the other two are in order. If there is none, report max.
+            # Report the first size without which the other two are in order. If there is no such size, report max.
             which = "min" if opt_size <= max_size else "opt" if min_size <= max_size else "max"
         elif min_size < 0:
             text, hint = f"{name}.{axis}: a size cannot be {min_size}", "sizes are at least 0, dynamic ones at least 1"

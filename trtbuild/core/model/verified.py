@@ -97,7 +97,7 @@ class CutEntry:
     run by PyTorch. `float_error`: the error against the model without quantizers, left out if the model has no quantizers.
     `worst_input`: the file with the inputs of the worst point, relative to the project. `finished` and `builder`: when and
     where the comparison ran, null if that was not recorded. `key`: the key of the record. `verdict`: ``hit`` if the result
-    is from a record. `worker`: the name of the Dask worker that ran the comparison, left out if there is none.
+    is from a record. `worker`: the name of the Dask worker that ran the comparison, left out if no Dask worker ran it.
     """
 
     by: Runner

@@ -5,7 +5,8 @@ Rules
    plugins, or a dependency of its calibration or trace. If one manifest changes, all models are affected.
 2. The dependencies come from the chain of links (records that name dependencies), which the plan follows with the current
    files. If the calibration or the trace would run, the chain has ended early. Then the model counts as affected.
-   `AffectedModel.text` names the known changed dependencies or, if there are none, the reason why the step would run.
+   `AffectedModel.text` names the changed dependencies that are known or, without such dependencies, the reason why the step
+   would run.
 3. In doubt, a model counts as affected: an unnecessary build has only hits, but a missing build may stay undetected.
 4. git reports an untracked file as new, so the file counts as changed. It reports nothing about an ignored file. The
    document lists dependencies that git neither tracks nor reports, if they are in the project.

@@ -1,4 +1,4 @@
-"""Run the steps of plans in parallel. A step may start as soon as its inputs exist. Of steps with the same key, one runs.
+"""Run the steps of plans in parallel. A step may start as soon as its inputs exist. Steps with the same key run once.
 
 Rules
 1. The plan decides which steps run, not the executor. When steps have finished, their model is planned again before any

@@ -234,8 +234,8 @@ def _dynamic_shapes(
 
 
 def raise_model_error(module: torch.nn.Module, job: TraceJob, frames: Frames) -> None:
-    """Call the model at the example shapes. If it fails, raise SourceError. The text of the model's own error has numbers
-    instead of symbols."""
+    """Call the model at the example shapes. If it fails, raise SourceError. The text of the error that the model raises
+    has numbers instead of symbols."""
     shapes = job.shapes.example_shapes
     args, kwargs = call_arguments(job.inputs, example_tensors(job.inputs, shapes))
     try:

@@ -51,7 +51,7 @@ def test_a_result_with_few_long_lines_is_paged(tmp_path: Path, pager: str) -> No
     """Three of these lines take twelve rows of a terminal with ten rows."""
     screen = Screen(columns=40, rows=10)
     program = PROGRAM.replace('f"line {n}"', 'f"\\x1b[1mline {n}\\x1b[0m " + 150 * "x"')
-    variables = {**os.environ, "TERM": "xterm", "PAGER": pager, "COLUMNS": "40"}
+    variables = {**os.environ, "TERM": "xterm", "PAGER": pager, "COLUMNS": "40", "LINES": "10"}
     assert screen.run([sys.executable, "-c", program, "3"], tmp_path, variables) == 0
     assert screen.written.startswith(b"pager ")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -37,9 +38,13 @@ def pager(tmp_path: Path) -> str:
 
 def shown(folder: Path, count: int, *flags: str, **environment: str) -> str:
     """Everything that PROGRAM, or its pager, writes on a terminal of ten rows."""
+    return run_on_terminal([sys.executable, "-c", PROGRAM, str(count), *flags], folder, environment)
+
+
+def run_on_terminal(command: list[str], folder: Path, environment: Mapping[str, str]) -> str:
     screen = Screen(columns=40, rows=10)
-    variables = {name: value for name, value in os.environ.items() if name != "LESS"} | {"TERM": "xterm"} | environment
-    assert screen.run([sys.executable, "-c", PROGRAM, str(count), *flags], folder, variables) == 0
+    variables = {name: value for name, value in os.environ.items() if name not in ("LESS", "LINES", "COLUMNS")}
+    assert screen.run(command, folder, variables | {"TERM": "xterm"} | dict(environment)) == 0
     return screen.written.decode().replace("\r\n", "\n")
 
 
@@ -49,11 +54,8 @@ def test_a_long_result_is_paged(tmp_path: Path, pager: str) -> None:
 
 def test_a_result_with_few_long_lines_is_paged(tmp_path: Path, pager: str) -> None:
     """Three of these lines take twelve rows of a terminal with ten rows."""
-    screen = Screen(columns=40, rows=10)
     program = PROGRAM.replace('f"line {n}"', 'f"\\x1b[1mline {n}\\x1b[0m " + 150 * "x"')
-    variables = {**os.environ, "TERM": "xterm", "PAGER": pager, "COLUMNS": "40", "LINES": "10"}
-    assert screen.run([sys.executable, "-c", program, "3"], tmp_path, variables) == 0
-    assert screen.written.startswith(b"pager ")
+    assert run_on_terminal([sys.executable, "-c", program, "3"], tmp_path, {"PAGER": pager}).startswith("pager ")
 
 
 def test_the_variable_less_is_kept(tmp_path: Path, pager: str) -> None:

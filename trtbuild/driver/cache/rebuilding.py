@@ -184,7 +184,7 @@ def _copy_inputs(workspace: Workspace, candidate: _Candidate, temporary: LocalSt
         try:
             temporary.put_bytes(workspace.store.get_bytes(sha256))
         except StoreError as error:
-            if sha256 not in candidate.plan.project_blobs:
+            if sha256 in libraries or sha256 not in candidate.plan.project_blobs:
                 raise StoreError("its inputs are not in the cache any more") from error
             missing_inputs.append(sha256)
     tensors = workspace.lookups.weights_table(model)

@@ -174,7 +174,8 @@ class Report:
     """A build, its packages, and its differences from the build before.
 
     `project`: the name of the project's directory. `totals`: the number of steps by verdict. `critical_s`: the total
-    seconds of the steps on the critical path. `notes`: why packages could not be read."""
+    seconds of the steps on the critical path. `outputs`: the model, kind and path of each
+    output. `notes`: why packages could not be read."""
 
     project: str
     status: Status

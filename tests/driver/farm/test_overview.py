@@ -36,6 +36,8 @@ def test_counts_the_slots_that_others_do_not_use() -> None:
     busy = worker("busy", LABEL, RELEASE, REMOTE, slots=3, tasks=("of this build", "of another"))
     assert overview(busy).usable_slots(LABEL, {"of this build"}) == 2
     assert overview(busy).usable_slots(LABEL, {"of this build"}, {"busy"}) == 0
+    queue = worker("queue", LABEL, RELEASE, REMOTE, slots=1, tasks=("of another", "waits", "waits, too"))
+    assert overview(busy, queue).usable_slots(LABEL, {"of this build"}) == 2
 
 
 def test_describes_many_workers_in_one_sentence() -> None:

@@ -96,7 +96,8 @@ class Overview:
         `own_tasks` are the names of the tasks of this build.
         """
         able = self.able(label, unfit)
-        return sum(int(worker.resources[label]) - len(worker.tasks.difference(own_tasks)) for worker in able)
+        # The scheduler gives a worker more tasks than it has slots, so a worker may have no free slot.
+        return sum(max(0, int(worker.resources[label]) - len(worker.tasks.difference(own_tasks))) for worker in able)
 
     def _shared_store(self, worker: FarmWorker) -> str | None:
         return next((store for store in self.stores if store in worker.resources), None)

@@ -88,7 +88,6 @@ def _check_tensor(entry: Any, value: torch.Tensor, *, batched: bool) -> None:
         == (_TYPES[value.dtype])
     )
     shape = list(value.shape)[1:] if batched else list(value.shape)
-    dims = list(entry.dims) if shape else [1]
-    shape = shape or [1]
+    dims, shape = list(entry.dims), shape or [1]
     assert len(dims) == len(shape)
     assert all(dim in (-1, size) for dim, size in zip(dims, shape, strict=True)), (entry.name, dims, shape)

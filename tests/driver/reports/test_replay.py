@@ -120,6 +120,25 @@ def test_a_step_waits_for_a_free_worker_after_its_producers() -> None:
     assert seconds == pytest.approx(5.0)
 
 
+def test_a_step_that_waited_for_memory_waited_for_its_last_producer() -> None:
+    """The last step of its worker had ended before the producer."""
+    short, convert = a_planned_step("trace", "run"), a_planned_step("convert", "run")
+    engine = a_planned_step("engine", "run", convert.id)
+    build = replay(
+        [
+            events.ModelPlanned(at_s=0.0, model="m", steps=[short, convert, engine], removed=[]),
+            started(0.0, convert.id, "worker 2"),
+            started(0.0, short.id),
+            finished(1.0, short.id, 1.0),
+            finished(2.0, convert.id, 2.0, "worker 2"),
+            started(5.0, engine.id),
+            finished(6.0, engine.id, 1.0),
+        ]
+    )
+    steps, _ = with_waits(build.steps, build.producers, build.last_s)
+    assert (steps[engine.id].waited_for, steps[engine.id].waited_s) == (convert.id, 3.0)
+
+
 def test_a_row_sums_the_engines_of_a_model_and_a_target() -> None:
     ada, ampere = target_rows(replay(a_log()).steps.values())
     assert (ada.model, ada.target, ada.verdict, ada.engines, ada.runs) == ("m", "ada", "run", 1, 1)

@@ -99,7 +99,7 @@ def create(project: Path, source: str | None, toolchain: Toolchain) -> NewProjec
     `project` is not a directory, if `source` is invalid, if a manifest exists, or if the example model is wanted and its
     file exists. A .gitignore that cannot be changed is not an error.
     """
-    module, model = _parse_source(source) if source else ("models.example", "example")
+    module, model = _parse_source(source) if source is not None else ("models.example", "example")
     _refuse_existing(project, example=source is None)
     files = []
     if source is None:

@@ -64,8 +64,8 @@ def _with_waited_for(
         if waited_s > _NOTICEABLE_S:
             worker_ends = ends_by_worker[row.worker or ""]
             position = bisect_right(worker_ends, (start_s, "\U0010ffff"))  # after every step that ended at `start_s`
-            last_id = worker_ends[position - 1][1] if position else id
-            if last_id != id:
+            last_end_s, last_id = worker_ends[position - 1] if position else (0.0, id)
+            if last_id != id and last_end_s > ready_s:  # otherwise the worker was free, and the step waited for memory
                 waited_for = last_id
         result[id] = replace(row, waited_for=waited_for, waited_s=round(waited_s, 3))
     return result

@@ -1,6 +1,6 @@
 """Build ViT-B from sources to an engine in a new process with an empty cache, and compare the build with a direct script.
 
-A good engineer would write a script such as `straight_vit.py`, with the documented calls. The script and trtbuild
+The direct script, `straight_vit.py`, uses the documented calls of PyTorch and TensorRT-RTX. The script and trtbuild
 import the same `models/vit.py`, build for the same SM and profile with the builder's default settings, and write the
 engine's plan. The time of imports counts on both sides. trtbuild also compares the traced program with the eager model,
 stores everything in its cache and writes a package. The time of this extra work is not subtracted. Time is wall time, a
@@ -50,7 +50,7 @@ def compare(name: str, ours: Median, script: Median, bound: float) -> Iterator[R
 
 
 def build_cold(session: Session, project: Path, *, memory: bool) -> Run:
-    """Build a project once, with an empty cache. Raises RuntimeError if it was not a cold build."""
+    """Build a project once, with an empty cache. Raises RuntimeError if the trace step did not run."""
     delete_build(project, cache=True)
     run, document = session.document(project, "build", memory=memory)
     if run_counts(document).get("trace") != 1:

@@ -43,7 +43,6 @@ def project(command_line: CommandLine) -> CommandLine:
 
 
 def build_net() -> Any:
-    """The model of NETS, in eager PyTorch."""
     namespace: dict[str, Any] = {}
     exec(NETS, namespace)
     return namespace["build"]()

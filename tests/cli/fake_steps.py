@@ -17,7 +17,6 @@ def a_step(model: str, stage: Stage, verdict: Verdict = "run", reason: Reason = 
 
 
 def a_plan(name: str, **verdicts: Verdict) -> ModelPlan:
-    """Return a plan with a step for each stage in `verdicts`."""
     model = Model(name, Source("python", "m:f"), (Input("x"),), (), (), Origin("m.yaml", 1))
     plan = ModelPlan(model, ShapePlan((), ()))
     for stage, verdict in verdicts.items():

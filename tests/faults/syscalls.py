@@ -118,7 +118,7 @@ def traced(run: Callable[[Path], object], place: Path, *injections: str) -> Outc
 
 
 def _child(run: Callable[[Path], object], place: Path, gate: int, report: int) -> None:
-    code = 70  # EX_SOFTWARE, if an exception is not part of the report
+    code = 70  # EX_SOFTWARE: the child ends without a report
     try:
         logging.disable()
         os.dup2(report, _REPORT)

@@ -1,4 +1,4 @@
-"""Some of the kills of `tests.faults.kills`; with ``TRTBUILD_KILLS=1000``, a thousand."""
+"""Run `tests.faults.kills` with 16 kills, or with the number in the environment variable ``TRTBUILD_KILLS``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ def test_after_a_kill_the_cache_is_valid_and_the_next_build_is_right(tmp_path: P
 
 
 def test_the_checks_notice_a_wrong_entry_and_a_half_output(tmp_path: Path) -> None:
-    """The checks of `KillTest` fail for a damaged file."""
     test = KillTest.__new__(KillTest)  # without `__init__`, which runs builds
     test.project, test.cache = tmp_path / "project", tmp_path / "cache"
     test._seen, test._known = set(), set()

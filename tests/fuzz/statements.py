@@ -218,7 +218,7 @@ def _sized(p: Chooser) -> str:
     """A statement that uses sizes as values."""
     v = p.value(min_rank=1)
     axis = p.axis(v)
-    n = f"{v}.shape[{axis}]"  # a size
+    n = f"{v}.shape[{axis}]"
     return p.pick(
         f"{v} * {n}", f"torch.arange({n})", f"torch.arange({n}) + {v}.shape[0]", f"{v}.float() / {n}",
         f"torch.zeros({n}, 2) + 1", f"torch.full(({n},), {n})", f"torch.linspace(0, 1, {n})",

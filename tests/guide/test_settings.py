@@ -15,8 +15,6 @@ ROWS = Input(min_shape=(1, 16), opt_shape=(4, 16), max_shape=(8, 16))
 
 
 class Layers(torch.nn.Module):
-    """Three layers with a cumulative sum after the first."""
-
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)

@@ -57,7 +57,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 @pytest.fixture
 def package(built: Built, tmp_path: Path) -> Path:
-    """A copy of the package, which a test may damage."""
+    """Copy the package, so that a test may damage the copy."""
     return shutil.copytree(built.package, tmp_path / "net")
 
 

@@ -112,7 +112,7 @@ def team(place: Path, object_server: str) -> Iterator[Team]:
 
 
 def base_python() -> str:
-    """An interpreter of this Python version that other users can run, too. Without one, the interpreter of the tests."""
+    """An interpreter of this Python version. If possible, it is one that the user `another_user()` can run."""
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     for python in (os.path.realpath(sys.executable), f"/usr/bin/python{version}"):
         probe = [python, "-c", "import sys, venv; print('%d.%d' % sys.version_info[:2])"]

@@ -57,7 +57,6 @@ def browser() -> Iterator[Browser]:
 
 
 def signer_rows(report: Any) -> list[tuple[str, list[str], list[str]]]:
-    """The target, the sources and the signers of each row of the report's table."""
     return [(row["target"], row["sources"], row["signers"]) for row in report["targets"]]
 
 

@@ -39,7 +39,6 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
 
 
 def example_module(name: str) -> Any:
-    """Import a module of the examples."""
     specification = importlib.util.spec_from_file_location(f"{name}_with_state", EXAMPLES / f"{name}.py")
     assert specification is not None and specification.loader is not None
     module = importlib.util.module_from_spec(specification)

@@ -1,4 +1,4 @@
-"""The text of a lock file: stable, with one entry per line, and read strictly."""
+"""The text of a lock file is stable, has one entry per line, and is read strictly."""
 
 from __future__ import annotations
 

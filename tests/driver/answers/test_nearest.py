@@ -1,4 +1,4 @@
-"""The nearest record for a step that was never built here: which record counts, and which parts differ."""
+"""The choice of the nearest record for a step that was never built here, and the parts that differ."""
 
 from __future__ import annotations
 

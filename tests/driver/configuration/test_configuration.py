@@ -74,7 +74,7 @@ class Home:
         return configuration.load({"HOME": str(self.root), **variables}, self.project)
 
     def load_error(self, text: str | None = None, **variables: str) -> ConfigurationError:
-        """The error of `load`. It must have a hint."""
+        """The error of `load`."""
         with pytest.raises(ConfigurationError) as caught:
             self.load(text, **variables)
         assert caught.value.hint

@@ -45,7 +45,6 @@ def break_module(trtbuild: CommandLine, module: str, text: str) -> None:
 
 
 def finding_of(document: Any, name: str, status: str) -> Any:
-    """Return the finding of the check `name` with this status. There must be exactly one."""
     (finding,) = [check for check in document["checks"] if check["name"] == name and check["status"] == status]
     return finding
 

@@ -38,7 +38,7 @@ def test_the_trace_has_the_same_key_and_sees_the_same_as_without_the_watcher(wat
     alone, document_alone = watch.trace("a", ALONE="1")
     assert is_preloaded(forked)
     assert not is_preloaded(alone)
-    assert results(document) == results(document_alone)  # the key has all dependencies, in their order
+    assert results(document) == results(document_alone)  # the key has all dependencies, in the order of discovery
     assert watch.build("a", "--frozen", "--until", "trace").returncode == 0  # so the trace was stored
     for name in ("patched", "mode", "drawn", "random", "set"):
         assert forked[name] == alone[name], name

@@ -1,4 +1,4 @@
-"""The parser accepts the conversions of all cases. A conversion's origins give the call of each refused node."""
+"""The parser accepts all models of the fixture `case`. In other models, the origins give the call of each refused node."""
 
 from __future__ import annotations
 

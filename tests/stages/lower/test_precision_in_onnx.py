@@ -1,6 +1,6 @@
 """In onnxruntime, half-precision programs agree with eager PyTorch.
 
-TensorRT parses them, and its layers get the graph's types.
+TensorRT-RTX parses them. trtbuild gives the layers of TensorRT 8.6 the types of the graph.
 """
 
 from __future__ import annotations
@@ -73,7 +73,6 @@ def test_a_program_with_three_types_parses_in_tensorrt(mixed_model: onnx.ModelPr
 
 
 def test_the_types_of_weakly_typed_layers_are_those_of_the_graph(traced: Any, table: Any) -> None:
-    """For TensorRT 8.6, trtbuild sets the type of each layer. The type follows from the graph."""
     model_case = traced("bert")
     entries = module_precisions({"float32": ["*layer.0"]})
     model = _model(model_case, lower(model_case.program, Precisions("float16", entries), table))

@@ -57,8 +57,6 @@ def _range(shape: Sequence[Any]) -> ShapeRange:
 
 
 class Function(torch.nn.Module):
-    """A function as a module."""
-
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
         self.function = function
@@ -135,17 +133,14 @@ def trace_in_child(
 
 @pytest.fixture(scope="session")
 def job_of() -> Callable[..., TraceJob]:
-    """The function `make_job`."""
     return make_job
 
 
 @pytest.fixture(scope="session")
 def traced() -> Callable[..., TraceResult]:
-    """The function `trace_in_process`."""
     return trace_in_process
 
 
 @pytest.fixture(scope="session")
 def in_child() -> Callable[..., ChildTrace]:
-    """The function `trace_in_child`."""
     return trace_in_child

@@ -590,8 +590,6 @@ def test_shares_the_engine_that_replaces_a_damaged_one(
 
 
 class SlowTransport(MemoryTransport):
-    """A slow transport: each `get` takes 50 ms."""
-
     def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
         time.sleep(0.05)
         return super().get(kind, name, limit, timed=timed)
@@ -739,7 +737,7 @@ def test_without_uploads_sends_nothing_and_reads_only_the_given_remotes(tmp_path
 
 
 class LastWriteStays(MemoryTransport):
-    """Like a WebDAV server: all of several simultaneous writers get the answer "created", and the last write stays."""
+    """Like a WebDAV server: two simultaneous writers both get the answer "created", and the last write stays."""
 
     decides_races = False
 

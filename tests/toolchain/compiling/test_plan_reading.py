@@ -32,7 +32,7 @@ main {
 
 
 def plan(*texts: str) -> bytes:
-    """Texts as a plan stores them. Before each text are a marker, four bytes that the reader ignores, and its length.
+    """Texts as a plan stores them. Before each text are a marker, four other bytes, and the length of the text.
     Other bytes separate the texts."""
     return b"ptrt".join(
         b"NLYM\xa1\xda\x1e\x00" + len(text.encode()).to_bytes(8, "little") + text.encode() for text in texts

@@ -1,4 +1,4 @@
-"""A plugin library is loaded once. It is refused if it lacks a required plugin, or if another library registered one."""
+"""A plugin library is loaded once. It is refused if a required plugin is missing, or registered by another library."""
 
 from __future__ import annotations
 

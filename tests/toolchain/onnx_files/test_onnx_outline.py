@@ -33,7 +33,7 @@ def test_returns_the_sizes_of_weights(dtype: str, shape: tuple[int, ...], make_m
 
 
 def test_reads_dims_that_are_not_packed() -> None:
-    # two fields with the dims 2 and 300, FLOAT, "w0", EXTERNAL
+    # one field for each of the dims 2 and 300, then FLOAT, "w0", EXTERNAL
     tensor = b"\x08\x02\x08\xac\x02\x10\x01\x42\x02w0\x70\x01"
     proto = onnx.TensorProto.FromString(tensor)
     assert (list(proto.dims), proto.name) == ([2, 300], "w0")

@@ -77,7 +77,7 @@ def render(report: Report) -> str:
 def _as_json(value: Any) -> Any:
     """`value` with the texts ``nan``, ``inf`` and ``-inf`` in place of numbers that JSON does not have.
 
-    An error of a comparison may be such a number."""
+    A measured error may be such a number."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):

@@ -36,7 +36,8 @@ class Tally:
     """The numbers of finished and of remaining steps, for the progress line.
 
     `done` includes the conversions that partition steps made. `hits` and `remaining` follow from the last plan of each
-    model, without the steps that `done` counts. No event counts the steps of all models again (rule 3 of watchers).
+    model, without the steps that `done` counts. After an event, at most the steps of one model are counted (rule 3
+    of watchers).
     """
 
     done: int = 0

@@ -249,7 +249,7 @@ def _trusted_record(store: LayeredStore, key: str) -> Record | None:
 
 
 def _add_records(subject: Subject, package: Record, store: LayeredStore, history: History) -> Subject:
-    """Add the fields that come from the package step's record, and from the records that it names (rules 1 and 3)."""
+    """Add the fields from the records of the package step and its engines, and from the last build (rules 1 and 3)."""
     engines = _plain_parts(package.recipe)["engines"]
     recipes = _engine_recipes(engines, store)
     weights = {**subject.weights, **_engine_weights(subject.partitions or {}, recipes)}

@@ -25,7 +25,7 @@ _NUMBER = r"([0-9]{1,15}(?:\.[0-9]+)?)"
 
 
 def size_bytes(text: str) -> int:
-    """Parse a size such as ``50GiB`` and return bytes. Raises UsageError."""
+    """Parse a size such as ``50GiB`` and return it in bytes. Raises UsageError."""
     match = re.fullmatch(_NUMBER + r"\s*([A-Za-z]*)", text.strip())
     if match is None or match[2].upper() not in _BYTES_OF_UNIT:
         raise UsageError(f"{text!r} is not a size", hint="write a number and a unit: 50GiB, 800MiB, 20GB")
@@ -33,7 +33,7 @@ def size_bytes(text: str) -> int:
 
 
 def age_s(text: str) -> float:
-    """Parse an age such as ``30d`` and return seconds. Raises UsageError."""
+    """Parse an age such as ``30d`` and return it in seconds. Raises UsageError."""
     match = re.fullmatch(_NUMBER + r"\s*([A-Za-z])", text.strip())
     if match is None or match[2].upper() not in _SECONDS_OF_UNIT:
         raise UsageError(f"{text!r} is not an age", hint="write a number and a unit: 30d, 12h, 90m")

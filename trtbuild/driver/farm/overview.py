@@ -93,7 +93,7 @@ class Overview:
     def usable_slots(self, label: str, own_tasks: Collection[str], unfit: Collection[str] = ()) -> int:
         """The number of slots for an engine or GPU label, without those that tasks of other builds use.
 
-        `own_tasks` are the names of the tasks of this build.
+        `own_tasks` are the keys of the tasks of this build.
         """
         able = self.able(label, unfit)
         # The scheduler gives a worker more tasks than it has slots, so a worker may have no free slot.
@@ -125,7 +125,7 @@ class Overview:
     def describe(self, unfit: Mapping[str, str], *, gpus: bool = False) -> str:
         """A text about the workers: the engines that they compile, and the workers that this build does not use.
 
-        `unfit` maps the names of further workers that this build does not use to the reasons. With `gpus`, the text lists
+        `unfit` names further workers that this build does not use, and the reason for each. With `gpus`, the text lists
         the GPUs on which the workers compare engines, instead of the engines that they compile."""
         abilities_of, verb = (labels.gpus_of, "have") if gpus else (labels.engines_of, "compile for")
         left_out = {**unfit, **self.left_out()}

@@ -31,9 +31,9 @@ class WrongAnswer(Exception):
 
 @dataclass(frozen=True)
 class VerifiedReport:
-    """The report of a comparison, and its record with bytes and signatures. The record is not stored.
+    """The report and the record of a comparison. `document` is the record as bytes. The record is not stored.
 
-    `worst` are the bytes of the file of the worst inputs; None if there is no such file.
+    `worst` are the bytes of the file with the inputs that gave the largest error; None if there is no such file.
     """
 
     report: Report

@@ -17,7 +17,7 @@ from trtbuild.errors import OperatorMissing
 
 
 def import_from(project: str | Path) -> None:
-    """Append the folder `project` to ``sys.path``, so that modules of operators in it can be imported.
+    """Append the folder `project` to ``sys.path``, so that the modules of operators in this folder can be imported.
 
     ``sys.path`` usually has this folder in a user's program, but not in the command ``trtbuild``."""
     folder = str(Path(project).resolve())

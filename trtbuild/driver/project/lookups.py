@@ -63,7 +63,7 @@ class StoreLookups:
         self._records: dict[str, Record | None] = {}
         self._blobs: dict[str, bytes] = {}
         self._observed: dict[Dependency, str] = {}
-        #: The ids and the keys of the steps that this command has run.
+        #: The ids and the keys of the steps that have run in this command, or have announced their results.
         self._run_steps_and_keys: set[str] = set()
         #: Step id → the recipe with which the running step has announced its results.
         self._announced_recipes: dict[str, Recipe] = {}
@@ -204,7 +204,10 @@ class StoreLookups:
             self._records[key] = None
 
     def write_link(self, recipe: Recipe, dependencies: Sequence[Dependency], ahead: Sequence[Dependency] = ()) -> None:
-        """Store a link of a chain. If another build has stored a readable link meanwhile, the store keeps that link."""
+        """Store a link of a chain. If another build has stored a readable link meanwhile, the store keeps that link.
+
+        `ahead` are the dependencies that come after `dependencies` (`core.recipes.chain`, rule 6).
+        """
         hint = {"ahead": [dependency.part for dependency in ahead]} if ahead else {}
         output = self._store.put_bytes(link_bytes(dependencies))
         self.forget(recipe.key)
@@ -259,7 +262,7 @@ class StoreLookups:
             self._records[record.recipe.key] = record
 
     def withdraw(self, step: str, key: str) -> None:
-        """Undo `note_run` and `use_record`: the step did not run to its end, and the record under `key` does not count."""
+        """Undo `note_run` and `use_record`, because the step or an earlier step has failed."""
         self._announced_recipes.pop(step, None)
         self._run_steps_and_keys.difference_update((step, key))
         self.forget(key)

@@ -22,7 +22,7 @@ _OUTPUTS_HINT = (
 
 
 def free_disk_bytes(folder: Path) -> int | None:
-    """The bytes that this user can still write to the disk of `folder`; None if unknown. The folder may not exist yet."""
+    """The bytes that this user can still write to the disk of `folder`; None if unknown. The folder need not exist."""
     for place in (folder, *folder.parents):
         try:
             return shutil.disk_usage(place).free

@@ -1,6 +1,7 @@
 """The last result of ``bench`` for each model, in ``.trtbuild/benches``. Reports of builds show it.
 
-The folder may be deleted. Nothing is written in a directory without ``.trtbuild``, because it is not a project.
+The folder may be deleted. Nothing is written in a directory without ``.trtbuild``, so that ``bench`` creates no
+``.trtbuild`` outside a project.
 """
 
 from __future__ import annotations

@@ -40,11 +40,12 @@ class Options:
     device: str | None = None
 
     def excess(self, cuts: Sequence[CutEntry], advice: str, *, quantized: bool) -> str | None:
-        """The reason why ``--max-error`` rejects a model: its error against the float model is larger, or is unknown.
+        """The reason why ``--max-error`` rejects a model: its error against the float model is larger than
+        `max_error`, or is unknown.
 
         None if there is no `max_error`, if the error is at most `max_error`, or if the model has no quantizers. `cuts` has
         the comparisons, for each way to divide the model into partitions. `advice` says what to do if the error is unknown.
-        `quantized` is whether the model may have quantizers; it matters only if no cut has a `float_error`."""
+        `quantized`, whether the model may have quantizers, is read only if no cut has a `float_error`."""
         if self.max_error is None:
             return None
         errors = [cut.float_error for cut in cuts if cut.float_error is not None]

@@ -47,8 +47,8 @@ def engine_comparisons(
 ) -> Iterator[EngineComparisons]:
     """Yield the object that compares the engines of models: on the workers at the address `workers`, or on this machine.
 
-    A connection is opened only if a model has its planned package. Messages about the workers are shown at once, and are
-    added to `messages`. Raises UsageError or EnvironmentFault.
+    A connection is opened only if the output directory of a model has the planned package. Messages about the workers are
+    shown at once, and are added to `messages`. Raises UsageError or EnvironmentFault.
     """
     workspaces = [
         subject.workspace
@@ -79,7 +79,7 @@ class OnWorkers:
     def comparisons(
         self, subject: Subject, partitioning: PartitioningJob, number: int
     ) -> Iterator[Comparison | NotRunHere]:
-        """Yield the comparisons of the engines of partitioning `number` of a model."""
+        """Yield the comparisons of a model's engines for `partitioning`, whose number is `number`."""
         package = provenance_file.package_in_place(subject.workspace.project, subject.plan)
         reason = NO_PACKAGE
         if package is not None:
@@ -121,7 +121,7 @@ class OnWorkers:
     def _compare_on_worker(
         self, subject: Subject, partitioning: PartitioningJob, package: Package, job: ComparisonJob
     ) -> Compared:
-        """Let a worker do a job. A report is published if it may have a record (`Subject.is_stored`)."""
+        """Let a worker do a job. The report is published if `Subject.is_stored` accepts it."""
         store, recipe = subject.workspace.store, job.recipe
         subject.fetch_blobs(partitioning)
         store.put_bytes(package.index_bytes)

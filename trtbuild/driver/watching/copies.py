@@ -63,7 +63,7 @@ def start(work: Callable[[int], int], *, client: socket.socket | None = None) ->
     code = 1
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a watcher in the background may ignore SIGINT
-        null_build.STARTED_NS = time.time_ns()  # the watcher has just checked that its own files are unchanged
+        null_build.STARTED_NS = time.time_ns()  # the watcher has just checked that the code of trtbuild is unchanged
         os.setsid()  # Ctrl-C reaches the watcher, which interrupts the copy
         end_with_parent()
         if os.getppid() == parent:

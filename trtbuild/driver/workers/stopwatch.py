@@ -23,14 +23,14 @@ MIN_WARMUP_CALLS = 3
 MIN_CALLS, MAX_CALLS = 10, 100_000
 #: The number of turns of each contender, if there are several contenders.
 TURN_COUNT = 10
-#: No warm-up follows a first call that takes at least this long. If the second or a later timed call takes longer, it is
-#: the contender's last call.
+#: No warm-up follows a first call that takes at least this long. If the second or a later timed call takes longer than
+#: `SLOW_CALL_S`, the contender makes no more calls.
 SLOW_CALL_S = 10.0
 
 
 @dataclass(frozen=True)
 class Budget:
-    """The seconds of warm-up and of timing, for one shape."""
+    """The seconds of warm-up and of timing, for one contender at one shape."""
 
     warmup_s: float
     duration_s: float

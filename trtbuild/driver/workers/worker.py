@@ -164,7 +164,7 @@ def error_to_json(error: TrtbuildError) -> dict[str, Any]:
 
 
 def job_handler(kind: str, store_root: Path, project: Path, replies: TextIO) -> Handler:
-    """Return the function that does the jobs of a worker, and load its modules. Announced outputs go to `replies`.
+    """Load the modules for a worker's jobs, and return the function that does the jobs. Announced outputs go to `replies`.
 
     Raises ValueError for an unknown kind."""
     if kind == "original":  # measures how long the source model takes in PyTorch
@@ -223,7 +223,7 @@ def _take_over_streams() -> tuple[TextIO, TextIO]:
 def replace_streams() -> None:
     """Replace Python's input and output by streams of the descriptors 0 and 1.
 
-    A second call, also in a fork, has no effect, because libraries may have kept the streams."""
+    A second call, also in a fork, keeps these streams, because libraries may have stored references to them."""
     sys.stdin = os.fdopen(0, "r", closefd=False)
     sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
 

@@ -27,7 +27,7 @@ Restore = Callable[[Sequence[Any]], Any]
 
 
 class Fields:
-    """Replaces an instance of a class that cannot be used (rule 2). It supports ``out.logits``, ``out["logits"]``,
+    """Replaces an instance whose class cannot be used (rule 2). It supports ``out.logits``, ``out["logits"]``,
     ``out[0]``, and unpacking."""
 
     def __init__(self, name: str, names: Sequence[str], values: Sequence[Any]) -> None:

@@ -38,8 +38,9 @@ class EnginePart:
     """One engine, ready to run: a `trtbuild.runtime.calls.stitching.Part`.
 
     `partition` has the outputs' shapes. Its inputs and outputs are the engine's ``i0…`` and ``o0…``. If `graphs` is True, a
-    run is captured as a CUDA graph for each set of shapes, and then replayed (`trtbuild.runtime.engines.graphs`). Raises
-    PackageDamaged if engine and partition do not match.
+    run is captured as a CUDA graph for each set of shapes, and then replayed (`trtbuild.runtime.engines.graphs`). With
+    `options.library_graphs`, `graphs` has no effect, because the library captures graphs itself. Raises PackageDamaged if
+    engine and partition do not match.
     """
 
     def __init__(

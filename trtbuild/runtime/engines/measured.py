@@ -21,7 +21,7 @@ class MeasuredOutput:
         self._error: Exception | None = None
 
     def begin_run(self) -> None:
-        """Forget the memory, shape and error of the last run. The next run allocates new memory."""
+        """Forget the memory, shape and error of the previous run."""
         self._buffer = self._shape = self._error = None
 
     def allocate(self, name: str, size_bytes: int, alignment: int) -> int:

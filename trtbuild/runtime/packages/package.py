@@ -32,8 +32,7 @@ from trtbuild.runtime.packages.inside import PackageFolder
 INDEX_NAME = "index.json"
 _DAMAGED_HINT = "build the package again, or copy it again from an undamaged source"
 
-#: The size of a piece, which is read and then hashed. It is so small that the processor's cache still has the piece when it
-#: is hashed.
+#: Files are read and hashed in pieces of this size, so that a piece is still in the processor's cache when it is hashed.
 _PIECE_BYTES = 1 << 20
 #: A file of at least this size is read into separate memory pages, because Python need not fill these pages with zeros.
 _LARGE_BYTES = 1 << 18

@@ -5,8 +5,8 @@ Rules
 1. The decisions are those of the lower step: the passes before `apply_precision` run, and then
    `trtbuild.stages.lower.half_precision.dtypes` decides. No cast is inserted, because the casts are not operators of the
    model.
-2. The result leaves out operators that neither read nor return floating-point values, and operators that read only the
-   shape of a value.
+2. The result leaves out operators that neither read nor return floating-point or complex values, and operators that read
+   only the shape of a value.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _computed_operators(
 
 
 def _type_of(node: torch.fx.Node, dtypes: Dtypes) -> torch.dtype | None:
-    """The floating type in which `node` computes; None if it has no floating-point values."""
+    """The floating type in which `node` computes; None if the node has no floating-point or complex values."""
     if node in dtypes.half:
         return dtypes.half[node]
     for value in (node, *node.all_input_nodes):

@@ -34,8 +34,8 @@ def lower(
     """Return the lowered form of `program`. This form computes in `precision`, or each module in its own precision. With
     `truncates_double`, this form computes float64 operations in float32.
 
-    `decompositions` maps each operator that has no ONNX translation to its decomposition, in the form of
-    ``ExportedProgram.run_decompositions``. `points` are additional values of the symbols for the comparison of rule 4.
+    `decompositions` maps operators to their decompositions, in the form of ``ExportedProgram.run_decompositions``.
+    `points` are additional values of the symbols for the comparison of rule 4.
 
     Raises SourceError for a program that writes to one of its inputs (code ``mutated-input``), and for ``as_strided`` of a
     tensor whose order in memory is not known (``strides``). Also raises SourceError for the patterns that `check_modules`
@@ -61,7 +61,7 @@ def check_modules(program: Program, precisions: Precisions) -> None:
 
 
 def run_passes(program: Program, request: Request, passes: Sequence[Pass]) -> Program:
-    """Apply `passes` to `program`, in order. The result is verified and has clean metadata."""
+    """Apply `passes` to `program`, in order. The result is verified, and has only the metadata that `assemble` keeps."""
     with suppress_new_guards():
         for step in passes:
             program = step.function(program, request)

@@ -7,8 +7,10 @@ Rules
    held exclusive while a collection begins, and while a collection removes a short batch. A thread that holds this lock
    does not read, hash or write blobs, and does not wait for another lock. It may read AC entries (records and
    chunk lists), which are small.
-2. A session is a file in ``sessions/``, locked for the session's duration. Its start is the file's mtime. This time comes
-   from the clock of the file system, like the mtimes of the entries, even on NFS. Nothing writes to the session's file.
+2. A session is a time in which a process uses the store. The entries that the process finds, reads or writes in this time
+   are not collected before the session ends (local.py, rule 5). Each session has a locked file in ``sessions/``, and
+   starts at the mtime of this file. This mtime comes from the clock of the file system, like the mtimes of the entries,
+   even on NFS. Nothing writes to the file.
 3. For a key that is being built, the file ``locks/<key>`` is locked. The holder of the lock removes the file before it
    releases the lock. So a process that gets the lock checks that the locked file still has the name ``locks/<key>``. If
    not, the process opens the new file of this name.
@@ -119,9 +121,10 @@ class StoreLock:
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
-        """Hold the lock shared, so that no collection removes entries. Holds no lock if the file cannot be opened (rule 5).
+        """Hold the lock shared, so that no collection removes entries. Holds no lock if the user has no permission
+        to open or create the file (rule 5).
 
-        Raises StoreUnavailable when the file system has no locks."""
+        Raises StoreUnavailable after other errors, for example if the file system has no locks."""
         if self._thread.is_held:
             yield
             return

@@ -4,14 +4,15 @@ Rules
 1. Everything is verified. The document of a record must have the digest that its entry names, and its recipe must have the
    key under which the record was found. A difference raises RemoteLied. If trusted keys are configured, a signature is
    verified before the document is parsed. Without a trusted signature, RecordUntrusted is raised.
-2. Sizes are limited: an entry and a document have at most `MAX_ENTRY_SIZE` bytes. The files of a blob have together the
-   size that the record names.
+2. Sizes are limited: an entry and a document each have at most `MAX_ENTRY_SIZE` bytes. The files of a blob have together
+   the size that the record names.
 3. CAS files are sent first, then the record's document, then the entry. If sending the files took long, they are looked up
    again before the entry is written (files.py, rule 3).
 4. Small files are also in the entry (action_result.py, rule 6). So one request is enough for a link. A link is a
    record that names the dependencies to observe next (core/recipes/chain.py).
 5. Entries are write-once. An unusable entry is replaced, if the remote allows it. An entry that this machine does not trust
-   stays, and this machine writes another entry under the key of the record's domain (core/recipes/trust.py, rule 4).
+   stays. If the new record has a trusted signature, another entry is written under the key of this record's domain
+   (core/recipes/trust.py, rule 4).
 6. If several machines write an entry at the same moment, and the remote does not decide which write is the first
    (`Transport.decides_races`), the last writer's entry stays. After `SETTLE_S` all machines find it
    (`current_record`). This time is long enough, because most requests are one packet.

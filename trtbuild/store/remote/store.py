@@ -61,8 +61,10 @@ class RemoteStore:
         return self._files.map_in_parallel(find_one, dict.fromkeys(keys))
 
     def publish(self, found: Found, read: ReadFile) -> Found:
-        """Publish a record, after its CAS files, which `read` returns. Returns another machine's record if that was
-        published first, is usable, and is not replaced. Otherwise returns `found`. Raises the errors of `read`."""
+        """Publish the CAS files of `found`, which `read` returns, and then its record. If another machine's record was
+        published first, is usable, and is not replaced, returns that record, otherwise `found`.
+
+        Raises the errors of `read`."""
         return self._records.publish(found, read)
 
     @property

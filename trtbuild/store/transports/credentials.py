@@ -41,7 +41,7 @@ def public_place(url: str) -> str:
     except ValueError:
         host = port = None
     if not host:
-        # The message does not repeat the text, which may contain a password.
+        # The message does not repeat `url`, which may contain a password.
         raise ConfigurationError("the URL of a remote has no host, or a wrong port", hint="https://host[:port]/path")
     shown = f"[{host}]" if ":" in host else host
     return urlunsplit((parts.scheme, f"{shown}:{port}" if port else shown, parts.path.rstrip("/"), "", ""))

@@ -1,6 +1,6 @@
 """Makes the errors of an HTTP remote from its status, its Retry-After header or a failed connection.
 
-`overdue_fault` is for all remotes. No error has a cause, because a cause may contain URLs and headers.
+`overdue_fault` is for all remotes. No error has a `__cause__`, because the exception there may contain URLs and headers.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def login_fault(place: str, remote: str, status: int, action: Action, login: Cre
 
 
 def status_fault(place: str, status: int, action: Action, retry_after_s: float | None) -> RemoteFault:
-    """The error for any other status that means failure."""
+    """The error for a status that means failure, except those of `login_fault`."""
     text = _status_text(place, status)
     if action == "write" and status in _NO_UPLOAD_STATUSES:
         return RemoteRefused(f"{text}: it takes no uploads", hint='check its url, or set mode = "r"')

@@ -18,8 +18,8 @@ from trtbuild.toolchain.libraries.execution_table import ExecutionCalls
 class ProfileUse:
     """The optimization profiles that the contexts of an engine use.
 
-    Without profile sharing only one context at a time can use a profile. A new context shows whether profiles are shared.
-    If they are not shared and another context has profile 0, the new context has profile -1. Otherwise it has profile 0
+    Without profile sharing only one context at a time can use a profile. If profiles are not shared and another context
+    has profile 0, a new context has profile -1. Otherwise the new context has profile 0
     (``IExecutionContext::getOptimizationProfile``).
     """
 
@@ -46,6 +46,6 @@ class ProfileUse:
         if all(other.active_optimization_profile != profile for other in self.contexts):
             return True
         # another context has `profile`, so the answer depends on sharing
-        if self._shared is None:  # `context` has profile 0: one more context has it, too, only if profiles are shared
+        if self._shared is None:  # `context` has profile 0. A new context gets profile 0 only if profiles are shared
             self._shared = create().active_optimization_profile == active
         return self._shared

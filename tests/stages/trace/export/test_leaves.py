@@ -21,12 +21,10 @@ def leaf(kind: str, index: int) -> dict[str, Any]:
 
 
 def outputs(traced: Any, *inputs: torch.Tensor) -> list[torch.Tensor]:
-    """The outputs of the stored program."""
     return list(Program.from_bytes(traced.program).exported.graph_module(*inputs))
 
 
 def output_types(result: Any) -> list[tuple[str, Any]]:
-    """The dtype and the shape of each output."""
     return [(entry["dtype"], entry["shape"]) for entry in result.interface["outputs"]]
 
 

@@ -60,7 +60,7 @@ class Schedule:
         self._arrivals = itertools.count()
         self._plan_numbers = itertools.count()
         self._running_keys: set[str] = set()
-        #: The ids of the running steps. A trace that runs writes its dependencies, so a new plan may give it another key.
+        #: The ids of the running steps. A running trace writes its dependencies, so a new plan may give it another key.
         self._running_ids: set[str] = set()
         self._failed_keys: set[str] = set()
         #: Key of a running step → the entries of other steps with that key, which could otherwise start.
@@ -151,7 +151,7 @@ class Schedule:
             self._due_models[model] = None
 
     def give_up(self, model: str) -> Step | None:
-        """Remove a model that cannot be planned: none of its steps is started. Returns its first open step, or None."""
+        """Remove a model that cannot be planned. Returns its first open step, or None."""
         removed = self._models[model]
         self._remove_model(model)
         return next((step for step_id, step in removed.plan.steps.items() if step_id in removed.open_steps), None)
@@ -163,7 +163,7 @@ class Schedule:
         return names
 
     def outdated_models(self) -> list[str]:
-        """The models that have to be planned again, for example because a step has finished since their last plan."""
+        """The models with a step that has finished since their last plan, and the models that have to be planned again."""
         return [name for name, model in self._models.items() if model.finished_steps or model.is_due]
 
     def _remove_model(self, name: str) -> None:

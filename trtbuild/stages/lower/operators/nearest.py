@@ -9,12 +9,13 @@ probably used the quotient of the sizes.
 Rules
 1. The factor of an axis is ``1 / scale`` if the call has a scale, and ``size / count`` otherwise. `count` is the number of
    output elements.
-2. A call with the mode ``nearest`` keeps its translation if, on every axis, all ways to compute the elements agree, and so
-   do all ways to compute the size. This is true for whole scales up to 40 and for the scale 0.5.
-3. ``nearest-exact`` adds 0.5 to the index. It has no translation, so its calls become selections or stay in PyTorch.
-   PyTorch's kernel for a CPU subtracts 0.5 and adds 0.5 again, so it rounds differently from the kernel for a GPU. This
-   matters for one of a thousand pairs of sizes. A call stays in PyTorch if its sizes may be such a pair. An axis with
-   two dynamic sizes and no scale is an exception: its elements are those of the kernel for a GPU.
+2. A call with the mode ``nearest`` does not change if, on every axis, all ways to compute the elements agree, and all ways
+   to compute the size agree. They agree for whole scales up to 40 and for the scale 0.5. The ONNX exporter translates the
+   unchanged calls to Resize.
+3. ``nearest-exact`` adds 0.5 to the index. The ONNX exporter cannot translate it, so its calls become selections or stay
+   in PyTorch. PyTorch's kernel for a CPU subtracts 0.5 and adds 0.5 again, so it rounds differently from the kernel for a
+   GPU. This matters for one of a thousand pairs of sizes. A call stays in PyTorch if its sizes may be such a pair. An axis
+   with two dynamic sizes and no scale is an exception: its elements are those of the kernel for a GPU.
 4. A call whose sizes depend on data does not change.
 """
 
@@ -137,7 +138,7 @@ def _is_unambiguous(size: Any, count: Any, scale: float | None) -> bool:
     has_known_sizes = isinstance(size, int) and isinstance(count, int)
     if scale is not None and has_known_sizes:
         if count != math.floor(size * scale):
-            return False  # the translation of the overload `default` ignores the scale
+            return False  # the ONNX translation of the overload `default` ignores the scale
         return _scale_agrees(scale, count) and _quotient_selects(scale, size, count)
     if scale is not None:
         return (

@@ -6,7 +6,8 @@ Rules
    clamped before the quantizer.
 2. ``fake_quantize`` becomes a quantizer and a dequantizer. It stays in PyTorch if neither int8 nor uint8 contains its
    range, or if its input is not float32.
-3. A quantizer to a float type (float8) stays in PyTorch, because the numbers of this type are not all whole.
+3. A quantizer of ``quantized_decomposed`` to a float type (float8) stays in PyTorch, because the numbers of this type are
+   not all whole.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ Rules
 5. Modules that this process loaded before the trace (`loaded_modules`) are dependencies only if user code imports them.
 """
 
-# Paths are strings here: there are thousands of them, and their exact spelling counts.
+# Paths are strings here: there are thousands of them, and their exact spelling matters.
 # ruff: noqa: PTH100, PTH112, PTH117
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class ImportRules:
         return list(sys.path), [None if finder is self._finder else finder for finder in sys.meta_path]
 
     def use_search_state(self, state: SearchState) -> None:
-        """Use the ``sys.path`` and finders that other `ImportRules` with the same roots have returned."""
+        """Use the result of `search_state` of another `ImportRules` object with the same roots."""
         sys.path[:], finders = state
         sys.meta_path[:] = [self._finder if finder is None else finder for finder in finders]
 
@@ -278,8 +278,8 @@ def _are_missing_names_recorded(importer: Place) -> bool:
 def _candidate_files(directory: str, last_name: str, found_file: str | None) -> list[str]:
     """The files that an import of `last_name` looks for in a directory, in the order of `FileFinder`.
 
-    If there is a package directory, the first file is its ``__init__.py``. Otherwise it is the path that the directory
-    would have.
+    If there is a package directory, the first file is its ``__init__.py``. Otherwise it is the path that the
+    package directory would have.
 
     `found_file` is the file that the import found, None if it found no file.
     """

@@ -1,7 +1,7 @@
 """Find the first line of the user's code that only one of two calls runs.
 
-torch.export may keep only one side of a branch. The program does not show where this happened, but two runs of the model
-show it. Here both calls run again, and each line is recorded. This is slow, so only error messages use it.
+torch.export may keep only one side of a branch. The exported program does not show where, but two runs of the model show
+it. Here both calls run again, and each line is recorded. This is slow, so only error messages use it.
 """
 
 from __future__ import annotations

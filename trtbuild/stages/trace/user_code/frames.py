@@ -46,22 +46,22 @@ class Frames:
         return [frame for frame in traceback.extract_tb(tb) if self.is_shown(frame.filename)]
 
     def definition_place(self, function: object) -> dict[str, Any]:
-        """``file=`` and ``line=`` for an error about a function in user code; empty if its code is not in user code."""
+        """``file=`` and ``line=`` for an error about a function; empty if the function is not user code."""
         code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
         if code is None or not self._places.is_user(code.co_filename):
             return {}
         return {"file": self.shown_path(code.co_filename), "line": code.co_firstlineno}
 
     def innermost_place(self, frames: Sequence[traceback.FrameSummary]) -> tuple[str, int] | None:
-        """File and line of the innermost frame in the user's files. If there is no such frame, those of the innermost
-        frame; None if there are no frames."""
+        """File and line of the innermost frame in the user's files, or of the innermost frame if no frame is
+        in these files; None if `frames` is empty."""
         own_frames = [frame for frame in frames if self._places.is_user(frame.filename)]
         for frame in reversed(own_frames or list(frames)):
             return self.shown_path(frame.filename), frame.lineno or 0
         return None
 
     def place_between(self, frame: FrameType | None, outermost: FrameType) -> tuple[str, int] | None:
-        """The `innermost_place` of the shown frames (`is_shown`) from `frame` up to its caller `outermost`."""
+        """The `innermost_place` of the shown frames outwards from `frame`, without `outermost` and its callers."""
         shown: list[traceback.FrameSummary] = []
         while frame is not None and frame is not outermost:
             if self.is_shown(frame.f_code.co_filename):
@@ -88,7 +88,7 @@ class Frames:
         fallback: dict[str, object],
         internal: bool = False,
     ) -> NoReturn:
-        """Raise a SourceError about `error`. It shows the `summary`, the error itself, and the frames of user code.
+        """Raise a SourceError about `error`. It shows the `summary`, the error itself, and the `user_frames`.
 
         `fallback` is the place if there is no frame to show (`is_shown`). If `internal` is true, the text of the error
         is about torch's internals, and is left out if there is a frame to show. `advice` about the error replaces

@@ -29,8 +29,8 @@ _TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
 
 
 def onnx_precisions(data: bytes, inputs: Sequence[RoundedType], count: int) -> list[RoundedType]:
-    """The precision of each of the first `count` outputs. `inputs` are the precisions of the model's inputs. A value
-    without a type in the file has the coarsest precision of the values that it was computed from."""
+    """The precision of each of the first `count` outputs. `inputs` are the precisions of the model's inputs. If the
+    file has no type for a value, rule 1 uses float32 as the type of the value."""
     graph = onnx.ModelProto.FromString(data).graph
     precisions = {
         value.name: _precision_of(value.type.tensor_type.elem_type) for value in (*graph.value_info, *graph.output)

@@ -1,5 +1,5 @@
-"""The recorder asks its questions in child processes. If a question ends its process, the recorder notes the signal, and
-asks the other questions in a new process."""
+"""The recorder of TensorRT's answers (`benchmarks.gpu_record`) asks its questions in child processes. If a question ends
+its process, the recorder notes the signal, and asks the other questions in a new process."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ models:
     outputs: {package: dist/net, plans: dist/plans}
 """
 
-#: The source depends on the type of `scale`: 1, 1.0 and True are equal in Python, but different arguments of a model.
+#: The model depends on the type of `scale`: 1, 1.0 and True are equal in Python, but different arguments of a model.
 NET = """\
 import json
 from pathlib import Path

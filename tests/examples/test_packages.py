@@ -81,7 +81,6 @@ def test_equal_layers_share_one_conversion(find_example: Find, built_examples: B
 
 @pytest.mark.parametrize("name", example_names())
 def test_the_range_of_a_partition_input_contains_the_sizes_at_random_points(name: str, find_example: Find) -> None:
-    """At 50 random points of each profile, each size is inside its range."""
     example = find_example(name)
     rng = random.Random(name)
     for profile in example.model.profiles:

@@ -1,7 +1,7 @@
 """Messages about mistakes in models. A project with one bad model for each mistake is built once, with ``--keep-going``.
 
-The catalogue has the text on the screen, the error of the ``--json`` document and the failed step. A few models have no
-mistake: the catalogue says that they are built.
+The catalogue has the failed step, the type of the error and the text on the screen. A few models have no mistake: the
+catalogue says that they are built.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Built:
 
 
 def manifest(case: Case) -> str:
-    """The manifest of a case. The lines of its file ``model`` replace or add fields of the model."""
+    """The manifest of a case. The lines of the case's file ``model`` replace or add fields of the model."""
     fields = {"source": f'source: {{python: "zoo.{case.name}:build"}}', "inputs": "inputs: {x: {}}"}
     fields["profiles"] = "profiles: [rows]"
     for line in case.files.get("model", b"").decode().splitlines():

@@ -99,7 +99,7 @@ def mounts() -> Iterator[Mounts]:
 
 
 def is_full(place: Path) -> bool:
-    """Whether a write of 64 KiB fails."""
+    """Whether a write of 64 KiB fails because the disk is full."""
     probe = place / "probe"
     try:
         probe.write_bytes(os.urandom(64 << 10))

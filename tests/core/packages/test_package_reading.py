@@ -191,7 +191,6 @@ def test_rejects_two_partitions_with_one_name_of_which_the_first_has_no_outputs(
 
 @pytest.mark.parametrize("wrong", [None, "x", -1, 1.5, [], {}, True, [["sym", 9]], "../x"], ids=repr)
 def test_every_changed_index_is_damaged_or_valid(wrong: Any) -> None:
-    """Reading raises only `PackageDamaged` and `PackageTooNew`."""
     rejected = 0
     for path in value_paths(document()):
         try:

@@ -133,7 +133,7 @@ def test_a_hit_with_invalid_documents_runs_again(world: FakeWorld, step: str, na
 
 @pytest.mark.parametrize(("name", "output"), [("trace", "interface"), ("partition", "partitions")])
 def test_the_steps_of_documents_that_contradict_each_other_run_again(world: FakeWorld, name: str, output: str) -> None:
-    """The changed document is valid alone. It lists no weights, or a weight that does not exist."""
+    """By itself, the changed document is valid. It lists no weights, or a weight that does not exist."""
     world.build(a_model())
     expected = world.plan(a_model())
     record = expected.steps[f"net/{name}"].record

@@ -1,7 +1,4 @@
-"""The commands of the tutorial, run in one shell and in their order, print the lines that the page shows.
-
-The extras that the page installs exist.
-"""
+"""The commands of the tutorial, run in one shell and in their order, print the lines that the page shows."""
 
 from __future__ import annotations
 

@@ -53,7 +53,6 @@ def fill_shared_directory(root: Path) -> list[Record]:
 
 
 def which_exist(root: Path, records: list[Record]) -> list[bool]:
-    """For each record, whether the store has it."""
     return [(root / "ac" / record.recipe.key[:2] / record.recipe.key).exists() for record in records]
 
 

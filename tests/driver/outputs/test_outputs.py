@@ -129,7 +129,6 @@ def test_digests_of_written_files_are_known_without_reading_them(tmp_path: Path)
 
 
 def test_the_index_is_not_written_if_a_file_is_missing(tmp_path: Path) -> None:
-    """If a file cannot be copied, no new index is written, even if other files were written."""
     store = MemoryStore()
     index, record = a_package(store, **{name: name.encode() for name in "abcdefgh"})
     files = outputs.output_files("package", "dist/m", index, record)

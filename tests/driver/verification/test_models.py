@@ -179,7 +179,6 @@ def test_a_conversion_that_does_not_run_is_wrong(trtbuild: CommandLine) -> None:
 
 
 def test_a_recorded_failure_or_a_damaged_report_is_verified_again(trtbuild: CommandLine) -> None:
-    """A report of a wrong result is not a hit."""
     key = only_comparison(trtbuild("verify", "net"))["key"]
     store = LocalStore(trtbuild.cache)
     record = store.get_record(key)

@@ -31,8 +31,8 @@ class _Context:
     def __init__(self, engine: _Engine) -> None:
         self._engine, self._trt = engine, engine.trt
         self._shapes: dict[str, tuple[int, ...]] = {}
-        #: The last shapes of outputs of unknown size. (No probe shows whether the real library forgets them when input
-        #: shapes change. The fake does not forget them, which is the worse case for the runtime.)
+        #: The last shapes of outputs of unknown size. (No probe (probes.py) shows whether the real library forgets them
+        #: when input shapes change. The fake does not forget them, which is the worse case for the runtime.)
         self._last_output_shapes: dict[str, tuple[int, ...]] = {}
         self._addresses: dict[str, int] = {}
         self._allocators: dict[str, Any] = {}

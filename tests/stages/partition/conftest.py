@@ -27,9 +27,9 @@ Tensors = Sequence[torch.Tensor]
 class FakeValidator:
     """Refuses operators by their names, so that the tests need neither the exporter nor a parser.
 
-    Operators of `unknown` have no translation. If a candidate calls an operator of `refused`, the refusal has a reason for
-    each such call. An operator of `refused_whole` makes the validator refuse the whole candidate. `validated_texts` are the
-    texts that `refusal` got.
+    Operators of `unknown` have no translation. If a candidate (a piece that may become an engine) calls an operator of
+    `refused`, the refusal has a reason for each such call. An operator of `refused_whole` makes the validator refuse the
+    whole candidate. `validated_texts` are the texts that `refusal` got.
     """
 
     refused: Mapping[str, str] = field(default_factory=dict)
@@ -89,7 +89,9 @@ class PartitionedModel:
         return [name for name in names if not name.startswith(("_operator.", "aten.sym_size"))]
 
     def values(self, inputs: Tensors) -> dict[str, torch.Tensor]:
-        """All values that flow between partitions. Raises KeyError if a partition needs a value of a later partition."""
+        """The weights and inputs of the model, and the results of each partition, by name (``input:0``).
+
+        Raises KeyError if a partition needs a value of a later partition."""
         values = {f"weight:{slot}": value for slot, value in enumerate(self.model.weights)}
         values |= {f"input:{number}": value for number, value in enumerate(inputs)}
         for entry in self.partitions:
@@ -199,7 +201,7 @@ def lower_model(
     with torch.no_grad():
         exported = export(module.eval(), tuple(example), dynamic_shapes=shapes, strict=False)
         if any(_mutates(node) for node in exported.graph.nodes):
-            # The trace step always does this. Here it is done only if needed, because it is slow.
+            # The trace step functionalizes every program. Here only programs with writes are functionalized, to save time.
             exported = exported.run_decompositions({})
         program, slots = functional(exported)
         lowered = lower(program, "float32", decomposition_table())

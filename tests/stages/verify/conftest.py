@@ -70,7 +70,6 @@ class Subject:
         self.partitions = Partitions.from_bytes(self.blobs[self.job.partitions])
 
     def read(self, sha256: str) -> bytes:
-        """The blob with this digest."""
         return self.blobs[sha256]
 
     def altered(self, change: Callable[[onnx.GraphProto], None]) -> Subject:
@@ -157,7 +156,6 @@ def _stored_weight(module: nn.Module, name: str, blobs: Blobs) -> Weight:
 
 @pytest.fixture(scope="session")
 def mlp() -> Subject:
-    """A model with two linear layers and a normalization."""
     torch.manual_seed(0)
     return subject_of(
         nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4)).eval(), [(("b", 8), "float32")]

@@ -32,7 +32,6 @@ def entry_files(store: LocalStore) -> list[Path]:
 
 
 def damage_file(path: Path) -> None:
-    """Change the last byte of a file."""
     path.chmod(0o644)
     path.write_bytes(path.read_bytes()[:-1] + b"!")
 

@@ -35,7 +35,6 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 
 def names(folder: Path) -> list[str]:
-    """The names in a folder, sorted."""
     return sorted(path.name for path in folder.iterdir())
 
 

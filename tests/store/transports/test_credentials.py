@@ -19,7 +19,6 @@ def basic(text: str) -> str:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A home folder with a netrc."""
     (tmp_path / ".netrc").write_text(
         "machine other.example login o password p\n"
         "machine cache.example login net password from-netrc\n"

@@ -17,7 +17,7 @@ from trtbuild.toolchain.onnx_files.onnx_outline import read_outline
 from trtbuild.toolchain.tensorrt8.int64_bounds import LIKELY_SIZE
 
 TENSORRT_8_6 = release("tensorrt", "8.6.0")
-#: Nodes that compute `size`, the first size of the input.
+#: Nodes that compute `size`, the size of the input's first axis.
 _SIZE = [h.make_node("Shape", ["i0"], ["v0"]), h.make_node("Gather", ["v0", "first"], ["size"])]
 _BIG = np.array(2_000_000_000)
 
@@ -28,7 +28,7 @@ def rejected_operators(
     constants: Mapping[str, np.ndarray],
     largest: Mapping[str, int] | None = None,
 ) -> list[str]:
-    """The operators that `foreign_nodes` rejects for TensorRT 8.6. `nodes` may read `size`, the first size of the input.
+    """The operators that `foreign_nodes` rejects for TensorRT 8.6. `nodes` may read `size` (`_SIZE`).
     `largest` maps an input to the largest size of its axes."""
     model = make_model(
         [*_SIZE, *nodes],

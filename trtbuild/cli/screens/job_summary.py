@@ -1,7 +1,7 @@
 """The job summary of GitHub Actions: the result of a build as Markdown, written to the file ``$GITHUB_STEP_SUMMARY``.
 
 Rules
-1. The summary never fails or delays a build. If the file cannot be written, there is no summary.
+1. The summary never makes a build fail or wait. If the file cannot be written, there is no summary.
 2. The summary is appended in one write, because other commands of the same step of the workflow write to the file, too.
 3. GitHub drops a summary that is larger than 1 MiB. Therefore, long texts are cut, and a long table has one row with the
    number of rows that are left out. If the file has too little space left, only the first line is written, or nothing.

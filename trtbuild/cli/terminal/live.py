@@ -6,7 +6,7 @@ Rules
    build that quickly finds nothing to do does not import it.
 2. In the line of a finished step, only the text after the step's id may be cut. Each line of the area fits into one row of
    the screen.
-3. The area uses at most half of the screen, so that finished steps stay visible, and at most two rows of a tiny screen.
+3. The area uses at most half of the screen, so that finished steps stay visible. On a tiny screen, it uses up to two rows.
 4. `close` removes the area at the end of every build, also after an error. Rich would hide the cursor, but this module
    keeps it visible, so that it is not lost after a ``kill -9``.
 """

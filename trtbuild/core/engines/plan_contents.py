@@ -21,7 +21,7 @@ _PRODUCT_NAMES = ("Fc", "Conv", "Corr", "Mm", "Gemm")
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel of an engine. `layers` are the names of the network's layers that it computes.
+    """One kernel of an engine. `layers` are the names of the network's layers that this kernel computes.
 
     `reads` and `writes` are the types of its operands and results, except those that are sizes or single numbers."""
 
@@ -63,7 +63,7 @@ def _may_multiply_unknown_types(kernel: Kernel) -> bool:
 
 
 def types_of_layers(kernels: Iterable[Kernel]) -> Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-    """For each layer that a kernel computes: the types that its kernels read, and the types that they write.
+    """Map the name of each layer to the types that its kernels read, and to the types that these kernels write.
 
     A kernel that computes several layers counts for each of them."""
     read_types: dict[str, dict[str, None]] = {}

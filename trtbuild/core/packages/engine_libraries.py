@@ -1,6 +1,6 @@
 """The libraries that run engines, and the choice of the library for a target, in one table. The functions are pure.
 
-A full TensorRT builds and runs engines. NVIDIA has two smaller libraries that only run version-compatible plans: the lean
+A full TensorRT builds and runs engines. NVIDIA has two smaller libraries that run only version-compatible plans: the lean
 runtime and the dispatch runtime (TensorRT documentation, "How TensorRT Works", "Runtime Options").
 
 Rules

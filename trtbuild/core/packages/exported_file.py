@@ -20,7 +20,7 @@ _SCHEMA = f"{_FORMAT}1"
 def exported_file_paths(path: str, targets: Iterable[str]) -> dict[str, str]:
     """Map each target of a package to the path of its ``.pt2`` file. `path` is the path of the output.
 
-    The file of a single target has this path. The files of several targets are ``<name>.<target>.pt2``."""
+    The file of a single target has this path. With several targets, each path contains its target: ``net.ada.pt2``."""
     names = list(targets)
     stem = path.removesuffix(SUFFIX)
     return {name: path if len(names) == 1 else f"{stem}.{name}{SUFFIX}" for name in names}

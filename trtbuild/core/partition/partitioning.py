@@ -106,7 +106,7 @@ class _Groups:
         for group in self.members:
             if group not in (keep, merged) and self._reachable[group] & bits:
                 self._reachable[group] = (self._reachable[group] | reach | 1 << keep) & ~(1 << merged)
-        # The edges of `merged` become edges of `keep`, on both of their ends.
+        # The edges of `merged` become edges of `keep`, also in the sets of the neighbours.
         for table, opposite in ((self._consumers, self._producers), (self._producers, self._consumers)):
             neighbours = (table[keep] | table.pop(merged)) - {keep, merged}
             table[keep] = neighbours

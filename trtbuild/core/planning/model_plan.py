@@ -6,9 +6,10 @@ Rules
 2. The code that makes a verdict also writes its reason. Most of this code is in `core.planning.verdicts`. The functions of
    `core.planning.demand` run last, from the outputs back to the first steps.
 3. Neither torch nor TensorRT is needed: versions come as facts. A machine without torch (`Facts.versions` is None) accepts
-   a trace record with matching dependencies, and uses the versions in that record (`core.planning.acceptance`).
-4. A package contains the bytes of engines, but its recipe has only their keys. If an engine was built again and its plan
-   has another digest, the package step runs again.
+   a trace record with matching dependencies (such as files), and uses the versions in that record
+   (`core.planning.acceptance`).
+4. A package contains the bytes of engines, but its recipe has only their keys. If an engine was built again and its bytes
+   have another digest, the package step runs again.
 5. Documents (JSON outputs of steps) may be intact and trusted, and still contradict each other. For example, a partition
    may read a weight that the trace's interface does not have. Then the trace runs again. If that does not help, the
    partition step runs again. A step that this command has run is not run again.

@@ -18,8 +18,8 @@ from trtbuild.core.engines.engine_job import EngineJob, Weight
 from trtbuild.core.planning.graph import STAGES, ModelPlan, Stage, Step
 from trtbuild.core.values.element_types import ELEMENT_TYPES
 
-#: Estimated seconds of a step whose last duration is not known, measured with tiny models on one core (`make bench`
-#: measures whole builds).
+#: Estimated seconds of a step whose last duration is not known. The values were measured with tiny models on one core
+#: (`make bench` measures whole builds).
 TYPICAL_S: Mapping[Stage, float] = {
     "calibrate": 20.0,
     "trace": 4.0,

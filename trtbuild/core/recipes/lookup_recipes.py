@@ -25,7 +25,7 @@ def with_any_versions(recipe: Recipe) -> Recipe:
 
 
 def partition_with_any_parser(recipe: Recipe) -> Recipe:
-    """The recipe for looking up a partition step on a machine without a parser: the same parts, without a stand-in."""
+    """The recipe to look up a partition step on a machine without a parser: the same parts, without a stand-in parser."""
     parts = tuple((name, _toolchain_of(value) if name == "parser" else value) for name, value in recipe.parts)
     return Recipe("partition-any", recipe.version, parts)
 

@@ -37,7 +37,7 @@ def plan(workspace: Workspace, start_s: float) -> tuple[Plan, dict[str, ModelPla
     """The plans of the requested models, as a document and by model. `start_s` is the start of the command
     (`time.monotonic`).
 
-    If this machine cannot run the steps of the plans, `errors` of the document contains the reason."""
+    If a step has to run and can run neither here nor on a worker, `errors` of the document contains the reason."""
     plans = workspace.plans()
     error = workspace.environment_error(plans)
     duration_s = time.monotonic() - start_s
@@ -85,7 +85,7 @@ def _matches(step: Step, name: str) -> bool:
 
 
 def graph(request: Request, deps: str | None = None, rdeps: str | None = None) -> Graph:
-    """The known steps of the requested models, as nodes and edges.
+    """The steps in the plans of the requested models, as nodes and edges.
 
     `deps` and `rdeps` are names of steps or models. With `deps`, only the named steps and the steps before them are
     included. With `rdeps`, only the named steps and the steps after them are included. Raises UsageError if no step
@@ -132,7 +132,7 @@ def _reachable(first: set[str], edges: Sequence[tuple[str, str]]) -> set[str]:
 
 
 def status(request: Request) -> Status:
-    """The state of each requested model: the steps that would run, and whether its outputs are up to date."""
+    """The state of each requested model: how many steps would run, and whether its outputs are up to date."""
     workspace = read_only_workspace(request)
     return Status(
         models=[_model_status(workspace, plan) for plan in workspace.plans().values()],

@@ -29,7 +29,7 @@ from trtbuild.driver.project.outcome import Outcome, WrittenOutput
 from trtbuild.errors import ConfigurationErrors, FrozenError, ManifestErrors, TrtbuildError
 from trtbuild.store.layers.remote_statistics import RemoteStatistics
 
-#: If the duration in a record is not below this, it is treated as invalid and ignored.
+#: Recorded durations that are not below this are ignored.
 _LONGEST_STEP_S = 30 * 86400.0
 
 

@@ -115,10 +115,10 @@ def security(address: SchedulerAddress, settings: WorkersSettings) -> Security |
 def prepare_dask() -> None:
     """Change the settings of Dask in this process and in the workers that it starts.
 
-    * Its profiler is off, because the profiler calls `sys._current_frames` every 10 ms. On Python 3.11 this call can block
+    * Dask's profiler is off, because it calls `sys._current_frames` every 10 ms. On Python 3.11 this call can block
       forever (CPython issue 106883). The event loop of a worker then blocks, too.
     * Dask does not set its environment variables for workers, such as ``OMP_NUM_THREADS=1``. With this one, PyTorch would
-      use one processor in a comparison.
+      use only one processor on a worker.
 
     Raises EnvironmentFault if Dask is not installed.
     """

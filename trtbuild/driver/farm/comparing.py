@@ -1,8 +1,8 @@
 """The worker's side of a comparison of engines with PyTorch.
 
 Rules
-1. The worker itself derives the recipe from the job, and compares the GPU, driver and libraries of this machine with those
-   in the job. So the comparison runs on the kind of machine that the key names.
+1. The worker itself derives the recipe from the job, and compares the GPU, GPU driver and libraries of this machine with
+   those in the job. So the comparison runs on the kind of machine that the key names.
 2. The comparison runs in a separate process (`trtbuild.driver.workers`), which ends afterwards. The worker itself never
    loads torch or TensorRT. If the separate process crashes, the worker still sends an answer.
 3. The worker signs the record of the report. The driver decides whether the record is stored.

@@ -87,7 +87,8 @@ class _JobRequest:
 
 
 class Farm:
-    """The workers of one scheduler, for one build. `exchanges` are the stores that may be shared with them, by label."""
+    """The workers of one scheduler, for one build. `exchanges` maps the label of a store to the store, which
+    workers may share with this machine."""
 
     def __init__(
         self, client: Client, workers: KnownWorkers, store: LayeredStore, exchanges: Mapping[str, Exchange]

@@ -5,7 +5,7 @@ Rules
    that both sides reach.
 2. The record of an answer has the form of an entry in a remote cache: `entry` is an ActionResult with the worker's
    signatures, and `document` is the record.
-3. Equal keys and stores give equal jobs, so the scheduler can do one job for two builds.
+3. Without `replace`, equal keys and stores give equal jobs, so the scheduler can do one job for two builds.
 4. The answer to a comparison has a record, too. The only output of the record is the report. The driver
    reads the report, and does not store the record if a result in the report is wrong.
 """
@@ -85,7 +85,8 @@ class FarmJob:
 class Answer:
     """The answer to a job: a record with its entry, or an error (`trtbuild.driver.workers.worker.error_to_json`).
 
-    `worst` is the file of the worst inputs of a comparison. No signature covers it, and no result depends on it.
+    `worst` is the file of the inputs with the largest error in a comparison. No signature covers it, and no result
+    depends on it.
     """
 
     protocol: int

@@ -184,7 +184,7 @@ def _refuse_missing_inputs(job: EngineJob, sent: Iterable[str]) -> None:
 
 
 def _with_record(job: FarmJob, local: LocalStore, exchange: Exchange, answer: Answer) -> Answer:
-    """Send the blobs of the job's record to the driver. Returns `answer` with the signed record."""
+    """Send the blobs of the job's record to the driver. Returns `answer` with the record and its signatures."""
     found = complete_record(local, job.key)
     if found is None:
         raise RecordUntrusted(

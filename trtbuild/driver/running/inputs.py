@@ -4,7 +4,7 @@
 ``file.npz``               all inputs that the file contains, by name
 ``name=random:2x3x64``     random values of this shape. ``name=random`` chooses a shape that fits the other inputs
 
-Inputs that no text names are random. Random values are within the ranges that the package declares.
+Other inputs are random. Random values are within the ranges that the package declares.
 """
 
 from __future__ import annotations

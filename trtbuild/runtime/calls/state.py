@@ -114,8 +114,8 @@ class State:
         return {entry.name: copy for entry, copy in zip(self.layout.entries, copies, strict=True)}
 
     def set(self, values: Mapping[str, Any], stream: int) -> None:
-        """Replace the state by copies of `values`, by buffer name. Other buffers keep their values. Raises CallRefused
-        for an unknown name, and for another dtype, shape or device; then nothing is replaced."""
+        """For each name in `values`, replace the buffer by a copy of the value. Other buffers keep their values. Raises
+        CallRefused for an unknown name, and for another dtype, shape or device; then nothing is replaced."""
         names = [entry.name for entry in self.layout.entries]
         unknown = [name for name in values if name not in names]
         if unknown:

@@ -30,7 +30,7 @@ def choose_memory(ordinal: int) -> Memory:
 
 
 def _torch_has_cuda() -> bool:
-    if sys.modules.get("torch", ...) is None:  # import is blocked
+    if sys.modules.get("torch", ...) is None:  # the import of torch is blocked
         return False
     try:
         import torch

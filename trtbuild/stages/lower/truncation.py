@@ -1,14 +1,14 @@
 """Compute float64 operations in float32, if the model is built with ``truncate_double``.
 
 Rules
-1. Inputs, weights, constants and outputs keep their types. A cast to float32 comes after each float64 input, weight
-   or constant that is read, and a cast to float64 before each float64 output.
+1. Inputs, weights, constants and outputs keep their types. Casts come between those with float64 and the calls that
+   compute in float32.
 2. A call computes in float32 if its operator accepts float32 operands and then returns float32 instead of float64,
-   without another change of dtypes or shapes. Every other call keeps float64: calls with complex numbers, with nested
-   graphs, or with sizes that depend on data. Such a call stays in PyTorch, and casts surround it.
+   without another change of dtypes or shapes. Every other call keeps float64, for example calls with complex numbers,
+   with nested graphs, or with sizes that depend on data. Such a call stays in PyTorch, and casts surround it.
 3. A call keeps float64 if a number among its arguments is outside the range of float32 (1e300, 1e-50). The largest and
    the lowest finite float64 become those of float32, because attention masks contain these numbers.
-4. The pass comes after `precision`, so float64 values become float32, even if the model's precision is float16.
+4. This pass comes after the pass `precision`, so float64 values become float32, even if the model's precision is float16.
 """
 
 from __future__ import annotations

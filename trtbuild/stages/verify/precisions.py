@@ -4,8 +4,9 @@ Rules
 1. The precision of a value is the coarsest floating type of the value itself and all values that it was computed from:
    inputs, weights, constants, and all values in between. A value that was rounded to float16 does not become more exact
    in float32. Rounding may turn a difference of one bit of float32 into a difference of one bit of float16.
-2. For a partition, the precision starts with the types of its inputs. The partition is compared on PyTorch's own values,
-   so earlier partitions add no error. For the whole model, the precision covers all partitions.
+2. For a partition, the precision is computed from the types of its inputs. The partition is compared on PyTorch's own
+   values, so earlier partitions add no error. For the whole model, the precision is computed from the model's inputs
+   through all partitions.
 3. A size does not depend on values. An integer may depend on a coarse value (``argmax``). Values that are computed from
    this integer are then coarse.
 4. A number that is computed from sizes alone is exact, because it depends on no rounded value.
@@ -14,7 +15,7 @@ Rules
 6. The result of a quantizer counts as its type: a difference of one bit of float32 may become a whole step. (A dequantizer
    alone rounds nothing: its input has the same numbers on both sides of the comparison.)
 7. If a quantizer of weights has a coarser type than int8, its result counts as int8, because both sides round the same
-   weights. Only a weight between two steps differs, about one of a million (docs/quantization.md).
+   weights. Only a weight near the middle between two steps may differ, about one of a million (docs/quantization.md).
 """
 
 from __future__ import annotations

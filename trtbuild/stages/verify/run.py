@@ -1,9 +1,10 @@
 """Compare a model's partitions, and the whole model, with PyTorch.
 
 Rules
-1. At each point (a choice of input sizes and values) PyTorch runs the partitions in order, and each partition is compared
-   on PyTorch's own values. The partitions also run one after another, each on the results of earlier partitions. The final
-   result is compared with the traced program. (The trace has compared the traced program with the user's module.)
+1. At each point (a choice of input sizes and values) PyTorch runs the partitions in order. The runner (onnxruntime or
+   engines) runs each TensorRT partition on PyTorch's own values, and the results are compared. In a second run with the
+   runner, each partition gets the results of earlier partitions, and the final result is compared with the traced program.
+   (The trace has compared the traced program with the user's module.)
 2. A partition that cannot run here is reported as unchecked, with the reason. It never counts as right.
 3. The report has the worst point of each partition and of the whole model. The inputs of the worst of these points are
    written to a file. The tolerance of an output follows from its precision (`precisions`). Values that rounding decides
@@ -142,7 +143,7 @@ class _Verification:
                 except PartFailed as error:  # an earlier partition may have given a wrong index or size
                     failure_text = f"partition {part.name} fails on the results of earlier partitions: {error}"
             reference_values.put(index, part, reference_results)
-        # the outputs of the model, by the partitions that PyTorch has run
+        # the outputs that the reference has computed, partition by partition
         lowered = [reference_values[source] for source in self._partitions.outputs]
         perturbed_runs = self._reference.perturbed_model_runs(inputs, point)
         if expected is None:

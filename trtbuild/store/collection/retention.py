@@ -82,7 +82,7 @@ class Scan:
     sizes: dict[str, set[int]] = field(default_factory=dict)  # CAS file → its sizes according to AC entries
 
     def add(self, key: str, used_ns: int, size: Size, data: bytes | None) -> bool:
-        """Add the AC entry under `key`. Returns False if the entry is invalid, and counts it as a record without files."""
+        """Add the AC entry under `key`. Returns False for an invalid entry, which is added as a record without files."""
         try:
             action = ActionResult.from_bytes(data or b"")
             entry = Entry(used_ns, size, tuple({file.sha256 for _, file in action.files}), tuple(action.blobs()))

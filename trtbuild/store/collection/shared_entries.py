@@ -3,8 +3,8 @@
 Entries are in folders that are named by the first two characters of the entries' names.
 
 Rules
-1. Every path is relative to an open directory that was reached without following links (shared_folder.py). A folder that is
-   a link is an error: if it were ignored, its entries would count as missing.
+1. Every path is relative to an open directory that was reached without following links below the root
+   (shared_folder.py). A folder that is a link is an error: if it were ignored, its entries would count as missing.
 2. Reading an entry here does not mark it as used: the entry is opened with O_NOATIME. If that is not allowed (the file
    belongs to another user), the atime is ignored.
 3. An entry that is missing when it is read was removed by another process. The callers of `read` ignore its
@@ -141,7 +141,8 @@ class SharedEntries:
 
 
 def _remove_unfinished_folder(name: str, folder: int, before_ns: int) -> bool:
-    """Remove the empty directory of a writer that was killed while it created a folder. Returns whether it was removed."""
+    """Remove the empty directory of a writer that was killed while it created a folder. Returns whether the directory was
+    removed."""
     if name.startswith("."):
         with contextlib.suppress(OSError):
             if os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime_ns < before_ns:

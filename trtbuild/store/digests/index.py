@@ -1,4 +1,4 @@
-"""The index of this machine: a database of small facts, in diskcache, without pickle. It may be deleted at any time.
+"""The index of a project: a database of small facts, in diskcache, without pickle. It may be deleted at any time.
 
 Rules
 1. The index stores text, integers and floats, inline in their rows. diskcache's own `Disk` and `JSONDisk` unpickle values,
@@ -219,7 +219,7 @@ class Index:
 
 
 def _facts(cache: Any, names: Sequence[str]) -> Iterator[tuple[str, Fact]]:
-    """The facts that a cache contains, with their names. Raises RowRefused, and the errors of SQLite.
+    """The pairs (name, fact) of a cache for these `names`. Raises RowRefused, and the errors of SQLite.
 
     diskcache has no public function for many keys, so this is diskcache's query with another condition."""
     for start in range(0, len(names), _NAMES_PER_QUERY):

@@ -100,7 +100,7 @@ class WindowCutter:
     def _cut(self, *, at_end: bool) -> Window | None:
         window_size, chunks = 0, []
         for offset, length in chunk_bounds(self._buffer[: self._filled]):
-            if not at_end and self._filled - offset < MAX_SIZE:  # this boundary depends on bytes that are still missing
+            if not at_end and self._filled - offset < MAX_SIZE:  # this boundary may depend on bytes that are missing
                 break
             window_size = offset + length
             chunks.append(self._buffer[offset:window_size])

@@ -99,7 +99,7 @@ class Keyring:
     key without domains. `signer` signs for `domain`; the default is the signer's name. `machine` is the
     machine key (rule 3), and `builder` names the user and the machine. `warnings` are texts for people about these keys.
 
-    Raises ConfigurationError for an invalid domain, and when `cryptography` is not installed.
+    Raises ConfigurationError for an invalid domain, or, with `trusted` or `signer`, if `cryptography` is not installed.
     """
 
     def __init__(
@@ -260,7 +260,7 @@ class Keyring:
         return self._machine_public
 
     def _expiry_of(self, keys: Sequence[TrustedKey]) -> str | None:
-        """The day on which the last of `keys` expired, as text, with today's date. None if at least one has not expired."""
+        """The latest expiry date of `keys`, as text, with today's date. None if at least one key has not expired."""
         today = self._now().date()
         expired = [key.expires for key in keys if key.expires is not None and key.expires < today]
         if len(expired) < len(keys):

@@ -1,13 +1,13 @@
 """Parse an ONNX model and its weights into a TensorRT network.
 
 Rules
-1. Weights do not pass through protobuf (340 MB take 3 to 7 s): the parser gets pointers. Older parsers (TensorRT before
-   10.13) read the weights from the files that the model names.
+1. Weights do not pass through protobuf (340 MB would take 3 to 7 s): the parser gets pointers. Older parsers (TensorRT
+   before 10.13) read the weights from the files that the model names.
 2. TensorRT's objects have pointers to one another and to the weights, but Python does not know these pointers. So a
    `ParsedNetwork` refers to its parser, network and weights, and frees them in this order, which TensorRT needs. The caller
    frees the builder and the logger after that.
 3. A network has a fixed name. The default name ("Unnamed Network 7") contains a counter of the process, and the plan would
-   contain it.
+   contain this counter.
 4. The flags of networks and parsers come from `trtbuild.toolchain.libraries.releases`.
 """
 

@@ -6,9 +6,9 @@ Rules
    a row of a matrix.
 2. Model Optimizer's presets leave out layers by their names (``lm_head``, ``router``, …). trtbuild has no such
    list: only `exclude` leaves out layers by name.
-3. A transposed convolution has its output channels in axis 1. With several groups, no axis has all of them, so it stays in
-   float with every format. fp8 has one scale for a whole weight (as in ``FP8_DEFAULT_CFG`` of Model Optimizer), also in
-   transposed convolutions with one group.
+3. A transposed convolution has its output channels in axis 1. With several groups, no axis has all output channels, so
+   the layer stays in float with every format. fp8 has one scale for a whole weight (as in ``FP8_DEFAULT_CFG`` of Model
+   Optimizer), also in transposed convolutions with one group.
 4. Some methods change weights. If two modules share a weight (a linear layer and an embedding, for example), the weight
    must not change. So layers with this weight stay in float with these methods.
 5. nn.MultiheadAttention reads the weight of its `out_proj` and does not call that layer, so `out_proj` stays in float.

@@ -2,8 +2,8 @@
 else, and whose GPU is hidden, so the result does not depend on a GPU.
 
 NVIDIA's Model Optimizer finds the scales (``modelopt.torch.quantization``). It has the methods and formats that TensorRT's
-documentation describes. torchao rounds weights with its own tensor classes, for its own kernels. Its export path has only
-one of these formats, int8.
+documentation describes. torchao is not used here: it rounds weights with its own tensor classes, for its own kernels, and
+its export path has only one of these formats, int8.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _calibrate_by_entropy(module: torch.nn.Module, forward_loop: Callable[[torch
     """Set the scales from histograms of activations. The scales of weights come from their largest values.
 
     No algorithm of ``modelopt.torch.quantization.quantize`` reads the histograms, and `finish_stats_collection` takes one
-    method for all quantizers. So this function does the work of both."""
+    method for all quantizers. So this function chooses the method of each quantizer."""
     calibration = importlib.import_module("modelopt.torch.quantization.model_calib")
     histogram = importlib.import_module("modelopt.torch.quantization.calib").HistogramCalibrator
     calibration.enable_stats_collection(module)

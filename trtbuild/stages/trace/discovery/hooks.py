@@ -1,4 +1,4 @@
-"""The audit hook, which Python calls when code opens, lists, links, changes or removes a file, or loads a library.
+"""Python calls the audit hook when code opens, links, changes or removes a file, lists a directory, or loads a library.
 
 Python cannot remove an audit hook. So this module installs one hook, once in a process. The hook passes each event to the
 active recorder, and ignores events while no recorder is active.

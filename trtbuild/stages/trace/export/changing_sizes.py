@@ -28,8 +28,8 @@ from trtbuild.stages.trace.user_code.frames import Frames
 
 
 def changing_size_error(program: Program, raw: ExportedProgram, job: TraceJob, frames: Frames) -> SourceError | None:
-    """Compare the sizes that the operators of `program` compute with the sizes that `program` declares, at the ends of the
-    ranges and between them.
+    """Check whether the operators of `program` compute the sizes that `program` declares, at the ends of the ranges and
+    between them.
 
     Returns the error if sizes differ, None otherwise. `raw` is the program of torch.export, which still has its stack
     traces.
@@ -83,7 +83,8 @@ def _unequal_axes(program: Program, job: TraceJob) -> tuple[Difference, int, int
         difference, others = difference_at_1(one), [other for other in candidates if other != one]
         if difference:
             equal_symbols = [other for other in others if not difference_at_1(one, other)]
-            # if right sizes need all candidates at 1, three or more symbols must be equal: name two of them
+            # if sizes are right when all candidates are 1, but not when only two are 1, three or more symbols must be
+            # equal: name two of them
             if equal_symbols or not difference_at_1(*candidates):
                 first, second = sorted((one, (equal_symbols or others)[0]))
                 return difference, first, second

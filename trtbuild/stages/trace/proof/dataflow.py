@@ -67,7 +67,7 @@ _SIZE_OPERATORS = frozenset({"sym_size", "sym_numel", "size", "numel", "dim"})
 _IGNORED_ARGUMENTS = frozenset({"memory_format", "pin_memory", "non_blocking"})
 #: Tensor methods that read elements without an operator.
 _READ_METHODS = ("numpy", "tolist", "__array__", "__dlpack__")
-#: Operators whose result does not depend on the values of their inputs.
+#: Operators whose result does not depend on the elements of their inputs.
 _FILL_OPERATORS = frozenset({"zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"})
 #: Operators that fail for some values of an argument with one of the names `_INDEX_ARGUMENTS`.
 _INDEX_OPERATORS = frozenset(
@@ -185,12 +185,12 @@ class _FlowRecorder(TorchDispatchMode):
             return self._write(func, name, written_positions, description, args, fake_arguments)
         with self._fake_mode:
             fake_results = func(*fake_arguments[0], **fake_arguments[1])
-        # no tensor: a size, or an element
+        # the result is not a tensor, but a size or an element
         if not any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(fake_results)):
             if fake_results is not None and name not in _SIZE_OPERATORS:
                 raise CannotFollow(f"{func} reads elements")
             return fake_results
-        # not computed: a view of the same memory, or new memory without values
+        # not computed: a view of the same memory, or uninitialized memory
         results = func(*args, **kwargs) if is_view else pytree.tree_map_only(torch.Tensor, memory_like, fake_results)
         pairs = list(zip(pytree.tree_leaves(results), pytree.tree_leaves(fake_results), strict=True))
         for position, (result, fake) in enumerate(pairs):
@@ -241,7 +241,7 @@ class _FlowRecorder(TorchDispatchMode):
     def _result_number(
         self, func: Any, name: str, description: Any, args: Any, position: int, fake: Any, count: int
     ) -> int:
-        """The number of result `position` of the `count` results of an operator (rule 3)."""
+        """The number of a result's value (rule 3). The operator has `count` results, and this one is at `position`."""
         first = args[0] if args and isinstance(args[0], torch.Tensor) else None
         if first is not None and count == 1 and fake.dtype == first.dtype:
             if fake.shape == first.shape and name in _IDENTITY_OPERATORS:
@@ -314,8 +314,8 @@ class _FlowRecorder(TorchDispatchMode):
 
 
 def _is_deterministic(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a call draws no random numbers, and neither its result's sizes nor a number that it returns depend on the
-    elements of tensors."""
+    """Return False if a call draws random numbers, or if elements of tensors decide the shape of its result or a number
+    that it returns."""
     if torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags:
         return False
     return torch.Tag.nondeterministic_seeded not in func.tags or is_switched_off(func, args, kwargs)

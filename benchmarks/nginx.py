@@ -1,4 +1,4 @@
-"""Run nginx with docs/team-cache/nginx.conf on a free port of loopback. Only paths, port and log interval are changed.
+"""Run nginx with docs/team-cache/nginx.conf on a free port of loopback. Only the paths, port and log interval are changed.
 
 The numbers of transferred bytes come from the access log, so the server counts the bytes, not trtbuild.
 """

@@ -20,8 +20,8 @@ Rules
    colours), and the current time with the day on which the next trusted key expires. These files and directories, in the
    project and elsewhere, are compared:
    * by identity (size, mtime, ctime, inode): trtbuild's own sources, the user's configuration and keys, manifests, the lock
-     file, weights, libraries of plugins, every file that a trace has read, and every file of every output. Also every
-     directory that was listed, the directories of ``sys.path`` (installing a package changes them), and the directory that
+     file, weights, libraries of plugins, every file that a trace has read, every file of every output, every directory
+     that was listed, the directories of ``sys.path`` (installing a package changes them), and the directory that
      is searched for manifests;
    * by their targets: symbolic links;
    * by their existence: paths that must not exist, and paths that must be directories. The directories of the cache and of
@@ -33,8 +33,8 @@ Rules
 6. For a build, entries of the cache and remotes are not checked. As with make, an output stays up to date if the cache
    entries that it was made from are deleted. For a plan, the directories of the cache are also compared by identity.
    So a plan is made again after an entry was added or removed. The bytes of entries are not read.
-7. Environment variables may be secrets (a signing key, a password in a URL), so a snapshot has only their digests. Those
-   of `PUBLIC_VARIABLES` and `OUTPUT_VARIABLES` are never secrets, so a snapshot has their values.
+7. Environment variables may be secrets (a signing key, a password in a URL), so a snapshot has only their digests. The
+   variables in `PUBLIC_VARIABLES` and `OUTPUT_VARIABLES` are never secrets, so a snapshot has their values.
 """
 
 # Paths are strings here, because importing pathlib takes longer than the whole check.

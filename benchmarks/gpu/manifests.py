@@ -52,7 +52,7 @@ models:
     {builder}
     profiles: [exact_text]
 """
-#: The profiles of `HALF_EXAMPLES`, in the file that it includes. This text is not a template.
+#: The profiles of `HALF_EXAMPLES`, for the included file ``vision.profiles.yaml``. This text is not a template.
 HALF_PROFILES = """\
 version: 1
 profiles:

@@ -91,7 +91,7 @@ def _large(session: Session) -> Iterator[Row]:
         shutil.copytree(small, large, dirs_exist_ok=True, symlinks=True)
     write_clones(large, sizes.cloned_models, sizes.models, sizes.targets)
     versions_file.write_text(versions)
-    session.call(large, "plan")  # reads all that is new: sources, chains of links (`chain.py`), files of packages
+    session.call(large, "plan")  # reads all that is new: sources, links (`core/recipes/chain.py`), files of packages
     runs = measure_alternately(
         sizes.cold_repeats,
         small=lambda memory: _with_edit(small / "models/m000.py", lambda: session.call(small, "plan", memory=memory))(),

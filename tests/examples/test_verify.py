@@ -1,4 +1,4 @@
-"""`trtbuild verify` accepts three examples, within 1e-5 in float32 and 5e-3 in float16, also at random points.
+"""`trtbuild verify` accepts three examples, within 1e-5 in float32 and 5e-3 in float16, also at random sizes.
 
 A package with the file that `verify` writes is up to date.
 """

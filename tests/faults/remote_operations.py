@@ -175,7 +175,7 @@ REMOTE_OPERATIONS = {
 
 
 def assert_shared_is_whole(place: Path, *, may_be_damaged: bool) -> None:
-    """Fail if a file of the shared directory does not match its name, or if a record lacks a file."""
+    """Fail if a file in ``cas/`` does not match its name, or, unless `may_be_damaged`, if a record lacks a file."""
     for path in (place / "team").glob("cas/*/*"):
         assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name, f"{path.name} is wrong"
     for path in (place / "team").glob("ac/*/*"):

@@ -50,7 +50,7 @@ _CHOOSING = frozenset((
 #: A difference may be this many times as large as the change of PyTorch's own results (rule 4).
 _CHANGE_FACTOR = 16
 
-#: The number of runs that measure this change. Rounded results change rarely, but then by a whole rounding step.
+#: The number of runs that measure the change in rule 4. Rounded results change rarely, but then by a whole rounding step.
 _PERTURBED_RUNS = 12
 
 #: The difference of the whole model may be this many times the tolerance, because the model has several partitions.
@@ -251,8 +251,8 @@ def _operator(node: torch.fx.Node) -> str:
 def _perturbed_results(run: _Run) -> list[Sequence[Any]]:
     """PyTorch's results of several runs, in which each float of the inputs changes by about its last bit.
 
-    If an operator chooses among equal values, there are as many further runs, in which each float changes by the last bit
-    of the largest float. Then no two numbers are equal.
+    If an operator chooses among equal values, `_PERTURBED_RUNS` further runs change each float by about the last bit of
+    the largest float. So equal numbers usually become different.
     """
     results: list[Sequence[Any]] = []
     for seed in range(2 * _PERTURBED_RUNS if run.chooses else _PERTURBED_RUNS):
@@ -265,7 +265,7 @@ def _perturbed_results(run: _Run) -> list[Sequence[Any]]:
 
 
 def _perturbed(value: torch.Tensor, bit: float, by_largest: bool, generator: torch.Generator) -> torch.Tensor:
-    """A copy with noise: the fraction `bit` of each number, or (`by_largest`) of the largest number."""
+    """Return a copy with random noise of about `bit` times each number, or times the largest number (`by_largest`)."""
     if not value.is_floating_point() or not value.numel():
         return value
     wide = value.double()

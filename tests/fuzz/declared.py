@@ -1,4 +1,4 @@
-"""Comparison of declared types and sizes with the real values.
+"""Comparison of declared types and sizes with the real ones.
 
 The partition document is compared with the networks of engines and with PyTorch's values. The sizes of these values
 are compared with the profiles of engines.
@@ -18,7 +18,7 @@ from trtbuild.core.partition.partitions import Partition, TensorType
 from trtbuild.core.planning.expand import sizes_in_units
 from trtbuild.core.values.expressions import Expression, depends_on_data, evaluate, interval
 
-#: The names of tensorrt.DataType in the compiler's document → the names in torch.
+#: The names of tensorrt.DataType in the compiler's document about an engine → the names in torch.
 ENGINE_DTYPES = {
     "float": "float32",
     "half": "float16",

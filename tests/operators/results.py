@@ -5,8 +5,8 @@ A call that TensorRT's parser rejects stays in PyTorch. The converted rows are c
 Rules
 1. The rows that `results` gets, except those in `ALONE`, are outputs of one model, because one large model is faster to
    build than many small models.
-2. A row is an engine if its output depends on no call that stays in PyTorch. Otherwise the row has the reason of the last
-   such call.
+2. The result of a row is ``engine`` if the row's output depends on no call that stays in PyTorch. Otherwise the result
+   is ``PyTorch``, with the reason of the last such call.
 3. If a model with several rows is refused, or `wrong` is not empty, each of its rows is tried alone. A row is also tried
    alone if its reason is a message of the parser that may be about another row.
 """

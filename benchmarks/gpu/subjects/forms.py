@@ -80,7 +80,7 @@ def _graphs(case: Case, host: Host) -> Iterator[Row]:
 
 
 def _threads(case: Case, host: Host) -> Iterator[Row]:
-    """Each thread has its own stream. All threads run the same points, but begin at different ones."""
+    """Each thread has its own stream. All threads use the same points (sizes of all dims), but begin at different ones."""
     import torch
 
     import trtbuild

@@ -1,4 +1,4 @@
-"""Compare the results and the time of an engine that calls a TensorRT plugin with those of eager PyTorch.
+"""Compare the results and the times of eager PyTorch and of an engine that calls a TensorRT plugin.
 
 A machine without a GPU has converted the model. The engine is built here.
 """
@@ -16,7 +16,7 @@ from benchmarks.figure import Check, Limit, Ratio, Row, Value
 from benchmarks.gpu.cases import import_file
 from benchmarks.gpu.host import Host
 
-#: Numbers of regions: those of the profile, and one between its min and opt.
+#: Numbers of regions (rectangles of the pictures): those of the profile, and one between its min and opt.
 _REGIONS = (1, 7, 32, 128)
 #: The largest allowed error, relative to eager's largest absolute value. TensorRT computes convolutions in TF32.
 _TOLERANCE = 5e-3

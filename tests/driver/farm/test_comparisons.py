@@ -81,7 +81,7 @@ def _pretended_comparisons(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def comparison_job(driver: Driver, gpu: GpuKind = ADA, plan: bytes = b"plan", **changes: Any) -> ComparisonJob:
-    """A job whose blobs are in the store of the driver."""
+    """A job whose blobs are in the store of `driver`."""
     put = driver.store.put_bytes
     job = VerifyJob(
         program=put(b"program").sha256,

@@ -1,4 +1,4 @@
-"""`trtbuild.compile` gives the engine keys of a manifest and the results of PyTorch, and rejects invalid arguments."""
+"""`trtbuild.compile` has the engine keys of a manifest build and the results of PyTorch, and rejects invalid arguments."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ models:
 
 
 def compile_in_program(cache: Path, **options: Any) -> Any:
-    """Compile the model of `MANIFEST` in a program, in which the input `tokens` has another name."""
+    """Compile the model of `MANIFEST` with `trtbuild.compile`. The input `tokens` is then named `x`."""
     namespace: dict[str, Any] = {}
     exec(SOURCE, namespace)
     return trtbuild.compile(

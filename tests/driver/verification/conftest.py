@@ -68,7 +68,6 @@ def trtbuild(built: CommandLine, tmp_path: Path) -> CommandLine:
 
 
 def only_comparison(document: Any) -> Any:
-    """Return the only comparison of the only model in a document."""
     (model,) = document["models"]
     (comparison,) = model["cuts"]
     return comparison

@@ -99,9 +99,9 @@ def test_an_unfit_trace_that_has_finished_its_program_announces_nothing(tmp_path
 
 
 def _build(watch: Libraries, cache: str, events: Path, **variables: str) -> tuple[dict[str, Any], list[str]]:
-    """Build `a` until the partition step with a new cache. Return the document, and the stages of all started steps.
+    """Build `a` with a new cache, until the partition step. Return the document, and the stages of all started steps.
 
-    With the environment variable ``ALONE``, the build does not use the watcher, as in `Libraries.trace`.
+    With the environment variable ``ALONE`` (see `Libraries.trace`), the build does not use the watcher.
     """
     variables["TRTBUILD_CACHE_DIR"] = str(watch.project.parent / cache)
     process = watch.build("a", "-j", "2", "--until", "partition", "--json", "--events", str(events), **variables)

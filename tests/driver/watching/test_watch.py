@@ -48,7 +48,7 @@ def test_a_build_in_another_terminal_has_the_same_result(watch: Watch) -> None:
     answered = watch.build("--force", "--json", TRTBUILD_MARK="1")
     assert answered.returncode == 0
     assert "building without" not in answered.stderr
-    # The watcher may run its own build at the same time. The line of that build can be the last one, and has no mark.
+    # The watcher can run a build at the same time, so the last line of `seen` may be of a trace without TRTBUILD_MARK.
     leftovers = [json.loads(line)[1] for line in watch.seen.read_text().splitlines()]
     watch.edit("Tanh")
     alone = watch.build("--force", "--json", ANOTHER="1")

@@ -54,7 +54,6 @@ class Watch:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, *models: str) -> None:
-        """Start the watcher."""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [SCRIPT, "watch", *models], cwd=self.project, env=self.environment, stdout=log, stderr=log

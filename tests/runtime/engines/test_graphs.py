@@ -1,4 +1,4 @@
-"""Engines as CUDA graphs: captured for each shape, replayed, with correct results."""
+"""An engine is captured as one CUDA graph for each shape, and the replays give correct results."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Gpu(Protocol):
 
 @dataclass
 class Bench:
-    """The module of the real or the fake library, a plan of each sample, and a real or fake GPU."""
+    """The module of the real or the fake library, a plan of each sample (a small engine), and a real or fake GPU."""
 
     trt: Any
     plans: dict[str, bytes]
@@ -142,7 +142,7 @@ def ask(bench: Bench, name: str) -> dict[str, Any]:
 
 
 def died(status: int, call: str, before: dict[str, Any]) -> dict[str, Any]:
-    """The answer of a probe that ended the process with `status` in `call`, after the answers `before` it."""
+    """The answer of a probe whose call `call` ended the process with `status`. `before`: the answers of earlier calls."""
     return {"died": status, "in": call, "before": before} if call else {"died": status}
 
 

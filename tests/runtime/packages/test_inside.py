@@ -126,7 +126,7 @@ def test_does_not_read_provenance_behind_a_link_out_of_the_package(package: Path
     (package.parent / "elsewhere").write_text('{"schema": "trtbuild.provenance/1", "index": "0", "verified": []}')
     (package / "provenance.json").symlink_to(package.parent / "elsewhere")
     loaded = trtbuild.load(package, device="cpu")
-    # `void` is the reason to ignore a provenance file that was read. This file is about another index.
+    # `void` is the reason to ignore a provenance file that was read. The file `elsewhere` is about another index.
     assert loaded.provenance.void is None
     assert trtbuild.load(package, device="cpu", follow_links=True).provenance.void is not None
 

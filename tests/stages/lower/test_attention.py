@@ -120,7 +120,7 @@ def test_masked_attention_with_a_negative_scale_equals_eager(lower_module: Any) 
 def test_attention_of_other_types_in_the_module_equals_eager(
     lower_module: Any, dtype: torch.dtype, kwargs: dict[str, Any], mask_kind: str | None
 ) -> None:
-    """The manifest's precision is float32: half and float64 are the types of the user's tensors."""
+    """The manifest's precision is float32, and `dtype` is the type of the user's tensors."""
     inputs = [value.to(dtype) for value in _qkv()]
     if mask_kind is not None:
         mask = _mask(mask_kind)

@@ -195,8 +195,8 @@ def test_independent_branches_are_one_partition(lowered: Any) -> None:
 
 
 def test_the_partitions_of_crossing_chains_are_in_a_valid_order(lowered: Any) -> None:
-    """Each chain alternates between TensorRT and Torch, but one begins with TensorRT and the other with Torch. So each
-    kind needs several partitions."""
+    """Each chain alternates between TensorRT and Torch, but one begins with TensorRT and the other with Torch. So
+    TensorRT and Torch need several partitions each."""
 
     def crossing(x: torch.Tensor, y: torch.Tensor) -> Any:
         a, b = x.relu(), y.cumsum(0)

@@ -136,7 +136,7 @@ class GraphMaker:
     def program(self) -> Program:
         """The program without dead code.
 
-        Its outputs are the last tensor, and up to three nodes that are chosen from `pool` and the second weight.
+        Its outputs are the last tensor, and up to three nodes, each of which is in `pool` or is the second weight.
         """
         extra = [self.choose.choice([*self.pool, self.weight_nodes[1]]) for _ in range(self.choose.randint(0, 3))]
         results = [self.pool[-1], *extra]

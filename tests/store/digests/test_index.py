@@ -40,7 +40,7 @@ class Bomb:
 
 @pytest.fixture
 def nothing_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The path of a file that a `Bomb` would create. At the end, checks that nothing was unpickled."""
+    """Yield the path of a file that a `Bomb` would create. After the test, check that nothing was unpickled."""
     mark = tmp_path / "unpickled"
     calls: list[object] = []
     for name in ("load", "loads", "Unpickler"):

@@ -40,7 +40,7 @@ def _sms_and_free_bytes(environment: dict[str, str]) -> tuple[list[int], list[in
 
 
 def test_the_free_memory_of_each_visible_gpu_is_read(libraries: Path) -> None:
-    # tests of this process may have hidden all GPUs
+    # other tests in this process may have hidden all GPUs
     environment = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     environment["LD_LIBRARY_PATH"] = str(libraries)
     assert _sms_and_free_bytes(environment) == ([90, 90, 90], [1 * GIB, 2 * GIB, 3 * GIB])

@@ -82,14 +82,14 @@ def _rows(number: int, point: BenchPoint, runs: Sequence[BenchRun]) -> Iterator[
 
 
 def label(point: BenchPoint) -> str:
-    """The name of a point, such as ``photo opt: batch 4, height 224``; without dims, such as ``photo opt``."""
+    """The name of a point, such as ``photo opt: batch 4, height 224``, or ``photo opt`` if the point has no dims."""
     dims = ", ".join(f"{name} {size}" for name, size in point.dims.items())
     return f"{point.label}: {dims}" if dims else point.label
 
 
 def milliseconds(value: float) -> str:
-    """A number of milliseconds with three significant digits, or as a whole number from 100 on: ``0.0123``, ``1.23``,
-    ``1,234``."""
+    """A number of milliseconds, rounded to three significant digits, or from 100 on to a whole number: ``0.0123``,
+    ``1.23``, ``1,234``."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}" if value < 1 else f"{value:.2f}" if value < 10 else f"{value:.1f}"

@@ -28,7 +28,7 @@ from trtbuild.core.values.expressions import freeze
 def package_index(contents: PackageContents, names: Output, quantized: Sequence[str] = ()) -> PackageIndex:
     """The package's index. All engines must be built; `names` is the file with the module and operator of each ONNX node.
 
-    `quantized` are the quantized types that the engines' layer information names."""
+    `quantized` are the quantized types in the engines' layer information."""
     files = {NAMES_FILE: names}
     plans: dict[str, dict[str, str]] = {}
     layers: dict[str, dict[str, str]] = {}

@@ -1,6 +1,6 @@
 """The Python numbers that a model may return beside its tensors: sizes, and numbers that are computed.
 
-A program, an engine and a package hold such a number as a 0-d tensor. The output structure says that it is a number:
+A program, an engine and a package hold such a number as a 0-d tensor. The output structure marks this tensor as a number:
 ``{"kind": "number", "type": "int", "index": 1}``.
 """
 

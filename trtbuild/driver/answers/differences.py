@@ -84,7 +84,7 @@ def _side(subject: Subject) -> Side:
 
 
 def differences(was: Subject, now: Subject) -> Iterator[Difference]:
-    """All differences, in the order in which a package is described."""
+    """All differences between `was` and `now`."""
     if was.model != now.model:
         yield _value_difference("model", "name", was.model, now.model)
     for area in ("inputs", "outputs", "dims", "profiles"):
@@ -148,8 +148,8 @@ def _trace_differences(was: Subject, now: Subject) -> Iterator[Difference]:
     """The differences between two traces and their calibrations: sources, files, environment variables, fields of
     ``quantize:``, and the versions of torch and related packages.
 
-    An observation that only one side contains is left out. If the step of the other side has to run again, it may make the
-    same observation then.
+    A part that only one recipe contains is left out. If the step of the other side has to run again, its new recipe may
+    contain the same part.
     """
     changed: dict[str, Change] = {}
     for stage in USER_CODE_STAGES:

@@ -12,7 +12,7 @@ from trtbuild.driver.configuration.sources import Sources
 VARIABLE = "TRTBUILD_MATRIX"
 
 _KEY = re.compile(r"sm_([1-9][0-9]{1,2})")
-#: A label of GitHub Actions or a tag of GitLab. Other characters have a meaning in YAML or in expressions.
+#: A label of GitHub Actions or a tag of GitLab. Many other characters have a meaning in YAML or in GitHub's expressions.
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.:/-]{0,99}")
 
 
@@ -40,7 +40,7 @@ def read_runners(sources: Sources) -> Mapping[int, tuple[str, ...]]:
 
 
 def _entries_of_variable(sources: Sources, text: str, place: Place) -> list[tuple[str, Any, Place]]:
-    """Return (key, labels, place) of each word of the variable: ``sm_89=self-hosted,l4 sm_90=h100``."""
+    """Return (key, labels, place) of each word of the environment variable: ``sm_89=self-hosted,l4 sm_90=h100``."""
     entries: list[tuple[str, Any, Place]] = []
     for word in text.split():
         key, separator, labels = word.partition("=")

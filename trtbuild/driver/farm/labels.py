@@ -1,9 +1,9 @@
 """The labels of workers. A label is a Dask resource: the scheduler sends a job only to a worker with all labels of the job.
 
 Rules
-1. A worker process has four kinds of labels: the engines that it can compile, the GPU on which it can compare engines with
-   PyTorch, its release of trtbuild, and the stores that it can reach. The amount of each label is the number of jobs that
-   the process does at the same time.
+1. A worker process can have four kinds of labels: the engines that it can compile, the GPU on which it can compare engines
+   with PyTorch, its release of trtbuild, and the stores that it can reach. The amount of each label is the number of jobs
+   that the process does at the same time.
 2. A job needs three labels: an engine or a GPU, a release, and a store. So Dask never sends a job to a worker with
    another release, another toolchain or another store. It also never sends two jobs to one GPU at
    the same time.
@@ -111,17 +111,17 @@ def _boot_id() -> str:
 
 
 def engines_of(resources: Mapping[str, float]) -> list[str]:
-    """The engines that a worker can compile, for people: ``tensorrt-rtx 1.7.1 linux-x86_64 any SM``."""
+    """The engines that a worker can compile, as texts for messages: ``tensorrt-rtx 1.7.1 linux-x86_64 any SM``."""
     return [label.removeprefix(_ENGINE) for label in resources if label.startswith(_ENGINE)]
 
 
 def release_of(resources: Mapping[str, float]) -> str | None:
-    """The release of a worker, for people. None if the worker is not a worker of trtbuild."""
+    """The release of a worker, as text for messages. None if the worker is not a worker of trtbuild."""
     return next((label.removeprefix(_RELEASE) for label in resources if label.startswith(_RELEASE)), None)
 
 
 def gpus_of(resources: Mapping[str, float]) -> list[str]:
-    """The GPUs on which a worker can compare engines, for people."""
+    """The GPUs on which a worker can compare engines, as texts for messages."""
     return [str(kind) for label in resources if (kind := gpu_kind_of(label)) is not None]
 
 

@@ -57,7 +57,7 @@ class GpuKind:
 
     @property
     def facts(self) -> Mapping[str, str]:
-        """The facts about the machine that are in the key of a verification."""
+        """The platform, the GPU and the GPU driver, for the key of a verification."""
         return {"platform": self.platform, "device": self.device, "driver": self.driver}
 
     def __str__(self) -> str:

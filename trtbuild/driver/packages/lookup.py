@@ -44,7 +44,7 @@ def package_of(request: Request, name: str) -> Path:
 
 
 def packages_of(request: Request) -> dict[str, Path | UsageError]:
-    """Return model → the directory of its package, or the error if it is missing. The order is that of the manifests."""
+    """Return model → the directory of its package, or the error about this package. The order is that of the manifests."""
     directories: dict[str, Path | UsageError] = {}
     for name, model in Workspace(request).models.items():
         try:
@@ -76,7 +76,7 @@ def _output_path(model: Model) -> str:
     outputs = dict(model.outputs)
     if "package" in outputs:
         return outputs["package"]
-    if "triton" in outputs:  # it contains a package if trtbuild's runtime serves the model
+    if "triton" in outputs:  # the repository contains a package if trtbuild's runtime serves the model
         return f"{outputs['triton']}/{model.name}/{PACKAGE_FOLDER}"
     raise UsageError(
         f"model {model.name!r} has no package among its outputs",

@@ -75,7 +75,7 @@ class BenchRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """The latencies by shape of a package and, if requested, of its original module.
+    """The latencies of a package by shape and, if requested, those of the module from which the package was built.
 
     `plot` is the file with the diagram of the latencies."""
 

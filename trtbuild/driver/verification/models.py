@@ -5,8 +5,9 @@ Rules
    of inputs, tolerances, versions, the machine, and either the conversions or the engines. The record of a verification is
    in the store. ``--force`` and ``--replay`` ignore the record. Failed verifications are not recorded.
 2. The results are written to provenance.json in the package's directory, if the package is the one that was verified
-   (`core.packages.provenance`). Results of other machines about the same engines stay. If a comparison fails, the file is
-   removed. With ``--replay`` the file does not change.
+   (`core.packages.provenance`). If this verification has no result for the engines of a target, the target's earlier
+   results about the same engines stay. If a comparison fails, the file is removed. With ``--replay`` the file does not
+   change.
 3. onnxruntime runs converted partitions in a worker process. Engines run in this process, if a suitable GPU exists, or on
    the workers of a scheduler. For a model that comes as ONNX, only the engines are compared, and onnxruntime on the CPU is
    the reference.
@@ -56,8 +57,8 @@ _Result = TypeVar("_Result")
 def verify(request: Request, options: Options, watcher: Watcher) -> Verification:
     """Verify models, and return the document ``trtbuild.verify/1``.
 
-    `ok` is false if a comparison fails, if an error against a float model exceeds `max_error`, if a step has no record, or
-    if the verification of a model ends with an exception.
+    `ok` is false if a comparison fails, if `Options.excess` rejects a model, if a step has no record, or if the
+    verification of a model ends with an exception.
 
     Raises ToolchainMissing if onnxruntime, torch or onnx is not installed. Raises UsageError if a replay is not for one
     model, if the device does not exist, or if a device and workers are given. Raises EnvironmentFault if the workers cannot

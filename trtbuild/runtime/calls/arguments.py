@@ -120,7 +120,7 @@ class Arguments:
         return values, decision, adopted
 
     def explain(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Raise CallRefused if an argument cannot be read. It is called after torch has raised another error."""
+        """Raise CallRefused if an argument cannot be read."""
         for name, value in zip(self._names, self._in_package_order(args, kwargs), strict=True):
             if isinstance(value, tuple(self._own_types)):
                 self._arrays.materialize(value, f"input {name!r}")
@@ -217,7 +217,7 @@ class Arguments:
         return Decision(profile, values)
 
     def _symbol_values(self, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-        """Return the value of each symbol. Raises CallRefused if a size does not fit."""
+        """Return the value of each symbol. Raises CallRefused if a size contradicts the inputs' symbolic shapes."""
         values: dict[int, int] = {}  # by symbol
         places: dict[int, tuple[int, int]] = {}  # symbol → the input and the axis from which its value follows
         unsolved: list[tuple[int, int, Expression, int]] = []

@@ -283,7 +283,7 @@ def target_to_run(index: PackageIndex, target: PackedTarget | None) -> PackedTar
 
 
 def needed_files(package: Package, target: PackedTarget | None) -> list[str]:
-    """List the programs, weights and engines that `target` needs to run. If `target` is None, list the files for a run
+    """List the programs, weights and engines that a run of `target` needs. If `target` is None, list the files for a run
     without engines. A library of plugins is not in the list. Raises NoFittingTarget."""
     index = package.index
     to_run = target_to_run(index, target)

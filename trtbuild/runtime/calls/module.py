@@ -107,8 +107,8 @@ class Runner:
     # -- state
 
     def session(self, *, advances: bool = True) -> Runner:
-        """Return a runner of the same engines with another state, which begins with the first values. If `advances` is
-        False, calls do not change this state. Raises UsageError for a model without state."""
+        """Return a runner of the same engines with another state, which begins with the values that the trace found. If
+        `advances` is False, calls do not change this state. Raises UsageError for a model without state."""
         state, stitched = self._own_state("session()"), self._stitched
         if stitched is None:
             raise self._closed_error()
@@ -170,7 +170,7 @@ class Runner:
         return call
 
     def close(self) -> None:
-        """Free all parts and their memory. A later call of this runner or of one of its sessions raises PackageError."""
+        """Release the parts, and close all sessions. A later call of this runner or of a session raises PackageError."""
         self._stitched, self.parts = None, {}
         for session in list(self._sessions):
             session.close()

@@ -85,8 +85,8 @@ class EnginePart:
     def __call__(self, values: Sequence[Array], call: Call) -> Sequence[Array]:
         """Compute the outputs, as new tensors. Raises CallRefused and EngineError.
 
-        These errors are raised before the engine is enqueued, except an EngineError about a size that depends on data.
-        TensorRT reports such a size only after the run.
+        Only an EngineError about a size that depends on data is raised after the engine was enqueued, because TensorRT
+        reports such a size only after the run.
         """
         memory = self.memory
         if not memory.is_device_current():

@@ -44,7 +44,7 @@ class GraphRun:
         return self._capture(shapes, values, call)
 
     def move_to_this_thread(self) -> None:
-        """Let the current thread use this object. Its graphs continue to use the workspace in which they were captured."""
+        """Let the current thread use this object. Each graph continues to use the workspace with which it was captured."""
         if self._plain_run is not None:
             self._plain_run.move_to_this_thread()
 

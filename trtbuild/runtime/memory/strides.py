@@ -4,7 +4,7 @@ several such runs at equal distances. `cuda_memory` executes the copies.
 Rules
 1. Axes of size 1 are ignored. Neighbouring axes that together have a constant step are joined to one axis.
 2. One copy handles a run and its repetitions along one axis. This is the longest axis on which runs do not overlap, because
-   ``cuMemcpy2D`` needs a pitch of at least one row. ``cuMemcpy2D`` also limits the pitch (`_LARGEST_PITCH`). Each position
+   ``cuMemcpy2D`` needs a pitch of at least one run. ``cuMemcpy2D`` also limits the pitch (`_LARGEST_PITCH`). Each position
    on the other axes needs its own copy.
 """
 

@@ -259,8 +259,8 @@ class TorchGraph:
 
 
 def _new_ordered_stream(torch: Any) -> int:
-    """Create a new stream that CUDA orders with the legacy default stream, unlike torch's own streams (cudaStreamCreate
-    without cudaStreamNonBlocking; CUDA C++ programming guide, "Legacy default stream")."""
+    """Create a stream with cudaStreamCreate. CUDA orders this stream with the legacy default stream (CUDA C++
+    programming guide, "Legacy default stream"). Torch creates its streams with cudaStreamNonBlocking."""
     handle = ctypes.c_void_p()
     error = torch.cuda.cudart().cudaStreamCreate(ctypes.addressof(handle))
     if int(error) != 0 or not handle.value:

@@ -4,7 +4,7 @@ Rules
 1. The nodes that compute a number from a tensor (`sym_size`, `item`) are roots. Arithmetic on numbers is copied into the
    piece.
 2. A tensor from outside is an input of the piece. The value of a root comes from the first possible source in this list:
-   * a dimension of a tensor from outside whose size is the root's expression,
+   * a dimension whose size is the root's expression, in a tensor from outside,
    * arithmetic on the dimensions of tensors from outside,
    * the tensor that the root reads, if the piece computes this tensor,
    * inputs of the model from whose sizes the root can be computed (they become inputs of the piece: carriers),
@@ -57,7 +57,7 @@ class Sizes:
                 self._dimensions.setdefault(expression_key(self._symbols.expression(size)), (node, axis))
 
     def dimension(self, expression: Expression) -> Dimension | None:
-        """The dimension of an outside tensor whose size is `expression`; None if there is no such dimension."""
+        """The dimension whose size is `expression`, in an outside tensor; None if no dimension has this size."""
         return None if isinstance(expression, int) else self._dimensions.get(expression_key(expression))
 
     def solve(self, root: torch.fx.Node) -> Expression | None:

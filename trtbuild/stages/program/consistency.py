@@ -28,7 +28,7 @@ from trtbuild.stages.program.symbols import Symbols
 
 @dataclass(frozen=True)
 class Signature:
-    """The types of a program's inputs and outputs, and the ranges of its symbols in the order of their numbers. A type is
+    """The types of a program's inputs and outputs, and the ranges of its symbols d0, d1, … in this order. A type is
     (dtype, sizes)."""
 
     inputs: tuple[tuple[torch.dtype, tuple[Expression, ...]], ...]

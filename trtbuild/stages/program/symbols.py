@@ -88,9 +88,9 @@ class Symbols:
     def rounding(self, expr: Any) -> Rounding | None:
         """Write a rounded product or quotient (``trunc(0.5 * s)``, ``trunc(s / 2)``) with whole numbers.
 
-        PyTorch computes the product with float64. So a fraction replaces it only if both are rounded to the same number at
-        every value of the operand. Returns None if there is no such fraction, or if the operand may be negative, is
-        unbounded or has too many values.
+        PyTorch computes with float64. So a fraction is used only if its product and PyTorch's result are rounded to the
+        same number at every value of the operand. Returns None if there is no such fraction, or if the operand may be
+        negative, is unbounded or has too many values.
         """
         if type(expr).__name__ not in _ROUNDING_FUNCTIONS:
             return None
@@ -119,8 +119,8 @@ class Symbols:
         return None
 
     def interval(self, size: Any) -> tuple[int, int]:
-        """The smallest and the largest value of a size. The largest is `UNBOUNDED` if it has no bound. Raises the errors of
-        `expression`."""
+        """The smallest and the largest value of a size. The largest is `UNBOUNDED` if the size has no upper bound. Raises
+        the errors of `expression`."""
         expression = self.expression(size)  # also adds new symbols to `ranges`
         return interval(expression, [(low, UNBOUNDED if high is None else high) for low, high in self.ranges])
 
@@ -189,10 +189,10 @@ _ROUNDING_FUNCTIONS = frozenset({"TruncToInt", "FloorToInt", "CeilToInt"})
 #: A larger upper bound of a symbol counts as no bound.
 _LARGEST_BOUND = 2**62
 
-#: A rounded product is compared with its fraction only if the largest and the smallest size differ by at most this number.
+#: A fraction is tried only if the largest and the smallest size differ by at most this number.
 _MAX_SIZE_DIFFERENCE = 100_000
 
-#: The largest denominator of a fraction that stands for a float such as 0.3.
+#: The largest denominator of the fraction that is tried before the exact value of a float such as 0.3.
 _LARGEST_DENOMINATOR = 1_000
 
 _OPERATORS = {

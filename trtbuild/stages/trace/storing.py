@@ -2,7 +2,7 @@
 
 Rules
 1. If the weights have many bytes, but at most `_MOST_EARLY_BYTES`, storing them begins before the export. The program
-   might not need all of them. Garbage collection removes the weights that no record names. Weights that exist only after
+   might not need all of them. `trtbuild cache gc` removes the weights that no record names. Weights that exist only after
    the export are stored then.
 2. User code may change a weight during the export. So the copy also computes the XXH3 digest of each weight. A stored
    weight is used only if the weight has the same digest after the export.
@@ -36,7 +36,7 @@ StoreWeights = Callable[[Sequence[torch.Tensor]], "list[Any]"]
 #: A function that raises InsufficientResources if tensors cannot be stored.
 RefuseWeights = Callable[[Sequence[torch.Tensor]], None]
 
-#: Weights with more bytes are not stored before the export, because the program might not need all of them.
+#: If the weights of a module have more bytes in total, they are not stored before the export (rule 1).
 _MOST_EARLY_BYTES = 4 << 30
 
 #: If a forked copy has not stored its weights after this many seconds, the caller of the trace stores them.

@@ -15,8 +15,8 @@ from trtbuild.stages.verify.comparing import Deviation
 class Outcome:
     """The worst result of one partition, or of the whole model, over all points (`Point`: input sizes and a seed).
 
-    `precisions` are the precisions of the outputs, and `tolerances` maps a precision to the largest allowed error. The
-    worst output has the largest error relative to its tolerance.
+    `precisions` are the precisions of the outputs, and `tolerances` maps a precision to its tolerance. The worst output
+    has the largest error relative to its tolerance.
     """
 
     precisions: Sequence[RoundedType]
@@ -39,8 +39,8 @@ class Outcome:
 
     @property
     def tolerance(self) -> float:
-        """The tolerance of the worst output, or its allowed error if that is larger. If no point was run, the property is
-        the largest tolerance of the outputs."""
+        """The tolerance of the worst output, or `worst.allowed_error` if that is larger. If no point was run, the property
+        is the largest tolerance of the outputs."""
         return max(self.tolerances[self.precision], self.worst.allowed_error)
 
     @property

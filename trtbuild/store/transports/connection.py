@@ -140,7 +140,7 @@ class Connection:
         self._aborted = True
         if (sock := self._sock) is not None:
             try:
-                # This is the method of a plain socket, because SSLSocket.unwrap() would wait for the server.
+                # SSLSocket.shutdown() would remove the TLS object, which the other thread still uses.
                 socket.socket.shutdown(sock, socket.SHUT_RDWR)
             except OSError:
                 return
@@ -256,8 +256,8 @@ class Connection:
 
 
 def read_chunked_body(response: http.client.HTTPResponse, limit: int) -> bytes:
-    """Read a body in chunked encoding (RFC 9112, 7.1). If the body is longer than `limit`, the result is its beginning,
-    also longer than `limit`. Raises the same errors as `exchange`.
+    """Read a body in chunked encoding (RFC 9112, 7.1). If the body is longer than `limit`, the result is its first
+    `limit` + 1 bytes. Raises the same errors as `exchange`.
 
     The library's own code accepts a chunk of -1 bytes, and then reads without end.
     """

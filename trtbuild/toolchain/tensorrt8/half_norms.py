@@ -1,11 +1,12 @@
 """Rewrite batch normalizations with half-precision input and float32 parameters, for parsers of strongly typed networks.
 
 In this module "half" is float16 or bfloat16. The graph has a `BatchNormalization` with an input in half and four parameters
-in float32. The normalization multiplies each channel by a factor and adds a term. Both are computed from the parameters in
-float32. If the types differ, the parser of TensorRT 10 (seen in TensorRT-RTX 1.7) casts all parameters to half and computes
-in half. In float16, a variance of 65520 or more is then infinite, and an epsilon of 1e-5 has two digits. With parameters in
-half, the parser creates one Scale layer, which TensorRT folds into the convolution before it. Releases before 9 create this
-Scale layer from float32 parameters (8.6, on an H200: ResNet-50 takes 565 µs, the same time as with factors in half).
+in float32. The normalization multiplies each channel by a factor and adds a term. Both follow from the parameters, and are
+computed in float32. If the types differ, the parser of TensorRT 10 (seen in TensorRT-RTX 1.7) casts all parameters to half,
+and computes in half. In float16, a variance of 65520 or more is then infinite, and an epsilon of 1e-5 has two significant
+digits. With parameters in half, the parser creates one Scale layer, which TensorRT folds into the convolution before it.
+Releases before 9 create this Scale layer from float32 parameters (8.6, on an H200: ResNet-50 takes 565 µs, the same time as
+with factors in half).
 
 Rules
 1. If the parameters are external and float32, the factor and the term are computed here in float64. Rounded to half,
@@ -13,7 +14,7 @@ Rules
    the rounding of the factor does not change the result for an input equal to the old mean.
 2. If the factor or the term does not fit half (it is not finite, or the factor is subnormal), the normalization is computed
    in float32, between casts. A factor that rounds to 0 fits. The normalization is also computed in float32 if the
-   parameters are not external or not float32.
+   parameters are not external or not float32. If they all have the input's type, nothing changes.
 3. Nodes in nested graphs are not changed: the lower step leaves them in float32
    (`trtbuild.stages.lower.half_precision.precision`).
 """

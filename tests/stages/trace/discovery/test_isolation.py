@@ -63,7 +63,8 @@ def child(job_of: Callable[..., Any], in_child: Callable[..., Any], tmp_path_fac
     (root / "profile.py").write_text("raise RuntimeError('shadowed')")
     (root / "counter.txt").write_text("1")
     path = root / "net.py"
-    # Write bytecode of another source with the size and time of net.py. Without trtbuild, Python would run this bytecode.
+    # Compile a first net.py, then replace it by a file with the same size and time. Without trtbuild, Python would run the
+    # bytecode of the first file.
     path.write_text(MODEL.replace("FACTOR", "2"))
     py_compile.compile(str(path))
     status = path.stat()

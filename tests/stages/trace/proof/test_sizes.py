@@ -31,7 +31,7 @@ def error_of(traced, job_of, function, shapes, **job_fields) -> SourceError:
     ],
 )
 def test_two_axes_of_1_to_2_that_the_model_combines_must_be_one_dim(traced, job_of, function) -> None:
-    """torch.export treats 1..2 as the number 2, and reports nothing."""
+    """torch.export treats the range 1..2 as the number 2, and reports nothing."""
     error = error_of(traced, job_of, function, TWO)
     assert error.code == "constraint"
     assert "axis b.0 must always be as long as axis a.0, but they are declared as two dims" in error.text

@@ -27,7 +27,7 @@ def name_operators(error: ToolchainError, plan: ModelPlan, step: Step, lookups: 
     try:
         operators_of_nodes = _operators_of_nodes(plan, step, lookups)
     except (TrtbuildError, OSError, LookupError, TypeError, ValueError, AttributeError):
-        return  # the error of the compiler is more important
+        return  # an error here must not hide the error of the compiler
     known_nodes = [(node, *operators_of_nodes[node][:2]) for node in error.nodes if node in operators_of_nodes]
     if not known_nodes:
         return

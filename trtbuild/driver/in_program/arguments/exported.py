@@ -5,10 +5,9 @@ Rules
    not known, the opt size is the max size.
 2. `dims` and `dynamic_shapes` need `inputs`, and `dims` also needs ranges, in `inputs` or in `dynamic_shapes`. If no dims
    are declared, the program's own dims are used.
-3. If `inputs` (tensors, for example) have static shapes that the program accepts, these sizes are the opt sizes. All other
-   `inputs`, such as ranges and several profiles, replace the program's ranges. With such static shapes, `dynamic_shapes`
-   must not have a number for an axis that is dynamic in the program. The dtypes and ranks of `inputs` must be
-   those of the program.
+3. If `inputs` (tensors, for example) have static shapes that the program accepts, these sizes are the opt sizes. Then
+   `dynamic_shapes` must not have a number for an axis that is dynamic in the program. All other `inputs`, such as ranges
+   and several profiles, replace the program's ranges. The dtypes and ranks of `inputs` must be those of the program.
 4. Keyword inputs are sorted into the program's order, so that the same model always has the same key.
 5. Axes with the same symbol are one dim. ``2 * half`` is a separate dim, whose sizes are multiples of 2.
 """
@@ -85,8 +84,8 @@ def _with_program_ranges(
 ) -> ModuleInputs:
     """Return `inputs` with the sizes of the program (rules 1 and 3).
 
-    `examples` maps the name of an input to a static shape. Without it, the sizes in the program's example are the opt
-    sizes. Raises UsageError.
+    `examples` maps the name of an input to a static shape. For an input without such a shape, the sizes in the
+    program's example are the opt sizes. Raises UsageError.
     """
     from trtbuild.stages.trace.in_memory import ProgramAxis
 

@@ -51,12 +51,12 @@ _TARGETS: Mapping[Any, bool] = {
 }
 #: The ways to compute the elements of a dynamic axis are compared for sizes up to this one.
 _LARGEST_SIZE = 4096
-#: Whole numbers by which the sizes of an axis may be related.
+#: The ratios of output size to input size (or the reverse) that `_is_unambiguous` looks for.
 _MULTIPLES = range(1, 17)
 
 
 def select_nearest(program: Program, request: Request) -> Program:
-    """Return `program`, in which interpolation by the nearest element selects the elements that PyTorch selects."""
+    """Write nearest-element interpolations of `program` as selections of elements (rules 2 to 4). Returns `program`."""
     symbols = Symbols(program)
     return change_calls(program, frozenset(_TARGETS), lambda node: _write(node, symbols))
 
@@ -207,7 +207,7 @@ def _quotient_selects(scale: float, size: int, count: int) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _sizes_agree(scale: float) -> bool:
-    """Whether the size that Resize computes with float32 is PyTorch's size, for every size of a dynamic axis."""
+    """Whether Resize, which computes in float32, gives PyTorch's output size for every input size of a dynamic axis."""
     sizes = torch.arange(1, _LARGEST_SIZE)
     narrow = sizes.float() * torch.tensor(scale, dtype=torch.float32)
     return bool(torch.equal(narrow.floor().double(), (sizes.double() * scale).floor()))

@@ -188,7 +188,7 @@ def _calling_module() -> str | None:
 
 
 def _source_file(function: Any) -> set[str]:
-    """The file that defines a Python function, or the function inside its decorators; empty for any other object."""
+    """The file of a Python function, or of the function that its decorators wrap; an empty set if no file is known."""
     if function is None:
         return set()
     try:

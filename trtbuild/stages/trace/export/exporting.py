@@ -9,8 +9,8 @@ Rules
 4. torch.export does not report some guards: those about derived dims, about relations between dims, and about sizes that
    torch assumes not to be 1. They are among `Exported.guards`, and `proof` tries sizes that break them.
 5. torch assumes that every dynamic size is 2 or more. So a dim whose range ends at 2 would become the number 2.
-   Therefore such a dim is traced with a range up to `LEAST_MAX`. If the model does not allow this (because it has a table
-   of two rows), it is traced with the declared range.
+   Therefore such a dim is traced with a range up to `LEAST_MAX`. If the model does not allow this (for example, it has a
+   table of two rows), the dim is traced with the declared range.
 6. If two symbols must be equal and are declared alike (`TraceJob.alike`), they are tied: the model is traced again with one
    symbol for both. If they are not declared alike, this is an error.
 7. If a guard fixes a symbol to the example's size, the model is traced with larger examples. The guard may be about a

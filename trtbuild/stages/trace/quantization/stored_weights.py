@@ -6,13 +6,13 @@ removed, and the dequantizer after it stays. So an engine contains 4 or 8 bits f
 (TensorRT-RTX 1.7.1 does this itself for QuantizeLinear of int4 and float8 weights, but not for int8.)
 
 Rules
-1. The dequantizer gives the results of the quantizer, bit by bit: both call the same functions.
+1. The results of the dequantizer equal those of the quantizer in every bit: both call the same functions.
 2. int8 weights are stored if no other operand of their product is quantized. In other models TensorRT chooses the
    arithmetic from the quantizers on both sides, and the program stays as it is.
 3. Blocks have to divide the last axis of a matrix, and this axis must have an even size, because two 4-bit numbers share a
    byte. Other weights in blocks are stored as floats that are rounded already, because neither ONNX's blocks nor
    TensorRT's kernels fit them.
-4. Weights in two levels of scales (NVFP4) are stored as float4 numbers, float8 scales of blocks and one float32 scale.
+4. Weights with two levels of scales (NVFP4) are stored as float4 numbers, float8 scales of blocks and one float32 scale.
    Their quantizer computes its scales from its input. An input that is not a known weight is an error, because ONNX has no
    such quantizer, and no reference on a CPU could compute its results.
 5. With ``weights:``, weights are read after the trace, so the trace does not call `store_weights`.
@@ -185,7 +185,7 @@ class _QuantizerReplacer:
             self._graph.erase_node(unused)
 
     def reuse(self, node: torch.fx.Node) -> bool:
-        """Replace a quantizer by the replacement of an equal quantizer. Returns whether there is such a quantizer."""
+        """Replace a quantizer by the replacement of an equal quantizer. Returns whether there is such a replacement."""
         result = self._results.get(self._key(node))
         if result is not None:
             self._replace(node, result)

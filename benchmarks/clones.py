@@ -23,7 +23,7 @@ from trtbuild.core.recipes.dependency import Dependency, Observation
 from trtbuild.core.recipes.record import Output, Record
 from trtbuild.driver.project.workspace import Request, Workspace
 
-#: Stage → the outputs that get other bytes in a copy, so that the keys of the later steps differ, too.
+#: Stage → the outputs to which a copy adds bytes, so that the keys of the later steps differ, too.
 _CHANGED_OUTPUTS = {"trace": ("graph",), "lower": ("graph",), "partition": (), "convert": ("onnx",)}
 
 

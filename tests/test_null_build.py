@@ -77,7 +77,7 @@ class Project:
         return self.build(*arguments, **environment)[1]
 
     def settle(self) -> None:
-        """Build until the null build answers. The first build writes no snapshot of its output if a file is too new."""
+        """Build until the null build answers. The first build writes no snapshot if a file is too new."""
         self.build()
         if not self.is_null():
             assert self.is_null()
@@ -285,7 +285,7 @@ def test_a_snapshot_expires_with_a_trusted_key(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_no_secret_is_written_into_the_project(project: Project) -> None:
-    """The null build compares environment variables with a snapshot, which has only digests of possibly secret values."""
+    """A snapshot has the digests of environment variables that may be secrets, not their values."""
     secrets = {
         "TRTBUILD_REMOTE_TEAM_TOKEN": "hunter2-token",
         "TRTBUILD_REMOTE_TEAM_PASSWORD": "hunter2-password",

@@ -4,8 +4,8 @@ The model is a chain of float32 layers in one engine. Each layer has its own 819
 reference program, so the weights are in the package twice: in the engine's plan and for PyTorch.
 
 Rules
-1. The peak of a process is its VmHWM: the peak of its resident memory, including pages that other processes share. Workers
-   reset their VmHWM before each step. So a worker's peak is that of one step.
+1. The peak of a process is its VmHWM: the peak of its resident memory, including pages shared with other processes.
+   Workers reset their VmHWM before each step. So a worker's peak is that of one step.
 2. The peer is a plain script (`scripts/straight_large.py`) with two parts, export and compile, each in its own process.
    The peer of the engine step is the compile part. The peer of the whole build is the part with the larger peak, because
    the parts run one after the other.
@@ -33,7 +33,7 @@ _WIDTH = 8192
 _LAYER_BYTES = 4 * _WIDTH * _WIDTH
 _SCRIPT = Path(__file__).parent / "scripts" / "straight_large.py"
 
-#: Prints the memory peak after loading and calling a package on the CPU. The results go to a file.
+#: Loads and calls a package on the CPU, writes the results of the call to a file, and prints the memory peak.
 _LOAD = """\
 import json, sys
 import torch, trtbuild

@@ -15,7 +15,8 @@ import pytest
 from tests.conftest import CommandLine, step
 from tests.faults.processes import alive, wait_until_gone
 
-pytestmark = pytest.mark.cold_workers  # user code ends its worker, so workers start as they do for users
+# The tests check how user code ends a worker. So workers start as they do for users, without the servers of `tests.warm`.
+pytestmark = pytest.mark.cold_workers
 
 MANIFEST = """\
 version: 1

@@ -25,7 +25,7 @@ from trtbuild.store.transports.http import HttpTransport
 from trtbuild.store.transports.patience import PatientTransport
 from trtbuild.store.transports.settings import RemoteSettings
 
-#: A plan in six chunks, a file that is too large to be part of the entry, and a file that fits in the entry.
+#: A plan in six chunks, and two other files. A record's entry in the remote contains small files: `log`, but not `info`.
 CONTENTS = {
     "plan": random.Random(1).randbytes(1_300_000),
     "info": random.Random(2).randbytes(20_000),

@@ -52,7 +52,7 @@ def main() -> int:
 
 
 def _edit(watch: Watch, rng: random.Random) -> None:
-    """Save or remove the model's source several times. The last source has no error; some of the others have one."""
+    """Save or remove the model's source several times. The last source has no error; the others may have one."""
     for _ in range(rng.randrange(1, 12)):
         source = watch.project / "net.py"
         if rng.random() < 0.1:

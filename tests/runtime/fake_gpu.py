@@ -95,7 +95,7 @@ class FakeGpu:
             return int(block.ctypes.data)
 
     def free(self, address: int) -> None:
-        """Free the block immediately: a later read finds the poison value."""
+        """Free the block immediately: a later `check` of its bytes raises Misuse."""
         with self.lock:
             block = self.blocks.pop(address, None)
             if block is None:

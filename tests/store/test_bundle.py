@@ -41,7 +41,6 @@ def records(local: LocalStore, record_of: Callable[..., Record], payload: Payloa
 
 
 def export_bundle(store: LocalStore, records: list[Record], path: Path) -> Path:
-    """Write a bundle of these records to `path`. Returns `path`."""
     found_records = {record.recipe.key: complete_record(store, record.recipe.key) for record in records}
     entries = {key: found.entry({}) for key, found in found_records.items() if found}
     write_bundle(str(path), entries, file_reader(store))
@@ -49,7 +48,6 @@ def export_bundle(store: LocalStore, records: list[Record], path: Path) -> Path:
 
 
 def import_bundle(path: Path, store: LocalStore) -> Fetched:
-    """Import the bundle at `path` into `store`."""
     bundle = open_bundle(str(path))
     remote = RemoteStore(bundle, "the bundle", store.trust, connections=4)
     try:
@@ -339,7 +337,7 @@ def test_rejects_sizes_above_the_limit_before_it_reads(bundle: Path, other: Loca
     huge = tarfile.TarInfo(f"cas/aa/{'a' * 64}")
     huge.mode = 0o444
     largest_of_tar = 8**11 - 1  # the size field has eleven octal digits
-    # 64 MiB are allowed, but this file ends earlier.
+    # A member may have 64 MiB, but this bundle ends earlier.
     for size, match in ((largest_of_tar, "but at most"), (65 * MIB, "but at most"), (64 * MIB, "cut off")):
         huge.size = size
         bomb = member(*first) + huge.tobuf(tarfile.USTAR_FORMAT) + b"x" * BLOCK

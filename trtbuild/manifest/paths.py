@@ -5,7 +5,7 @@ leads out of the project keeps its ``..`` parts. Symbolic links are not resolved
 """
 
 # ruff: noqa: PTH100, PTH112, PTH114, PTH116, PTH117, PTH208
-# Paths are strings here, because `Path` would normalize the written text, and follows links when it removes "..".
+# Paths are strings here, because `Path` normalizes the written text, and follows links when it removes "..".
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ProjectPaths:
 
     def __init__(self, project: Path) -> None:
         self._project = os.path.abspath(project)
-        # The system follows links before "..". From the real path, `normpath` and the system find the same parent.
+        # The system follows a link before it applies "..". `normpath` and the system find the same parent of the real path.
         self.root = os.path.realpath(project)
 
     def name_of(self, path_text: str, folder: str = ".") -> str:

@@ -13,7 +13,7 @@ import trtbuild
 
 
 class Small(torch.nn.Module):  # type: ignore[misc]
-    """Two layers. A new width gives a new graph."""
+    """A new width gives a new graph."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -24,7 +24,6 @@ class Small(torch.nn.Module):  # type: ignore[misc]
 
 
 def main(cache: str, count: int) -> None:
-    """Compile `count` modules."""
     for number in range(count):
         module, example = Small(32 + 16 * number).eval(), torch.randn(4, 64)
         started = time.perf_counter()

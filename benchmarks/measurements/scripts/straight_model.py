@@ -2,7 +2,7 @@
 
 Usage: ``python straight_model.py OUTPUT_FOLDER NAME INPUTS``, in a folder that has ``models/NAME.py``. INPUTS is JSON: the
 name, the dtype and the shape of each input. The shape is without the batch (1 to 8). `cold_architectures.py` compares
-trtbuild with this script, so do not tune it for or against trtbuild.
+trtbuild with this script, so do not tune this script for or against trtbuild.
 """
 
 import importlib

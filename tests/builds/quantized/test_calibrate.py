@@ -79,7 +79,7 @@ def test_each_change_runs_the_steps_that_depend_on_it(command_line: CommandLine)
     write_project(command_line, manifest_of(INT8), data=other_data)
     assert {"calibrate", "trace", "lower", "engine"} <= set(ran(command_line("build")))
 
-    # these changes need no build: a plan has the verdict of calibrate
+    # a plan has the verdict of calibrate, so these changes are tested without a build
     calibrated = manifest_of(INT8)
     excluded = manifest_of(INT8.replace("format: int8,", "format: int8, exclude: head,"))
     entropy = manifest_of(INT8.replace("int8,", "int8, method: entropy,"))
@@ -97,7 +97,6 @@ def test_each_change_runs_the_steps_that_depend_on_it(command_line: CommandLine)
 
 
 def _calibrate_verdict(command_line: CommandLine) -> str:
-    """Return the verdict of the calibrate step in a plan."""
     (verdict,) = [step["verdict"] for step in command_line("plan")["steps"] if step["stage"] == "calibrate"]
     return str(verdict)
 

@@ -92,7 +92,6 @@ def test_verify_finds_no_model_wrong_and_reports_the_error_against_the_float_mod
     # without a GPU, nothing is compared for an ONNX file
     assert statuses == {name: "unchecked" if name in FILES else "right" for name in STORED}
 
-    # verify also compares with the model without `quantize:`
     errors = {name: models[name]["cuts"][0]["float_error"] for name in QUANTIZED_BY_BUILD}
     assert {error["unknown"] for error in errors.values()} == {""}
     largest = {name: error["outputs"][0]["largest"] for name, error in errors.items()}
@@ -127,7 +126,7 @@ def test_an_unknown_error_exceeds_every_limit(quantized_examples: CommandLine) -
 def test_the_model_of_the_engine_computes_what_the_file_does(
     quantized_examples: CommandLine, nets: Any, model: str
 ) -> None:
-    """onnxruntime runs the file and the engine's model. It lacks the domain `trt` and float4e2m1, which other files use."""
+    """Run the file and the engine's model with onnxruntime, which lacks the domain `trt` and float4e2m1 of other files."""
     written = quantized_examples.project / "written" / f"{model}_again"
     quantized_examples("inspect", model, "--onnx", str(written))
     options = onnxruntime.SessionOptions()  # with optimizations, onnxruntime would compute with integers

@@ -100,7 +100,6 @@ class Cluster:
         return worker
 
     def stop(self, worker: Worker) -> None:
-        """End a worker."""
         self._workers.remove(worker)
         self.client.sync(worker.close)
 

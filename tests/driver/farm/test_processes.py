@@ -44,7 +44,7 @@ from trtbuild.driver.farm.connecting import connected
 from trtbuild.driver.farm.processes import WorkerProcess
 from trtbuild.errors import EnvironmentFault, SchedulerLost, UsageError, WorkersError
 
-#: The seconds in which an event has to happen.
+#: The time limit of each wait, in seconds.
 LIMIT_S = 90.0
 
 

@@ -20,7 +20,6 @@ def program_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def separate_cache_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set the cache home to a directory of the tests."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "state"))
 
 
@@ -36,8 +35,6 @@ def compile_module(program_cache: Path) -> Callable[..., Any]:
 
 
 class Net(torch.nn.Module):
-    """A module with two layers and a keyword-only input, which scales the output."""
-
     def __init__(self) -> None:
         super().__init__()
         self.first = torch.nn.Linear(8, 8)

@@ -20,8 +20,6 @@ ROWS = Input(min_shape=(1, 8), opt_shape=(4, 8), max_shape=(16, 8))
 
 
 class Scaled(torch.nn.Module):
-    """Two layers, and a scale for each column."""
-
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
@@ -45,13 +43,11 @@ def double(x: torch.Tensor) -> torch.Tensor:
 
 
 def call(module: Any, rows: int) -> Any:
-    """Call the module with random inputs. The number of rows is the seed."""
     torch.manual_seed(rows)
     return module(torch.randn(rows, 8), torch.randn(4))
 
 
 def call_by_name(module: Any, rows: int) -> Any:
-    """Like `call`, but the second input is a keyword argument."""
     torch.manual_seed(rows)
     return module(torch.randn(rows, 8), scale=torch.randn(4))
 

@@ -51,7 +51,7 @@ def create_old(path: Path) -> None:
 
 
 def nasty_names() -> list[str]:
-    """Names with characters that are special in make or in a shell. Names that cannot be written are left out."""
+    """Names with characters that are special in make or in a shell. Names that a makefile cannot contain are left out."""
     seeded = random.Random(4)
     drawn = {"".join(seeded.choices(LETTERS, k=seeded.randint(1, 8))) for _ in range(300)}
     single = {shape.replace("_", letter) for letter in LETTERS for shape in ("a_b.py", "_b.py", "a.py_", "a__b", "_")}

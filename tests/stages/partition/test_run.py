@@ -124,7 +124,7 @@ def test_a_refusal_applies_to_every_equal_structure(blocks: Any, fake_validator:
 
 
 def test_a_refused_size_moves_only_its_readers_to_torch(lowered: Any, fake_validator: Any) -> None:
-    """If a size is refused, the operator that uses the size runs in Torch. The other operators run in engines."""
+    """If the computation of a size is refused, only the operator that uses the size runs in torch."""
 
     def scaled(x: torch.Tensor) -> torch.Tensor:
         return (x.relu() * (x.shape[0] * 3 + 1)).tanh()

@@ -42,7 +42,6 @@ def _written(program: ExportedProgram) -> bytes:
 
 
 def _text(program: ExportedProgram) -> str:
-    """The graph, the types of all its values and the ranges of its symbols."""
     values = [(node.name, node.meta.get("val")) for node in program.graph.nodes]
     return f"{program.graph}{values}{program.graph_signature}{program.range_constraints}"
 

@@ -26,8 +26,6 @@ class TextIsNumber(Exception):
 
 
 class WithBuffer(nn.Module):
-    """A module that calls `function` with its input and a buffer."""
-
     def __init__(self, function, value) -> None:
         super().__init__()
         self.function = function

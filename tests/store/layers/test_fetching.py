@@ -1,6 +1,6 @@
 """`fetch_records` fetches complete records. It requests a shared blob once, and no blob that the local store has.
 
-`file_reader` verifies the bytes that are sent.
+`file_reader` verifies files of the local store before they are sent.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class Scripted(Transport):
 
 
 def patient(*steps: Step, takes_s: float = 0.0, jitter: float = 0.5) -> tuple[PatientTransport, Scripted]:
-    """A transport with a patience of 4 s around a scripted one. Returns both."""
+    """Wrap a scripted transport in a `PatientTransport` with a patience of 4 s. Returns both."""
     script = Scripted(*steps, takes_s=takes_s)
     clock, sleep = script.clock, script.sleep
     return PatientTransport(script, patience_s=4.0, clock=clock, sleep=sleep, jitter=lambda: jitter), script

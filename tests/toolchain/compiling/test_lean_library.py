@@ -25,7 +25,7 @@ _VERSION = ("getInferLibVersion", 10701), ("getInferLibBuildVersion", 116)
 _RUNTIME = ("createLeanRuntime", 0), ("getForwardCompatibilityHelper", 0)
 
 #: Gives TensorRT-RTX a lean library in `FLAVOURS`, and compiles a job. Prints the error of the build, or whether the plan
-#: contains the file.
+#: contains the `file` of the request.
 _PROGRAM = """
 import json, sys
 from dataclasses import replace

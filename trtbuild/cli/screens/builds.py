@@ -74,7 +74,7 @@ def _summary(document: Build) -> str:
 
 def failures(document: Build) -> list[str]:
     """The lines for standard error: every error in full, then the summary line of a failed build. Errors with the same
-    text and log are grouped."""
+    message and log are grouped."""
     steps_by_message: dict[tuple[str, str], list[str]] = defaultdict(list)
     for entry in document.errors:
         steps_by_message[_message(entry), entry.log or ""].append(entry.step or "")

@@ -1,8 +1,8 @@
 """Plans, reasons and the state of models as text.
 
-A plan of a thousand engines stays readable: a model's steps with the same stage and reason share a row, and models with
-the same rows share a group. A row has the name of a step without its model. The user can pass the model and this name to
-`trtbuild why`, for example ``vit/engine/p0``.
+A plan of a thousand engines stays readable: a model's steps with the same stage, reason and targets share a row, and
+models with the same rows share a group. A row has the names of its first steps, without the model. The user can pass the
+model and the first of these names to `trtbuild why`, for example ``vit/engine/p0``.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def plan_lines(document: Plan) -> list[str]:
 
 
 def warning_lines(warnings: Iterable[str]) -> list[str]:
-    """The warnings. For example, a step may have to run because a remote was not available."""
+    """The warnings."""
     return [f"{terminal.yellow('warning')}: {text}" for text in dict.fromkeys(warnings)]
 
 
@@ -93,8 +93,8 @@ def _verdict(verdict: str) -> str:
 def _rows(model: str, steps: Sequence[StepEntry]) -> list[Row]:
     """The rows of a model.
 
-    A row has the steps of one stage that have the same reason and the same targets. All unknown steps share the last
-    row."""
+    Steps that differ only in their target have one name. A row has the names with the same stage, reason and targets. All
+    unknown steps share the last row."""
     targets_by_step: dict[tuple[str, str, str, str], list[str]] = {}
     for step in steps:
         name = step.id.removeprefix(f"{model}/")

@@ -147,5 +147,5 @@ class Library(Protocol):
         ...
 
     def take_errors(self) -> str:
-        """The errors that TensorRT logged on this thread since the last call, one on each line; may be empty."""
+        """Errors that TensorRT logged on this thread since the last call of this method, one on each line; may be empty."""
         ...

@@ -108,8 +108,8 @@ def symbol_values(plan: ShapePlan, profile: Profile, which: str) -> tuple[int, .
 def pairs_not_to_tie(plan: ShapePlan, profiles: Sequence[Profile]) -> tuple[tuple[int, int], ...]:
     """The pairs of symbols that must not be tied, although their declarations look equal.
 
-    The opts of the two symbols differ in at least one profile. Their examples and their ``multiple_of`` are equal, and in
-    every profile also their min and max."""
+    The opts of the two symbols differ in at least one profile. Both symbols have the same example and ``multiple_of``,
+    and in every profile the same min and the same max."""
     values = {which: [symbol_values(plan, profile, which) for profile in profiles] for which in MIN_OPT_MAX}
 
     def sizes_of(which: MinOptMax, symbol: int) -> list[int]:

@@ -10,10 +10,10 @@ Rules
    (``on`` is its number; objects are numbered in the order of creation). An entry has ``call`` with ``args`` and
    ``kwargs``, or ``set`` with a ``value``; the attributes of a tensor are set with ``tensor`` in place of ``on``.
    ``makes`` is the kind of the created object: ``layer`` or ``scope`` (a loop, a condition). Other calls have no ``makes``.
-3. A value is a number, text, bool, null or list. A float is ``{"float": <hex>}``, a member of an enumeration ``{"enum":
-   [type, name]}``, a permutation ``{"permutation": [...]}``. Tensors are named by position, as ``{"input": k}`` or
-   ``{"output": [object, k]}``, and other objects as ``{"object": number}``. Weights are named by slot (their index in
-   ``weights``), as ``{"weights": k}``, or are ``{"no_weights": dtype}``.
+3. A value is a number, text, bool, null or list. A float is ``{"float": <hex>}``. A member of an enumeration is
+   ``{"enum": [type, name]}``. A permutation is ``{"permutation": [...]}``. Tensors are named by position, as
+   ``{"input": k}`` or ``{"output": [object, k]}``, and other objects as ``{"object": number}``. Weights are named by slot
+   (their index in ``weights``), as ``{"weights": k}``, or are ``{"no_weights": dtype}``.
 4. The document has no names of tensors or layers, because such names are labels, and belong to the package.
 """
 

@@ -33,8 +33,8 @@ ReasonCode = Literal["recorded", "new", "changed", "evicted", "untrusted", "corr
 
 @dataclass(frozen=True)
 class Reason:
-    """The reason for a verdict. `changed` are the parts of the recipe, or the plans of a package, that differ from the
-    last build."""
+    """The reason for a verdict. `changed` are the parts of the recipe, or the engine plans of a package, that differ from
+    the last build."""
 
     code: ReasonCode
     text: str
@@ -77,7 +77,7 @@ class Step:
 
 @dataclass(frozen=True)
 class UserCode:
-    """The declared parts of a step that runs user code, and the dependencies that were observed now."""
+    """The declared parts of a step that runs user code, and the step's dependencies as observed for the model's plan."""
 
     declared: Declared
     observations: tuple[Observation, ...]
@@ -91,7 +91,7 @@ class ModelPlan:
     #: The shapes that the manifest declares.
     declared_shapes: ShapePlan
     steps: dict[str, Step] = field(default_factory=dict)
-    #: For each step that runs user code: the declared parts of its recipe, and its dependencies as they were observed now.
+    #: For each step that runs user code: the declared parts of its recipe, and its dependencies as observed for this plan.
     user_code: dict[UserCodeStage, UserCode] = field(default_factory=dict)
     #: The contents of the package. None until all engines have keys.
     contents: PackageContents | None = None
@@ -104,7 +104,7 @@ class ModelPlan:
 
     @property
     def observations(self) -> Iterator[Observation]:
-        """The dependencies of all steps that run user code, as they were observed now."""
+        """The dependencies of all steps that run user code, as observed for this plan."""
         return itertools.chain.from_iterable(code.observations for code in self.user_code.values())
 
     @property

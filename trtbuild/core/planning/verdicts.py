@@ -39,7 +39,7 @@ REQUIRED_OUTPUTS: Mapping[Stage, Sequence[str]] = {
 RECORDED = Reason("recorded", "nothing that it depends on has changed")
 EVICTED = Reason("evicted", "its outputs are needed, and are no longer in the cache")
 
-#: Parts of a package's recipe that its `reference` may have added.
+#: Parts of a package's recipe that `reference: true` (the package also runs without engines) may have added.
 _FROM_REFERENCE = re.compile(r"weights\.|partitions\.[^.]+\.programs\.")
 
 T = TypeVar("T")

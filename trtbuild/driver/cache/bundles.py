@@ -1,6 +1,6 @@
 """Export the records of a cache to one file (a bundle), and import a bundle. No engine is built.
 
-The rules of `transfer` apply to bundles, too.
+Rule 3 of `transfer` applies to bundles, too.
 """
 
 from __future__ import annotations

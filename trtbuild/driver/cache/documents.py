@@ -140,10 +140,12 @@ class CacheVerify:
 
 @dataclass(frozen=True, kw_only=True)
 class CacheGc:
-    """The entries that a collection removed and kept. `kept_because`: the number of kept entries by reason.
+    """The entries that a collection removed and kept. `kept_because`: reason → the number of entries that
+    would have been removed without this reason.
 
-    `leftovers_removed`: files of processes that have ended. Only for shared directories: `blobs_condemned` are blobs that
-    later collections will remove, and `blobs_restored` are condemned blobs that this collection moved back.
+    `leftovers_removed`: the number of removed leftovers, which are files of ended processes and old entries in
+    quarantine. Only for shared directories: `blobs_condemned` are blobs that later collections will remove, and
+    `blobs_restored` are condemned blobs that this collection moved back.
     """
 
     schema: Literal["trtbuild.cache-gc/1"] = "trtbuild.cache-gc/1"
@@ -176,7 +178,7 @@ class NewKey:
 
 @dataclass(frozen=True, kw_only=True)
 class MissingRecord:
-    """A missing record, and the reason why a build would need it."""
+    """A record that a build would need, and the reason why the record is missing."""
 
     step: str
     key: str | None
@@ -296,7 +298,8 @@ class MissingStep:
 
 @dataclass(frozen=True, kw_only=True)
 class LockDifference:
-    """An entry that differs from the lock. `was` or `now` is null if that side has no such entry."""
+    """An entry that differs from the lock. `was` is null for an added entry, and `now` is null for a
+    removed entry."""
 
     area: Area
     name: str

@@ -176,7 +176,10 @@ def _rebuild_engine(workspace: Workspace, candidate: _Candidate, recorded_sha256
 
 
 def _copy_inputs(workspace: Workspace, candidate: _Candidate, temporary: LocalStore) -> None:
-    """Copy the inputs of an engine step into a temporary store: from the cache, or weights from the weights file."""
+    """Copy the inputs of an engine step into a temporary store.
+
+    Weights that are not in the cache are read from the weights file.
+    """
     job, model = _engine_job(candidate.step), candidate.plan.model
     missing_inputs = []
     libraries = [] if job.plugin_library is None else [job.plugin_library]

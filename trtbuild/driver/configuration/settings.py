@@ -10,8 +10,8 @@ Rules
 3. An unknown entry is an error: if a misspelt `revoked` were ignored, a stolen key would stay trusted. All problems are
    reported together.
 4. An empty variable counts as not set, because CI passes an empty string for a secret that it hides from forks. There are
-   two exceptions. An empty ``TRTBUILD_REMOTES`` means no remotes. An empty ``TRTBUILD_TRUSTED_KEYS`` is an error, because
-   every signature would be trusted.
+   two exceptions. An empty ``TRTBUILD_REMOTES`` means no remotes. An empty ``TRTBUILD_TRUSTED_KEYS`` is an error: if it
+   were ignored, all results might be trusted.
 5. Messages and reprs contain no secrets (the signing key, URLs with passwords).
 6. If there is no file, and no variable is set, `load` only checks whether the file exists, and imports no other module.
 """
@@ -40,9 +40,9 @@ class TrustSettings:
     #: The file that contains the signing key, or the key itself. At most one of the two is set.
     signing_key_file: Path | None = None
     signing_key: str | None = field(default=None, repr=False)
-    #: The domain that this machine writes. None: not configured.
+    #: The domain of the records that this machine writes. None: not configured.
     domain: str | None = None
-    #: The domains that this machine reads, in order. Empty: not configured.
+    #: The domains of the records that this machine reads, in order of preference. Empty: not configured.
     read_domains: tuple[str, ...] = ()
 
 

@@ -1,4 +1,4 @@
-"""The limit on steps in a build with workers: an engine step waits for a free worker, other steps for this machine."""
+"""The limit on the steps that run at the same time in a build with Dask workers."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ class SnapshotRows:
     def _add_observation(self, dependency: Dependency, seen: str) -> None:
         kind, name = dependency.kind, dependency.name
         if kind == "environment" and name.startswith(HIDDEN):
-            return  # user code does not see it; `null_build.call_line` contains it for trtbuild itself
+            return  # user code cannot read this variable, and `null_build.call_line` contains it
         if kind == "environment":
             self.variables[name] = seen
         elif kind == "link":

@@ -30,7 +30,7 @@ class Compared:
     """A finished comparison: its partitioning and recipe, the facts about the machine, and the report.
 
     `record` is None if the report is not stored. `recorded` is whether the report was read from a record. `worker` is the
-    scheduler's worker that ran the comparison, or None.
+    Dask worker that ran the comparison, or None.
     """
 
     partitioning: PartitioningJob

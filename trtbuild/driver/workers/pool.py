@@ -76,9 +76,9 @@ class WorkerPool:
     ) -> dict[str, Any]:
         """Do one job in a worker of `kind`, and return its reply. With `alone`, the worker does no other job.
 
-        `gpu` is the GPU of an engine worker. `imports` are the libraries that a trace worker should have imported. If they
-        turn out not to fit the job, another worker does it. `on_announced` receives the outputs that the worker announces
-        before its reply. Raises TrtbuildError."""
+        `gpu` is the GPU of an engine worker. `imports` names the libraries that a trace worker should have imported
+        (`PreloadRequest`). If they turn out not to fit the job, another worker does it. `on_announced` receives the outputs
+        that the worker announces before its reply. Raises TrtbuildError."""
         worker = self._take(kind, gpu, imports, new=alone)
         is_reused = _IS_REUSED[kind] and not alone
         if kind == "trace":

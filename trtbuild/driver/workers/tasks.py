@@ -3,9 +3,9 @@
 Rules
 1. A task is a step's stage (except ``package``), ``explain``, ``compare-engines``, ``verify`` or ``pt2``. For models
    that call operators from outside PyTorch, ``verify`` and ``pt2`` have a second task, which imports the code of these
-   operators. For each task, `TASKS` names the kind of worker, the type of the job, and the functions for graphs that are
-   lowered and for other graphs. The parent process reads the kind of worker. The child process uses the type and
-   the functions.
+   operators. For each task, `TASKS` names the kind of worker, the type of the job, and the functions for graphs of a
+   kind that is lowered and for other graphs. The parent process reads the kind of worker. The child process uses the
+   type and the functions.
 2. Jobs and results are dataclasses in both processes, and JSON between them (`trtbuild.core.values.codec`).
 """
 
@@ -81,8 +81,8 @@ def call(
 ) -> Reply:
     """Do `task` in a worker of `pool`. `on_announced` receives the outputs that the task announces before it checks them.
 
-    `gpu` is the only GPU that the worker of an engine sees; None: no such limit. Raises the error that the worker reports,
-    or WorkerDied.
+    `gpu` is the only GPU that the worker of an engine can use; None: no such limit. Raises the error that the worker
+    reports, or WorkerDied.
     """
     message = {"task": task, "job": encode(job)}
     loads_plugins = isinstance(job, EngineJob) and job.plugin_library is not None

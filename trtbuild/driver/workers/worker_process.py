@@ -93,7 +93,7 @@ class Worker:
         servers: ForkServers | None = None,
         imports: bytes = NO_IMPORTS,
     ) -> None:
-        """Start a worker. With `servers`, it is forked from one of them, if they suit its environment variables.
+        """Start a worker. If `servers.suit` accepts the environment variables, the worker is forked from one of `servers`.
 
         `imports` are the libraries that a trace worker should import before its first job (`ForkServers.connect`)."""
         self.kind = kind

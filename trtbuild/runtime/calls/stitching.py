@@ -21,7 +21,7 @@ class Part(Protocol):
     """One partition, ready to run."""
 
     def __call__(self, values: Sequence[Array], call: Call) -> Sequence[Array]:
-        """Compute the outputs for inputs on the call's device. Work may still run on the call's stream."""
+        """Compute the outputs for inputs on the call's device. The work on the call's stream may end after the return."""
         ...
 
 

@@ -1,9 +1,10 @@
 """Compute the steps from trace to convert for ONNX models and TensorRT networks, with one handler for each kind of graph.
 
 Rules
-1. There are the same six steps as for other models, and their keys have the same form. Lower passes on the result of
-   the trace, and convert passes on the result of partition. For an ONNX model, partition converts the model to the
-   toolchain's opset, and asks the parser about it. So plans, verdicts and records have the same form, too.
+1. There are the same six steps as for other models, and their keys have the same form. The lower step returns the
+   traced graph unchanged, and the convert step returns the partition's model unchanged. For an ONNX model, partition
+   converts the model to the toolchain's opset, and asks the parser about it. So plans, verdicts and records have the
+   same form, too.
 2. There is one TensorRT partition, called ``model``. A node that the parser rejects cannot stay in PyTorch, so the
    rejection is an error. The error uses the node's name in the user's file.
 """

@@ -103,8 +103,8 @@ def label_units(
     refusals: Mapping[int, str],
     plugins: Mapping[str, Plugin] | None = None,
 ) -> list[Label]:
-    """Return one label per unit. `refusals`: call number → reason, for the calls that TensorRT cannot run. `plugins` are
-    the model's plugins by operator."""
+    """Return one label per unit. `refusals`: call number → reason, for calls that must stay in PyTorch. `plugins` are the
+    model's plugins by operator."""
     patterns = settings.granularity if settings.divides_by_module else ()
     known_plugins = plugins or {}
     labels = {unit.call: _label(unit, settings, patterns, refusals, known_plugins) for unit in units}

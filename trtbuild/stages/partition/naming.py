@@ -3,8 +3,8 @@
 Rules
 1. The name of a partition is the module path of its region (one call of a module; see `regions`). If several partitions
    have the same path (a module that is called twice, a region that is split into pieces), they get numbers: ``layers.3#0``,
-   ``layers.3#1``. Partitions without a path are called ``p<position>``. A single partition without a path is the whole
-   model, and is called ``model``.
+   ``layers.3#1``. Partitions without a path are called ``p<position>``. If the only partition has no path, it is the
+   whole model, and is called ``model``.
 2. Names are unique, because values are named ``<partition>:<output>``. No partition is called ``input`` or ``weight``,
    because ``input:0`` and ``weight:0`` are the model's own values.
 3. Names are file names: in a module path, ``_`` replaces characters that a file name should not have.

@@ -9,7 +9,7 @@ Rules
 1. The dtypes and sizes of a result are those of the operator's fake implementation. A size that depends on data is 2.
 2. A floating-point result has random numbers, which follow from the operator, from its arguments other than tensors, and
    from the sizes of its tensors. They are multiplied by a number near 1 that depends on every element of the tensors.
-   This number changes little if elements change little, because rounding differs between libraries.
+   This number changes little if elements change little, so libraries that round differently still give similar results.
 3. Integers and bools are 0, because such results are often indices.
 """
 
@@ -34,8 +34,8 @@ _UNKNOWN_SIZE = 2
 
 @contextlib.contextmanager
 def substitute_kernels(operators: Iterable[str]) -> Iterator[tuple[str, ...]]:
-    """Give each operator (``mylib.twist.default``) without a kernel for the CPU a substitute, inside the block. Yields the
-    names of these operators."""
+    """Inside the block, give a substitute to each operator (``mylib.twist.default``) that has no kernel for the CPU. Yields
+    the names of these operators."""
     libraries, names = [], []
     try:
         for name in operators:

@@ -6,8 +6,9 @@ Rules
    numbers. A tensor that is NaN everywhere proves nothing, so it counts as not compared.
 3. The error is max|a-b| / max|b| over the finite numbers of the actual tensor a and the expected tensor b. If all of b is
    zero, the error is 0 or infinite. Fill values do not count in max|b|, because a mask's -1e9 would hide every error. A
-   fill value is equal in both tensors. Its absolute value is at least `SMALLEST_FILL_VALUE`, and a thousand times larger
-   than the other values. There are at most two different fill values, at three or more places together.
+   fill value is equal in both tensors. Its absolute value is at least `SMALLEST_FILL_VALUE`, and at least a thousand
+   times the largest other absolute value, which is not 0. There are at most two different fill values, at three or more
+   places together.
 4. Empty tensors of one shape are equal.
 5. Values that rounding decides (`rounding`) are left out. If no value is left, nothing was compared.
 """

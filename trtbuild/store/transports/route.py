@@ -69,7 +69,7 @@ class Route:
     @cached_property
     def context(self) -> ssl.SSLContext:
         """The TLS context. It uses the certificates of the system, or those in $SSL_CERT_FILE. If the system has no
-        certificates, it uses those of certifi."""
+        certificates, the context uses those of certifi."""
         paths = ssl.get_default_verify_paths()
         if paths.cafile is None and paths.capath is None:
             try:

@@ -198,7 +198,7 @@ class Signer:
                 file=str(path),
                 hint="correct its place, or make one: trtbuild cache keygen",
             ) from error
-        # The same check as in ssh. A mounted secret may belong to root.
+        # Only files of this user are checked, as in ssh: a mounted secret may belong to root.
         if status.st_uid == os.getuid() and status.st_mode & 0o077:
             raise ConfigurationError(
                 "others may read or write this signing key", file=str(path), hint=f"chmod 600 {shlex.quote(str(path))}"

@@ -73,8 +73,6 @@ def test_rows_that_are_nan_in_eager_stay_nan(lower_module: Any, precision: str) 
 
 
 class Dtypes(nn.Module):
-    """A model with integers, booleans, float64 and casts to bfloat16."""
-
     def forward(self, x: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
         double = x.double() / 3
         cast = (x.to(torch.bfloat16) * 2).float()

@@ -54,8 +54,8 @@ class Callbacks:
     """The functions that an executor calls.
 
     `replan` plans a model again, `run` runs one step, and `write` writes the outputs of a finished model. `abort` ends the
-    running steps if `execute` ends with an exception. `last_duration_s` returns the seconds that a step took last time,
-    by id.
+    running steps if `execute` ends with an exception. `last_duration_s` takes a step's id, and returns the seconds
+    that the step took last time.
 
     The last argument of `run` is a function that announces the results of the step (rule 8). `run` may call it once, when
     `replan` can already use these results.
@@ -221,7 +221,7 @@ class _Execution:
         self._schedule.invalidate(step.model)
 
     def _process_end_of_check(self, step: Step, *, has_passed: bool) -> None:
-        """Plan the model of `step` again, and the models whose outputs wait for the end of an announced step.
+        """Note that the model of `step` and the models with withheld outputs have to be planned again.
 
         If the check of `step` has failed, every model that has a step with the same key is planned again, because it may
         use the results of `step`.

@@ -1,5 +1,7 @@
 """Insert the casts for the decisions of `trtbuild.stages.lower.half_precision.dtypes`.
 
+Half is float16 or bfloat16. `WIDE` is a range of values (`ranges.py`).
+
 Rules
 1. All readers in one repeated module share one cast of a value to each dtype. (A repeated module is a module with a
    number in its path, such as ``layers.3``.)

@@ -15,8 +15,8 @@ Rules
    mostly positions and sizes, and float16 counts only to 2,048. A float that is converted from booleans is `HALF`. A
    float that is converted from another floating type is `WIDE`.
 5. The result of data movement and arithmetic has the widest range of its inputs and scalars, except in rule 2. It is
-   `HALF` if the operator is bounded (sigmoid), or clamps between two numbers that fit. The results of other operators
-   have the range in their row of `operators`.
+   `HALF` if the operator is bounded (sigmoid), or clamps between two numbers that fit. For other operators, the row of
+   `operators` decides. If the row has `WIDE`, and an input is `BEYOND`, the result is `BEYOND`.
 """
 
 from __future__ import annotations

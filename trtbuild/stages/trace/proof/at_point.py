@@ -26,8 +26,7 @@ from trtbuild.stages.trace.user_code.frames import Frames, describe_error, first
 
 @dataclass(frozen=True)
 class Point:
-    """The sizes of the symbols at one point. `guard_failure` describes the guard that fails there, None if the point is
-    tried for another reason only."""
+    """The sizes of the symbols at one point. `guard_failure` is None if no guard is known to fail there."""
 
     sizes: tuple[int, ...]
     guard_failure: GuardFailure | None = None

@@ -1,8 +1,8 @@
 """Take the weights out of an ONNX model, and read their values.
 
-Used initializers of at least `WEIGHT_BYTES` bytes are weights, if weights can have their type. Other used initializers,
-such as axes and shapes, and all initializers of nested graphs stay in the graph, where their numbers are stored as raw
-data.
+An initializer is a weight if it is used, has at least `WEIGHT_BYTES` bytes, and has an element type that is allowed for
+weights. Other used initializers, such as axes and shapes, and all initializers of nested graphs stay in the graph, where
+their numbers are stored as raw data.
 """
 
 from __future__ import annotations

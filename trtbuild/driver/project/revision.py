@@ -44,7 +44,7 @@ class Changes:
             if letter in "AD" and path.startswith(f"{directory}/"):
                 entry = f"{directory}/{path[len(directory) + 1 :].partition('/')[0]}"
                 is_new_folder = letter == "A" and entry not in self.directories
-                if path == entry or is_new_folder or not Path(entry).exists():  # the last condition: the folder was deleted
+                if path == entry or is_new_folder or not Path(entry).exists():  # a missing folder was deleted
                     return True
         return False
 

@@ -154,7 +154,7 @@ def _scales_of_blocks(scale: torch.Tensor, x: torch.Tensor, block_size: int) -> 
 
 
 def _spread(scale: torch.Tensor, x: torch.Tensor, axis: int, block_size: int) -> torch.Tensor:
-    """The scale of each number of `x`, in a shape that fits `x` (rule 2)."""
+    """The scale of each number of `x`, in a shape that broadcasts to that of `x` (rule 2)."""
     if block_size:
         return scale.repeat_interleave(block_size, -1)[..., : x.shape[-1]]
     if scale.numel() == 1:

@@ -69,7 +69,7 @@ def rows(session: Session) -> Iterator[Row]:
     yield Ratio(f"{name}, against the interpreter", wall, floor, bound=1.5)
     cpu = Value("trtbuild", medians["trtbuild"].cpu_s)
     yield Ratio(f"{name}, CPU time", cpu, Value("import json, os", medians["floor"].cpu_s))
-    session.call(few, "build", "--json")  # another command line has another snapshot: this call writes it
+    session.call(few, "build", "--json")  # writes the snapshot of this command line (`trtbuild.null_build`)
     medians = run_alternately(sizes.repeats, trtbuild=lambda: session.call(few, "build", "--json"))
     yield Limit(f"{name}, --json", Value("trtbuild", medians["trtbuild"].wall_s))
 
@@ -92,7 +92,7 @@ def _interpreter(cwd: Path) -> Run:
 
 
 def _imports(session: Session, project: Path) -> Row:
-    """Check that a null build imports none of the forbidden modules. `sys.modules` lists the imported modules."""
+    """Check that a null build imports none of the forbidden modules."""
     code = (
         "import runpy, sys\n"
         f"script = {str(session.trtbuild)!r}\n"

@@ -32,7 +32,7 @@ from trtbuild.core.recipes.recipe import Recipe
 from trtbuild.core.recipes.record import Output, Record
 from trtbuild.errors import BlobMissing, EntryCorrupt
 
-#: Hypothesis sets no deadline: a test that is slow because the machine is busy must not fail.
+#: Turn off Hypothesis's deadline: a test that is slow because the machine is busy must not fail.
 settings.register_profile("trtbuild", deadline=None)
 settings.load_profile("trtbuild")
 

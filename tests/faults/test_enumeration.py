@@ -1,4 +1,4 @@
-"""The choice of the calls and errors of `tests.faults.enumeration`."""
+"""`tests.faults.enumeration`: the choice of the calls that get a fault, and of the errors."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def composition_case(seed: int) -> Case:
 
 
 def _inputs(rng: random.Random) -> tuple[list[tuple[str, list[Axis]]], tuple[NamedDim, ...]]:
-    """Inputs (dtype and axes) with common axes, and named dims.
+    """Inputs (dtype and axes) that share axes, and named dims.
 
     A letter is an axis: batch (B), length (S), height (H), width (W), or channels (C), whose number is fixed.
     """

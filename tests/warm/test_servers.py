@@ -64,7 +64,7 @@ def test_a_build_with_forked_workers_has_the_same_keys_and_results(
     directory and descriptors."""
     code = (
         "seen = [sorted(os.environ.items()), sys.argv[1:], sys.path, list(sys.flags), sys.modules['__main__'].__name__,\n"
-        # In a build, server_process is the module __main__.
+        # Only the servers of the tests import server_process under this name.
         "        sorted({*sys.modules} - {'trtbuild.driver.workers.forking.server_process'}),\n"
         "        os.getcwd(), sorted(os.listdir('/proc/self/fd')), os.getsid(0) == os.getppid()]\n"
         "open(os.path.join(os.environ['SEEN_IN'], 'seen'), 'a').write(repr(seen) + '\\n')\n"

@@ -49,7 +49,7 @@ def _value_range(fields: InputFields, node: Node, problems: Problems) -> ValueRa
 
 
 def resolve_dims(located: LocatedValue | None, inputs: tuple[Input, ...], problems: Problems) -> tuple[NamedDim, ...]:
-    """The dims and the places of each dim, in the order of the inputs' axes. The order in the manifest has no effect."""
+    """The dims and the places of each dim, in the order of the inputs' axes."""
     declared: dict[str, DimFields] = (located.value if located else None) or {}
     order = {entry.name: index for index, entry in enumerate(inputs)}
     dim_of_place: dict[tuple[str, int], str] = {}

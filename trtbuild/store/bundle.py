@@ -181,7 +181,7 @@ class Bundle(Transport):
         return (kind, name) in self._members
 
     def put(self, kind: Kind, name: str, data: bytes | memoryview, *, once: bool) -> bool:
-        """A bundle is written as a whole: raises RemoteRefused."""
+        """Raises RemoteRefused, because a bundle cannot be changed."""
         raise RemoteRefused(f"{self.place} is a bundle, which cannot be written")
 
     def close(self) -> None:

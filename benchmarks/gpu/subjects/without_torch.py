@@ -115,7 +115,7 @@ def _error_of_job(module: Any, file: Path) -> float:
 
 
 def relative_error(actual: Any, expected: Any) -> float:
-    """max|a-b| / max|b|; infinite if shapes or dtypes differ, or if `actual` has NaN or infinite values."""
+    """max|actual - expected| / max|expected|; infinite if shapes or dtypes differ, or if `actual` has non-finite values."""
     import numpy as np
 
     if actual.shape != expected.shape or actual.dtype != expected.dtype or not np.isfinite(actual).all():

@@ -170,7 +170,6 @@ def test_the_bindings_answer_every_call(rig: Rig, tmp_path: Path, monkeypatch: p
 
 
 def ended_process(values: list[Mapping[str, Any]], status: int = 0) -> subprocess.CompletedProcess[str]:
-    """A process that has printed `values` as lines of JSON."""
     return subprocess.CompletedProcess([], status, "\n".join(map(json.dumps, values)), "")
 
 

@@ -123,7 +123,7 @@ def test_three_deaths_of_a_comparison_are_an_error_with_its_log(site: Site) -> N
 
 
 def test_a_target_without_a_fitting_worker_is_not_run(site: Site, tmp_path: Path) -> None:
-    """The worker of this scheduler has no GPU. The reason is in a warning, and in the model's entry of the document."""
+    """The worker of this scheduler has no GPU."""
     port = free_port()
     address = f"tcp://127.0.0.1:{port}"
     environment = {"TRTBUILD_CACHE_DIR": str(site.trtbuild.cache)}

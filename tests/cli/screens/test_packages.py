@@ -1,4 +1,7 @@
-"""The result of ``trtbuild inspect`` as text."""
+"""The result of ``trtbuild inspect`` as text.
+
+`a_cut` returns the results of one cut. A cut is one way to divide a model into partitions.
+"""
 
 from __future__ import annotations
 

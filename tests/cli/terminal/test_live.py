@@ -1,4 +1,4 @@
-"""Progress on a terminal: rows that fit, and real builds on an emulated screen."""
+"""Progress on a terminal: rows that fit on the screen, and real builds on an emulated screen."""
 
 from __future__ import annotations
 

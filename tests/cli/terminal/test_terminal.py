@@ -1,4 +1,4 @@
-"""Colour, a live area and Unicode on different streams, and standard output that cannot be written."""
+"""Colour, a live area (rewritten in place) and Unicode on different streams, and standard output that cannot be written."""
 
 from __future__ import annotations
 

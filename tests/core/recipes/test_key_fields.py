@@ -270,7 +270,6 @@ def mutations(kind: type, field: str) -> tuple[Build, Build]:
 
 
 def changed_stages(before: Build, after: Build) -> set[str]:
-    """Return the stages whose keys differ."""
     recipes, changed_recipes = before.recipes(), after.recipes()
     return {stage for stage in recipes if recipes[stage].key != changed_recipes[stage].key}
 

@@ -127,7 +127,7 @@ def test_without_marks_each_shape_has_an_engine(compile_: Any, mixed: Any, built
 @torch.no_grad()
 def test_an_integer_and_a_keyword_are_accepted(compile_: Any, mixed: Any) -> None:
     model, x, scale = compile_(mixed, max_specializations=1), torch.randn(3, 4), torch.full((1,), 0.5)
-    # dynamo makes the integer dynamic at the second call; the third value gets no engine, so PyTorch runs that call
+    # dynamo makes the integer dynamic at the second call; the third value gets no engine, so PyTorch runs the third call
     for times in (3, 4, 5):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

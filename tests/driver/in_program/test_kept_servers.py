@@ -1,4 +1,7 @@
-"""The processes that have loaded torch stay from one `trtbuild.compile` to the next. All are real processes."""
+"""The servers stay from one `trtbuild.compile` to the next. The tests start real servers.
+
+A server is a process that has loaded torch and forks workers.
+"""
 
 from __future__ import annotations
 

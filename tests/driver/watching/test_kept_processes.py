@@ -1,6 +1,6 @@
 """At most three processes with imported libraries stay.
 
-A process ends if its imports have left a thread, a process or an open file.
+A process ends if its imports have left behind a thread, a process or an open file.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ WIDTH = 256
 
 
 def half_of_identity() -> Any:
-    """The weight of the sample `wide`. The results of this sample are exact, and it needs activation memory."""
+    """The weight of the sample `wide`. This sample has exact results and needs activation memory."""
     return (np.eye(WIDTH) * 0.5).astype(np.float32)
 
 

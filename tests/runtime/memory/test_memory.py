@@ -50,7 +50,7 @@ class HostMemory(TorchMemory):
 
 def test_an_engine_computes_on_torch_tensors() -> None:
     gpu = FakeGpu(deferred=False)
-    gpu.check = lambda *_: None  # type: ignore[method-assign] - the fake GPU does not have torch's memory
+    gpu.check = lambda *_: None  # type: ignore[method-assign] - torch allocates the memory, not the fake GPU
     gpu.alignment = 64  # torch's alignment on the CPU
     trt = FakeTensorRT(gpu)
     calls = calls_of("tensorrt", trt.__version__)
@@ -129,7 +129,7 @@ def test_rejects_arrays_in_host_memory_on_a_gpu() -> None:
 
 
 class FakeCuda:
-    """``torch.cuda`` with streams, and with captures that cannot be ended. `current` is the current stream."""
+    """``torch.cuda`` with streams, and with captures whose end raises an error. `current` is the current stream."""
 
     CUDAGraph = object
 

@@ -60,7 +60,7 @@ def test_a_decision_that_a_last_bit_changes_is_left_out(
     deviation, runs = deviation_and_runs(model, [x], result)
     assert deviation == Deviation(deviation.error, left_out_count=1)
     assert deviation.error <= TOLERANCE and 0 < runs < MAX_RUNS
-    result[3] = not result[3] if result.dtype == torch.bool else 7  # rounding does not decide this number
+    result[3] = not result[3] if result.dtype == torch.bool else 7  # rounding does not decide this value
     deviation, runs = deviation_and_runs(model, [x], result)
     assert deviation.error > TOLERANCE and deviation.left_out_count == 1 and runs == MAX_RUNS
 

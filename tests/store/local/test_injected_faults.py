@@ -48,7 +48,7 @@ def test_reports_or_survives_an_error_of_a_writing_call(operation: str) -> None:
 
 @pytest.mark.parametrize("data", [b"small" * 1000, LARGE], ids=["small", "chunked"])
 def test_the_next_read_detects_a_lost_write(tmp_path: Path, data: bytes) -> None:
-    """The kernel reports success for a write whose bytes never reach the disk. The next read detects the wrong bytes."""
+    """The kernel reports success for a write whose bytes never reach the disk."""
     LocalStore(tmp_path / "store").put_bytes(b"so that the directories are there")
 
     def put(place: Path) -> object:

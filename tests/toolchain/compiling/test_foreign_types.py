@@ -102,7 +102,7 @@ def test_int64_inputs_outputs_weights_and_casts_of_data_are_foreign(make_model: 
     outputs = ["FLOAT", "INT64", "FLOAT", "FLOAT"]
     model = make_model(nodes, [("FLOAT", [4]), ("INT64", [4])], outputs, weights, {"c0": np.array([1])})
     reasons = _foreign_in_8_6(model)
-    # not n7: int64 indices do not make the gathered float foreign
+    # not n7: int64 indices do not make the gathered values foreign
     assert list(reasons) == ["n0", "n1", "n2", "n3", "n4", "n6"]
     assert reasons["n0"] == "Gather: int64 is not a type that an engine computes in"
 

@@ -12,7 +12,7 @@ from trtbuild.toolchain.libraries import library
 
 
 def test_keeps_one_builder_for_each_gpu_until_exit(monkeypatch: Any) -> None:
-    loggers: list[object] = []  # of each new builder
+    loggers: list[object] = []  # the logger of each new builder
     at_exit: list[Any] = []
     kept_builders: dict[tuple[str, int], Any] = {}
 

@@ -116,8 +116,8 @@ def test_keeps_the_cast_of_a_constant_inside_the_model(make_model: Any) -> None:
 
 
 def test_keeps_weights_that_a_nested_graph_reads(make_model: Any) -> None:
-    """One branch reads the weight, and the result of the cast in the outer graph. The other branch has its own cast of the
-    weight. Both branches keep their casts."""
+    """One branch reads the weight and the result of the outer cast. The other branch has its own cast of the weight. Both
+    branches keep their casts."""
     weight = np.arange(4, dtype=np.float32)
     then = h.make_graph(
         [h.make_node("Cast", ["v0"], ["t0"], to=FLOAT), h.make_node("Add", ["t0", "w0"], ["r0"])],

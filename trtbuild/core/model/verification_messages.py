@@ -39,8 +39,8 @@ def _point_text(worst: NamedPoint | None) -> str:
     return f" at profile {worst.profile}, {worst.which}{f' ({dims})' if dims else ''}"
 
 
-#: TF32 may explain an engine's error if the error is less than this many times the tolerance. The tolerance allows for the
-#: bits that TF32 drops, but in some models sums make the error larger.
+#: TF32 may explain an engine's error if the error is less than this many times the tolerance. The tolerance includes the
+#: rounding to TF32, but in some models sums make the error larger.
 TF32_ERROR_FACTOR = 5
 
 _TF32 = (

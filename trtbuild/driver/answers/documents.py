@@ -173,7 +173,7 @@ class Failure:
 class NearestRecord:
     """The record in the local cache that is most similar to a step that was never built in this project.
 
-    `changed` are the parts that differ: `was` is the value of the record, and `now` is the value here."""
+    `changed` are the parts that differ: `was` is the value of the record, and `now` is the value of the step."""
 
     key: str
     builder: str | None
@@ -215,7 +215,7 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Graph:
-    """The known steps. An edge leads from a step to a step that reads its outputs."""
+    """The known steps. In an edge (a, b), step b reads outputs of step a."""
 
     schema: Literal["trtbuild.graph/1"] = "trtbuild.graph/1"
     nodes: Sequence[Node]
@@ -278,7 +278,7 @@ class AffectedModel:
 
 @dataclass(frozen=True, kw_only=True)
 class Affected:
-    """The requested models, and which of them the changes since a commit affect. `since` is the commit's full hash."""
+    """For each requested model, whether the changes since a commit affect the model. `since` is the commit's full hash."""
 
     schema: Literal["trtbuild.affected/1"] = "trtbuild.affected/1"
     since: str

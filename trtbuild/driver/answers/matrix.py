@@ -4,8 +4,8 @@ Rules
 1. The matrix has GitHub's form: ``{"include": […]}``, and nothing else. GitHub would use any other member as an axis of
    the matrix.
 2. Other machines build the engines. So only the configured runners are checked, and not the toolchains of this machine.
-3. An engine of TensorRT-RTX needs no GPU, so a hosted machine of the target's platform builds it. All other jobs need
-   the labels of their target's SM (`Configuration.runners`).
+3. TensorRT-RTX builds engines without a GPU, so `HOSTED_RUNNER` builds them for targets with `HOSTED_PLATFORM`. All
+   other jobs need the labels of their target's SM (`Configuration.runners`).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from trtbuild.stages.verify.job import VerifyJob
 class ComparisonJob:
     """The job to compare the engines of `target` in a package, on a GPU of the kind `gpu`.
 
-    All blobs are named by their SHA-256: `index` is the index of the package, `plans` are its engines by partition, and
+    All blobs are named by their SHA-256: `index` is the index of the package, `plans` are the engines by partition, and
     `replay` is a file of inputs that replace the random inputs. `job` has no paths. `program_graph` is the SHA-256 of the
     traced program's text, and `quantized` is whether the model calls quantizers. `toolchain` and `version` are those of the
     target.

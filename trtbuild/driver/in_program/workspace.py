@@ -116,7 +116,7 @@ def _state_directory() -> Path:
     """Return the directory for durations and logs (rule 2). If it cannot be written, return a temporary directory."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     try:
-        # Raises RuntimeError if this user has no home directory.
+        # `expanduser` raises RuntimeError if this user has no home directory.
         directory = Path(base if base.startswith("/") else "~/.cache").expanduser() / "trtbuild" / "programs"
         directory.mkdir(parents=True, exist_ok=True)
         if os.access(directory, os.W_OK):

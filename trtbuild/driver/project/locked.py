@@ -47,7 +47,7 @@ def read(project: Path, path: Path | None = None) -> LockFile | None:
         raise LockFileError(
             f"it cannot be read: {error.strerror or error}", file=_path_in_errors(project, path)
         ) from error
-    from trtbuild.core.planning import lockfile  # imported late: most plans have no lock file
+    from trtbuild.core.planning import lockfile  # imported late: most projects have no lock file
 
     try:
         text = data.decode().replace("\r\n", "\n")  # git on Windows may have changed the line ends

@@ -1,8 +1,8 @@
 """The files that differ between a commit of git and the working tree, among them untracked files.
 
 Rules
-1. Changes that are not committed yet count, and so do new files that git does not ignore. A renamed file is a deleted and
-   an added file.
+1. Uncommitted changes are included, and so are new files that git does not ignore. A renamed file is a deleted and an added
+   file.
 2. A submodule is one changed path if its commit or its files have changed. A path below it counts as changed, too.
 3. git is called without external diff programs and without a pager. Each call has a time limit.
 """
@@ -44,7 +44,7 @@ class Changes:
             if letter in "AD" and path.startswith(f"{directory}/"):
                 entry = f"{directory}/{path[len(directory) + 1 :].partition('/')[0]}"
                 is_new_folder = letter == "A" and entry not in self.directories
-                if path == entry or is_new_folder or not Path(entry).exists():  # the last: a deleted folder
+                if path == entry or is_new_folder or not Path(entry).exists():  # a missing folder was deleted
                     return True
         return False
 

@@ -5,7 +5,7 @@ Rules
    so its content stays the same while its entry in the store exists. So a command does not read the entry: it only asks
    the store whether the entry exists. This request also marks the entry as used. Otherwise garbage collection would
    delete the link earlier than the trace at the end of the chain.
-2. The trail cannot change a result. A trace is found by the record at the end of the chain, whose recipe is compared with
+2. The trail cannot change a result. A trace is used only if the recipe of its record, at the end of the chain, contains
    the current observations. A wrong link leads to no record, and so the step runs.
 3. Links are stored in the order in which they were followed, so that one request to the store covers many of them.
 4. The file may be deleted, and is replaced atomically. If two commands write it, the later command wins. Without the file

@@ -165,7 +165,7 @@ def _finished(row: StepRow, event: events.StepFinished) -> StepRow:
 
 
 def _note_conversions(build: ReplayedBuild, conversions: Mapping[str, float]) -> None:
-    """Count a convert step as run, and not as a hit, if a partition step of this build has made its conversion.
+    """Count a convert step as run, and not as a hit, if a partition step of this build has done the conversion.
 
     `conversions` maps the key of a convert step to the seconds that its conversion took.
     """

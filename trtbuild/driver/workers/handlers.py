@@ -92,7 +92,7 @@ def trace(job: TraceJob, context: Context) -> Result:
     announced: dict[str, Output] = {}
 
     def store_weights(weights: Sequence[torch.Tensor]) -> list[Any]:
-        """Put weights into the store. Return the dtype, shape and output of each weight."""
+        """Put weights into the store. Return the dtype, shape and blob of each weight."""
         stored = []
         for tensor in weights:
             dtype, shape, data = tensor_bytes(tensor)
@@ -284,7 +284,7 @@ def verify_with_operators(job: VerifyJob, context: Context) -> Result:
 
 
 def compare_engines(job: ComparisonJob, context: Context) -> Result:
-    """Compare the engines of a package with PyTorch on the only GPU that this process sees."""
+    """Compare the engines of a package with PyTorch on the only GPU that is visible to this process."""
     from trtbuild.driver.gpu_comparisons import comparing
 
     compared = comparing.compare(job, context.store, context.project)
@@ -329,7 +329,7 @@ def engine(job: EngineJob, context: Context) -> Result:
 
     store = context.store
     allocator.return_large_buffers()
-    with store.open_writer() as plan:  # the plan is written while the library makes it: it is as large as the weights
+    with store.open_writer() as plan:  # written while the library makes it: a plan is as large as the weights
         compiled = compile_to(plan.write, job, store.get_bytes, context.timings)
         outputs = {"plan": plan.finish(), "layers": store.put_bytes(compiled.layers)}
     allocator.release_free_memory()  # an idle worker must not keep memory that other steps need

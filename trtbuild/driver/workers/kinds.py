@@ -12,6 +12,6 @@ WorkerKind = Literal["trace", "torch", "engine", "comparison", "original"]
 #: do not work after a fork.
 FORKS = sys.platform == "linux"
 
-#: The value of `imports` for a worker without a `PreloadRequest` (`trtbuild.driver.workers.forking.preloading`). It has one
-#: byte, because a message without bytes would look like the end of the connection.
+#: The message to the fork server for a worker without a `PreloadRequest` (`trtbuild.driver.workers.forking.preloading`). It
+#: has one byte, because a message without bytes would look like the end of the connection.
 NO_IMPORTS = b"c"

@@ -23,7 +23,7 @@ _MAX_NAME_BYTES = 200
 
 
 def log_file(folder: Path, step: str) -> Path:
-    """Make the path of a step's log from the step's id (``vit/engine/encoder.layers.3@ada.log``)."""
+    """Make the path of a step's log (``vit/engine/encoder.layers.3@ada.log``) from the step's id."""
     *above, last = step.split("/")
     return folder.joinpath(*(_file_name(part) for part in above), _file_name(last) + ".log")
 

@@ -3,8 +3,8 @@
 Rules
 1. The package contains the converted model. The model's weights are external, with the names ``w0…``. They are bound to the
    onnxruntime session once, when the part is created.
-2. Values are tensors on the CPU, and onnxruntime reads their memory. An element type that NumPy does not have is passed as
-   an integer type with the same bits.
+2. Values are tensors on the CPU, and onnxruntime reads their memory. bfloat16, which NumPy does not have, is passed as
+   int16 with the same bits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from trtbuild.runtime.calls.call import Call
 
-#: The element types that NumPy does not have: torch's name → the number in onnx.TensorProto.DataType, and torch's name of
+#: Element types that NumPy does not have: torch's name → the number in onnx.TensorProto.DataType, and torch's name of
 #: an integer type of the same size.
 _BIT_TYPES = {"bfloat16": (16, "int16")}
 
@@ -88,5 +88,5 @@ def _torch_tensor(value: Any) -> torch.Tensor:
     import torch
 
     tensor = torch.utils.dlpack.from_dlpack(value._ortvalue.to_dlpack()).clone()
-    # onnxruntime passes bools as uint8 (1.31)
+    # onnxruntime 1.31 passes bools as uint8
     return tensor.view(torch.bool) if value.data_type() == "tensor(bool)" else tensor

@@ -112,7 +112,7 @@ class Run:
                     self.part.memory.synchronize(stream)
 
     def move_to_this_thread(self) -> None:
-        """Let the current thread use this object, with that thread's workspace."""
+        """Use the current thread's workspace from now on."""
         self.workspace = self.part.workspaces.workspace_for(self._stream)
 
     @property

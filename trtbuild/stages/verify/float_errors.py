@@ -10,7 +10,7 @@ Rules
 3. The error of an output is max|a-b| / max|b|, and its mean is mean|a-b| / max|b|, where b is the float model's output.
    Fill values do not count in max|b| (`comparing`). Only outputs of floating types are compared, at the places where b is
    finite.
-4. An output that cannot be compared at some point has an unknown error, so it exceeds every limit.
+4. If an output cannot be compared at one of the points, its error is unknown and exceeds every limit.
 """
 
 from __future__ import annotations

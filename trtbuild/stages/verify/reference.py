@@ -1,4 +1,4 @@
-"""Compute the reference of a comparison: a model's programs in PyTorch, or onnxruntime for an ONNX source."""
+"""Run a model's programs in PyTorch, or an ONNX source's partitions in onnxruntime, as the reference of a comparison."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Reference:
         )
 
     def _run_parts(self, inputs: Sequence[torch.Tensor], point: Point) -> list[torch.Tensor]:
-        """The model's results from its partitions, one after another."""
+        """The model's results, which its partitions compute one after another."""
         values = Values(self._partitions, self._weights, inputs)
         for index, part in enumerate(self._partitions.partitions):
             values.put(index, part, self.run_part(part, values.inputs_of(part), point))
@@ -202,7 +202,7 @@ class Reference:
         return [coarsest_precision(pair) for pair in zip(in_partitions, in_program, strict=True)]
 
     def exact_outputs(self) -> frozenset[int]:
-        """The positions of the model's outputs that must equal those of the reference. Empty if the traced program is not
+        """The positions of the model's outputs that must equal the reference's outputs. Empty if the traced program is not
         known: the reference then computes these outputs with the programs of the partitions, as the package does."""
         return frozenset() if self._program is None else precisions.exact_outputs(self._program)
 

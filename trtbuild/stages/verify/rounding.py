@@ -10,12 +10,13 @@ Rules
 2. If an integer or a bool changes in one of these runs, rounding decides it. Rounding also decides a floating-point number
    that changes by more than `MAX_TOLERANCES` x `amount` x the largest absolute value of the output. Such a number depends
    on a decision (``where``, ``round``, ``topk``), or the model amplifies errors too much for a comparison.
-3. The reference may change by more than the tolerance in these runs, because the model amplifies errors (``exp`` of a
-   large number). Then the change is allowed as an error, up to `MAX_AMPLIFICATION` tolerances. Without this limit a wrong
-   conversion could hide in a model with a large tolerance, because the runs change each weight by up to a whole tolerance.
+3. The reference's result may change by more than the tolerance in these runs, because the model amplifies errors (``exp``
+   of a large number). Then the change is allowed as an error, up to `MAX_AMPLIFICATION` tolerances. Without this limit a
+   wrong conversion could hide in a model with a large tolerance, because the runs change each weight by up to a whole
+   tolerance.
 4. If the shape of an output changes (``nonzero``), all its values are decided by rounding.
-5. Zeros stay zeros, and the values of an input stay between its smallest and its largest value, unless they are all
-   equal. So special cases at zero and at the ends of a range are compared.
+5. Zeros stay zeros. The values of an input stay between its smallest and its largest value, unless they are all equal or
+   8-bit floats. So special cases at zero and at the ends of a range are compared.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ import torch
 
 from trtbuild.stages.verify.comparing import Deviation, deviation
 
-#: The largest number of additional runs for the outputs with one tolerance. A value near a decision changes in about half
-#: of these runs.
+#: The largest number of additional runs for the outputs with the same tolerance. A value near a decision changes in about
+#: half of these runs.
 MAX_RUNS = 16
 
 #: A difference of more tolerances than this is not a sum of rounding errors: a decision or an amplification causes it
@@ -107,7 +108,7 @@ def _perturb(value: torch.Tensor, amount: float, generator: torch.Generator) -> 
 
 
 def _clamp_to_range(changed: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Limit `changed` to the smallest and largest number of `value`, unless all numbers of `value` are equal."""
+    """Limit `changed` to the range of `value`. Does nothing if the numbers of `value` are all equal, complex or 8-bit."""
     if not value.is_floating_point() or value.element_size() == 1 or not value.numel():
         return changed
     smallest, largest = value.aminmax()

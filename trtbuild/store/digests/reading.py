@@ -20,7 +20,7 @@ Consumer = Callable[[memoryview], object]
 def read_through(descriptor: int, *consumers: Consumer) -> int:
     """Pass all bytes of an open file, in order, to every consumer. Returns the number of bytes.
 
-    A consumer must not use the buffer after the call. Raises OSError, and the errors of a consumer.
+    A consumer must not keep the buffer that it receives. Raises OSError, and the errors of a consumer.
     """
     buffers: deque[tuple[memoryview, list[Future[object]]]] = deque(
         (memoryview(bytearray(BUFFER_SIZE)), []) for _ in range(_BUFFER_COUNT)

@@ -72,7 +72,7 @@ class LayeredStore:
 
     @property
     def refusal_of(self) -> RefusalRule:
-        """The rule of the lock file, which refuses records."""
+        """The rule by which a lock file refuses records."""
         return self._found_records.refusal_of
 
     @refusal_of.setter

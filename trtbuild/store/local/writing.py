@@ -21,7 +21,7 @@ _MAX_WAITING_WINDOWS = 2
 # Threads that hash and write chunks: SHA-256 runs without the GIL, and fsync waits. More threads are not faster.
 _WRITER_COUNT = min(8, (os.cpu_count() or 1) + 2)
 
-#: Writes the chunk list of a blob, unless it exists.
+#: Writes the chunk list of a blob, unless the store has this list.
 WriteList = Callable[[str, Sequence[Output]], None]
 
 
@@ -66,7 +66,7 @@ def _put_cas_file(
     with entries.lock.shared():
         is_present = entries.find("cas", file.sha256) == file.size
     if is_present:
-        publication.add_folder(os.path.dirname(path))  # the file's writer may not have synced the directory yet
+        publication.add_folder(os.path.dirname(path))  # perhaps the file's writer has not synced the directory yet
     else:
         entries.prepare()
         write(path, view)

@@ -5,9 +5,9 @@ Rules
    raises RemoteLied, and counts as missing.
 2. A file that is in the remote is not sent again, unless it is damaged there. So an interrupted upload continues where it
    stopped.
-3. A file that was seen in the remote is not looked up again for half of `PRESENCE_S`. The other half is for publishing the
-   entry that names the file. A collection of the remote waits longer than `PRESENCE_S` before it removes a file
-   (collection/shared_directory.py).
+3. `send` does not look up a file that was seen in the remote less than half of `PRESENCE_S` ago. The other half is for
+   publishing the entry that names the file. A collection of the remote waits longer than `PRESENCE_S` before it removes a
+   file (collection/shared_directory.py).
 4. Files are transferred over several connections in parallel. Only a few files are fetched ahead of the consumer, so
    that memory stays bounded. Uploads have separate threads, so that planning does not wait for an upload.
 """
@@ -76,7 +76,7 @@ class RemoteFiles:
             self._contents_size += len(data)
 
     def get(self, file: Output, *, timed: bool = False) -> bytes | None:
-        """The bytes of a file, or None if it is missing. `timed` has the meaning of `Transport.get`, and is always true for
+        """The bytes of a file, or None if it is missing. `timed` is passed to `Transport.get`, and is always true for
         small files. Raises RemoteFault."""
         if file.sha256 in self._contents:
             return self._contents[file.sha256]

@@ -53,8 +53,8 @@ def proxy_for(scheme: str, host: str, environment: Mapping[str, str]) -> Proxy |
 
 
 def _is_excepted(host: str, no_proxy: str) -> bool:
-    """Whether ``no_proxy`` contains `host`. It lists names (with subdomains), addresses, networks (``10.0.0.0/8``) or
-    ``*``."""
+    """Whether `host` is in ``no_proxy``, a list of names (with subdomains), addresses, networks (``10.0.0.0/8``)
+    or ``*``."""
     for entry in (word.strip().lower() for word in no_proxy.split(",")):
         name = entry.removeprefix("*.").removeprefix(".")
         if entry == "*" or (name and (host == name or host.endswith(f".{name}"))):

@@ -1,13 +1,14 @@
 """The JSON form of Bazel's `ActionResult`, which all entries under ``ac/`` have.
 
 Sources: build/bazel/remote/execution/v2/remote_execution.proto, and protobuf's JSON mapping. Names are in lowerCamelCase,
-an int64 is a decimal string, and a field with its default value may be left out. bazel-remote validates that its CAS has
-every output file of an entry, and may remove files that no entry names. So these rules apply:
+an int64 is a decimal string, and a field with its default value may be left out. bazel-remote validates that its CAS
+(content-addressable storage) has every output file of an entry, and may remove files that no entry names. So these rules
+apply:
 
 1. A record's entry names the record document (path ``record.json``) and every CAS file of its outputs.
 2. The path of a CAS file names its blob: ``blob/<sha256>`` is a complete blob, ``blob/<sha256>/<number>`` is a chunk of a
    blob. So a record's entry is enough to assemble its blobs.
-3. The list of a chunked blob is a separate entry, under `list_key` of the blob, in the same form.
+3. The list of a blob's chunks is a separate entry, under `list_key` of the blob, in the same form.
 4. Files with other paths are ignored, but collection does not remove them: later versions may add such files.
 5. The signatures of a record (core/recipes/trust.py) are in `stdoutRaw`, as base64 of a JSON list. Every server keeps this
    field. Other text in it is ignored: entries of other tools have their output there.
@@ -43,7 +44,7 @@ _BASE64_PATTERN = re.compile(r"[A-Za-z0-9+/_-]*=*")
 
 
 def list_key(sha256: str) -> str:
-    """The AC key of the chunk list of blob `sha256`."""
+    """The key, under ``ac/``, of the chunk list of blob `sha256`."""
     return digest("trtbuild.chunks/1", sha256)
 
 
@@ -172,7 +173,7 @@ def _valid_contents(
 
 
 def _parse_signatures(raw: object) -> tuple[Signature, ...]:
-    """The valid signatures in `stdoutRaw` (rule 5)."""
+    """The well-formed signatures in `stdoutRaw` (rule 5), not verified."""
     if not isinstance(raw, str):
         return ()
     try:
@@ -235,7 +236,7 @@ def list_entry(sha256: str, chunks: Sequence[Output]) -> ActionResult:
 
 
 def parse_chunk_list(data: bytes, sha256: str) -> tuple[Output, ...]:
-    """The chunks in `data`, the list of blob `sha256`. Raises ValueError when it is not a list of that blob."""
+    """The chunks in `data`. Raises ValueError when `data` is not the chunk list of blob `sha256`."""
     blobs = ActionResult.from_bytes(data).blobs()
     if list(blobs) != [sha256] or len(blobs[sha256]) < 2:
         raise ValueError(f"not the chunk list of {sha256}")

@@ -1,7 +1,7 @@
-"""Build a network, and pass the plan on in pieces, so that a large plan need not be in memory as a whole.
+"""Build the plan of a network, and pass the plan on in pieces, so that a large plan need not be in memory as a whole.
 
 TensorRT-RTX 1.7 gives pieces of at most 64 MiB (IBuilder::buildSerializedNetworkToStream). Their bytes are those of
-build_serialized_network. A library without streams gives the plan in one piece.
+build_serialized_network. A library without IStreamWriter gives the plan in one piece.
 """
 
 from __future__ import annotations

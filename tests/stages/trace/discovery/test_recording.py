@@ -209,9 +209,9 @@ def test_the_digest_of_compiled_bytes_stays_the_pin_in_each_segment(recorder: Re
     (project / "a.txt").write_text("b")
     for added in (segments[:1], segments[1:], segments):
         other = Recorder(project, Places(), {})
-        other.record_file(project / "a.txt")  # the pin is the new status
+        other.record_file(project / "a.txt")  # the pin is the digest of b"b"
         for segment in added:
             other.add(segment)
-        other.record_file(project / "a.txt", hashlib.sha256(b"b").hexdigest())  # too late: `a` was compiled
+        other.record_file(project / "a.txt", hashlib.sha256(b"b").hexdigest())  # the pin stays the digest of b"a"
         with pytest.raises(SourceError):
             other.observations()

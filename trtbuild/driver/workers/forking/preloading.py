@@ -10,8 +10,8 @@ Rules
    end after their workers.
 4. The server passes the client's connection and streams to the process, and keeps them until the process answers. So no
    client is lost if a process ends.
-5. Each process is a new session. If it ends by itself without being out of date, the server kills the processes that its
-   imports have started.
+5. Each process starts a new session. If it ends by itself without being out of date, the server kills the processes that
+   its imports have started.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ READY, FORKED, STALE = b"r", b"f", b"s"
 
 @dataclass(frozen=True)
 class PreloadRequest:
-    """The import statements with which the code of a source begins, and the roots of the source."""
+    """The import statements with which the code of a source begins, and the directories that are searched for the source's
+    module (`Source.roots`)."""
 
     roots: tuple[str, ...]
     statements: tuple[str, ...]
@@ -91,7 +92,7 @@ class TraceServer(ForkServer):
     def __init__(self, control: int, set_by_libraries: dict[str, str]) -> None:
         super().__init__(control, requests.receive_client)
         self._set_by_libraries = set_by_libraries
-        #: By imports and request; the last one was used last.
+        #: Processes by imports and request. The most recently used process is the last.
         self._processes: dict[tuple[bytes, bytes], PreloadedProcess] = {}
         self._failed: set[tuple[bytes, bytes]] = set()
         self._retired: list[int] = []
@@ -118,7 +119,7 @@ class TraceServer(ForkServer):
     def end_all(self) -> None:
         super().end_all()
         for process in self._processes.values():
-            if not process.is_ready:  # during an import, the process does not see the end of the server's owner
+            if not process.is_ready:  # during an import, the process does not notice the end of the server's owner
                 kill_group(process.pid)
         for pid in [*self._retired, *(process.pid for process in self._processes.values())]:
             os.waitpid(pid, 0)
@@ -165,7 +166,8 @@ class TraceServer(ForkServer):
         return None
 
     def _read_answer(self, key: tuple[bytes, bytes], process: PreloadedProcess) -> None:
-        """Read the answer of a process. If it has ended, or is out of date, its clients start again."""
+        """Read the answer of a process. If the process has ended or is out of date, `handle` passes its waiting clients to
+        `_start` again."""
         try:
             answer = process.channel.recv(1)
         except OSError:

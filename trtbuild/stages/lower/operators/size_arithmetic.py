@@ -2,8 +2,8 @@
 
 Rules
 1. Python multiplies a size and a float in float64, and ONNX in float32. So the results of ``math.floor(size * 1.3)`` may
-   differ. The call is written with whole numbers if a fraction gives Python's number for every size (`Symbols.rounding`).
-   Otherwise the call does not change, and stays in PyTorch.
+   differ. The call is written with whole numbers if a fraction gives Python's number for every size (`Symbols.rounding`),
+   and if no number exceeds `_LARGEST_NUMBER`. Otherwise the call does not change, and stays in PyTorch.
 2. The ONNX translation of ``//`` rounds towards zero. Python rounds down, so ``-(-size // 2)`` rounds up. So this pass
    subtracts the remainder from the dividend if the dividend or the divisor can be negative.
 """
@@ -51,7 +51,7 @@ def _write_with_integers(node: torch.fx.Node, symbols: Symbols) -> None:
             result = insert_call(node, operator.add, result, denominator - 1)
         result = insert_call(node, operator.floordiv, result, denominator)
     if result is not operand:
-        result.meta["val"] = value  # the old value, because the "val" of the users is not computed again
+        result.meta["val"] = value  # the old value, because the "val" of the node's readers is not computed again
     replace(node, result)
 
 

@@ -1,4 +1,4 @@
-"""``source.deps``: dependencies of a trace that the manifest declares.
+"""``source.deps``: the dependencies that the manifest declares for a trace.
 
 A pattern is a path relative to the project. It may contain the wildcards ``*``, ``?``, ``[…]`` and ``**``. Each file that
 matches is a file dependency. If a directory matches, all files below it are dependencies. Each directory that is searched

@@ -11,7 +11,7 @@ Rules
    library reads a ``PYTHON…`` variable or one of `MACHINE_VARIABLES`, the read is not recorded either. If user code reads
    all variables at once, the trace is not cacheable. A variable that installed code sets and user code reads is a
    dependency: installed code often leaves a variable as it is if it exists (``os.environ.setdefault``).
-3. The path argument of a function that reads files in C++ or Rust (`TORCH_READERS`, `READERS`) is a file dependency.
+3. The path argument of a function whose C++ or Rust code reads files (`TORCH_READERS`, `READERS`) is a file dependency.
 4. ``importlib.metadata``: a lookup of a distribution is a dependency, even if the distribution is not installed.
 """
 

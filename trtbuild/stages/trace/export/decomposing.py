@@ -59,7 +59,7 @@ def decompose_without_retrace(raw: ExportedProgram) -> ExportedProgram | None:
 
 
 def is_composite(target: Any) -> bool:
-    """Whether a retrace decomposes the operator with every table of decompositions."""
+    """Whether a retrace decomposes the operator even if the table of decompositions is empty."""
     return isinstance(target, torch._ops.OpOverload) and _is_cia_op(target) and not _is_preservable_cia_op(target)
 
 

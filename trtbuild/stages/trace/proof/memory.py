@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-#: A call with a larger constant, in bytes, cannot be followed.
+#: The largest size of a constant, in bytes. A larger constant raises CannotFollow.
 _MAX_CONSTANT_BYTES = 1 << 26
 
 #: The offset of a tensor in its storage, its sizes, strides and dtype. Tensors with the same storage and the same layout
@@ -24,7 +24,7 @@ class CannotFollow(Exception):
 
 @dataclass
 class Value:
-    """A value: its number, and a fake tensor of its size and type. The elements of a constant are known."""
+    """A value: `number` identifies it, and `fake` has its size and type. The elements of a constant are known."""
 
     number: int
     fake: torch.Tensor

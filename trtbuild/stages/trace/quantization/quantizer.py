@@ -53,7 +53,7 @@ class Quantizer(torch.nn.Module):
 
     `scale` is float32 with one number, one number for each channel, or one number for each block, in the order of the
     blocks; None if the layout has no type. The input is multiplied by `pre_scale` before the rounding (SmoothQuant, AWQ).
-    The shape of `pre_scale` fits the last axis of the input.
+    `pre_scale` has one number for each index of the input's last axis.
     """
 
     scale: torch.Tensor | None

@@ -114,7 +114,7 @@ def _forward_arguments(script: torch.jit.ScriptModule) -> list[_Argument]:
 
 
 def _example_values(arguments: list[_Argument], job: TraceJob) -> tuple[Any, ...]:
-    """The value of each argument in the example call. Raises SourceError if the manifest's inputs do not fit."""
+    """The values of `arguments` in the example call. Raises SourceError if the script cannot take the manifest's inputs."""
     positional, keyword = call_arguments(job.inputs, example_tensors(job.inputs, job.shapes.example_shapes))
     names = [argument.name for argument in arguments]
     passed_values = dict(zip(names, positional, strict=False)) | keyword

@@ -111,7 +111,7 @@ def test_after_two_simultaneous_writers_the_file_has_all_bytes_of_one_writer(pat
     stop = path.with_name("stop")
     writers = [start_python(code, path, letter, stop) for letter in "ab"]
     seen: list[bytes] = [OLD]
-    while len(seen) < 100 or len(set(seen)) < 3:  # until the test has read the bytes of both writers
+    while len(seen) < 100 or len(set(seen)) < 3:  # at least 99 reads, and until the bytes of both writers were read
         seen.append(path.read_bytes())
     stop.touch()
     for writer in writers:

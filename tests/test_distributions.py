@@ -32,7 +32,6 @@ class Distributions:
     sdist: Path
 
     def in_wheel(self) -> set[str]:
-        """Return the paths in the wheel."""
         with zipfile.ZipFile(self.wheel) as archive:
             return set(archive.namelist())
 
@@ -42,7 +41,6 @@ class Distributions:
             return {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
 
     def metadata(self) -> Message:
-        """Return the METADATA of the wheel."""
         (name,) = [name for name in self.in_wheel() if name.endswith(".dist-info/METADATA")]
         with zipfile.ZipFile(self.wheel) as archive:
             return Parser().parsestr(archive.read(name).decode())

@@ -3,7 +3,7 @@
 The benchmark compares trtbuild's digests (`store/digests/fingerprint.py`, with its index) with the plain hashes
 xxh3-128 and SHA-256. The plain hashes read the same file in pieces of 1 MiB, in one thread of the same process,
 with a warm page cache. So their times include the copy out of the page cache. The file has 2 GB, with ``--full``
-10 GB. The file is really touched, and the benchmark really waits until the file's times can be trusted.
+10 GB. The file is really touched, and the benchmark really waits until the file's mtime and ctime can be trusted.
 """
 
 from __future__ import annotations

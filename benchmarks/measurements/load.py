@@ -9,7 +9,7 @@ There are two floors, which are the least times that a program needs. Each is me
 `trtbuild.load` and alternately with it, with a warm page cache:
 1. Read each needed file whole (``read()``) and hash it with hashlib's SHA-256. Every program that needs verified bytes
    must do this.
-2. Hash through a buffer of 1 MiB, and keep nothing of the file. The ratio to this floor has no bound.
+2. Hash through a buffer of 1 MiB, and keep nothing of the file. No bound is set for the ratio to this floor.
 """
 
 from __future__ import annotations

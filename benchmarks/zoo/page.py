@@ -12,7 +12,7 @@ _HEADER = (
     "| model | precision | engines | partitions in PyTorch | result | worst error | build, seconds |",
     "|---|---|---|---|---|---|---|",
 )
-#: The maximum length of the reason in a table row, in characters.
+#: The maximum length of the text of a problem in a table row, in characters.
 _LONGEST = 160
 
 

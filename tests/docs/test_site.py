@@ -1,4 +1,4 @@
-"""The documents as a site: it builds without warnings, every link has a target, and no page loads from another host."""
+"""The site of docs/: it builds without warnings, every link has a target, and no page loads a file from another host."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Tally:
     operation: str
     calls: int = 0
     delivered: Counter[str] = field(default_factory=Counter)
-    #: The outcomes of operations after an injected error: `result`, or the name of the exception.
+    #: The outcomes of the runs with an injected error: `result`, or the name of the exception.
     outcomes: Counter[str] = field(default_factory=Counter)
     findings: list[str] = field(default_factory=list)
     duration_s: float = 0.0

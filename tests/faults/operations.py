@@ -118,7 +118,6 @@ def _replace(place: Path) -> object:
 
 
 def _get(place: Path) -> object:
-    """Find a record, and read all its blobs."""
     store = _store(place)
     stored = store.get_record(record(1).recipe.key)
     assert stored is not None

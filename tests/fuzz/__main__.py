@@ -61,7 +61,6 @@ def run(seeds: Sequence[int], jobs: int, limit_s: float) -> Iterator[Outcome]:
 
 
 def outcome_text(outcome: Outcome) -> str:
-    """The text of an outcome, for a person."""
     details = "\n".join(f"  {line}" for line in outcome.details)
     return f"seed {outcome.seed}: {outcome.verdict} {outcome.group}\n{outcome.case}\n{details}\n"
 

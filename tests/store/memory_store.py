@@ -55,7 +55,6 @@ class MemoryStore:
         self._building: dict[str, threading.Lock] = {}
 
     def put_bytes(self, data: bytes | memoryview) -> Output:
-        """Store `data`."""
         stored = bytes(data)
         output = Output(hashlib.sha256(stored).hexdigest(), len(stored))
         with self._lock:

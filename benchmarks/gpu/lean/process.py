@@ -18,10 +18,7 @@ from typing import Any
 #: and others.
 POINTS = ((1, 16, 16), (2, 32, 32), (3, 48, 64), (4, 64, 64), (8, 128, 128), (11, 80, 240), (16, 256, 256))
 
-#: The point at which a call is timed, and the number of timed calls.
 _TIMED_POINT, _TIMED_CALLS = (8, 128, 128), 200
-
-#: Calls before the timed calls.
 _WARM_UP_CALLS = 20
 
 #: Objects that must not be freed: TensorRT still uses them, or crashes when they are freed.

@@ -1,8 +1,9 @@
 """Generate 64 tokens with decoders, and compare the tokens (greedy decoding) and the tokens per second with PyTorch.
 
-`static_decoder` and `growing_decoder` are a Llama of transformers: with a cache of a fixed size as state, and with a cache
-that the caller passes. `token_decoder` (`benchmarks.gpu.models.token_decoder`) uses no int64, so it is one engine in
-TensorRT 8.6, too. A machine without a GPU has converted all models. Their engines are built here.
+`static_decoder` and `growing_decoder` are Llama models of transformers. `static_decoder` has a cache of a fixed size as
+state. The caller of `growing_decoder` passes the cache. `token_decoder` (`benchmarks.gpu.models.token_decoder`) uses no
+int64, so it is one engine in TensorRT 8.6, too. A machine without a GPU has converted all models. Their engines are built
+here.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def _rows_of(name: str, candidates: dict[str, Generate], host: Host) -> Iterator
     for candidate, generate in list(candidates.items()):
         try:
             text = generate()
-        except Exception as error:  # torch.compile may not work on a host
+        except Exception as error:  # torch.compile does not work on every host
             yield Check(f"{name}: {candidate} runs", False, f"{type(error).__name__}: {error}"[:300])
             del candidates[candidate]
             continue
@@ -90,7 +91,6 @@ def _tokens_per_s(generate: Generate, host: Host) -> float:
 
 
 def _models(host: Host, name: str) -> Any:
-    """Import the file of this name from the project's folder `models`."""
     return import_file(host.decoders / "models" / f"{name}.py")
 
 

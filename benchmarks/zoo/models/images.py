@@ -21,7 +21,7 @@ from .sizes import by_size, prepare_module
 
 
 def clip_vision() -> nn.Module:
-    """The image model of CLIP ViT-B/32; small: two layers of 128 channels."""
+    """The image model of CLIP ViT-B/32; small (see `by_size`): two layers of 128 channels."""
     torch.manual_seed(0)
     small = CLIPVisionConfig(
         hidden_size=128, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4, projection_dim=64

@@ -1,4 +1,4 @@
-"""The project of calls with unusual arguments is complete, and wrong translations give wrong results for its inputs."""
+"""Each entry of `CALLS` has a model in the benchmark project, and the drawn inputs reveal wrong translations."""
 
 from __future__ import annotations
 

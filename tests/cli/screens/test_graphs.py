@@ -1,4 +1,4 @@
-"""A build graph as text, for Graphviz and for Mermaid."""
+"""The three forms of a build graph: text, dot and mermaid."""
 
 from __future__ import annotations
 

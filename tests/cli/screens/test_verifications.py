@@ -35,7 +35,7 @@ def test_each_entry_is_shown_with_its_own_tolerance() -> None:
     coarse = {"error": 2e-3, "tolerance": 5e-3}
     part = a_part("norm", error=9e-6, tolerance=1e-5)
     mixed = a_cut(tolerance=5e-3, partitions=[a_part("linear", **coarse), part], whole=a_whole(**coarse))
-    # the worst error uses the largest share of its tolerance
+    # the worst error is the largest relative to its tolerance
     assert "worst error 9.0e-06  within 1e-05" in lines_of(a_verification(mixed))[0]
     bad = replace(part, status="wrong", error=1e-4)
     lines = lines_of(a_verification(replace(mixed, status="wrong", partitions=[bad])))

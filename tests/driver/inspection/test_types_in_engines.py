@@ -1,6 +1,6 @@
 """A quantized model whose engine multiplies floats: the build warns, and `inspect --layers` shows the types.
 
-TensorRT-RTX 1.7.1 has no int8 convolution for Turing, so the engine converts input and weight to float16 when it runs.
+TensorRT-RTX 1.7.1 has no int8 convolution for Turing, so the running engine converts the input and the weight to float16.
 """
 
 from __future__ import annotations

@@ -82,7 +82,6 @@ def test_the_original_is_timed_at_the_same_shapes(small: Small) -> None:
 def test_an_original_that_fails_is_a_warning_and_the_package_is_timed(
     small: Small, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """`bench` runs in another project, in which the model's code raises an error."""
     project = tmp_path_factory.mktemp("broken")
     (project / "trtbuild.yaml").write_text((small.project / "trtbuild.yaml").read_text())
     (project / "nets.py").write_text("import torch\n\n\ndef build():\n    raise ValueError('broken on purpose')\n")

@@ -40,7 +40,7 @@ class FakeSource:
 
 
 def test_a_pool_that_is_closed_twice_gives_its_servers_back_once(tmp_path: Path) -> None:
-    """An interrupted build closes its pool twice. Another build in the process can still use the servers."""
+    """An interrupted build closes its pool twice. Another build in the same process can still use the servers."""
     source = FakeSource()
     pools = [WorkerPool(tmp_path / "cache", tmp_path, source) for _ in range(2)]
     for pool in pools:

@@ -99,7 +99,7 @@ def test_a_worker_sees_only_its_gpu_of_the_gpus_that_the_user_chose(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     for name, chosen in environ.items():
         monkeypatch.setenv(name, chosen)
-    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # inherited: GPUs have the same numbers in the worker
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # a worker inherits the order of its parent's GPUs
     environment = worker_environment("engine", gpu)
     assert (environment["CUDA_VISIBLE_DEVICES"], environment["CUDA_DEVICE_ORDER"]) == (value, "PCI_BUS_ID")
 

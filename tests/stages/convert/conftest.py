@@ -251,7 +251,6 @@ def converted() -> Callable[..., Conversion]:
 
 @pytest.fixture(scope="session")
 def onnxruntime_run() -> Callable[..., list[np.ndarray]]:
-    """The function `run`."""
     return run
 
 

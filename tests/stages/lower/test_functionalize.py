@@ -57,8 +57,8 @@ class AddsAConstant(nn.Module):
 
 @pytest.mark.parametrize("weights", [0, 1, 2])
 def test_a_new_constant_stands_between_weights_and_inputs(weights: int) -> None:
-    """The test leaves the constant out of `old`, the placeholders before the retrace, because no decomposition of torch
-    creates a constant."""
+    """`old` has the placeholders before a retrace. The constant is not among them, as if a decomposition had created the
+    constant."""
     exported = torch.export.export(AddsAConstant(), (torch.ones(2), torch.ones(2)))
     old = [(spec, spec.arg.name) for spec in exported.graph_signature.input_specs if spec.target is None]
     assert [name for _, name in old] == ["weight", "x"]

@@ -185,7 +185,7 @@ def test_keeps_entries_that_a_running_process_uses(
     user.send()
     assert user.read_line() == "used"
     time.sleep(0.05)  # so that the uses are older than the collection
-    report = collect(local, max_size=0, slack_s=0)  # without this time tolerance, only the session protects entries
+    report = collect(local, max_size=0, slack_s=0)  # without slack, only the session protects entries
     assert present(local, used_blob, used_record, unused) == [False, True, False]
     assert report.kept_because["in use"] > 0
     assert not local.has(unused.outputs["plan"].sha256)

@@ -39,7 +39,7 @@ def pager_command(text: str, environment: Mapping[str, str] = os.environ) -> lis
 
 
 def _row_count(text: str, columns: int) -> int:
-    """The rows of a terminal with `columns` columns that `text` takes. A line that is too long takes several rows."""
+    """The number of terminal rows that `text` takes. A line longer than `columns` takes several rows."""
     return sum(max(1, math.ceil(len(click.unstyle(line)) / columns)) for line in text.splitlines())
 
 

@@ -37,8 +37,8 @@ class QuantizedParts:
 
 
 def float_fallbacks(parts: QuantizedParts, contents: PlanContents | None) -> list[Fallback]:
-    """Return the fallbacks of an engine. `parts` are those of its ONNX model. `contents` are those of its plan, or None if
-    they are not known."""
+    """Return the fallbacks of an engine, from the parts of its ONNX model and the contents of its plan. `contents` is None
+    if the plan names no kernels."""
     if contents is None:
         return []
     found: list[Fallback] = []

@@ -43,7 +43,7 @@ Observe = Callable[[Dependency], str]
 #: Publishes a link: its recipe, the dependencies that it names, and the dependencies that came after them.
 WriteLink = Callable[[Recipe, "Sequence[Dependency]", "Sequence[Dependency]"], None]
 
-#: Returns the dependencies that came after a link, or nothing if fetching links together saves no time.
+#: Returns the dependencies that came after a link, or an empty sequence if fetching links together saves no time.
 ReadLaterDependencies = Callable[[Recipe], "Sequence[Dependency]"]
 #: Takes a function that returns the links that are likely to be read next.
 ExpectLinks = Callable[["Callable[[], Iterable[Recipe]]"], None]

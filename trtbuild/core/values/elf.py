@@ -1,4 +1,4 @@
-"""Read the header of a shared library in ELF format: its processor and the libraries that it needs.
+"""Read the processor of a shared library in ELF format, and the names of the libraries that it needs.
 
 The layout is that of the System V ABI, chapters 4 and 5 (https://refspecs.linuxfoundation.org/elf/gabi4+/contents.html).
 """

@@ -118,7 +118,7 @@ def digest(domain: str, value: Value) -> str:
 
 
 def to_json(value: Value) -> object:
-    """The JSON form of `value`, with floats as bits and bytes as hex.
+    """The JSON form of `value`: a float becomes its bits in hex, and bytes become hex.
 
     `from_json` converts it back into a value with the same encoding.
 
@@ -186,7 +186,7 @@ def from_json(data: object) -> Value:
 
 def _decode_marked(mark: str, body: object) -> Value:
     if mark == "$f64" and isinstance(body, str):
-        bits = bytes.fromhex(body)  # ignores spaces, so the length of `body` is not enough
+        bits = bytes.fromhex(body)  # fromhex ignores spaces, so both lengths are checked
         if len(body) == 16 and len(bits) == 8:
             number: float = struct.unpack(">d", bits)[0]
             return number

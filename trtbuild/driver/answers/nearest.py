@@ -1,7 +1,7 @@
 """Find the record that is most similar to a step that this project has never built, for `trtbuild why`.
 
-The local cache may have records of another machine or another checkout. The parts that differ say why none of these
-records is a hit.
+The local cache may have records of another machine or another checkout. The parts that differ between the recipes say
+why none of these records is a hit.
 
 Rules
 1. A record counts only if its stage is that of the step, and more than half of the step's parts are equal. The source of a

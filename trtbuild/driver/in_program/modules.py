@@ -73,7 +73,7 @@ def module_to_trace(module: Any, ir: Any) -> Any:
 
 
 def class_name_of(module: Any) -> str:
-    """Return the name of a module's class. For a module of TorchScript, this is the class of the original module."""
+    """Return the name of a module's class. For TorchScript, return the name of the class that was scripted or traced."""
     original = getattr(module, "original_name", None) if _kind_of(module) == "script" else None
     return original if isinstance(original, str) and original else type(module).__name__
 

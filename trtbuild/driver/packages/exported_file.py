@@ -119,7 +119,7 @@ def _load_program(data: bytes, path: Path) -> ExportedProgram:
 
 
 def _ensure_reference(exported: ExportedProgram, about: ExportedFileInfo) -> None:
-    """Raise NoFittingTarget if an engine of the file has no reference program."""
+    """Raise NoFittingTarget if an engine of the file has no reference program (on a CPU, this program runs instead)."""
     from trtbuild.runtime.calls import operators
     from trtbuild.runtime.packages.choice import no_reference_hint
 

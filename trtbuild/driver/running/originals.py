@@ -46,7 +46,7 @@ class OriginalModule:
         return OriginalContender(self, name, shapes)
 
     def ask(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the answer of the process to a job. Raises Dropped if the job fails, or if the process has died."""
+        """Return the answer of the process to a job. Raises Dropped if the job or the process has failed."""
         if self.failure_reason is None:
             try:
                 reply = self._worker.call(job)

@@ -3,7 +3,7 @@
 Rules
 1. A given size sets its dim. Other dims have the size of a profile.
 2. The user may name the profile. Otherwise it is the first profile that accepts all given shapes. If no profile accepts
-   them, it is the first of all profiles. This module does not check whether shapes fit a profile: the call does that.
+   them, it is the first of all profiles. This module does not refuse shapes outside a profile. The call refuses them.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def program() -> list[str]:
 
     These are the interpreter, the path of trtbuild, and the properties that a build gets from the watcher and cannot
     change: the groups, the processors, the namespaces and the resource limits. Torch chose its number of threads for the
-    processors of the watcher, and a path may be another file in another namespace.
+    processors of the watcher, and a path may name another file in another namespace.
     """
     kinds = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))
     limits = [f"{name} {resource.getrlimit(getattr(resource, name))}" for name in kinds]

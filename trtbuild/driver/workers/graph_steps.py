@@ -1,4 +1,4 @@
-"""The worker's functions for graphs that are not lowered: ONNX models and networks (`trtbuild.stages.graphs.handlers`)."""
+"""The worker's functions for graphs that are not lowered: ONNX models and TensorRT networks."""
 
 from __future__ import annotations
 

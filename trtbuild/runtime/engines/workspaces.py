@@ -1,6 +1,6 @@
 """The workspaces of engines. A workspace is activation memory (scratch memory).
 
-If one thread runs engines of one package on one stream, they use the same workspace. Sharing is safe, because TensorRT
+If one thread runs engines of one `EngineSet` on one stream, they use the same workspace. Sharing is safe, because TensorRT
 needs the workspace only while enqueued work runs, and work on one stream runs in order. TensorRT's auxiliary streams join
 the stream at the end of the work.
 """
@@ -34,8 +34,8 @@ def allocate_aligned(memory: Memory, size_bytes: int, alignment: int, stream: in
 
 
 class Workspace:
-    """Activation memory of all engines of one package, for one thread and stream. The engine that needs most
-    memory decides the size."""
+    """Activation memory of all engines of one `EngineSet`, for one thread and stream. The engine that needs most memory
+    decides the size."""
 
     __slots__ = ("_memory", "_stream", "address", "array", "size_bytes")
 
@@ -57,7 +57,7 @@ class Workspace:
 
 
 class Workspaces:
-    """The workspaces of the engines of one package, by thread and stream."""
+    """The workspaces of the engines of one `EngineSet`, by thread and stream."""
 
     def __init__(self, memory: Memory) -> None:
         self.memory = memory

@@ -172,8 +172,8 @@ class CudaMemory:
             if value.memory.ordinal != self.ordinal:
                 raise wrong_device_error(name, value.device, self.ordinal)
             if value.stream is None or value.stream == stream:
-                # A Block is freed on this stream, and therefore after our work. Other memory is that of another library,
-                # for example in an output that is an input of the model.
+                # A Block is freed on this stream, and therefore after our work. Other memory belongs to another library,
+                # for example if a model has returned its input.
                 if not isinstance(value.owner, Block):
                     self._adopted_arrays.keep_for_call(value.owner)
                 return value

@@ -218,7 +218,7 @@ _address_api = _python_api(ctypes.c_void_p)
 
 
 def _replace_deleters() -> None:
-    harmless = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, _Deleter)  # accepts any argument, and reads nothing
+    harmless = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, _Deleter)  # ignores its argument
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(harmless))
     for managed, *_ in list(_LIVE_CAPSULES.values()):
         managed.deleter = harmless

@@ -79,7 +79,7 @@ def _refuse_operands(model: onnx.ModelProto, origins: Origins, inferred: Mapping
     (opset,) = [entry.version for entry in model.opset_import if not entry.domain]
     calls = dict(origins)
     for node in model.graph.node:
-        if node.domain:  # a plugin takes the types that its operator takes
+        if node.domain:  # ONNX does not define plugins
             continue
         operands = [elements.get(name, 0) for name in node.input]
         wrong_type = next(

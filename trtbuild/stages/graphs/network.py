@@ -30,14 +30,14 @@ def blob(
 
 
 def graph_text(data: bytes) -> str:
-    """The graph text of a blob, for keys: everything except the names of layers."""
+    """The graph text of a blob, for keys: it depends on everything except the list of layers (their names and types)."""
     content = json.loads(data)
     text = json.dumps([content["document"], content["types"]], separators=(",", ":"))
     return f"{network_document.SCHEMA} {hashlib.sha256(text.encode()).hexdigest()}\n"
 
 
 def layer_names(data: bytes) -> list[tuple[str, str, str]]:
-    """For each layer: its name in the user's network, its type, and an empty text."""
+    """For each layer: its name in the user's network, its type, and "", because a layer has no modules around it."""
     return [(name, kind, "") for name, kind in json.loads(data)["layers"]]
 
 

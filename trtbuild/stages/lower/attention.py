@@ -11,8 +11,8 @@ Rules
 4. In modules with the precision float16 or bfloat16, attention with float32 inputs is written out even without a mask,
    because the translation would compute its softmax in half. Then the general rules of precision keep sum and softmax in
    float32, and both products in half. Nested graphs are an exception, because they stay in float32.
-5. Query and key are both multiplied by the square root of the scale, as in torch's own formula. So half overflows less
-   often. If the scale is negative, both are multiplied by the square root of its absolute value, and the query by -1.
+5. Query and key are both multiplied by the square root of the scale, as in torch's own formula. So float16 overflows
+   less often. If the scale is negative, both are multiplied by the square root of its absolute value, and the query by -1.
 6. If the inputs are float16 or bfloat16 in the user's module, the scores are cast to float32, and the result of the softmax
    is cast back, as in torch's own kernels. In half, a mask of finite numbers could overflow to -inf everywhere in a row.
 7. Attention is never written out with dropout, with both a mask and ``is_causal``, or with inputs that are not

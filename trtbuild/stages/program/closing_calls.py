@@ -69,7 +69,8 @@ class _Closing:
         self._output_count = output_count
         self._lowered = lowered
         self._graph = torch.fx.Graph()
-        #: Node of the lowered program → its copy. An added input is mapped to the result that it stands for.
+        #: Node of the lowered program → its copy. An input that replaced a result of a call is mapped to this
+        #: result.
         self._copies: dict[torch.fx.Node, torch.fx.Node] = {}
         self._calls_by_result = {name: call for call in calls for name in call.results}
         self._placeholders = {node.name: node for node in lowered.placeholders}
@@ -114,7 +115,8 @@ class _Closing:
         return self._copies[node]
 
     def _needs(self, node: torch.fx.Node) -> list[torch.fx.Node]:
-        """The nodes of the lowered program that a node needs. An added input needs the arguments of its call."""
+        """The nodes of the lowered program that a node needs. An input that replaced a result of a call needs the arguments
+        of this call."""
         if node.op != "placeholder" or node in self._copies:
             return list(node.all_input_nodes)
         call = self._calls_by_result[node.name]

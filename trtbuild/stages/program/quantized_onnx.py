@@ -4,8 +4,8 @@ Rules
 1. ``fake_quantize`` becomes QuantizeLinear and DequantizeLinear, and ``dequantize`` becomes DequantizeLinear.
    ``fake_quantize_two_levels`` has no translation, because no quantizer of ONNX computes scales of blocks while the model
    runs. The trace replaces it where its input is a weight.
-2. The elements of quantized weights are bytes in the program, and have their own type in the ONNX model
-   (`set_stored_types`). So a 4-bit element takes 4 bits in an engine.
+2. Quantized weights are bytes in the program, with two 4-bit elements in a byte. In the ONNX model, a weight has
+   the type of its elements (`set_stored_types`). So a 4-bit element takes 4 bits in an engine.
 3. The quantizers need newer opsets than other operators: 19 for int8 and float8 (21 for ``fake_quantize`` with several
    scales), 21 for int4 and blocks, 23 for float4 (onnx, docs/Operators.md, QuantizeLinear). `required_opset` returns the
    opset of a program. The parsers of toolchains with opset 20 or later read these opsets, too (measured with

@@ -112,8 +112,9 @@ class _PartitionedModel(torch.nn.Module):
         self._texts: dict[str, str] = {}
         #: SHA-256 of a file → its buffer. Partitions with the same engine share one buffer.
         self._file_buffers: dict[str, str] = {}
-        #: Partition → the buffer of its plan, and the buffer of its program.
+        #: Partition → the buffer of its plan.
         self._plans: dict[str, str] = {}
+        #: Partition → the buffer of its program (rule 3).
         self._references: dict[str, str] = {}
         for part in target.partitions.partitions:
             if part.kind != "tensorrt":

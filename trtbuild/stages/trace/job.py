@@ -19,11 +19,11 @@ WeightTypes = tuple[tuple[str, str, tuple[int, ...]], ...]
 class TraceJob:
     """A model to trace.
 
-    `points` are sizes of the symbols (in the order of ``shapes.symbols``) at which program and model must compute the same:
-    the min and max of every profile. `apart` are pairs of symbols that differ only in the opt of a profile after the first.
-    The symbols of such a pair are not `alike`. `weights` describes the tensors of the ``weights:`` file; None without a
-    file. `origins` is for messages: it maps a dotted path in the manifest's model (``inputs.image``, ``dims.height``,
-    ``source``) to ``file:line``.
+    `points` are sizes of the symbols (in the order of ``shapes.symbols``) at which the program and the model must
+    compute the same results: the min and the max of every profile. `apart` are pairs of symbols that differ only in the
+    opts of profiles. The symbols of such a pair are not `alike`. `weights` describes the tensors of the ``weights:`` file;
+    None without a file. `origins` is for messages: it maps a dotted path in the manifest's model (``inputs.image``,
+    ``dims.height``, ``source``) to ``file:line``.
     """
 
     source: Source

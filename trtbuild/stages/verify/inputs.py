@@ -36,7 +36,7 @@ _SAME_INDEX = (
 
 
 def integer_ends(program: Program) -> list[int]:
-    """For each input of a program, the smallest integer that is too large for it."""
+    """For each input of a program, the exclusive upper limit of its random integers."""
     return [_integer_end(node) for node in program.input_nodes]
 
 

@@ -61,10 +61,11 @@ class VerifyJob:
     replay: str | None = None
     #: The float model of a model with ``quantize:``. None: the float model is the program without quantizers.
     float_program: FloatProgram | None = None
-    #: Whether the trace has rounded weights that it stores as floats. No operator of the programs shows this.
+    #: Whether the trace rounded weights and stored them as floats. No operator of the programs shows this.
     has_rounded_weights: bool = False
-    #: The operators from outside PyTorch that the programs call, and the folders from which their modules are imported.
+    #: The operators from outside PyTorch that the programs call.
     operators: tuple[CustomOperator, ...] = ()
+    #: The folders from which the modules of these operators are imported.
     roots: tuple[str, ...] = ()
     #: The initial values of the state inputs, which follow the declared inputs. Empty for a model without state.
     first_state: tuple[Weight, ...] = ()

@@ -1,4 +1,4 @@
-"""Find the first operator of a partition whose value leaves the tolerance.
+"""In a partition, find the first operator whose value leaves the tolerance.
 
 Rules
 1. Each call of the partition's program is compared with the last ONNX node that came from it, if dtype and shape are

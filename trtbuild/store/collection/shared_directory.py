@@ -28,7 +28,7 @@ There are no locks, and nginx does not set the mtime of the files that it serves
    moment. Two collections may run at once. If one collection has moved a file, the other does not find it. This is not
    an error.
 8. All times come from the clock of the directory's file system. Only a `dry_run`, which writes nothing, begins at the time
-   of this machine's clock. Files with an mtime in the future stay at least until that time.
+   of this machine's clock. Files with an mtime in the future stay at least until their mtime.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ class _Collection:
         return condemned, set(newly_hidden)
 
     def _kept_size(self, allocated_before: int, entries: Iterable[Entry], hidden_sizes: Iterable[Size]) -> Size:
-        """The allocated bytes on the disk now, as `du` counts, and the lengths of the kept files."""
+        """The allocated bytes after the collection, as `du` counts, and the lengths of the files that stay."""
         allocated = allocated_before - self._freed_size.allocated if self._dry_run else self._entries.allocated_bytes()
         return Size(allocated, (_total_size(entry.size for entry in entries) + _total_size(hidden_sizes)).apparent)
 

@@ -61,7 +61,7 @@ def open_lean_library(job: EngineJob) -> None:
 
 
 def _tensorrt_places(flavour: Flavour, name: str) -> Iterator[Path]:
-    """Yield the files beside TensorRT's own library, where its builder looks too."""
+    """Yield the paths of `name` beside TensorRT's library, where its builder looks, too."""
     for library in library_files(flavour.library):
         yield library.parent / name
 

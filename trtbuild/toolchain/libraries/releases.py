@@ -2,8 +2,8 @@
 `trtbuild.core.model.builder_settings` has the first release with each builder setting.
 
 Rules
-1. Each row begins with the first release for which it is valid. The newest row is first. The oldest row is also used for
-   older releases.
+1. Each row of `_RELEASES` begins with the first release for which it is valid. The newest row is first. The
+   oldest row is also used for older releases.
 2. The values come from runs (8.6.0 on an H200, TensorRT-RTX 1.7.1) or from NVIDIA's documentation, which is cited. If
    the documentation does not name the minor version, the earliest is assumed.
    `trtbuild.toolchain.compiling.configuration` checks the library itself before it uses a setting.
@@ -24,8 +24,7 @@ from trtbuild.core.values.element_types import ENGINE_TYPES
 
 @dataclass(frozen=True)
 class Release:
-    """The properties of one release of a toolchain. Settings have the names of
-    `trtbuild.core.model.builder_settings.BuilderSettings`."""
+    """The properties of one release of a toolchain."""
 
     #: The ONNX opset of the models for its parser.
     opset: int

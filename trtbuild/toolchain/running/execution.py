@@ -6,13 +6,13 @@ Rules
 2. A plan is deserialized from the caller's verified buffer, through the buffer protocol, without a copy.
 3. TensorRT's objects have pointers to one another that Python does not know. So an engine refers to its runtime here, and a
    context refers to its engine.
-4. If TensorRT refuses a call, an EngineError with TensorRT's errors is raised. There is one exception: the calls of every
-   run return the library's result without a check, to save time. If the result is False, the caller reads the errors with
-   `take_errors`.
+4. If TensorRT refuses a call, an EngineError with TensorRT's errors is raised, except for kernel caches, which only save
+   time. `set_shape`, `set_address` and `enqueue` return the library's result without a check, because every run calls
+   them. If the result is False, the caller reads the errors with `take_errors`.
 5. The bindings raise Python errors in ``infer_shapes`` and ``set_optimization_profile_async`` without the GIL. If one of
    these calls fails, SIGSEGV ends the process (seen with 8.6; the published bindings of early releases of 10 have this
    fault, too). So ``infer_shapes`` is never called: shapes come from ``get_tensor_shape``.
-   ``set_optimization_profile_async`` is called only if TensorRT cannot refuse the profile (`profile_sharing`).
+   ``set_optimization_profile_async`` is called only if `profile_sharing` finds that the context can use the profile.
 6. A version-compatible plan may contain a lean runtime, which is host code. TensorRT loads such a plan only if
    ``engine_host_code_allowed`` is set. This property belongs to a runtime object. So there is a separate object for plans
    with host code. The runtime object for other plans refuses host code.

@@ -1,4 +1,4 @@
-"""Find the int64 values of a model that fit 32 bits. TensorRT before 9 computes int64 in 32 bits, without an error.
+"""Find the int64 values of a model that fit 32 bits. TensorRT before 9 computes int64 in 32 bits, and reports no error.
 
 Rules
 1. A value has bounds if operators with known bounds compute it only from sizes, positions and constants. The bounds are
@@ -146,7 +146,7 @@ class Int64Bounds:
             self._shapes.update(node.outputs)
 
     def _has_type(self, names: Collection[str], elements: Collection[int], node: Node, number: int) -> bool:
-        """Whether a result of `node` has one of the types `elements`. `names` are the known values of these types."""
+        """Whether a result of `node` has one of the types `elements`. `names` are the values known to have such a type."""
         operator = node.operator
         if operator in ("Shape", "Size") or operator in _POSITION_OPERATORS or (operator, number) in _POSITION_RESULTS:
             return INT64 in elements
@@ -213,7 +213,7 @@ class Int64Bounds:
             return True
         if operator == "Range" and position == 1:
             start, delta = self._bounds.get(node.inputs[0]), self._bounds.get(node.inputs[2])
-            return start is not None and start[1] <= 0 and delta == (1, 1)  # one element for each number
+            return start is not None and start[1] <= 0 and delta == (1, 1)  # the result has `limit` or more elements
         growing = operator in ("Add", "Mul", "Max", "Sum", "ReduceProd")
         grows = growing and all(self._bounds.get(name, (-1, 0))[0] >= 0 for name in node.inputs if name)
         moves = position in _CARRIED_OPERANDS.get(operator, ()) or operator == "Concat"

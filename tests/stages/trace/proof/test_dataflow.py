@@ -141,7 +141,6 @@ def test_a_branch_on_a_size_is_another_flow() -> None:
 
 
 def test_a_constant_index_beyond_its_table_fails_as_in_the_model() -> None:
-    """A position embedding with 4 rows, called with 5 positions, fails in the model and in the flow."""
     with pytest.raises(IndexError):
         flow(Flows(), lambda x: x + F.embedding(torch.arange(5), WEIGHT), (torch.empty(5, 4),))
     with pytest.raises(RuntimeError, match="index 3 is out of bounds"):
@@ -149,7 +148,7 @@ def test_a_constant_index_beyond_its_table_fails_as_in_the_model() -> None:
 
 
 def test_indices_that_grow_with_sizes_are_not_followed() -> None:
-    """Positions that are sums over a mask, as in RoBERTa. An in-place operator with indices is not followed, either."""
+    """In RoBERTa, positions are cumulative sums of a mask. An in-place operator with indices is not followed, either."""
     mask = torch.empty(9, dtype=torch.int64)
     with pytest.raises(CannotFollow):
         flow(Flows(), lambda mask: F.embedding(mask.cumsum(0), WEIGHT), (mask,))
@@ -172,7 +171,7 @@ def test_indices_that_are_inputs_are_followed() -> None:
 
 @pytest.mark.parametrize("inference_mode", [False, True])
 def test_one_hot_is_not_followed(inference_mode: bool) -> None:
-    """`one_hot` reads the elements of its indices. In inference mode, its tag declares that the result depends on them."""
+    """`one_hot` reads the elements of its indices. In inference mode, only the operator's tag (`torch.Tag`) shows this."""
 
     def model(ids: torch.Tensor) -> torch.Tensor:
         with torch.inference_mode(inference_mode):

@@ -62,7 +62,7 @@ def read(folder: Path, proto: onnx.ModelProto | None = None, shapes: Any = SHAPE
 
 
 def run(graph: SourceGraph, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The outputs that onnxruntime computes from the canonical model, its weights and `inputs`."""
+    """The outputs that onnxruntime computes from the model of `graph`, its weights and `inputs`."""
     converted, _ = convert_to_opset(graph.blob, 20)
     session = onnxruntime.InferenceSession(
         with_inline_weights(converted, {f"w{slot}": value.numpy() for slot, value in graph.weights})

@@ -177,7 +177,7 @@ class _Execution:
 
     @property
     def _job_count(self) -> int:
-        """The number of running steps, without one of the announced steps."""
+        """The number of running steps. If some of them have announced their results, it is one less (rule 8)."""
         return self._step_pool.open_task_count - bool(self._announced_keys)
 
     def _step_callback(self, step: Step, plan: ModelPlan) -> Callable[[], _Result]:

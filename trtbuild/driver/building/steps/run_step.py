@@ -176,7 +176,7 @@ def _run_user_code(
     if not plan.model.source.cacheable:
         uncacheable = "the manifest says `cacheable: false`"
     if uncacheable:
-        # No links lead to this record, and it is not stored, so no other build can find it.
+        # No links (`chain.extend`) lead to this record, and it is not stored, so no other build can find it.
         record = Record(keys.user_code(code.declared, code.observations), reply.outputs, provenance(reply))
         return StepRun(
             record,

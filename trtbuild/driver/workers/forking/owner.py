@@ -1,5 +1,5 @@
-"""Start the processes from which workers are forked, and connect clients to them. `server_process` is the program
-of these processes."""
+"""Start the server processes from which workers are forked, and connect clients to the servers. `server_process` is the
+program of the servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Receive the request of a client, and take over its streams, directory, umask, environment and arguments.
+"""Receive the request of a client, and take over the client's streams, directory, umask, environment and arguments.
 
 `client.py` sends the request. A fork server or a watcher receives it. The worker that the server forks, or the copy of the
 watcher, takes over the streams and the other properties of the client.
@@ -33,7 +33,9 @@ def set_environment(environment: dict[str, str], set_by_libraries: dict[str, str
 
 
 def receive_client(control: int) -> Any:
-    """Receive the next connection that the owner of the server passes through the socket with the number `control`."""
+    """Receive the next connection that the owner of the server (the process that started the server) passes.
+
+    `control` is the number of the socket."""
     return receive_message(control)[1]
 
 

@@ -7,8 +7,8 @@ Rules
 1. A forked worker behaves like a new one:
    * From its client it gets the streams, the environment variables, the directory, the umask and the arguments.
    * Resource limits, priority, groups, processors and namespaces are those of the server. In a build, server and client
-     have the same parent. A watcher compares these properties, except the priority, with those
-     of its client (`trtbuild.driver.watching.endpoint.program`).
+     have the same parent. A watcher compares these properties, except the priority, with those of the
+     `trtbuild build` process that asks it to build (`trtbuild.driver.watching.endpoint.program`).
    * Python and torch read environment variables while they start: the seed of hashes, the locale, ``OMP_NUM_THREADS``,
      ``LD_LIBRARY_PATH``. So the variables of server and client must be equal (`ForkServers.suit` names one exception).
    * It has the modules that `handlers.prepare` loads, with their warning filters and exit functions. A new worker loads
@@ -27,7 +27,7 @@ Rules
 5. When standard input ends, the server and its workers end. The owner of the server has the other end of the pipe, which
    the kernel closes, too, if the owner is killed. The server does not end when the thread that started it ends.
 6. Once CUDA's driver is loaded in the server, the server forks no process that may use a GPU, because the driver does not
-   work after a fork. The client then starts a new worker.
+   work after a fork. The client then becomes a new worker.
 7. This file imports only modules that a worker loads before torch, because a trace records the modules that were loaded
    before torch.
 """

@@ -6,8 +6,8 @@ operators) and `patterns` (files that the manifest declares).
 
 A trace does not notice the network, the clock, other processes, or edits inside installed distributions. Libraries in C,
 C++ or Rust that are not in ``wrappers.READERS`` may read files without an audit event. A trace finds such a file only if
-the file is still mapped into memory at the end. A manifest declares dependencies that a trace misses: ``source: {deps: […],
-env: […], cacheable: false}``.
+the file is still mapped into memory at the end. A manifest can declare the dependencies that a trace misses:
+``source: {deps: […], env: […], cacheable: false}``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Discovery:
         loaded_modules: frozenset[str] = frozenset(),
     ) -> None:
         """`environment` contains the environment variables at the start of this process. `loaded_modules` are the modules
-        that this process imported before torch: they are dependencies only if user code imports them."""
+        that this process imported before trtbuild imported torch. They are dependencies only if user code imports them."""
         self._project = project
         # if other code than trtbuild's has loaded torch, that code may also have imported these modules
         self._loaded_modules = set() if "torch" in loaded_modules else set(loaded_modules)

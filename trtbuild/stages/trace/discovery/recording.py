@@ -3,8 +3,8 @@
 Rules
 1. At the first use of a dependency its state is stored: this is its *pin*. The pin of a file is its size, times, inode
    and device. If the digest of the file is already known, the pin is the digest. The pin is also the digest if the file
-   changed a moment ago, because the next change may leave the times unchanged. At the end files, links and listings
-   are observed again. One that differs from its pin has changed during the trace.
+   changed a moment ago, because the next change may leave the times unchanged. Files, links and listings are observed
+   again at the end. One that differs from its pin has changed during the trace.
 2. If this process writes a file and then reads it, the file is not a dependency. If the process reads or looks up a file,
    and then writes it, the trace is not cacheable. A second trace is cacheable if it only reads the file.
 3. Names of dependencies have the separator ``/``. Paths inside the project are relative, other paths are absolute. If a
@@ -61,7 +61,7 @@ class _OwnReads(threading.local):
 
 @dataclass(frozen=True)
 class Segment:
-    """The records of a part of the recording: pins in the order of first use, and paths that are recorded already."""
+    """The records of a part of the recording: pins in the order of first use, and the recorded paths."""
 
     pins: dict[Dependency, Any]
     paths: frozenset[str]
@@ -94,8 +94,7 @@ class Recorder:
 
     @contextmanager
     def dropping_records(self) -> Iterator[None]:
-        """Enter a block whose records are dropped, except those of written files. In the block trtbuild works for
-        itself, and no user code runs."""
+        """Enter a block whose records are dropped, except those of written files. No user code runs in the block."""
         names = ("_pins", "_recorded_paths", "_digest_pins", "_set_variables", "storage_refusals")
         kept = {name: getattr(self, name).copy() for name in names}
         try:
@@ -313,7 +312,7 @@ def _path_and_target(path: str) -> tuple[str, ...]:
 
 def _make_pin(path: str) -> Any:
     """The pin of a path (rule 1): the result of `_status_pin` for a file that has not changed lately, otherwise the
-    observation of the path."""
+    observed state of the path."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):

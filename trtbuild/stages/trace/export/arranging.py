@@ -1,4 +1,4 @@
-"""Bring a traced program into its final form: no duplicate weights, and the manifest's order of inputs and ranges.
+"""Bring a traced program into its final form: no duplicate weights, and the ranges and the input order of the manifest.
 
 Rules
 1. Each weight has one placeholder. Weights and constants that are not used are removed.

@@ -1,11 +1,11 @@
 """Write the quantizers of NVIDIA's Model Optimizer (``modelopt.torch.quantization``) with PyTorch's operators.
 
-These quantizers cannot be exported, because on the CPU they branch on the values of a tensor (0.47). So each quantizer gets
-a new forward with operators that torch.export can trace (`quantizer`).
+These quantizers cannot be exported, because on the CPU they branch on the values of a tensor (version 0.47). So each
+quantizer gets a new forward with operators that torch.export can trace (`quantizer.py`).
 
 Rules
-1. A replaced quantizer gives the results of the original. To check this, both run on random numbers, except quantizers
-   that only scale their input. A number between two steps may be rounded to either step, because the original
+1. A new quantizer gives the results of the original. To check this, both run on random numbers, unless the original
+   only scales its input. A number between two steps may be rounded to either step, because the original
    multiplies by the inverse of a scale.
 2. Scales are computed from the calibrated maxima (``amax``) of the traced module. They are not in a weights file.
 3. The table of `modelopt_layouts` lists the quantizers that are replaced. A disabled quantizer is replaced only if it
@@ -53,7 +53,7 @@ def has_quantizers(module: torch.nn.Module) -> bool:
 
 
 def write_quantizers(module: torch.nn.Module, job: TraceJob, place: Mapping[str, Any]) -> None:
-    """Replace the quantizers of `module` in place. `place` is the place where the module is created. Raises SourceError
+    """Replace the quantizers of `module` in place. `place` has the file and line for errors. Raises SourceError
     (rules 1 and 3), also if the job has ``weights:`` (rule 2)."""
     quantizers = dict(quantizers_of(module))
     if not quantizers:
@@ -74,7 +74,7 @@ def write_quantizers(module: torch.nn.Module, job: TraceJob, place: Mapping[str,
 
 def quantizers_of(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
     """The quantizers that Model Optimizer has added to a module, with their paths."""
-    defining_module = sys.modules.get(_MODULE)  # a module with such quantizers has imported it
+    defining_module = sys.modules.get(_MODULE)  # if `module` has such quantizers, `_MODULE` is imported already
     if defining_module is None:
         return
     for name, child in module.named_modules():
@@ -120,7 +120,7 @@ def _compare(original: Any, quantizer: Quantizer) -> None:
 
 
 def _nvfp4_reference(original: Any, scale: torch.Tensor, pre_scale: torch.Tensor | None) -> Forward:
-    """A function that converts numbers to NVFP4 and back, as Model Optimizer packs weights (rule 4)."""
+    """A function that converts numbers to NVFP4 and back with `NVFP4QTensor` (rule 4)."""
     packed_type = importlib.import_module(_MODULE_OF_NVFP4).NVFP4QTensor
     block = original.block_sizes[-1]
 

@@ -1,4 +1,4 @@
-"""The result of a calibration: the quantizers of each layer, and the weights that the method has changed.
+"""The result of a calibration: the quantizers of each layer, and the weights that the calibration has changed.
 
 It is stored as a safetensors file (https://github.com/huggingface/safetensors, "Format"). The file's metadata has the
 layout of each quantizer: the type, and which numbers share a scale. Equal results have equal bytes, so a calibration that

@@ -49,7 +49,7 @@ def convert_to_int8(model: ModelProto) -> ModelProto:
 
 
 def unpacked(data: np.ndarray, element: int, shape: tuple[int, ...]) -> np.ndarray:
-    """The numbers of a weight for the rewritten model. `data` are its bytes, `element` its type."""
+    """The numbers of a weight for the rewritten model. `data` are the bytes of the weight, `element` is its type."""
     codes = np.stack([data & 15, data >> 4], -1).reshape(-1)[: int(np.prod(shape))]  # the first number has the low bits
     numbers: np.ndarray = _NUMBERS[element][codes].reshape(shape)
     return numbers

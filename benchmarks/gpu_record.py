@@ -8,7 +8,7 @@ The library is `tensorrt` 8.6. A recording also needs a GPU, its driver and NumP
 engines and questions are in tests/runtime/fake_tensorrt, and recording.json beside them has the answers that the fake must
 give. A *probe* is the function of one question. It gets a `Bench`: the library, the plans and a GPU.
 
-The library runs in a child process, which writes each answer at once. If a question ends the process, the recording
+The library runs in a child process, which writes each answer immediately. If a question ends the process, the recording
 contains the call that ended it, and the next question goes to another process. A question that may leave the GPU or the
 library in an undefined state gets a separate process.
 """

@@ -2,12 +2,12 @@
 ``python -m benchmarks.gpu.lean DIR --wheels WHEELS``.
 
 DIR is the folder of ``python -m benchmarks.gpu write``. First run ``trtbuild build --until convert`` in DIR/lean. WHEELS is
-a folder with wheels of ``tensorrt_lean`` and ``tensorrt_dispatch``. Use a Python with the full TensorRT of the project. It
-needs no torch.
+a folder with wheels of ``tensorrt_lean`` and ``tensorrt_dispatch``. Use a Python that has the full TensorRT of the project.
+Torch is not needed.
 
 The full TensorRT builds one network in three ways (`benchmarks.gpu.lean.project`), and runs all packages. Then each runtime
-gets a process without the full TensorRT. It loads the packages with trtbuild, and the outputs are compared. Other processes
-ask the bindings of each runtime about each plan. A process that crashes is a row, too.
+gets a process without the full TensorRT. This process loads the packages with trtbuild, and the outputs are compared. Other
+processes ask the bindings of each runtime about each plan. If a process crashes, the table says so.
 
 The exit code is 1 if the packages could not be built. Otherwise it is 0, even if a check is not met.
 """

@@ -2,7 +2,7 @@
 verify the engines on the workers: ``python -m benchmarks.gpu.several_gpus DIR``.
 
 First write DIR with ``python -m benchmarks.gpu write``, and run ``trtbuild build --until convert`` in DIR/examples. Each
-build starts from a copy of this project and its cache. The Python that runs the benchmark needs TensorRT and `distributed`,
+build starts from a copy of DIR/examples and its cache. The Python that runs the benchmark needs TensorRT and `distributed`,
 and the host needs at least two GPUs. `verify_on_workers` has the part that verifies; it also needs torch for CUDA, onnx and
 onnxruntime. ``--parts`` chooses parts, and ``--models`` chooses models, because all parts together take ten minutes.
 

@@ -31,7 +31,7 @@ def load(
 ) -> Any:
     """Open the package in directory `path`, and verify the files that will run.
 
-    The result is a `Loaded`. `path` may also be a ``.pt2`` or ``.ep`` file that `trtbuild.save` wrote. The result then has
+    The result is a `Loaded`. `path` may also be a ``.pt2`` or ``.ep`` file that trtbuild wrote. The result then has
     `module()`, and `exported`, the program of torch.export. Load such a file only if you trust its source. Only `device`
     and `target` apply to it.
 

@@ -100,7 +100,7 @@ class PartitionRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Cut:
-    """The partitions of a model, for the targets that share them. Layers are those of the first target."""
+    """The partitions of a model, for the targets that share them. The rows describe the engines of the first target."""
 
     targets: Sequence[str]
     partitions: Sequence[PartitionRow]

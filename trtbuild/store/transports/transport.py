@@ -1,5 +1,7 @@
-"""The interface of a transport, which reads and writes the entries of a remote. The CAS files of blobs have at most 1
-MiB (chunking.py).
+"""The interface of a transport, which reads and writes the entries of a remote.
+
+A ``cas`` entry with a small blob, or with a chunk of a larger blob, has at most 1 MiB (chunking.py). Other entries may be
+larger.
 
 Rules
 1. A call is one attempt: a transport does not retry, and does not remember failures. `patience.PatientTransport` wraps a

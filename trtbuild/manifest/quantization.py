@@ -18,7 +18,7 @@ from trtbuild.manifest.yaml_text.tree import Node
 def resolve_quantization(
     located: LocatedValue, model: str, source: Source | None, paths: ProjectPaths, problems: Problems
 ) -> Quantization | None:
-    """The quantization that a model declares. If the declaration is invalid, its problems are added, and the result is None."""
+    """The quantization that a model declares. If the declaration is invalid, return None and add its problems."""
     declared: QuantizeFields = located.value
     node, problems_before = located.node, len(problems)
     if source is not None and source.kind not in KINDS_WITH_LAYERS:

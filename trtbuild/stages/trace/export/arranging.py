@@ -1,4 +1,4 @@
-"""Bring a traced program into its final form: no duplicate weights, the manifest's ranges, and the manifest's order of inputs.
+"""Bring a traced program into its final form: no duplicate weights, and the manifest's ranges and input order.
 
 Rules
 1. Each weight has one placeholder. Weights and constants that are not used are removed.

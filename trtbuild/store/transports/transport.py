@@ -52,8 +52,8 @@ class Transport(ABC):
     def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
         """The entry's bytes, or None when there is no such entry.
 
-        Raises RemoteRefused and RemoteDown. Raises RemoteLied if there are more than `limit` bytes. With `timed`, RemoteDown
-        is raised after `TIMED_FACTOR` times `patience_s`.
+        Raises RemoteRefused and RemoteDown. Raises RemoteLied if there are more than `limit` bytes. With `timed`,
+        RemoteDown is raised after `TIMED_FACTOR` times `patience_s`.
         """
 
     @abstractmethod

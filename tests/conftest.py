@@ -95,7 +95,7 @@ class CommandLine:
 
     The command is forked from a server that has loaded the modules of the command line, and its workers are forked from
     servers that have loaded torch (`tests.warm`). These servers are not used if `cold` is True, if the test has the mark
-    `cold_workers`, or if the environment changes a variable that a forked process would read too late.
+    `cold_workers`, or if the environment changes a variable that a forked process does not read again.
     """
 
     project: Path
@@ -116,7 +116,6 @@ class CommandLine:
     def run(
         self, *arguments: str, environment: Mapping[str, str] | None = None, timeout_s: float = 240
     ) -> subprocess.CompletedProcess[str]:
-        """Run and return the completed process."""
         variables = {**os.environ, "TRTBUILD_CACHE_DIR": str(self.cache), **self.environment, **(environment or {})}
         return subprocess.run(
             [sys.executable, *servers.command("trtbuild.cli.main", variables, cold=self.cold), *arguments],

@@ -147,7 +147,7 @@ def write_decoders(folder: Path, hardware: Hardware, *, layers: int = 8, hidden:
         defaults=f"targets: [gpu], {hardware.builder('tf32: false')}",
         size=json.dumps(size),
         layers=layers,
-        heads=hidden // 128,  # of keys and values: half of the heads of queries, which have 64 channels each
+        heads=hidden // 128,  # the key and value heads, half as many as the query heads; a head has 64 channels
         last=8 * hidden - 1,  # the vocabulary has `8 * hidden` tokens
     )
     write(folder / "trtbuild.yaml", text)

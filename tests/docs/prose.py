@@ -173,7 +173,7 @@ def _python(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _message(node: Any) -> str:
-    """Return the text of a string literal, with a number for each inserted value. For other nodes, return ""."""
+    """Return the text of a string literal, with ``1`` in place of each inserted value. For other nodes, return ""."""
     if isinstance(node, ast.JoinedStr):
         return "".join(str(part.value) if isinstance(part, ast.Constant) else "1" for part in node.values)
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
@@ -191,7 +191,7 @@ def _is_program(message: str) -> bool:
 
 
 def _comments(text: str) -> Iterator[tuple[int, str]]:
-    """Yield each comment. Comments on consecutive lines are one paragraph."""
+    """Yield each comment. Consecutive lines that contain only comments are one paragraph."""
     start, last, words = 0, 0, ""
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type != tokenize.COMMENT:

@@ -222,7 +222,7 @@ class KillTest:
         return unfinished
 
     def _new_unfinished(self) -> list[Path]:
-        """Files with bytes but without their final name, that this build or the last killed build has written."""
+        """Files with bytes but without their final name, except those that an earlier check found."""
         unfinished = []
         for path in [*(self.cache / "tmp").glob("*"), *(self.project / "dist").rglob(".*.tmp")]:
             with contextlib.suppress(FileNotFoundError):

@@ -51,7 +51,7 @@ def test_a_correct_build_has_no_differences(case: Case, built: Built) -> None:
     assert [part.kind for part in built.partitions.partitions] == ["tensorrt", "torch", "tensorrt"]
     comparison = differences(case, built)
     assert not comparison.differences and not comparison.unchecked
-    # 5 points (min, opt, max, two random); at each, one output of the first engine, two of the last, two of the model
+    # 5 points (min, opt, max, two random), each with one output of the first engine, two of the last and two of the model
     assert comparison.compared == 5 * (1 + 2 + 2)
 
 
@@ -134,7 +134,6 @@ def with_onnx(built: Built, number: int, change: Callable[[onnx.ModelProto], Non
 
 
 def insert_before_output(model: onnx.ModelProto, operator: str, **attributes: Any) -> None:
-    """Insert an operator before the first output."""
     output = model.graph.output[0]
     producer = next(node for node in model.graph.node if output.name in node.output)
     producer.output[list(producer.output).index(output.name)] = "before"
@@ -230,7 +229,7 @@ def test_compares_named_results_of_torch() -> None:
 
 
 def test_finds_a_read_of_uninitialized_memory(case: Case, plant: Callable[..., None]) -> None:
-    """The ONNX model has zeros in the place of this memory. PyTorch's memory is filled with NaN, so the results differ."""
+    """The ONNX model has zeros in the place of uninitialized memory, and PyTorch has NaN. So the results differ."""
 
     def fault(program: Program) -> None:
         (node,) = calls(program, "aten.relu")

@@ -35,7 +35,6 @@ CASES: dict[str, Callable[[Rig, Patch], Any]] = {}
 
 
 def case_function(function: Callable[[Rig, Patch], Any]) -> None:
-    """Register the function of a case."""
     CASES[function.__name__.replace("_", " ")] = function
 
 

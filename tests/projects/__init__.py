@@ -14,7 +14,8 @@
 ``ranker``
     One model with a keyword argument, several outputs, two profiles, two targets, a reference and a Triton repository.
 ``image_model``
-    ``net`` has two engines and a sort in PyTorch between them, nested outputs, relations between dims, and a reference.
+    ``net`` has two TensorRT partitions with a sort in PyTorch between them, two targets, nested outputs, relations between
+    dims, and a reference.
     ``bare`` has the same source and no reference. ``torch_only`` has no engine.
 ``comparisons``
     Models for comparisons with PyTorch. The functions of ``edge`` (integers) and ``zeros`` (floats) have a jump at 0. The

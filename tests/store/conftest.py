@@ -94,7 +94,7 @@ class Child:
         return rest.splitlines()
 
     def finish(self) -> str:
-        """Wait until the process ends without an error; return the rest of its output."""
+        """Wait until the process ends without an error; return the output that is not in the buffer of `stdout`."""
         output, _ = self.process.communicate(timeout=30)
         assert self.process.returncode == 0
         return output

@@ -1,7 +1,7 @@
 """Check that the fields of one model do not contradict each other.
 
-A field may have no effect on the graph of the source. An output may be unable to keep the model's state, or to load the
-model's plugins. The compiler may be unable to use the precision on a target.
+The checks find fields without an effect on the graph of the source, outputs that cannot keep the model's state or load the
+model's plugins, and a precision that the compiler cannot use on a target.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from trtbuild.manifest.yaml_text.tree import Node
 def resolve_quantization(
     located: LocatedValue, model: str, source: Source | None, paths: ProjectPaths, problems: Problems
 ) -> Quantization | None:
-    """The quantization that a model declares, or None when it is invalid; its problems are then added."""
+    """The quantization that a model declares. If the declaration is invalid, return None and add its problems."""
     declared: QuantizeFields = located.value
     node, problems_before = located.node, len(problems)
     if source is not None and source.kind not in KINDS_WITH_LAYERS:
@@ -73,7 +73,7 @@ def check_targets(
 
 
 def _missing_types(name: str, target: Target) -> list[str]:
-    """Return a text for each type of the format `name` that the target does not have: the type, and the reason."""
+    """For each type that the format `name` needs and the target lacks, return a text with the type and the reason."""
     reasons = {
         type_: unsupported_reason(type_, target.toolchain, target.version, target.sm) for type_ in FORMATS[name].types
     }

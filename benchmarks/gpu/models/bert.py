@@ -14,7 +14,7 @@ VOCABULARY_SIZE, MAX_LENGTH = 2048, 128
 
 
 class Layer(nn.Module):  # type: ignore[misc]
-    """Self-attention, then a feed-forward network. Each has a residual connection and a layer normalization after it."""
+    """Self-attention, then a feed-forward network. Each ends with a residual connection and a layer normalization."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()

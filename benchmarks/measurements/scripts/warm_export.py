@@ -16,7 +16,6 @@ sys.path.insert(0, "")
 
 
 def export(layers: int, hidden: int, image: int) -> None:
-    """Build the module and export it."""
     from models.vit import build
 
     batch = torch.export.Dim("batch", min=1, max=8)

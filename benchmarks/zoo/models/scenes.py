@@ -16,7 +16,7 @@ from .sizes import by_size, is_published_size, prepare_module
 
 
 def deeplab_v3() -> nn.Module:
-    """DeepLabV3 on ResNet-50, or at the small size one block in each stage, and 32 channels in the head."""
+    """DeepLabV3 on ResNet-50. The small size has one block in each stage, and 32 channels in the head."""
     torch.manual_seed(0)
     if is_published_size():
         return prepare_module(segmentation.deeplabv3_resnet50(weights=None, weights_backbone=None))
@@ -40,7 +40,7 @@ class Flow(nn.Module):  # type: ignore[misc]
 
 
 def raft() -> nn.Module:
-    """RAFT-small with 12 updates, or at the small size with 2 updates."""
+    """RAFT-small with 12 updates. The small size makes 2 updates."""
     torch.manual_seed(0)
     return prepare_module(Flow(by_size(12, 2)))
 
@@ -81,7 +81,7 @@ class Regions(Boxes):
 
 
 def retinanet() -> nn.Module:
-    """RetinaNet on ResNet-50 for 91 classes, or at the small size on ResNet-18 for 4 classes."""
+    """RetinaNet on ResNet-50 for 91 classes. The small size is on ResNet-18 for 4 classes."""
     return prepare_module(Boxes(_retinanet()))
 
 

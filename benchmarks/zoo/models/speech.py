@@ -58,7 +58,7 @@ def whisper_decoder() -> nn.Module:
 
 
 def wav2vec2() -> nn.Module:
-    """wav2vec 2.0 base with letters as outputs, or at the small size two layers of 128 channels."""
+    """wav2vec 2.0 base with letters as outputs. The small size has two layers of 128 channels."""
     torch.manual_seed(0)
     small = Wav2Vec2Config(
         hidden_size=128,

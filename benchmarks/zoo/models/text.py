@@ -10,7 +10,7 @@ from .sizes import by_size, is_published_size, prepare_module
 
 
 def bert() -> nn.Module:
-    """BERT-base, or at the small size two layers of 128 channels."""
+    """BERT-base. The small size has two layers of 128 channels."""
     torch.manual_seed(0)
     small = BertConfig(
         hidden_size=128, num_hidden_layers=2, num_attention_heads=4, intermediate_size=256, vocab_size=1000
@@ -33,7 +33,7 @@ class SentenceEmbedding(nn.Module):  # type: ignore[misc]
 
 
 def minilm() -> nn.Module:
-    """all-MiniLM-L6: sentence embeddings, or at the small size one layer of 96 channels."""
+    """all-MiniLM-L6: sentence embeddings. The small size has one layer of 96 channels."""
     torch.manual_seed(0)
     layers, hidden, words = by_size((6, 384, 30522), (1, 96, 1000))
     config = BertConfig(

@@ -20,7 +20,6 @@ from trtbuild.errors import UsageError
 
 
 def git(folder: Path, *arguments: str) -> str:
-    """Run git in a folder. Return its standard output."""
     settings = ("-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "protocol.file.allow=always")
     process = subprocess.run(
         ["git", *settings, *arguments], cwd=folder, check=True, capture_output=True, text=True, timeout=60
@@ -35,7 +34,7 @@ def commit(folder: Path) -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A repository with the project in ``project/``, which has a link to a file outside of the project."""
+    """A repository with the project in ``project/``. A link in the project leads to a file outside of the project."""
     root = tmp_path / "repository"
     project = root / "project"
     for name in ("models/a.py", "models/b.py", "data/one.txt", "trtbuild.yaml", "../shared/s.py", "../other.txt"):

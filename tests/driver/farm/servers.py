@@ -91,7 +91,6 @@ class Process:
             time.sleep(0.02)
 
     def kill(self) -> None:
-        """Kill the process and its descendants."""
         pids = [self.popen.pid, *descendants(self.popen.pid)]
         kill(pids)
         self.popen.wait(timeout=20)
@@ -118,7 +117,7 @@ def scheduler_process(port: int, folder: Path, certificates: Certificates | None
 def worker_process(
     address: str, folder: Path, environment: Mapping[str, str], *arguments: str, pretends: str | None = None
 ) -> Process:
-    """Start ``trtbuild worker`` in `folder`. With `pretends`, the workers pretend to compile (`pretending.py`)."""
+    """Start ``trtbuild worker`` in `folder`. With `pretends` (a mode of `pretending.py`), the workers never compile."""
     folder.mkdir(exist_ok=True)
     paths = [*filter(None, [environment.get("PYTHONPATH")]), str(Path(__file__).parents[3])]
     variables = {**os.environ, **environment, "PYTHONPATH": os.pathsep.join(paths)}
@@ -133,7 +132,6 @@ def worker_process(
 
 @contextlib.contextmanager
 def killed_at_end(*processes: Process) -> Iterator[None]:
-    """Kill the processes at the end of the block."""
     try:
         yield
     finally:

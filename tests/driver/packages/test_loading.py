@@ -22,7 +22,6 @@ __all__ = ["built"]
 
 @pytest.fixture
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let trtbuild find two GPUs: SM 89, then SM 120."""
     monkeypatch.setattr(devices, "device_sms", lambda: (89, 120))
 
 

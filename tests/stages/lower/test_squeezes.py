@@ -1,4 +1,7 @@
-"""A squeeze removes an axis only if its size is always 1. The file also tests other models of one expression."""
+"""A squeeze removes an axis only if its size is always 1.
+
+The file also tests other models whose `forward` is one expression.
+"""
 
 from __future__ import annotations
 

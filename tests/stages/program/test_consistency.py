@@ -99,7 +99,7 @@ def let_torch_replace_symbols(monkeypatch: pytest.MonkeyPatch) -> None:
 def disable_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lowering, "refuse_changes", lambda *_, **__: None)
     monkeypatch.setattr(partitioning, "refuse_inconsistency", lambda *_, **__: None)
-    # remove the points that come from the profiles
+    # remove the points (a number for each symbol) that come from the profiles
     monkeypatch.setattr(partitioning, "points_of", lambda program, _: points_of(program))
     monkeypatch.setattr(consistency, "read_program", Program.from_bytes)
 

@@ -169,7 +169,6 @@ def test_a_full_disk_is_an_error_and_leaves_no_unfinished_files(
 
 
 def open_files_below(root: Path) -> list[str]:
-    """The files below `root` that this process has open."""
     targets = [os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()]
     return [target for target in targets if target.startswith(str(root))]
 

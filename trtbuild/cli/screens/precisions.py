@@ -20,7 +20,7 @@ def precision_lines(document: InspectedPrecision) -> list[str]:
 
 
 def _module_rows(operators: Sequence[ComputedOperator]) -> Iterator[tuple[str, ...]]:
-    """A row for each module and type: the module, the type with its pattern, the operators."""
+    """The module, the type with the pattern that sets it, and the operators. Equal rows become one row with a count."""
     operators_of_module: dict[tuple[str, str, str], list[str]] = {}
     for entry in operators:
         if entry.rule is None:

@@ -37,7 +37,7 @@ def count(number: int, word: str) -> str:
 
 def first_names(names: Sequence[str], most: int = 3) -> str:
     """The first few names of a list: ``a, b, c and 9 more``."""
-    if len(names) <= most + 1:  # "and 1 more" is not shorter than a name
+    if len(names) <= most + 1:  # "and 1 more" would replace only one name
         return ", ".join(names)
     return f"{', '.join(names[:most])} and {len(names) - most:,} more"
 

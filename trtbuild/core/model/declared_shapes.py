@@ -3,7 +3,7 @@
 Rules
 1. A dim's range begins with its smallest min in all profiles, and ends with its largest max. If both are the same number,
    the axis is static. A dynamic axis has a min of at least 1.
-2. Several axes may share a named dim. Their min, opt and max must be equal in every profile.
+2. Several axes may share a named dim. In each profile, they must have the same min, the same opt and the same max.
 3. A dynamic axis without a named dim gets the name ``<input>_<axis>``. If a dim has that name, ``_`` is appended.
 4. ``multiple_of: k`` means that every size is a multiple of k, including each min, opt and max. The size divided by k is
    the size in units.

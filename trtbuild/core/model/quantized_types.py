@@ -20,7 +20,7 @@ from trtbuild.core.model.spec import ToolchainName
 _Row = tuple[tuple[int, ...], int]
 
 _FLOAT8: Mapping[ToolchainName, _Row] = {"tensorrt-rtx": ((1,), 89), "tensorrt": ((10,), 89)}
-#: Type → toolchain → its first release and the first SM, in the order in which types are suggested.
+#: Type → toolchain → the first release and the first SM with the type. Messages suggest types in this order.
 _TYPES: Mapping[str, Mapping[ToolchainName, _Row]] = {
     "int8": {"tensorrt-rtx": ((1,), 0), "tensorrt": ((8,), 0)},
     "float8e4m3fn": _FLOAT8,

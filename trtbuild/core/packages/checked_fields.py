@@ -13,7 +13,7 @@ from trtbuild.core.values.expressions import Expression, evaluate, freeze, symbo
 
 
 class InvalidIndex(Exception):
-    """The document breaks a rule. The text describes the problem."""
+    """The index of a package breaks a rule. The text describes the problem."""
 
 
 def checked_expression(value: Any, dims: int) -> Expression:
@@ -26,8 +26,7 @@ def checked_expression(value: Any, dims: int) -> Expression:
         try:
             evaluate(value, [1] * dims)
         except ValueError as error:
-            # The value 1 of the symbols is arbitrary. With other values, the divisor may differ from 0, and the power may
-            # be a valid size.
+            # The value 1 of the symbols is arbitrary. Other values may avoid a division by zero or an invalid power.
             expect("by zero" in str(error) or "is not a size" in str(error), f"{value!r:.80} is not a size: {error}")
     return freeze(value)
 

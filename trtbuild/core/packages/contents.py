@@ -3,7 +3,7 @@
 Rules
 1. Names of inputs, dims and profiles come from the manifest, those of outputs from the trace. They belong to the
    package, not to an engine.
-2. A package with ``reference`` has the programs of all partitions and all weights, so it can run without engines.
+2. A package with ``reference`` has the programs and the weights of all partitions, so it can run without engines.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class PackageContents:
     shapes: ShapePlan
     interface: Interface
     weights: Sequence[Weight]
-    modules: Output
+    modules: Output  # a JSON list: the module path and the operator of each call of the lowered program
     partitions_by_target: Mapping[str, ToolchainPartitions]  # target name → the partitions of its toolchain
     engines: Sequence[PackageEngine]
     toolchains: Mapping[str, str]  # target name → exact version

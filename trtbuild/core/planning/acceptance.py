@@ -10,7 +10,7 @@ Rules
    record has the versions that the other machine used. The later steps are looked up with these versions. All other parts
    of the trace's recipe must be the same on this machine now: the declared parts, and the states of the dependencies.
 2. A lock file names the trace of a model by key. Each dependency of that trace, except distributions, is observed again.
-   The chain of links (`core.recipes.chain`) is not needed.
+   The chain that otherwise leads to the trace's record (`core.recipes.chain`) is not needed.
 3. If no lock file names an acceptable trace, a pointer record is used. It names the last trace that was made from
    the same declared parts and files (`with_any_versions`). With a lock file, that trace must have been made
    with the versions in the lock file.

@@ -77,7 +77,7 @@ def weights_of(step: Step) -> list[str]:
 
 
 def _blobs_of_files(plan: ModelPlan, contents: PackageContents) -> Iterator[Needed]:
-    """The blobs that are files of a package."""
+    """The blobs that are files of a package, without its index and its table of names."""
     for engine in contents.engines:
         if engine.plan is not None:
             yield step_id(plan.model.name, "engine", engine.partition, engine.target), engine.plan.sha256

@@ -56,8 +56,8 @@ class PartitionJob:
     """Divide `program`, a lowered model, into partitions for a toolchain.
 
     `stand_in` has the fields of a `StandIn`, the parser of another toolchain. None means that the toolchain's own parser is
-    used. `trust` is the policy for records of conversions. None means that all records are trusted. `plugins` are those of
-    the model.
+    used. `trust` is the policy for records of conversions. None means that all records are trusted. `versions` are
+    those of torch and related packages. `plugins` are those of the model.
     """
 
     program: str

@@ -18,9 +18,9 @@ from trtbuild.core.recipes.record import Output, Record
 
 @dataclass(frozen=True)
 class ToolchainFacts:
-    """The facts about a target's toolchain that planning needs.
+    """The facts that planning needs about a target's toolchain.
 
-    `version` is its exact version, and `opset` is the ONNX opset of the models for its parser. `workspace` is
+    `version` is the toolchain's exact version, and `opset` is the ONNX opset of the models for its parser. `workspace` is
     the workspace in bytes that is used if the manifest does not set it. None means that the library chooses it."""
 
     version: str
@@ -96,7 +96,7 @@ class Lookups(Protocol):
         """The current state of a dependency (`core.recipes.dependency`)."""
 
     def read_link(self, recipe: Recipe) -> Sequence[Dependency] | None:
-        """The dependencies that the link with this recipe names (`core.recipes.chain`). None if the link does not exist."""
+        """The dependencies in the link with this recipe (`core.recipes.chain`). None if the link does not exist."""
 
     def later_dependencies(self, link: Recipe) -> Sequence[Dependency]:
         """The dependencies that the links after `link` will probably name (`chain`, rule 6).

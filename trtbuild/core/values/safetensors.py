@@ -70,7 +70,7 @@ def to_bytes(
     tensors: Iterable[tuple[str, str, Sequence[int], bytes]], metadata: Mapping[str, str] | None = None
 ) -> bytes:
     """The content of a file with these tensors, in this order. A tensor is its name, its dtype as torch names it, its shape
-    and its bytes. Raises KeyError for a dtype that the format does not have."""
+    and its bytes. Raises KeyError for a dtype that is not in `BY_SAFETENSORS`."""
     header: dict[str, Any] = {} if metadata is None else {_METADATA: dict(metadata)}
     pieces: list[bytes] = []
     end = 0

@@ -69,8 +69,8 @@ def build(workspace: Workspace, watcher: Watcher, servers: ServerSource | None =
     starts its own.
 
     The result contains the errors of steps. Raises UsageError, before any step runs, if a step can run neither here nor on
-    a worker of the scheduler. Raises FrozenError if ``--frozen`` is set, and a step would have to run or an output cannot
-    be read from the caches. Raises Interrupted if the user stops the build.
+    a worker of the scheduler. With ``--frozen``, raises FrozenError if a step would have to run or an output cannot be read
+    from the caches. Raises Interrupted if the user stops the build.
     """
     request, start_s = workspace.request, time.monotonic()
     stages = stages_until(request.until)
@@ -226,9 +226,9 @@ def _execute_steps(
 def _run_and_keep_log(
     step: Step, plan: ModelPlan, workspace: Workspace, start: Callable[[], StepRun], *, is_local: bool
 ) -> StepRun:
-    """Call `start`, which runs the step, and keep the log of its worker. `is_local`: whether it runs on this machine.
+    """Call `start`, which runs the step, and keep the log of its worker. `is_local`: whether this machine runs the step.
 
-    The error of a step gets its line in the manifest, its log file, and the operators that TensorRT refused.
+    The error of a step names a line of the manifest, the log file, and the operators that TensorRT refused.
     """
     folder = workspace.project / wiring.LOG_FOLDER
     try:

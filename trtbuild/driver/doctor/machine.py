@@ -16,7 +16,7 @@ from trtbuild.toolchain.libraries import table
 #: The time limit for the answer of the CUDA driver.
 DRIVER_LIMIT_S = 30.0
 
-#: The largest allowed difference between the clocks of the file system and of the machine. make, and trtbuild's check for
+#: The largest allowed difference between the clocks of the file system and of the machine. `make`, and trtbuild's check for
 #: unchanged files, compare times of both clocks.
 MAX_SKEW_S = 2.0
 

@@ -96,7 +96,7 @@ class StepFinished:
     """A step has finished: this build has run it (``run``), or another build has run it meanwhile (``hit``).
 
     `conversions`: for a partition step, the seconds of each conversion that it has made, by the key of the convert step.
-    `uncacheable`: why the result was not cached. `farm_worker`: the worker of a Dask scheduler that ran the step.
+    `uncacheable`: why the result was not cached. `farm_worker`: the Dask worker that ran the step.
     """
 
     event: Literal["step_finished"] = "step_finished"

@@ -73,8 +73,8 @@ def _connect(address: str, security: object | None) -> Client:
     """Connect in a thread, because Dask waits forever after some answers of a server that is not a scheduler.
 
     The thread closes a client that gets no connection, or gets its connection too late. Otherwise the garbage collector
-    would close the client in an arbitrary thread. In the event loop of another client that is being started, the close can
-    block: the start holds a lock that the close needs, and waits for this event loop.
+    would close the client in an arbitrary thread. In the event loop of another client, the close can block: the start of
+    this other client holds a lock that the close needs, and waits for the event loop.
     """
     from distributed import Client
 

@@ -2,7 +2,7 @@
 
 Rules
 1. Both sides name a store by its label (`labels`). A remote cache is usable if both sides read and write it under the same
-   URL. A cache directory is usable for the processes of one host. `Overview.store_for` chooses one of them.
+   URL. A cache directory is usable for the processes of one host. `Overview.store_for` chooses the store.
 2. `receive` verifies each blob that it reads. So a wrong byte is an error, and never becomes a part of an input or an
    engine.
 3. Through a remote cache, only the files of blobs are exchanged. The driver alone publishes records there.
@@ -31,7 +31,7 @@ class Exchange(Protocol):
         """Make blobs of the local store available to the other side. Raises StoreError."""
 
     def receive(self, local: LocalStore, blobs: Iterable[BlobFiles]) -> None:
-        """Make blobs of the other side available in the local store, verified. Raises StoreError."""
+        """Make blobs of the other side available in the local store (rule 2). Raises StoreError."""
 
 
 class SameDirectory:

@@ -1,8 +1,8 @@
 """The workers of a scheduler during one build: those that exist, those that are unfit, and the labels that no worker has.
 
 Rules
-1. An overview is made again when it is older than `OVERVIEW_AGE_S`, or has no worker for a job. So workers that join later
-   are used, and the scheduler gets few requests.
+1. An overview is reused for `OVERVIEW_AGE_S` seconds, unless it has no worker for a job. So workers that join later are
+   used, and the scheduler gets few requests.
 2. Each message for the user is reported once.
 3. A label that no worker has is reported at once, and given up after `wait_s` seconds. Later jobs with this label then fail
    at once, until a worker has it. If no worker has a GPU that fits a target, the same happens.
@@ -23,7 +23,7 @@ from trtbuild.errors import NoWorker, SchedulerLost
 if TYPE_CHECKING:
     from distributed import Client
 
-#: The age in seconds at which an overview is made again.
+#: The seconds for which an overview is reused.
 OVERVIEW_AGE_S = 0.5
 
 #: The seconds in which a scheduler has to answer a request.

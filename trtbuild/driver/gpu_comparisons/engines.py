@@ -56,7 +56,7 @@ class TargetGpu:
 
 
 class EngineRunner:
-    """Runs the engines of partitions: a `trtbuild.stages.verify.running.PartRunner`. It takes and returns CPU tensors."""
+    """A `trtbuild.stages.verify.running.PartRunner` that runs engines. Its inputs and outputs are CPU tensors."""
 
     name: Runner = "engine"
 
@@ -137,7 +137,7 @@ def order_of_sm(sm: int, target_sm: int) -> tuple[bool, int]:
 
 
 def machine_facts(gpu: TargetGpu, platform: str) -> Mapping[str, str]:
-    """Return the facts about the GPU and its driver that belong to the key of a verification."""
+    """Return the platform, the GPU and its driver, for the key of a verification."""
     device = devices.use_gpu(gpu.ordinal)
     details = {} if device is None else {"device": device.name, "driver": device.driver}
     return {"platform": platform, "device": f"GPU {gpu.ordinal}", **details}

@@ -32,9 +32,9 @@ class TrtexecCommand:
 class InspectedEngine:
     """An engine of a package. `plan` is its file, of `size` bytes.
 
-    `layers` is empty if the package does not list the layers. `weights` maps an element type to the bytes of the weights
-    that the plan stores in this type. It is null without ``--layers``, or if the plan names no kernels. `onnx` is the
-    file to which the engine's ONNX model was written, null without ``--onnx``. `trtexec` is null if the recipe of the
+    `layers` is empty if the package does not list the layers. `weights` maps an element type to the size in bytes of the
+    weights that the plan stores in this type. It is null without ``--layers``, or if the plan names no kernels. `onnx` is
+    the file to which the engine's ONNX model was written, null without ``--onnx``. `trtexec` is null if the recipe of the
     engine is not in the cache.
     """
 

@@ -56,7 +56,7 @@ def generated_file(path: str, data: bytes, turn: int = 0) -> OutputFile:
 
 
 def folder_prefix(root: str) -> str:
-    """Return `root` as the beginning of the paths below it: ``dist/vit/``, and empty for the project's directory."""
+    """Return the start of all paths below `root`, such as ``dist/vit/``. It is empty for the project's directory."""
     path = PurePosixPath(root)
     return f"{path}/" if path.parts else ""
 
@@ -70,7 +70,7 @@ def changed_files(project: Path, files: Sequence[OutputFile], digests: Digests) 
 
 def write(project: Path, files: Sequence[OutputFile], store: Store, learn: Learn) -> None:
     """Write files in parallel. Raises BlobMissing, EntryCorrupt, StoreUnavailable, OSError."""
-    from trtbuild.store.local.publication import copy_atomically  # imported here, because a plan does not write files
+    from trtbuild.store.local.publication import copy_atomically  # imported here: the command `plan` writes no files
 
     written: dict[str, tuple[str, FileStamp]] = {}
 

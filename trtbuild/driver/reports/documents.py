@@ -84,8 +84,8 @@ class PartitionRow:
     calls in it. `modules`: module path → the number of calls that come from this module, or of engine layers if the
     calls are not known.
 
-    `reasons`: for a Torch partition, operator → why it stays in PyTorch. `types`: the types that the layers of its engine
-    read and write.
+    `reasons`: for a Torch partition, operator → why the operator stays in PyTorch. `types`: the types that the
+    engine's layers read and write.
     """
 
     name: str
@@ -100,7 +100,7 @@ class PartitionRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Cut:
-    """The partitions of a model, for the targets that share them. Layers are those of the first target."""
+    """The partitions of a model, for the targets that share them. The rows describe the engines of the first target."""
 
     targets: Sequence[str]
     partitions: Sequence[PartitionRow]

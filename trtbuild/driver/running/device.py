@@ -90,7 +90,7 @@ class PackageOnDevice:
 
 
 def copy_to_memory(memory: Memory | None, tensor: HostTensor) -> Any:
-    """Copy a tensor to the device memory `memory`. If that is None (the CPU), return a PyTorch tensor."""
+    """Copy a tensor to the device memory `memory`. If `memory` is None (the CPU), return a PyTorch tensor."""
     data = tensor.data if tensor.data.flags.writeable else require_numpy().array(tensor.data)
     if memory is not None:
         with memory.on_device():

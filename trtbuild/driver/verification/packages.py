@@ -98,7 +98,7 @@ class _PackageVerification:
         self._labels = records.Labels([profile.name for profile in index.profiles], dims, package.path)
 
     def verify(self, targets: Sequence[str]) -> PackageEntry:
-        """Verify the package, and return its entry of the document. Without ``--replay``, also update its provenance."""
+        """Verify the package; return its entry of the document. Without ``--replay``, also update the provenance file."""
         index = self._package.index
         cuts: list[CutEntry] = []
         not_run: list[NotRun] = []

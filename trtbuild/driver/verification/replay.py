@@ -57,7 +57,7 @@ def _profile_ranges(model: Model) -> str:
 
 
 def _axes_text(axes: Sequence[Axis], shapes: ShapePlan) -> str:
-    """Return the axes as text, followed by the units of dims: ``[3, height], height a multiple of 32``."""
+    """Return the axes as text, followed by the `multiple_of` of dims: ``[3, height], height a multiple of 32``."""
     symbols = {axis.symbol: shapes.symbols[axis.symbol] for axis in axes if not isinstance(axis, int)}
     names = (str(axis) if isinstance(axis, int) else symbols[axis.symbol].name for axis in axes)
     units = [f", {dim.name} a multiple of {dim.multiple_of}" for dim in symbols.values() if dim.multiple_of > 1]

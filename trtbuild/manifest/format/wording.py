@@ -185,7 +185,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 class _Location(NamedTuple):
-    """The node to which a `loc` leads, the place of its key, its expected type, and the expected type around it.
+    """The node to which a `loc` leads, the place of its key, its expected type, and the expected type of its parent.
 
     If the text lacks a part of `loc`, `node` is the innermost node that the text has. An unknown expected type is None."""
 

@@ -9,8 +9,8 @@ Rules
 4. Half of a UTF-16 surrogate pair (``"\\ud800"``) is rejected, because it cannot be encoded in a file or a path.
 5. NaN is rejected, because NaN is not equal to itself, so a step with a NaN would never be up to date. A float that
    overflows to infinity is rejected, too. Infinity (``.inf``) is a value.
-6. The tags ``!!str``, ``!!int``, ``!!float``, ``!!bool`` and ``!!null`` are accepted if the text fits. A scalar with the
-   tag ``!`` is text. Other tags are errors.
+6. The tags ``!!str``, ``!!int``, ``!!float``, ``!!bool`` and ``!!null`` are accepted if the text is a value of the type. A
+   scalar with the tag ``!`` is text. Other tags are errors.
 """
 
 from __future__ import annotations

@@ -18,7 +18,8 @@ class Call:
     `stream` is the CUDA stream for the work: 0 stands for the default stream, and for the CPU. `device` is the value of
     the attribute `device` of the arrays.
 
-    If `has_fixed_shapes` is True, the values that are passed with this object have the same shapes each time."""
+    A later call with the same properties may use the same object. If `has_fixed_shapes` is True, the shapes of the inputs
+    are the same in all calls that use the object."""
 
     profile: int
     sizes: tuple[int, ...]

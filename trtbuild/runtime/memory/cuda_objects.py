@@ -45,7 +45,7 @@ class CudaGraph:
 
 class Block:
     """A block of memory from the pool. When the last array on the block is freed, the driver frees the block after the work
-    that is on its stream at that time."""
+    that is then on the block's stream."""
 
     __slots__ = ("_memory", "_stream", "address")
 

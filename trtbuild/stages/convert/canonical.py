@@ -10,8 +10,8 @@ Rules
 3. Weights are initializers without data: dtype, dims, and an external location. The location is a file with the weight's
    name beside the model. So any tool can read the model with a folder of raw weights. Constants are inline.
 4. The model contains nothing else: no producer, documentation or metadata, no names of tensors in attributes, and value
-   information only for the results of plugins, because nothing else has their types. Model and graph names are fixed.
-   Attributes are sorted by name. The IR version follows from the opset.
+   information only for the results of plugins, whose types ONNX cannot infer. The names of graphs are fixed. Attributes
+   are sorted by name. The IR version follows from the opset.
 5. Each output of the model is the result of a node of the outer graph, and no two outputs are the same value. An Identity
    is inserted for an input, weight or constant that is returned, and for a value that is returned twice.
 """

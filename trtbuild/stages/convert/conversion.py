@@ -110,7 +110,7 @@ def convert(program: Program, opset: int, plugins: Sequence[Plugin] = ()) -> Con
 
 def _opset_for_quantizers(program: Program, opset: int) -> int:
     """The opset for `program`: `opset`, or a newer one for the types of its quantizers (rule 6). Raises ConversionRefused
-    if the toolchain does not read that opset."""
+    if the toolchain does not read the newer one."""
     required = required_opset(program.graph)
     if required <= opset or opset >= OPSET_OF_NEW_PARSERS:
         return max(required, opset)

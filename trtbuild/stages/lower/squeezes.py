@@ -2,7 +2,7 @@
 
 ``squeeze`` removes an axis only if its size is 1. ONNX's Squeeze fails if the size of a named axis is not 1. So this
 pass leaves only axes of size 1 in the arguments of a squeeze, and replaces a squeeze without effect by a copy. The
-trace has proven for all sizes of the range which axes a squeeze keeps.
+trace has proven for all allowed sizes which axes a squeeze keeps.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class SizeNodes:
                 self._carriers.setdefault(expression[1], (node, axis))
 
     def size(self, size: Any) -> Size | None:
-        """A number, or a node that computes the size (an int or a SymInt). None if no tensor has the size so far."""
+        """A number, or a node that computes `size` (an int or a SymInt). None if `size` cannot be computed yet."""
         return self._size(self._symbols.expression(size))
 
     def _size(self, expression: Expression) -> Size | None:

@@ -35,7 +35,7 @@ class PartRunner(Protocol):
     name: Runner
 
     def __call__(self, part: Partition, inputs: Sequence[torch.Tensor], point: Point) -> Sequence[torch.Tensor]:
-        """The results of a partition, on the CPU. Raises NotRunnable, PartFailed."""
+        """The results of a partition, as CPU tensors. Raises NotRunnable, PartFailed."""
 
 
 class Weights:

@@ -26,7 +26,7 @@ from trtbuild.store.layers.sendable import complete_record
 from trtbuild.store.local.local import LocalStore
 from trtbuild.store.remote.store import RemoteStore
 
-# The number of records that are fetched in parallel. Most records are a few small files, fetched one after another.
+# The number of records that are fetched in parallel. The blobs of one record are fetched one after another.
 _MAX_FETCHES = 8
 
 

@@ -1,5 +1,7 @@
-"""The interface of a transport, which reads and writes the entries of a remote. The CAS files of blobs have at most 1
-MiB (chunking.py).
+"""The interface of a transport, which reads and writes the entries of a remote.
+
+A ``cas`` entry with a small blob, or with a chunk of a larger blob, has at most 1 MiB (chunking.py). Other entries may be
+larger.
 
 Rules
 1. A call is one attempt: a transport does not retry, and does not remember failures. `patience.PatientTransport` wraps a
@@ -12,8 +14,8 @@ Rules
 4. An entry appears complete or not at all.
 5. No error, log or repr contains credentials. Credentials are sent only to the host that they are configured for.
 6. Several threads may call all methods at once.
-7. Every user of a remote may read the entries of all others. If entries are files, they have the group and the mode of
-   the shared directory. The umask of the writer does not matter (shared_folder.py).
+7. Every user of a remote may read the entries of all others. If entries are files, they have the group of the shared
+   directory, and its read and write permissions. The umask of the writer does not matter (shared_folder.py).
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ TIMED_FACTOR = 2.5
 
 
 class Transport(ABC):
-    """The entries of a remote: ``cas`` by SHA-256, ``ac`` by key.
+    """The entries of a remote: ``cas`` (blobs and chunks) by SHA-256, ``ac`` (records, chunk lists) by key.
 
     A subclass sets `place`, and implements `get`, `has` and `put`. The other members have defaults.
     """
@@ -50,14 +52,14 @@ class Transport(ABC):
     def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
         """The entry's bytes, or None when there is no such entry.
 
-        Raises RemoteRefused, RemoteDown, and RemoteLied if there are more than `limit` bytes. With `timed`, RemoteDown is
-        raised after `TIMED_FACTOR` times `patience_s`.
+        Raises RemoteRefused and RemoteDown. Raises RemoteLied if there are more than `limit` bytes. With `timed`,
+        RemoteDown is raised after `TIMED_FACTOR` times `patience_s`.
         """
 
     @abstractmethod
     def has(self, kind: Kind, name: str) -> bool:
-        """Whether the entry exists. Marks it as used, if the remote stores the time of use. Raises RemoteRefused,
-        RemoteDown, and RemoteLied if the answer is a page of HTML."""
+        """Whether the entry exists. Marks it as used, if the remote stores the time of use. Raises RemoteRefused and
+        RemoteDown. Raises RemoteLied if the answer is a page of HTML."""
 
     @abstractmethod
     def put(self, kind: Kind, name: str, data: bytes | memoryview, *, once: bool) -> bool:
@@ -74,5 +76,5 @@ class Transport(ABC):
         """Count a fault that the caller found in an entry."""
 
     def report(self) -> RemoteReport:
-        """The requests and faults so far, as far as this transport counts them."""
+        """The requests and faults that this transport has counted."""
         return RemoteReport(warnings=tuple(self.warnings))

@@ -2,7 +2,7 @@
 versions of all libraries that run engines.
 
 Both runtimes have the part of TensorRT's Python API that runs engines, with the same names. They have no builder and no
-parser. Their modules can be imported without a driver (10.16 and 11.4).
+parser. In releases 10.16 and 11.4, their modules can be imported without a GPU driver.
 """
 
 from __future__ import annotations

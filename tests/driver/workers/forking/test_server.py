@@ -95,7 +95,7 @@ def test_no_worker_that_uses_gpus_is_forked_after_the_gpu_driver_was_loaded(monk
             socket.send_fds(client, [request], [stream.fileno()] * 3)
         server = ForkServer(control.fileno(), receive_client, uses_gpu=True)
         assert server.handle({control.fileno()}) is None
-        assert client.recv(1) == b""  # refused, so the client starts a new worker
+        assert client.recv(1) == b""  # refused, so the client becomes a new worker
 
 
 def test_a_worker_with_other_variables_of_libraries_is_not_forked(servers: ForkServers) -> None:
@@ -123,9 +123,9 @@ def test_a_forked_worker_has_the_umask_and_the_directory_of_its_client(servers: 
 def test_servers_end_without_an_error_when_their_owner_closes_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server would fail if it read the end of its socket before the end of its standard input."""
+    """A server would fail if its socket were closed before its standard input."""
     servers = ForkServers(worker_environment("trace"), tmp_path)
-    for kind in FORKED_KINDS:  # after that, both servers wait for requests
+    for kind in FORKED_KINDS:  # after the loop, both servers wait for requests
         worker = Worker(kind, tmp_path / "store", tmp_path, servers=servers)
         _send_unknown_task(worker)
         worker.end()

@@ -1,4 +1,4 @@
-"""A guard that restricts no declared size is accepted. Other guards are errors that name the line of the user's code."""
+"""A guard that restricts no declared size is accepted. Errors about other guards name the line of user code or the size."""
 
 from __future__ import annotations
 

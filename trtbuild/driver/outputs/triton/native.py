@@ -4,7 +4,7 @@ The ensemble's inputs and outputs have the same names as the package's. The ense
 (`tensors.max_batch_size`), but the engines' models never are: their dims include the batch axis. Triton allows that
 ("batchable ensemble can include non-batchable models", ensemble_utils.cc). For a model with a `max_batch_size`, the
 TensorRT backend would turn on dynamic batching by default (model_state.cc, `AutoCompleteConfigHelper`). Dynamic batching
-is wrong if rows depend on one another.
+is wrong if the rows of a batch depend on one another.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def _pool_axis(x: torch.Tensor, axis: int, cell_count: Any) -> torch.Tensor:
 
 
 def _distances(x1: torch.Tensor, x2: torch.Tensor, p: float, compute_mode: int | None) -> torch.Tensor:
-    """``_cdist_forward``. For p = 2, `compute_mode` 1 uses a matrix product always, 2 never, None and 0 for many rows."""
+    """``_cdist_forward``. If p is 2, a matrix product is used with `compute_mode` 1, and with None or 0 for many rows."""
     rows = [size for size in (x1.shape[-2], x2.shape[-2]) if isinstance(size, int)]
     uses_product = compute_mode == 1 or (compute_mode in (None, 0) and max(rows, default=0) > _PRODUCT_ROWS)
     if p != 2 or not uses_product:

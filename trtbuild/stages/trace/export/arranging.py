@@ -1,17 +1,17 @@
-"""Bring a traced program into its final form: no duplicate weights, and the ranges and the input order of the manifest.
+"""Bring a traced program into its final form: no duplicate weights, and the manifest's ranges and input order.
 
 Rules
 1. Each weight has one placeholder. Weights and constants that are not used are removed.
 2. The other inputs are in the manifest's order. So symbol number n of the program is symbol number n of the shape plan.
 3. The size of an axis that the manifest declares dynamic is exactly ``multiple_of × symbol``. The size of a static axis is
    the declared number. If torch.export gives an axis another size, the model is rejected.
-4. The symbols have the manifest's ranges, not those of torch. (torch leaves out size 1 of a derived dim, and guards
-   narrow ranges.) `proof` tries the sizes that torch left out.
+4. The symbols have the manifest's ranges, not those of torch. (torch leaves out size 1 of a derived dim, and torch's
+   guards make ranges smaller.) `proof` tries the sizes that torch left out.
 5. A tensor that the module returns twice is one output of the program.
 6. If pieces of a split along a dynamic axis are not used, slices replace the split (`pieces`).
 7. A number that the module returns is a 0-d tensor (`leaves`).
 8. Without a weights file, the zero points of quantizers become numbers of the program (`zero_points`), and quantized
-   weights are stored in their types (`stored_weights`).
+   weights are stored in the types to which they are quantized (`stored_weights`).
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _merge_weights(
     """Merge the placeholders of each weight into one (rule 1). Returns these placeholders with their weights, and the
     placeholders of the constants that are not weights.
 
-    `named_values` are the names and values of the weights' placeholders, and `constant_values` the constants' values.
+    `named_values` are the names and values of the weights' placeholders, and `constant_values` are the constants' values.
     Raises SourceError for a constant that is a view of a weight, if the job has a weights file."""
     first_nodes: dict[int, torch.fx.Node] = {}
     merged: list[tuple[torch.fx.Node, Weight]] = []

@@ -7,8 +7,8 @@ If a guard on one named dim fails inside the dim's range, torch.export reports i
 * assumptions that a size is not 1. If the size is computed (``x.shape[0] - 1``), torch.export would report the guard, but
   `guard_filter` has removed it.
 
-The guards of the exported program include the guards of these three kinds. This module evaluates each guard over the
-ranges. `proof` tries sizes at which a guard fails. If model and program agree there, the guard does no harm.
+The exported program has all these guards, except those that `guard_filter` has removed. This module evaluates each guard
+over the ranges. `proof` tries sizes at which a guard fails. If model and program agree there, the guard does no harm.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
 from trtbuild.core.model.shapes import ShapePlan, SymbolAxis, axes_of_symbol
 from trtbuild.core.model.spec import Input
 
-#: The approximate limit of the sizes that are tried for one guard.
+#: The approximate largest number of sizes that are tried for one guard.
 _MAX_TRIED_SIZES = 4_000
-#: The approximate limit of the new points for all guards together. New points for assumptions do not count.
+#: The approximate largest number of new points for all guards together. New points for assumptions do not count.
 _MAX_FAILURES = 12
 
 

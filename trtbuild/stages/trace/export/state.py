@@ -7,8 +7,8 @@ Rules
    So the traced program writes to nothing, and the proof compares new states as it compares outputs.
 2. During a call, a copy of the buffer's input replaces the buffer. Other Python objects may refer to the same tensor (a
    cache of transformers does). The copy replaces the tensor in each such attribute, list item and dict value, too.
-3. The buffers become plain attributes of their modules. So they are not weights, and torch.export does not look at each
-   write to them.
+3. The buffers become plain attributes of their modules. So they are not weights, and torch.export's hook for
+   assignments to buffers does not run for them.
 4. A call must write to each state buffer, and must not change its dtype or shape.
 5. The proof and later comparisons use random states. If the values of a buffer are finite and not negative, its random
    values are not negative either, because the buffer may be a variance, a counter or an index.

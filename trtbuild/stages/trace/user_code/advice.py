@@ -25,7 +25,7 @@ _DTYPE_TEXT = re.compile(r"\bdtype\b|scalar type", re.IGNORECASE)
 _INTEGER_TEXT = re.compile(r"scalar types?:? Long|tensors used as indices|must be long", re.IGNORECASE)
 #: Prefixes of modules. If one of them defines the type of an exception, user code used the network.
 _NETWORK_MODULES = ("requests.", "httpx.", "urllib3.", "aiohttp.")
-#: Prefixes of modules of which only the OSErrors are about the network. Their other exceptions are about invalid
+#: Prefixes of modules whose OSErrors are about the network. The other exceptions of these modules are about invalid
 #: values, such as those of a model's configuration.
 _PARTLY_NETWORK_MODULES = ("huggingface_hub.",)
 

@@ -1,4 +1,4 @@
-"""Look up the present state of a dependency. This module does not import torch, because plans use it, too.
+"""Look up the present state of a dependency. Planning also uses this module, so torch is not imported here.
 
 A dependency is something that user code looked at, such as a file or an environment variable.
 

@@ -28,7 +28,8 @@ from trtbuild.stages.trace.user_code.observe import IGNORED_ENTRIES, normalized
 
 Owner = Literal["python", "distribution", "trtbuild", "ignored", "user"]
 
-#: Paths that are never dependencies, with all files below them → the reason.
+#: Paths that are not dependencies → the reason. Files below these paths are not dependencies either, except files in
+#: directories of installed distributions.
 IGNORED_PATHS: dict[str, str] = {
     "/proc": "the state of processes, not of a model",
     "/sys": "the state of the kernel and its devices",
@@ -151,8 +152,9 @@ class _Records:
                 break
 
     def distribution_of(self, relative: str) -> str | None:
-        """The distribution of a file, by its path in the directory. None if no RECORD lists the file, and it is not in the
-        directory with the metadata of a distribution."""
+        """The distribution whose RECORD lists a file, or whose metadata directory contains the file; otherwise None.
+
+        `relative` is the path of the file in the directory of installed distributions."""
         top_name = relative.split("/", 1)[0]
         candidates = [(name, files) for name, files, top_names in self._record_files if top_name in top_names]
         for name, files in candidates:

@@ -92,7 +92,7 @@ def _rewrite(graph: GraphProto, inferred: GraphProto, outer: dict[str, int]) -> 
 
 
 def _convert_tensor(tensor: TensorProto) -> None:
-    """Convert a narrow tensor to float32. If its data are external, only its type changes: the caller converts the data."""
+    """Convert a narrow tensor to float32. If its data are external, only its type changes: the runner converts the data."""
     if tensor.data_type not in _NARROW_TYPES:
         return
     if tensor.data_location == TensorProto.EXTERNAL:

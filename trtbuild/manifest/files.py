@@ -133,7 +133,7 @@ class FileReader:
         return file
 
     def _tree(self, name: str, origin: Origin | None) -> tuple[Node | None, str]:
-        """The tree of the file (None if the file cannot be read, or is not a YAML mapping), and the SHA-256 of the bytes."""
+        """The file's tree (None if the file cannot be read, or is not a YAML mapping), and the SHA-256 of its bytes."""
         noun = "the included file" if origin else "the manifest"
         place = origin or Origin(name, 1, 1)
         if not check_readable(self._paths, name, noun, place, self._problems):

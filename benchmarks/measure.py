@@ -134,7 +134,7 @@ def run(
 
 @contextlib.contextmanager
 def _adopted_orphans() -> Iterator[None]:
-    """Processes whose parent ends become children of this process (rule 4), until the context ends.
+    """Inside the context, a process whose parent ends becomes a child of this process (rule 4).
 
     Afterwards the earlier setting applies again. Otherwise later orphans would also become children of this process, which
     would never wait for them, so they would stay as zombies.

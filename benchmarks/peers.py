@@ -2,9 +2,9 @@
 
 `cp` makes each target from its own source file. The bound of the null build (`measurements/null_build.py`) was set for
 this layout. GNU make spends most of its time on the search for built-in rules that could make each source file, so its
-time grows with the number of sources. make runs without options, as most users call it. The null build is compared with
-three more peers without a bound: `make -rR` (no built-in rules), make with one source file for five targets, and ninja.
-doit and dvc come from PyPI, in a separate virtual environment (`peers.txt`).
+time grows with the number of sources. make runs without options, as most users call it. Three more comparisons of
+the null build have no bound: with `make -rR` (no built-in rules), with `make` and one source file for five targets, and
+with ninja. doit and dvc come from PyPI, in a separate virtual environment (`peers.txt`).
 """
 
 from __future__ import annotations

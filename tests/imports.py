@@ -11,8 +11,8 @@ from types import ModuleType
 def import_from(folder: str | Path, name: str) -> ModuleType:
     """Import the module `name`, and the packages that contain it, from `folder`.
 
-    Many projects of the tests have a package ``models``. So the modules of another project's package with this name are
-    removed from `sys.modules` during the import. Afterwards `sys.modules` and `sys.path` are as before.
+    Many projects of the tests have a package ``models``. So modules of the package of `name` are removed from
+    `sys.modules` before the import, and put back in place of the imported ones afterwards. `sys.path` is restored, too.
     """
     package = name.partition(".")[0]
     modules_before = _remove_modules(package)

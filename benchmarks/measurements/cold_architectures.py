@@ -12,7 +12,7 @@ from benchmarks.session import Session
 
 
 def rows(session: Session) -> Iterator[Row]:
-    """Yield the rows of each architecture, for which one engine is built."""
+    """Yield the rows of each architecture."""
     for name in ARCHITECTURES:
         yield from _rows_of(session, name)
 

@@ -2,7 +2,8 @@
 
 ``python -m tests.faults.enumeration kill`` and ``… error`` try all calls and print the number of delivered faults. `make
 test` tries all kills of local operations and some kills of operations with a remote (tests/faults/test_syscalls.py), and
-some of the errors (tests/store/local/test_injected_faults.py). With ``TRTBUILD_KILLS=1000``, `make test` tries all kills and errors.
+some of the errors (tests/store/local/test_injected_faults.py). With ``TRTBUILD_KILLS=1000``, `make test` tries all kills
+and errors.
 """
 
 from __future__ import annotations

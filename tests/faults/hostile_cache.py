@@ -68,8 +68,6 @@ class HostileCache:
 
 
 def status(code: int, **headers: str) -> Fault:
-    """A fault that answers with this status."""
-
     def fault(request: Request, stored: bytes | None) -> object:
         request.body()
         return request.reply(code, b"no", **headers)
@@ -78,8 +76,6 @@ def status(code: int, **headers: str) -> Fault:
 
 
 def redirect(url: str) -> Fault:
-    """A fault that redirects each request to ``url + request.path``."""
-
     def fault(request: Request, stored: bytes | None) -> object:
         request.body()
         return request.reply(302, Location=url + request.path)

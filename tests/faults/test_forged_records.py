@@ -153,7 +153,6 @@ def test_a_forged_entry_is_not_used(tmp_path: Path, filled: dict[tuple[str, str]
 
 # -- records without a trusted signature
 
-#: Two keys of the same name.
 CI, UNKNOWN = Signer.new("ci"), Signer.new("ci")
 
 

@@ -195,7 +195,7 @@ class _Steps:
         return partitions, programs, onnx
 
     def engine_job(self, part: Partition, onnx: Mapping[str, str]) -> EngineJob:
-        """The job of an engine. Optimization level 0 compiles fastest, and does not change types and shapes."""
+        """The job of an engine. Optimization level 0 compiles fastest, and does not change types or shapes."""
         settings = BuilderSettings(workspace=self._facts.workspace, optimization_level=0)
         return engine_job(
             self._model, self._shapes, part, onnx[part.graph], self._weights, settings, TARGET, self._facts.version

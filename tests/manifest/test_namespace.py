@@ -9,7 +9,7 @@ HEAD = BASE.partition("models:")[0]
 
 
 def with_defaults(defaults: str, *included: str, model: str = "") -> str:
-    """A manifest with defaults, included files, and one model with the fields in the text `model`."""
+    """A manifest with defaults, included files, and one model. The text `model` has additional fields of this model."""
     include = f"include: [{', '.join(included)}]\n" if included else ""
     return f"{HEAD}{include}defaults: {defaults}\nmodels:\n  net:\n    {MODEL}\n{model}"
 

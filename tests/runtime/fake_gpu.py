@@ -17,7 +17,7 @@ import numpy as np
 
 #: The handle of CUDA's legacy default stream. Its other handle is 1 (``CU_STREAM_LEGACY``).
 LEGACY = 0
-#: The value of bytes that were not written, or that were freed.
+#: The value of bytes that were not written, or that `FakeGpu.free` freed. `free_on` keeps the bytes of a block.
 _POISON = 0xCD
 
 

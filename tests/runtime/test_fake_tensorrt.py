@@ -56,10 +56,10 @@ def test_differences_are_reported_except_memory_sizes_of_another_build() -> None
     changed = json.loads(json.dumps(RECORDED["answers"]))
     changed["addresses"]["returns"]["null input"]["returns"] = "something else"
     wide = changed["describes_its_engines"]["returns"]["wide"]["returns"]
-    wide["device_memory"] += 512  # another build may need more
+    wide["device_memory"] += 512  # another build of the engine may need more
     (line,) = differences(RECORDED["answers"], changed)
     assert line.startswith("/addresses/returns/null input/returns: True was recorded")
-    wide["device_memory"] += 1  # each size that a build needs is a multiple of 512
+    wide["device_memory"] += 1  # the memory size of every engine is a multiple of 512
     assert len(differences(RECORDED["answers"], changed)) == 2
 
 

@@ -36,8 +36,8 @@ def _range(low: int, mid: int, high: int) -> dict[str, list[int]]:
 def write_package(root: Path, plans: Mapping[str, bytes], **target: Any) -> None:
     """Write a package of two engines, `first` and `second`. `second` reads the result of `first`.
 
-    `plans` are their plans, by name. The package returns the results of both engines, and the input. `target` has more
-    fields of the package's target.
+    `plans` are their plans, by name. The package returns the results of both engines, and the input. `target` has
+    additional fields for the package's target.
     """
     files = {}
     for name, plan in plans.items():

@@ -44,7 +44,7 @@ INVALID = Invalid()
 
 @dataclass(eq=False)
 class LocatedValue:
-    """The value of one model field, the node in which it is written, and the place of its name."""
+    """The value of one model field, the node in which it is written, and the place of the field's name."""
 
     value: Any
     node: Node

@@ -47,7 +47,8 @@ models:
 
 @dataclass(eq=False)
 class ManifestFile:
-    """One file: its name in the project, its tree (None when it could not be read), and the files that it includes.
+    """One file: its name in the project, its tree (None if the file cannot be read, or is not a YAML mapping), and the
+    files that it includes.
 
     `complete` is False when a part of its `include` list was not read. `sha256` is the digest of the bytes that were
     read.
@@ -132,7 +133,7 @@ class FileReader:
         return file
 
     def _tree(self, name: str, origin: Origin | None) -> tuple[Node | None, str]:
-        """The file's tree (None when it could not be read) and its digest."""
+        """The file's tree (None if the file cannot be read, or is not a YAML mapping), and the SHA-256 of its bytes."""
         noun = "the included file" if origin else "the manifest"
         place = origin or Origin(name, 1, 1)
         if not check_readable(self._paths, name, noun, place, self._problems):

@@ -1,8 +1,8 @@
 """Verify the engines of a project on the workers of a Dask scheduler, and compare the results with a verification on one
 GPU.
 
-1. A Python that does not find torch writes the packages and locks the project, because another version of torch has traced
-   the models. After ``trtbuild lock``, the Python with torch uses these traces.
+1. A Python that does not find torch writes the packages and locks the project, because the traces come from
+   another version of torch than the installed one. After ``trtbuild lock``, the Python with torch uses these traces.
 2. One process verifies on one GPU, without workers. Then a scheduler, one worker for each GPU, and ``verify --workers``
    run. Both verifications run all comparisons. Both must have the same keys, because GPU, driver and versions are the same.
 """

@@ -163,7 +163,7 @@ def test_another_library_runs_the_engine_and_the_package_only(built: CommandLine
     compile_library(built.project, "int version(void) { return 2; }")
     after = keys(built, "net")
     assert {id_ for id_ in before if before[id_] != after.get(id_)} == {"net/engine/model@ada", "net/package"}
-    assert keys(built, "pair") == before_of_pair  # the model pair names no library
+    assert keys(built, "pair") == before_of_pair  # the model `pair` names no library
     document = built("plan", "net")
     assert ran(document) == {"engine": 1, "package": 1}
     (built.project / "libroi.so").write_bytes(original)

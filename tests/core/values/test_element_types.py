@@ -14,7 +14,6 @@ DTYPES = {str(value).removeprefix("torch."): value for value in vars(torch).valu
 
 
 def types_with(column: str) -> list[ElementType]:
-    """Return the types that have a value in the column."""
     return [element for element in ELEMENT_TYPES.values() if getattr(element, column) is not None]
 
 

@@ -1,4 +1,4 @@
-"""docs/store-format.md is sufficient to implement the check of signatures again, as this test does.
+"""docs/store-format.md is sufficient to implement the check of signatures again, as the first test does.
 
 The commands and environment variables of docs/threat-model.md exist.
 """

@@ -1,4 +1,4 @@
-"""A trail, a local copy of the links of chains, leads to the same observations as the store, and fewer records are read."""
+"""A trail, a local copy of links (`core.recipes.chain`), gives the same observations as the store with fewer reads."""
 
 from __future__ import annotations
 
@@ -27,8 +27,6 @@ FILES = [Dependency("file", f"{number}.py") for number in range(60)]
 
 
 class CountingStore(LocalStore):
-    """A store that counts how many records are read."""
-
     records_read = 0
 
     def get_record(self, key: str, wanted: object = None) -> Record | None:
@@ -206,7 +204,7 @@ def test_a_trail_is_saved_while_a_thread_of_an_interrupted_build_follows_links(t
     trail = Trail(tmp_path)
 
     class Following(Dependency):
-        """A dependency. Reading its `part` adds a link to the trail, as another thread may do during `save`."""
+        """Reading `part` adds a link to the trail, as another thread may do during `save`."""
 
         @property
         def part(self) -> str:

@@ -1,4 +1,4 @@
-"""Changes of dependencies outside a project make its watcher build. Changes of directories that a build writes do not."""
+"""A watcher builds when dependencies outside its project change, but not when directories that a build writes change."""
 
 from __future__ import annotations
 

@@ -18,8 +18,6 @@ F64, F32 = torch.float64, torch.float32
 
 
 class FunctionModule(torch.nn.Module):
-    """A module that calls a function of one tensor."""
-
     def __init__(self, function: Callable[[torch.Tensor], Any]) -> None:
         super().__init__()
         self.function = function

@@ -137,7 +137,6 @@ def test_a_forked_worker_does_not_keep_the_lock(local: LocalStore) -> None:
 
 
 def _open_paths(pid: int) -> list[Path]:
-    """The files that a process has open."""
     paths = []
     for entry in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # the process has just closed it

@@ -171,7 +171,7 @@ def test_ignores_all_signatures_if_there_are_too_many() -> None:
     assert signatures_in([LISTED] * (MAX_SIGNATURES + 1)) == ()
 
 
-# Two of the values are base64: one of "hello", and one of JSON that is nested too deeply.
+# "aGVsbG8=" is "hello" in base64. The longest value is the base64 of JSON that is nested too deeply.
 @pytest.mark.parametrize("raw", ["", "!", "=", "aGVsbG8=", "W1tbW1tb" * 20_000, 7, None, ["x"], {}])
 def test_ignores_the_standard_output_of_another_tool(raw: object) -> None:
     text = json.dumps({"outputFiles": [{"path": "x", "digest": {"hash": A}}], "stdoutRaw": raw})

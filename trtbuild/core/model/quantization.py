@@ -32,7 +32,7 @@ class Format:
         return (self.weights,) if self.activations is None else tuple(dict.fromkeys((self.weights, self.activations)))
 
 
-#: The formats by name. The methods are those that Model Optimizer 0.47 offers for the format
+#: The formats by name. Model Optimizer 0.47 offers each of the methods for the format
 #: (``modelopt.torch.quantization.config``: `algorithm`; entropy: ``calib.HistogramCalibrator``).
 FORMATS: Mapping[str, Format] = {
     "int8": Format("int8", "int8", ("max", "entropy", "smoothquant")),

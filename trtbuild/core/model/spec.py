@@ -70,7 +70,8 @@ class Input:
     name: str
     dtype: str = "float32"
     keyword: bool = False
-    #: The range of random values for this input, both ends included. None: each caller has its own default.
+    #: The range of random values for this input, both ends included. With None, the range depends on the
+    #: code that draws the values.
     range: ValueRange | None = None
 
 
@@ -155,6 +156,7 @@ class Model:
     targets: tuple[Target, ...]
     origin: Origin
     dims: tuple[NamedDim, ...] = ()
+    #: The path of the weights file, relative to the project.
     weights: str | None = None
     precision: Precision = "float32"
     #: The modules that compute in another precision.

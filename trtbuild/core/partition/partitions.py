@@ -71,7 +71,7 @@ class Partitions:
     def from_bytes(cls, data: bytes) -> Partitions:
         """Read a document. Raises ValueError, KeyError or TypeError if the document has another structure.
 
-        The kinds of partitions and the types of single fields are not checked."""
+        The kind of a partition and the types of its fields are not checked."""
         return cls.from_json(json.loads(data))
 
     @classmethod

@@ -1,9 +1,9 @@
 """Reads and writes the text of ``trtbuild.lock``. The dataclasses of its contents are in `core.planning.locks`.
 
 Rules
-1. The text is JSON with one entry on each line. Each table is sorted by name. The text does not depend on time or place,
-   so one rebuilt engine changes two lines in a review: its own, and that of its package. It is not TOML, because Python
-   3.10 has no TOML parser, and a plan has to read the file in milliseconds.
+1. The text is JSON with one entry on each line. Each table is sorted by name. So one rebuilt engine changes two lines in a
+   review: its own, and that of its package. The text is not TOML, because Python 3.10 has no TOML parser, and a plan has
+   to read the file in milliseconds.
 2. The text is read strictly, because people merge lock files by hand. Each error has a line: that of the wrong
    entry, if it can be found.
 """

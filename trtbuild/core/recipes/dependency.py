@@ -1,7 +1,7 @@
 """The dependencies of a calibration or trace, discovered while user code ran.
 
 An *observation* is a dependency and the state that was observed. A dependency can be observed again without running user
-code. The kinds are:
+code. The kinds of dependencies are:
 
 * ``file``: the name is a path, relative to the project or absolute. The state is the SHA-256 of the bytes, ``absent``,
   ``directory``, or ``special`` (a pipe, a socket, a device).
@@ -36,7 +36,7 @@ class Dependency(NamedTuple):
 
     @classmethod
     def from_part(cls, part: str) -> Dependency:
-        """The inverse of the property `part`. Raises ValueError for any other text."""
+        """The inverse of the property `part`. Raises ValueError if the kind is unknown or the name is empty."""
         kind, _, name = part.partition(":")
         if kind not in ("file", "link", "listing", "distribution", "environment") or not name:
             raise ValueError(f"{part!r} is not the name of a dependency")

@@ -1,4 +1,4 @@
-"""The fields of settings and models that are parts of a key: all, except those in `EXCLUDED` and some at their default."""
+"""The fields of settings and models that are in a key: all except those in `EXCLUDED` and newer fields at their default."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _was_added_later(type_name: str, entry: dataclasses.Field[Any]) -> bool:
 
 
 def settings_of(value: BuilderSettings | PartitionSettings | Target) -> Shared:
-    """`fields_of`, computed once for all equal settings."""
+    """The result of `fields_of`. Equal settings share one result."""
     values = _GETTERS[type(value)](value)
     return _settings_of(value, tuple(map(type, values)))  # the types are compared, too, because 1 == True
 
@@ -90,7 +90,7 @@ def _encodable(value: Any) -> Value:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return fields_of(value)
     if isinstance(value, Mapping):
-        # Not str(key), because 1 and "1" are different keys.
+        # str(key) would make the keys 1 and "1" equal
         return {key: _encodable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_encodable(item) for item in value]

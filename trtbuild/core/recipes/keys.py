@@ -1,5 +1,5 @@
-"""The recipes of all steps except package, from which their keys are made. A wrong hit is the worst bug that trtbuild can
-have.
+"""The recipes of all steps except package. The key of a step is made from its recipe. A wrong hit is the worst bug that
+trtbuild can have.
 
 `trtbuild.core.packages.package_recipe` has the recipe of package. `declared` has the parts of calibrate and trace that are
 known before user code runs. `lookup_recipes` has the recipes with which a machine without PyTorch or a parser looks up
@@ -229,9 +229,9 @@ def verification(
     """The recipe of a verification, which compares the results of partitions with those of a reference.
 
     `program` is the digest of the traced program's canonical text. `partitions` is the digest of the partition step's
-    document. `made_of` are the digests of the ONNX models by graph, or of the plans by partition. `tolerances` are by the
-    type that an output is computed in. This type follows from the programs. `ranges` are the declared ranges of inputs, by
-    name. Only the recipes of `quantized` models have the tolerances of quantizers, so that other recipes keep their keys.
+    document. `made_of` are the digests of the ONNX models by graph, or of the plans by partition. `tolerances` has a
+    tolerance for each type in which outputs are computed. `ranges` are the declared ranges of inputs, by name. Only the
+    recipes of `quantized` models have the tolerances of quantizers, so that other recipes keep their keys.
     `float_model` has the trace of the model without ``quantize:``: the digest of its canonical text, and its weights. It is
     None without such a trace. `has_rounded_weights`: whether the trace rounded floats among the weights.
     """

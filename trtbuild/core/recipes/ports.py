@@ -1,4 +1,4 @@
-"""The interfaces of a store that the stages and the driver use. The implementations are in `trtbuild.store`."""
+"""The interfaces of a store, for the driver. The implementations are in `trtbuild.store`."""
 
 from __future__ import annotations
 
@@ -70,5 +70,5 @@ class Store(BlobStore, RecordStore, Protocol):
         """A context. Until it ends, garbage collection deletes no entry that was read or written in the context."""
 
     def building(self, key: str) -> AbstractContextManager[None]:
-        """A context with a lock on `key`, so that simultaneous builds do not run its step twice. The lock also ends if the
-        process dies."""
+        """A context with a lock on `key`, so that simultaneous builds do not run the step with this key twice. The lock
+        also ends if the process dies."""

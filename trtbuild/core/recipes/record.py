@@ -80,8 +80,8 @@ class Record:
 def _parse(data: bytes, wanted: Recipe | None) -> tuple[Mapping[str, object], Recipe]:
     """The members of a document, and its recipe. Raises ValueError, and RecursionError if `data` is nested too deeply.
 
-    If a document ends with the text of the `wanted` recipe and the schema, only the other members are parsed. If they are
-    valid JSON without this end, the end is not a part of a string or of another object."""
+    If a document ends with the text of the `wanted` recipe and the schema, only the other members are parsed. If
+    these members are a valid JSON object, the end is not a part of a string or of another object."""
     if wanted is not None and data.endswith(end := _document_end(wanted)):
         members = json.loads(data[: -len(end)] + b"}")
         if isinstance(members, dict) and members:

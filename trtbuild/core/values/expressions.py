@@ -217,7 +217,8 @@ def _quotient(operator: str, left: Interval, right: Interval) -> Interval:
 
 
 def _power(left: Interval, right: Interval) -> Interval:
-    low, high = (min(max(0, exponent), _MAX_EXPONENT) for exponent in right)  # only 0, 1 and -1 have larger exponents
+    # Only the bases 0, 1 and -1 may have larger exponents.
+    low, high = (min(max(0, exponent), _MAX_EXPONENT) for exponent in right)
     if left[0] < 0:
         largest = max(1, abs(left[0]), abs(left[1])) ** high
         return -largest, largest

@@ -1,4 +1,4 @@
-"""``trtbuild init``: write a first manifest, lines of .gitignore, and a small example model unless the user names one.
+"""``trtbuild init``: write a first manifest, lines of .gitignore, and a small example model unless the user names a model.
 
 Rules
 1. No file is overwritten. An existing .gitignore gets the missing lines; no other existing file is changed.

@@ -118,14 +118,14 @@ def pull(request: Request, remote: str | None, progress: Progress) -> CachePull:
 def fetch_incomplete_records(
     store: LayeredStore, keys: Sequence[str], progress: Progress
 ) -> tuple[dict[str, str], dict[str, Fetched]]:
-    """Fetch, from the readable remotes, the records with these keys that are missing or incomplete in the local store, or
-    that the lock file refuses.
+    """Fetch the records with these keys from the readable remotes, except records that are complete in the local store and
+    that the lock file accepts.
 
     Returns the keys of records that are still incomplete, each with the reason, and the result of each remote, by its name.
     Raises StoreUnavailable.
     """
     incomplete: dict[str, str] = {}
-    # the lock file refuses these local records, but accepts them if no remote has a better one
+    # local records that differ from the lock file, but are accepted if no remote has the locked record
     tolerated_keys: list[str] = []
     for key in keys:
         local_copy = complete_record(store.local, key)

@@ -1,6 +1,6 @@
-"""Detect changed weights: compare the weights of a graph of torch.compile with those that its engines contain.
+"""Detect whether the weights of a graph of torch.compile have changed since its engines were built.
 
-The comparison runs before every call, for every weight. A few hundred weights must take much less than a millisecond.
+This check runs before every call, for every weight. A few hundred weights must take much less than a millisecond.
 """
 
 from __future__ import annotations

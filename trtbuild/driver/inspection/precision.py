@@ -1,7 +1,7 @@
 """``trtbuild inspect MODEL --precision``: the floating type in which each operator of a model computes.
 
 The answer follows from the present manifest, and not from a package. It needs the traced program of the model, and no
-later step. So it also explains a model whose lower step has failed.
+later step. So the command also works if the lower step of the model has failed.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ class Workspace:
                 problems += error.problems
         if problems:
             raise ManifestErrors(problems)
-        self.lookups.save_trail()  # the links that were followed, for the next command
+        self.lookups.save_trail()  # for the next command: the links (`core.recipes.chain`) that were followed
         return plans
 
     def environment_error(self, plans: Mapping[str, ModelPlan]) -> TrtbuildError | None:
@@ -153,7 +153,7 @@ class Workspace:
     def files_of(self, model: Model, record: Record) -> list[tuple[str, str, list[outputs.OutputFile]]]:
         """The kind, the path and the files of each output of a model, from the record of its package.
 
-        Raises BlobMissing, EntryCorrupt, and UsageError if a kind of output does not support a dtype of the model.
+        Raises BlobMissing and EntryCorrupt. Raises UsageError if a kind of output does not support a dtype of the model.
         """
         text = self.lookups.blob(record.outputs["index"].sha256)
         try:

@@ -37,7 +37,7 @@ class CachedFacts:
         return signers
 
     def call_modules(self, lower_key: str | None) -> Sequence[str]:
-        """The module path of each call of a lowered program; empty if it is not known.
+        """The module path of each call of a lowered program; empty if the paths are not known.
 
         `lower_key` is the key of the lower step.
         """

@@ -1,7 +1,8 @@
 """Tensors in host memory: generate random tensors, and read and write files of tensors. This module needs only NumPy.
 
 Rules
-1. A tensor is a NumPy array and torch's name of its dtype. NumPy has no bfloat16, so such a tensor's bits are uint16.
+1. A tensor is a NumPy array and torch's name of its dtype. NumPy has no bfloat16, so the array of a bfloat16
+   tensor is uint16, with the same bits.
 2. Reading a file never runs code from it: NumPy reads ``.npy`` and ``.npz`` without pickle, and
    `trtbuild.core.values.safetensors` parses ``.safetensors``.
 3. The same seed gives the same random values. Before they are rounded to the dtype, they are in the input's range.
@@ -165,7 +166,7 @@ def write(path: Path, tensors: Mapping[str, HostTensor]) -> None:
 
 
 def _write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write arrays as `numpy.savez` does. They may have any names, but `numpy.savez` accepts no array called ``file``."""
+    """Write arrays as `numpy.savez` does, but with any names: `numpy.savez` refuses the name ``file``."""
     numpy_format = require_numpy().lib.format
     with zipfile.ZipFile(path, "w") as archive:
         for name, array in arrays.items():

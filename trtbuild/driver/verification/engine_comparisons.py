@@ -48,7 +48,7 @@ def job_of_target(
     subject: Subject, partitioning: PartitioningJob, number: int, package: Package, target: str
 ) -> PartitioningJob:
     """Return the job of comparing the engines of one target of a package. `number` is the partitioning's number."""
-    plans = provenance_file.plans_of(package, target)  # from the package, because the build plan may lack some
+    plans = provenance_file.plans_of(package, target)  # from the package, because the build plan may lack some engines
     of_target = replace(partitioning, targets=(target,), plans={target: plans})
     return subject.job_of_runner(of_target, "engine", number, subject.points, target)
 

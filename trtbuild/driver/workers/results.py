@@ -39,7 +39,7 @@ class PT2Job:
 
 @dataclass(frozen=True)
 class Conversion:
-    """A conversion that a partition step made: the JSON text of its record, and its duration in seconds."""
+    """A conversion that a partition step made: the JSON text of the conversion's record, and the duration in seconds."""
 
     duration_s: float
     record: str

@@ -1,4 +1,4 @@
-"""The properties of one call of a package. All parts of the package get the same `Call`."""
+"""The properties of one call of a package. All partitions of the package get the same `Call`."""
 
 from __future__ import annotations
 

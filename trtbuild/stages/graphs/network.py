@@ -30,7 +30,7 @@ def blob(
 
 
 def graph_text(data: bytes) -> str:
-    """The graph text of a blob, for keys: it depends on everything except the list of layers (their names and types)."""
+    """The graph text of a blob, for keys: the schema's name, and a digest of `document` and `types`."""
     content = json.loads(data)
     text = json.dumps([content["document"], content["types"]], separators=(",", ":"))
     return f"{network_document.SCHEMA} {hashlib.sha256(text.encode()).hexdigest()}\n"

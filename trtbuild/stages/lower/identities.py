@@ -1,8 +1,8 @@
 """Remove operators that return their input.
 
 Rules
-1. Only listed operators are removed, and only if result and input have the same dtype, device, shape and strides. Strides
-   count because a later ``view`` may depend on the strides of a copy.
+1. Only the operators in `IDENTITIES` are removed, and only if the result and the input have the same dtype, device, shape
+   and strides. Strides count because a later ``view`` may depend on the strides of a copy.
 2. After functionalization no operator changes a tensor in place. So inside the graph a copy is the same as its source.
 3. A copy that is an output stays if its source is a placeholder or another output.
 """

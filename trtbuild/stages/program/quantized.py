@@ -5,8 +5,8 @@ them, and those of trtbuild (`trtbuild.quantized_operators`) for int8, int4, flo
 
 The translations of PyTorch's quantizers in this file replace those of the exporter (torch 2.13). The exporter's
 translations ignore the smallest and the largest number of a quantizer, or add a Clip on int8 that TensorRT refuses. The
-lower step leaves only quantizers that use all numbers of their type. `trtbuild.stages.program.quantized_onnx` has the
-translations of trtbuild's operators.
+lower step clamps the inputs of narrower quantizers, so that each quantizer uses all numbers of its type.
+`trtbuild.stages.program.quantized_onnx` has the translations of trtbuild's operators.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import torch
 
 from trtbuild import quantized_operators
 
-#: The namespace of the operators. A serialized program contains it as text, because the archive is not compressed.
+#: The namespace of the operators. A serialized program that calls such an operator contains this text, because the
+#: archive is not compressed.
 NAMESPACE = "quantized_decomposed"
 
 

@@ -1,7 +1,7 @@
 """Insert a check after each call of an operator from outside PyTorch: its results must have the declared sizes and types.
 
 torch.export trusts an operator's fake implementation. If that implementation declares a wrong size, the program
-computes with the wrong size, and engines are built for it. When the program runs, `trtbuild.declared_sizes`
+computes with the wrong size, and engines are built for that size. When the program runs, `trtbuild.declared_sizes`
 compares the actual sizes with the declared sizes.
 
 Rules

@@ -90,8 +90,8 @@ def has_translation(node: torch.fx.Node) -> bool:
 def promote_types(module: torch.fx.GraphModule) -> None:
     """Make implicit type promotion explicit, because ONNX has no implicit promotion. Works in place, also in nested graphs.
 
-    An inserted cast has the ``meta`` of its node. Half precision operators that compute in float32 (torch's "op math")
-    become casts around a float32 operator.
+    An inserted cast has the ``meta`` of the node for which it was inserted, except ``val``. Half precision operators that
+    compute in float32 (torch's "op math") become casts around a float32 operator.
     """
     from torch.onnx._internal.exporter import _fx_passes
 
@@ -110,8 +110,9 @@ def remove_assertions(module: torch.fx.GraphModule) -> None:
 
 
 def translate(exported: ExportedProgram, opset: int) -> onnx_ir.Model:
-    """Translate a prepared program with the exporter, without optimizing. All inputs of the program, weights included,
-    become graph inputs. Each quantized weight has its ONNX type (`quantized_onnx`).
+    """Translate a program with the exporter, after `promote_types` and `remove_assertions`, without optimizing. All
+    inputs of the program, weights included, become graph inputs. Each quantized weight has its ONNX type
+    (`quantized_onnx`).
 
     The opset of the result is the largest of `OPSETS` that is not above `opset`. If all are above, it is the smallest.
     ``node.meta["node"]`` of each ONNX node is the fx node that it came from. Raises TranslationFailed.

@@ -1,8 +1,8 @@
 """Quantizers in a program, and the program without them: the float model.
 
 Rules
-1. A call of ``fake_quantize`` is replaced by its input. A quantizer and its dequantizers are replaced by the input of the
-   quantizer, if only operators of `_MOVES` are between them.
+1. A call of ``fake_quantize`` is replaced by its input. A quantizer and its dequantizers are removed, if only
+   operators of `_MOVES` are between them.
 2. A dequantizer of numbers that no quantizer has made stays. If the numbers are weights, the program has never had their
    floats: PT2E and the trace store quantized weights as numbers of the quantized type.
    `Unquantized.stored` lists these types.
@@ -49,7 +49,7 @@ def quantizer_type(node: torch.fx.Node) -> RoundedType:
         return "float4e2m1"
     if not _has_name(node, "aten.", _QUANTIZERS):
         return "int8"
-    # The arguments after the input, the scale and the zero point: for some operators an axis, then the two limits.
+    # Some operators have an axis after the input, the scale and the zero point. The last two integers are the limits.
     limits = [argument for argument in node.args[3:] if isinstance(argument, int)][-2:]
     if len(limits) < 2:
         return "int8"
@@ -103,7 +103,7 @@ def without_quantizers(program: Program) -> Unquantized:
             continue
         if node not in variables:
             stored[_stored_type(node)] = None
-        elif not left:  # otherwise it may belong to a quantizer that is left, which is listed already
+        elif not left:  # otherwise the dequantizer may belong to a quantizer in `left`
             left.append(target_name(node.target))
     program.exported.graph_module.recompile()
     return Unquantized(program, removed, tuple(stored), tuple(left))
@@ -134,7 +134,7 @@ def _short_name(node: torch.fx.Node) -> str:
 
 
 def _cast(value: Any, dtype: torch.dtype, dequantizer: torch.fx.Node) -> Any:
-    """`value`, which now has floats of type `dtype`, in the type of a dequantizer's result."""
+    """`value` in the type of a dequantizer's result. `dtype` is the type of the quantizer's input."""
     result_dtype = dequantizer.meta["val"].dtype
     if result_dtype == dtype:
         return value

@@ -68,8 +68,8 @@ def _registering_module(name: str) -> str | None:
 def export_in_memory(model: torch.nn.Module | ExportedProgram, job: TraceJob, project: Path) -> ExportedProgram:
     """Trace `model` as `trace_in_memory` does, and return the program of torch.export, which was compared with `model`.
 
-    The program is functionalized, takes the arguments of `model`, and its symbols have the ranges of `job`. It shares the
-    tensors of `model` that are in main memory. Raises SourceError.
+    The program is functionalized, takes the arguments of `model`, and its symbols have the ranges of `job`. It can share
+    tensors with `model`. Raises SourceError.
     """
     traced = trace_in_memory(model, job, project)
     if traced.exported is None:

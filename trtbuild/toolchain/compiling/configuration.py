@@ -54,7 +54,7 @@ def _apply_settings(trt: Any, config: Any, job: EngineJob) -> None:
             raise ToolchainError(f"{_toolchain_text(job)} does not take builder.{name}: {value} (it has {actual})")
     calls = calls_of(job.target.toolchain, str(trt.__version__))
     if calls is not None and not calls.shared_profiles:
-        # Contexts of several threads and streams share a profile, as they always do from TensorRT 9 on.
+        # Lets contexts of several threads and streams share a profile. From TensorRT 9 on, they can always share one.
         config.set_preview_feature(trt.PreviewFeature.PROFILE_SHARING_0806, True)
 
 

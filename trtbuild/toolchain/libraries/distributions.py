@@ -43,7 +43,7 @@ def _version(name: str, path: tuple[tuple[str, int], ...]) -> str | None:
 
 @lru_cache(maxsize=64)
 def _metadata_folders(folder: str, _mtime_ns: int) -> tuple[str, ...]:
-    """The names of the metadata folders in `folder`. The mtime is only a part of the cache's key."""
+    """The names of the metadata folders in `folder`. `_mtime_ns` is only for the key of `lru_cache`."""
     try:
         return tuple(entry for entry in os.listdir(folder) if entry.endswith((".dist-info", ".egg-info", ".egg")))
     except OSError:

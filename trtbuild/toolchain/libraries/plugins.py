@@ -1,8 +1,9 @@
 """Load libraries of TensorRT plugins into this process, and look for plugins in TensorRT's registry.
 
 Rules
-1. A library registers its plugins when it is loaded (``REGISTER_TENSORRT_PLUGIN``). If it registers nothing and has the
-   function ``getCreators`` or ``getPluginCreators``, TensorRT loads it (``IPluginRegistry::loadLibrary``, since 8.6).
+1. A library registers its plugins when this process loads it (``REGISTER_TENSORRT_PLUGIN``). If it registers nothing and
+   has the function ``getCreators`` or ``getPluginCreators``, TensorRT loads it, too (``IPluginRegistry::loadLibrary``,
+   since 8.6).
 2. A library stays loaded until the process ends, because engines may use it. TensorRT keeps the first plugin of a name. So
    a library is refused if another library has already registered one of the required plugins: the engine would run the
    code of the other library.

@@ -250,7 +250,7 @@ def _check_settings(target: Target, settings: BuilderSettings, flavour: Flavour,
                 hint=f"build on a machine with a GPU, or remove {name}",
             )
     if settings.exclude_lean_runtime and not settings.version_compatible:
-        # IBuilderConfig::setFlag refuses it ("can only be set if kVERSION_COMPATIBLE is set").
+        # IBuilderConfig::setFlag refuses this combination ("can only be set if kVERSION_COMPATIBLE is set").
         raise TargetUnsupported(
             f"{label}: builder.exclude_lean_runtime has no effect without version_compatible",
             hint="set version_compatible: true too",

@@ -46,7 +46,8 @@ class ExternalWeight:
 
 @dataclass(frozen=True)
 class Node:
-    """A node of the outer graph. `inputs` and `types` include the inputs and types of its nested graphs."""
+    """A node of the outer graph. `inputs` includes the inputs of the nodes in its nested graphs, and `types` the types of
+    these nodes and of the nested initializers."""
 
     name: str
     operator: str
@@ -141,8 +142,8 @@ def _float_attributes(attribute: memoryview) -> list[tuple[str, float]]:
 def _read_attribute(
     message: memoryview, inputs: list[str], types: list[int], numbers: list[int], results: list[int]
 ) -> None:
-    """Read one attribute of a node, and append its content to the lists. `inputs` and `types` get the inputs and types of
-    nested graphs, too. `numbers` gets the int64 constants, and `results` the output types of the first nested graph."""
+    """Read one attribute of a node, and append its content to the lists. `inputs` and `types` also get the content of
+    nested graphs (`Node`). `numbers` gets the int64 constants, and `results` the output types of the first nested graph."""
     name, number = "", 0
     integers: list[int] = []
     for field, value in fields(message):

@@ -7,9 +7,9 @@ Rules
 1. For a graph without float16 values the flag is not set: layers compute floats in float32.
 2. Otherwise the flag is set, and every layer that computes floats gets the precision and output type of its values in the
    graph. With OBEY_PRECISION_CONSTRAINTS a build fails if TensorRT cannot follow these constraints. The float32 parts of
-   the graph stay float32. Layers that only move float16 values get no constraint. TensorRT may move these values as
-   float32. In fused attention, TensorRT 8.6 refuses constraints on these layers ("Mismatched type for tensor", "Could not
-   find any implementation for node {ForeignNode…}").
+   the graph stay float32. Layers that only move float16 values get no constraint, because TensorRT 8.6 refuses
+   constraints on such layers in fused attention ("Mismatched type for tensor", "Could not find any implementation for
+   node {ForeignNode…}"). So TensorRT may move these values as float32.
 3. A layer that the parser adds, or a layer in a nested graph, does not correspond to a value of the outer graph. It
    computes in the type of its first float input. The result of a cast has the type of the cast. If no type is known, the
    layer computes in float32.

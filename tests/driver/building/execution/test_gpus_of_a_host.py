@@ -1,4 +1,7 @@
-"""A build for a target of the toolchain `tensorrt` uses all GPUs. GPUs and toolchain are fakes, and torch is hidden."""
+"""A build for a target of the toolchain `tensorrt` uses all GPUs.
+
+The GPUs and the toolchain are fakes, and torch is hidden.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dims and inputs whose declaration does not agree with the model are errors. Other dims are symbols of the program."""
+"""Dims and inputs whose declaration contradicts the model are errors. Other dynamic dims are symbols of the program."""
 
 from __future__ import annotations
 

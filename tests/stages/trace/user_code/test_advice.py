@@ -15,7 +15,7 @@ from trtbuild.core.model.spec import Input
 from trtbuild.stages.trace.user_code.advice import advice, misspelt_module, shape_advice, value_advice
 
 INPUTS = (Input("x", "float16"),)
-#: The advice if the error names no dtype.
+#: The argument `default_advice` of `shape_advice`.
 DEFAULT = "look at the shapes"
 
 

@@ -11,8 +11,8 @@ Rules
    `BYTES_PER_WEIGHT_BYTE` times the size of the weights: the engine's weights, or the model's weights file. The numbers in
    both tables are larger than the measured ones, because a step that waits costs less than a step that the kernel kills.
 4. Free memory is the smaller of two values: Linux's MemAvailable, and the bytes that the control groups of this process
-   still allow. Page cache counts as free in both, but only inactive pages in control groups. If neither value can be
-   read, no step waits for memory.
+   still allow. Page cache counts as free in both values; in control groups, only its inactive pages count. If neither
+   value can be read, no step waits for memory.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class UncheckedSteps:
             self._lookups.note_announced(step.id, record)
 
     def let_wait(self, step: Step, keys: frozenset[str], records: Sequence[Record], put: Callable[[], Record]) -> bool:
-        """Let records wait if a step with one of `keys` is unchecked, and drop them if such a step has failed its check.
+        """Drop records if a step with one of `keys` has failed. Let them wait if a step with one of `keys` is unchecked.
 
         Returns True if the records wait or were dropped, and False if the caller has to publish them."""
         with self._lock:

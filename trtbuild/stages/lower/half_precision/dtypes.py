@@ -163,10 +163,7 @@ def _find_float32_nodes(
     requested: Mapping[torch.fx.Node, torch.dtype],
     ranges_by_dtype: Mapping[torch.dtype, Ranges],
 ) -> tuple[dict[torch.fx.Node, Rule], set[torch.fx.Node]]:
-    """Return the nodes whose value is needed in float32, with the rule, and the nodes that read their input without a cast.
-
-    The rules of data movement mean the same as in `Dtypes.rules`.
-    """
+    """Return `Dtypes.rules` and `Dtypes.without_cast`."""
     in_float32: dict[torch.fx.Node, Rule] = {}
     without_cast: set[torch.fx.Node] = set()
     for node in reversed(graph.nodes):

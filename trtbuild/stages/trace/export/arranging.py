@@ -5,10 +5,11 @@ Rules
 2. The other inputs are in the manifest's order. So symbol number n of the program is symbol number n of the shape plan.
 3. The size of an axis that the manifest declares dynamic is exactly ``multiple_of × symbol``. The size of a static axis is
    the declared number. If torch.export gives an axis another size, the model is rejected.
-4. The symbols have the manifest's ranges, not those of torch. (torch leaves out size 1 of a derived dim, and torch's
-   guards make ranges smaller.) `proof` tries the sizes that torch left out.
+4. The symbols of the inputs have the manifest's ranges, not those of torch. (torch leaves out size 1 of a derived dim,
+   and torch's guards make ranges smaller.) `proof` tries the sizes that torch left out.
 5. A tensor that the module returns twice is one output of the program.
-6. If pieces of a split along a dynamic axis are not used, slices replace the split (`pieces`).
+6. Slices replace a split along a dynamic axis if some of its pieces are not used, or if the size of the pieces is dynamic
+   (`pieces`).
 7. A number that the module returns is a 0-d tensor (`leaves`).
 8. Without a weights file, the zero points of quantizers become numbers of the program (`zero_points`), and quantized
    weights are stored in the types to which they are quantized (`stored_weights`).

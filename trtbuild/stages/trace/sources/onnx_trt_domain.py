@@ -5,7 +5,7 @@
 | TRT_FP8QuantizeLinear, TRT_FP8DequantizeLinear | float8e4m3fn, since opset 19 |
 | TRT_INT4QuantizeLinear, TRT_INT4DequantizeLinear, DequantizeLinear of int4 weights | int4, since opset 21 |
 
-The operators in `_REFUSED` are errors. They compute scales while the model runs, use MXFP8, or stand for weights that
+The operators in `_REFUSED` are refused: they compute scales while the model runs, use MXFP8, or stand for weights that
 Model Optimizer's exporter has not quantized yet.
 """
 
@@ -79,7 +79,7 @@ def write_trt_domain(model: onnx.ModelProto, job: TraceJob) -> None:
 
 
 def _set_result_type(graph: onnx.GraphProto, node: onnx.NodeProto, element: int) -> None:
-    if element == _INT4:  # its zero point would need the sizes of the blocks
+    if element == _INT4:  # an int4 zero point would need the sizes of the blocks
         node.attribute.append(onnx.helper.make_attribute("output_dtype", element))
         return
     zero = f"{node.output[0]}__zero"

@@ -45,8 +45,8 @@ class GraphFunctions:
     """Functions that a trace calls for sources that are a graph already. The caller of the trace passes them, because a
     trace imports neither a toolchain nor `trtbuild.stages.graphs`.
 
-    `handler` returns the handler of a kind of graph, by the kind's name. `record` runs a function that defines a TensorRT
-    network, and records its calls (`trtbuild.toolchain.networks.recording.record_network`).
+    `handler` returns the handler of a kind of graph, by the kind's name. `record` records the calls with which a
+    function defines a TensorRT network (`trtbuild.toolchain.networks.recording.record_network`).
     """
 
     handler: Callable[[str], GraphHandler]

@@ -185,7 +185,7 @@ class _Search:
         bound.update(alias.asname or alias.name for alias in statement.names)
 
     def _follow(self, text: str, module: str, name: str, names: tuple[str, ...], level: int) -> bool:
-        """Add the step of an import. Returns whether the module is in the project."""
+        """Add the step of an import. Returns False if the import is added to `statements`."""
         position = len(self.steps)
         self.steps.append(Import(name, names, level, None))
         if self.import_module(module):

@@ -20,9 +20,9 @@ Rules
    colours), and the current time with the day on which the next trusted key expires. These files and directories, in the
    project and elsewhere, are compared:
    * by identity (size, mtime, ctime, inode): trtbuild's own sources, the user's configuration and keys, manifests, the lock
-     file, weights, libraries of plugins, every file that a trace has read, every file of every output, every directory
-     that was listed, the directories of ``sys.path`` (installing a package changes them), and the directory that
-     is searched for manifests;
+     file, weights, libraries of plugins, every file that a trace has read, and every file of every output;
+   * by identity, too: every directory that was listed, the directories of ``sys.path`` (installing a package changes them),
+     and the directory that is searched for manifests;
    * by their targets: symbolic links;
    * by their existence: paths that must not exist, and paths that must be directories. The directories of the cache and of
      its records must also have the same inodes.

@@ -1,7 +1,7 @@
 """Check that the fields of one model do not contradict each other.
 
-The checks find fields without an effect on the graph of the source, outputs that cannot keep the model's state or load the
-model's plugins, and a precision that the compiler cannot use on a target.
+The checks find fields without an effect on the graph of the source, and outputs that cannot keep the model's state or load
+the model's plugins. They also find a precision that the compiler cannot use on a target.
 """
 
 from __future__ import annotations

@@ -146,13 +146,13 @@ def test_rules_for_int64_are_in_the_key_if_int64_is_narrowed() -> None:
     def parts(**narrows: bool) -> dict[str, object]:
         return dict(keys.partition(A, B, PartitionSettings(), "tensorrt", "8.6.0", 17, VERSIONS, **narrows).parts)
 
-    assert parts(narrows_int64=True) == {**parts(), "narrowed": keys.NARROW_PARSER_VERSION}
+    assert parts(narrows_int64=True) == {**parts(), "narrowed": keys.INT64_RULES_VERSION}
     assert "narrowed" not in parts(narrows_int64=False)
     lookup_recipe = partition_with_any_parser(
         keys.partition(A, B, PartitionSettings(), "tensorrt", "8.6.0", 17, VERSIONS, narrows_int64=True)
     )
     # a partition that was made with other rules is not accepted
-    assert ("narrowed", keys.NARROW_PARSER_VERSION) in lookup_recipe.parts
+    assert ("narrowed", keys.INT64_RULES_VERSION) in lookup_recipe.parts
 
 
 def test_module_paths_are_in_lower_because_no_graph_text_has_them() -> None:

@@ -26,7 +26,7 @@ GOLDEN = {
     "calibrate": "347634c17003d98c436715e9e57a6bb131e45977e141ecc39ee5dc2920b4b3c2",
     "trace": "27e0bb511415e4f22ee8d46363288587f002607f507987436be254fc1327daba",
     "lower": "edfdc7df3c0cf33c85bcc56e4fb020285f4d8bae700fab1d01b896f357122acc",
-    "partition": "ae110a99d43b91140a8f7df3a11d7ba87f3dc824764c75cdfd7ebaf14cf1095d",
+    "partition": "c4af54d2044ad8b28a1b6e4d7da29424581b1318544522b36b86b22494cef8d5",
     "convert": "31d8a94776c5b97a858bf1556b3a0ec6227b0e779c8ad6c227770aa47b2084c5",
     "engine": "b69a4ebc265e0115c47c71d80a8f4b061ce31e3e9ae17e2ee5213143fe35f7af",
     "package": "d50619622a186bdec577f40c57b8c0567f3faa97280a651f4c9ed88a5a1b83f8",
@@ -48,7 +48,7 @@ def test_every_stage_has_a_golden_key() -> None:
 def test_golden_keys_without_weights_file_modules_and_torch() -> None:
     build = recipe_values.Build(replace(recipe_values.MODEL, weights=None, partition=PartitionSettings()))
     assert build.trace().key == "e9e60630b3ef540ce6cbdc79862e66d2cc5dbf3b3ddb3507de5ce9cc62aa9646"
-    assert build.recipes()["partition"].key == "ff470f7bf2e0331f7ef66cc6cea42ea150049cea0376c8074f32369eadf8a5b2"
+    assert build.recipes()["partition"].key == "44134000dd6a5ee92b0add577b0c1babce27ca3eb9c8ba0b883fd47de80025b7"
     assert (
         with_any_versions(build.trace(versions=None)).key
         == "125d99e599e03872a4819465aaf4837d4260570a1d09f9dc547601a9ddf60c76"

@@ -39,6 +39,20 @@ def test_names_exactly_the_rejected_nodes(parser: Parser, make_model: Any) -> No
     assert refusal.messages == ("n1: Det: UNSUPPORTED_NODE: false", "n3: Unique: UNSUPPORTED_NODE: false")
 
 
+def test_a_quantizer_beside_a_refused_node_is_accepted(parser: Parser, make_model: Any) -> None:
+    """The parser refuses a scale of zero. The value of this scale is not known yet."""
+    nodes = [
+        h.make_node("QuantizeLinear", ["i0", "w0", "zero"], ["v0"]),
+        h.make_node("DequantizeLinear", ["v0", "w0", "zero"], ["v1"]),
+        h.make_node("Det", ["v1"], ["o0"]),
+    ]
+    scale, zero = np.array(0.5, np.float32), np.array(0, np.int8)
+    model = make_model(nodes, [("FLOAT", [4, 2, 2])], ["FLOAT"], [scale], {"zero": zero})
+    refusal = parser.find_refusal(model)
+    assert refusal is not None
+    assert refusal.nodes == ("n2",)
+
+
 class ParserOf8_6:
     """A parser without `supports_model_v2`. The answer about the model of the test below is that of TensorRT 8.6.0 on an
     H200: each list of accepted nodes has the flag False, because the parser refuses the model."""

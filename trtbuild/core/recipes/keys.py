@@ -47,7 +47,7 @@ STEP_VERSIONS: Mapping[str, int] = {
     "calibrate": 3,
     "trace": 7,
     "lower": 8,
-    "partition": 5,
+    "partition": 6,
     "convert": 4,
     "engine": 2,
     "package": 3,
@@ -63,10 +63,9 @@ LAST_DOWNGRADED_OPSET = 17
 #: The version of that conversion. It is only in the keys of such models.
 OPSET_DOWNGRADE_VERSION = 3
 
-#: The version of the rules for the parsers of toolchains that compute int64 values in 32 bits: which of these values are
-#: safe (`trtbuild.toolchain.tensorrt8.int64_bounds`), and which nodes the parser of TensorRT 8.6 refuses. Only partitions
-#: for such a toolchain have it in their keys.
-NARROW_PARSER_VERSION = 4
+#: The version of the rules that decide which int64 values are safe with a toolchain that computes them in 32 bits
+#: (`trtbuild.toolchain.tensorrt8.int64_bounds`). Only partitions for such a toolchain have it in their keys.
+INT64_RULES_VERSION = 3
 
 #: Before this major version of TensorRT, networks are not strongly typed.
 STRONGLY_TYPED_SINCE = 9
@@ -139,7 +138,7 @@ def partition(
         ("opset", opset),
         ("versions", dict(versions)),
         *(_opset_downgrade_part(opset) if changes_opset else ()),
-        *((("narrowed", NARROW_PARSER_VERSION),) if narrows_int64 else ()),
+        *((("narrowed", INT64_RULES_VERSION),) if narrows_int64 else ()),
         *_plugins_part(plugins),
     )
 

@@ -21,18 +21,33 @@ _ONES = {1: b"\x00\x00\x80\x3f", 10: b"\x00\x3c", 16: b"\x80\x3f"}
 
 def unknown_weights(model: Outline) -> dict[str, memoryview]:
     """Return data for each external weight of `model`, by name."""
-    scales = {node.inputs[1] for node in model.nodes if node.operator in _QUANTIZING and len(node.inputs) > 1}
-    types = dict(model.initializers)
+    patterns = _scale_patterns(model)
     groups: dict[bytes, list[ExternalWeight]] = {}
     for weight in model.weights:
-        pattern = _ONES.get(types[weight.name], b"") if weight.name in scales else b""
-        groups.setdefault(pattern, []).append(weight)
+        groups.setdefault(patterns.get(weight.name, b""), []).append(weight)
     data: dict[str, memoryview] = {}
     for pattern, weights in groups.items():
         block = _filled(max(weight.size_bytes for weight in weights) + _STEP * len(weights), pattern)
         for number, weight in enumerate(weights):
             data[weight.name] = block[_STEP * number : _STEP * number + weight.size_bytes]
     return data
+
+
+def unknown_scales(model: Outline) -> dict[str, memoryview]:
+    """Return the part of `unknown_weights` that is not zero: the scales of quantizers."""
+    data = unknown_weights(model)
+    return {name: data[name] for name in _scale_patterns(model)}
+
+
+def _scale_patterns(model: Outline) -> dict[str, bytes]:
+    """Return the external weights that are scales of quantizers, with the bytes of 1 in their type."""
+    scales = {node.inputs[1] for node in model.nodes if node.operator in _QUANTIZING and len(node.inputs) > 1}
+    types = dict(model.initializers)
+    return {
+        weight.name: _ONES[types[weight.name]]
+        for weight in model.weights
+        if weight.name in scales and types[weight.name] in _ONES
+    }
 
 
 def _filled(size_bytes: int, pattern: bytes) -> memoryview:

@@ -119,16 +119,19 @@ class ParsedNetwork:
         self._weights.append(array)
         return array
 
-    def supported_pieces(self, model: bytes) -> tuple[list[list[int]], list[NodeError]]:
+    def supported_pieces(
+        self, model: bytes, scales: Mapping[str, memoryview]
+    ) -> tuple[list[list[int]], list[NodeError]]:
         """Ask the parser which parts of `model` it would accept (`supports_model_v2`). Returns these pieces, each as a list
         of node indexes, and the parser's errors.
 
-        The parser reads zeros in place of the weights. Afterwards the network cannot be used.
+        The parser reads `scales`, which are values of some weights by name, and zeros in place of the other weights.
+        Afterwards the network cannot be used.
         """
         mark = self._log.mark()
         model_outline = read_outline(model)
         with tempfile.TemporaryDirectory(prefix="trtbuild-parse-") as folder:
-            _write_zero_files(folder, model_outline.weights)
+            _write_weight_files(folder, model_outline.weights, scales)
             path = os.path.join(folder, "model.onnx")
             if hasattr(self._parser, "supports_model_v2"):
                 self._parser.supports_model_v2(model, path)
@@ -169,8 +172,9 @@ class ParsedNetwork:
         self.close()
 
 
-def _write_zero_files(folder: str, weights: Sequence[ExternalWeight]) -> None:
-    """Write a sparse file of zeros for each weight."""
+def _write_weight_files(folder: str, weights: Sequence[ExternalWeight], values: Mapping[str, memoryview]) -> None:
+    """Write a file for each weight, with its `values`. A weight without values has a sparse file of zeros."""
     for weight in weights:
         with open(os.path.join(folder, weight.name), "wb") as file:
+            file.write(values.get(weight.name, b""))
             file.truncate(weight.size_bytes)

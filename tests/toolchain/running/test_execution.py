@@ -243,7 +243,7 @@ def test_configures_a_context_of_tensorrt_rtx() -> None:
 def test_raises_if_tensorrt_rejects_the_memory(rig: Rig) -> None:
     with rig.memory.on_device():
         context = rig.library.load_engine(rig.trt.plan("wide")).create_context(0, rig.stream(), ContextOptions())
-        for address in (0, 4096 + 256):  # NULL, and an address that is not aligned
+        for address in (0, 4096 + 256):  # NULL, and an address that is not aligned to 512 bytes
             with pytest.raises(EngineError, match=r"refuses its memory: .*setDeviceMemory: "):
                 context.use_memory(address, 1 << 20)
         context.use_memory(4096, 1 << 20)

@@ -106,7 +106,9 @@ class Trust(Protocol):
         """Warnings for the user about this machine's keys."""
 
     def sign(self, key: str, document: Output) -> tuple[Signature, ...]:
-        """Signatures for a record that this machine made; empty if signatures are not checked."""
+        """Signatures for a record that this machine made.
+
+        Empty if signatures are not checked, or if there is no key to sign with."""
 
     def trusted_signature(self, key: str, document: Output, signatures: Sequence[Signature]) -> Signature | None:
         """The first valid, trusted signature in `signatures`; None if no signature counts, or if signatures are not

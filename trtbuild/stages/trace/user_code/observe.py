@@ -6,8 +6,8 @@ A dependency is something that user code looked at, such as a file or an environ
   leaves out the names in `IGNORED_ENTRIES`. In the project's root, it also leaves out those in `IGNORED_IN_PROJECT`.
 * The state of a symbolic link is its target. An absolute target inside the project is written relative to the project,
   with ``./`` before it.
-* The state of a distribution is its version, which is in the name of its ``.dist-info`` directory. If several entries of
-  ``sys.path`` contain the distribution, the first one counts.
+* The state of a distribution is its version, which is in the name of its ``.dist-info`` or ``.egg-info`` entry. If
+  several entries of ``sys.path`` contain the distribution, the first one counts.
 """
 
 # Paths are strings here: there are thousands of them, and their exact spelling counts.

@@ -36,8 +36,8 @@ class Tally:
     """The numbers of finished and of remaining steps, for the progress line.
 
     `done` includes the conversions that partition steps made. `hits` and `remaining` follow from the last plan of each
-    model, without the steps that `done` counts. After an event, at most the steps of one model are counted (rule 3
-    of watchers).
+    model, without the steps that `done` counts. An event changes the counts of at most one model, and its
+    cost is at most linear in the number of that model's steps (rule 3 of watchers).
     """
 
     done: int = 0

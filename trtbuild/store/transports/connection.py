@@ -27,8 +27,8 @@ _MAX_HEAD_SIZE = 256 << 10
 
 #: After the last byte of an upload was sent, the upload may still be in the buffers of proxies. So the time limit for the
 #: answer is extended. On Linux, and without a configured proxy, the extension is at most this multiple of `patience_s`. The
-#: factor is small, because trtbuild waits that long, too, if a server never answers. So a line with such buffers must
-#: transfer 1 MiB (the largest chunk) within three times `patience_s`.
+#: factor is small, because trtbuild waits that long, too, if a server never answers. So a network connection with such
+#: buffers must transfer 1 MiB (the largest chunk) within three times `patience_s`.
 _MAX_HIDDEN_FACTOR = 2
 
 
@@ -122,7 +122,8 @@ class Connection:
         return io.BufferedReader(_IncomingStream(self._receive), 32 << 10)
 
     def drain_answer(self, response: http.client.HTTPResponse) -> bool:
-        """Read the rest of a short answer, if it arrives within 0.2 s. Returns whether the connection can be used again."""
+        """Read the rest of a short answer. Give up if too few bytes arrive in 0.2 s (rule 2 of pace.py). Returns whether
+        the connection can be used again."""
         if response.will_close or response.chunked or response.length is None or response.length > 16 << 10:
             return False
         self._pace.patience_s, patience_s = min(0.2, self._pace.patience_s), self._pace.patience_s

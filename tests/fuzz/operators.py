@@ -250,7 +250,10 @@ def _result_after_operator(
 def _axes(
     tensors: Sequence[torch.Tensor], rng: random.Random, attempt: int
 ) -> tuple[list[list[Axis]], tuple[NamedDim, ...]]:
-    """The axes of the inputs, and the named dims. One axis is dynamic, or all axes with one size, or all axes, or none."""
+    """The axes of the inputs, and the named dims.
+
+    The dynamic axes are one random axis, all axes that have the same size as a random axis, all axes, or none. Axes of
+    size 0 are never dynamic."""
     axes: list[list[Axis]] = [list(tensor.shape) for tensor in tensors]
     places = [(k, axis) for k, shape in enumerate(axes) for axis, size in enumerate(shape) if size]
     if not places or attempt >= _ALL_STATIC:

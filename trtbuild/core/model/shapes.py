@@ -106,7 +106,7 @@ def symbol_values(plan: ShapePlan, profile: Profile, which: str) -> tuple[int, .
 
 
 def pairs_not_to_tie(plan: ShapePlan, profiles: Sequence[Profile]) -> tuple[tuple[int, int], ...]:
-    """The pairs of symbols that must not be tied, although their declarations look equal.
+    """The pairs of symbols that must not be tied, although their `Symbol`s are equal except for the names.
 
     The opts of the two symbols differ in at least one profile. Both symbols have the same example and ``multiple_of``,
     and in every profile the same min and the same max."""

@@ -24,7 +24,7 @@ from trtbuild.core.recipes.record import Output
 
 @dataclass(frozen=True)
 class ToolchainPartitions:
-    """The partitions of a model for one toolchain, and those of their programs that the package contains.
+    """The partitions of a model for one toolchain, and the programs that the package contains for these partitions.
 
     The keys of `programs` are graph digests. The values are the programs of the Torch partitions. With ``reference``, they
     are the programs of all partitions."""

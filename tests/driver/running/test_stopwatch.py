@@ -28,7 +28,7 @@ SHORT = Budget(0.0, 0.0)
 
 
 class FakeContender:
-    """Records events in `calls`. The event `fails` raises Dropped.
+    """Records events in `calls`. `fails` is the name of the event that raises Dropped.
 
     The first call takes twice `seconds`, and each later call takes `seconds`.
     """

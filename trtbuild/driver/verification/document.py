@@ -23,11 +23,11 @@ ADVICE_FOR_PACKAGE = "verify the model in its project, where its float model may
 class Options:
     """The options of a verification: the number of random points per profile, and their seed.
 
-    `tolerance` replaces the tolerances that depend on the precision. `replay` is a file of inputs, which replace the inputs
-    of all points. `max_error` is the largest allowed error against the float model, for quantized models.
-    `import_operators` is whether to import the modules of operators that a package calls, and `load_plugins` whether to
-    load the library of plugins in a package. `device` is the device that runs engines, in a form that `trtbuild.load`
-    accepts. If `device` is None, each target runs on the GPU that fits best.
+    `tolerance` replaces the tolerances that depend on the precision. `replay` is a file of inputs. With it, the
+    inputs of the file are the only point. `max_error` is the largest allowed error against the float model, for
+    quantized models. `import_operators` is whether to import the modules of operators that a package calls, and
+    `load_plugins` whether to load the library of plugins in a package. `device` is the device that runs engines, in a form
+    that `trtbuild.load` accepts. If `device` is None, each target runs on the GPU that fits best.
     """
 
     points: int = verification.DEFAULT_RANDOM_POINTS

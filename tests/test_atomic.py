@@ -146,9 +146,9 @@ def test_a_file_that_cannot_be_synced_leaves_the_old_file(path: Path) -> None:
 OWN_RENAMES = {
     "atomic.py": "it is `trtbuild.atomic`",
     "store/collection/condemned.py": "it hides entries of a shared directory, and puts them back",
-    "store/transports/shared_folder.py": "it renames relative to descriptors, which follows no link, with the root's mode",
+    "store/transports/shared_folder.py": "it renames relative to descriptors, and uses the mode of the root directory",
     "store/local/entries.py": "it moves entries into quarantine",
-    "store/local/layout.py": "it writes through the store's tmp/, with the root's mode",
+    "store/local/layout.py": "it writes through the store's tmp/, and uses the mode of the root directory",
     "toolchain/libraries/plugins.py": "it writes a private copy of a library, and removes the copy after loading it",
     "store/local/publication.py": "it writes many files into the store's tmp/, and syncs them together",
 }

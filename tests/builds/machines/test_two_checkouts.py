@@ -163,7 +163,7 @@ def test_another_checkout_runs_no_step(team: Team, another_python: str, remote: 
     (team.folder / f"of-{remote}").chmod(0o755)
     plan = colleague("plan")
     assert {step["verdict"] for step in plan["steps"]} == {"hit"}
-    assert not (colleague.folder / "cache").exists(), "a plan fetches nothing"
+    assert not (colleague.folder / "cache").exists(), "a plan fetches no blobs"
     built = colleague("build", "--frozen")
     assert ran(built) == {}
     assert {step["source"] for step in built["steps"]} == {remote}

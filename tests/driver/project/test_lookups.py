@@ -104,7 +104,7 @@ def test_forced_steps_run_once(store: LocalStore, tmp_path: Path) -> None:
     store_lookups.note_run("m/engine", Record(RECIPE, {}))
     assert store_lookups.why_forced_to_run("m/engine", RECIPE.key) is None
     assert store_lookups.why_forced_to_run("n/engine", RECIPE.key) is None, (
-        "the result of the first step is also that of other steps with the key"
+        "other steps with the same key have the result of the first step"
     )
 
 

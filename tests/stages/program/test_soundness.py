@@ -191,7 +191,7 @@ def test_a_stored_program_has_the_same_text() -> None:
     stored = program.to_bytes()
     assert program_text(Program.from_bytes(stored)) == program_text(program)
     assert b"test_soundness" not in stored, (
-        "the stored program contains a file name, so it would change when its source moves"
+        "the stored program contains a file name, so the program would change when its source moves"
     )
 
 

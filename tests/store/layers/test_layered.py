@@ -397,11 +397,11 @@ class Down(MemoryTransport):
 
     def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
         self.calls.append(("get", kind, name, 0))
-        raise RemoteDown("nobody is there")
+        raise RemoteDown("the server does not answer")
 
     def has(self, kind: Kind, name: str) -> bool:
         self.calls.append(("has", kind, name, 0))
-        raise RemoteDown("nobody is there")
+        raise RemoteDown("the server does not answer")
 
 
 def test_skips_a_remote_that_is_down(tmp_path: Path, record_of: RecordOf) -> None:

@@ -43,7 +43,7 @@ def test_returns_entries_and_follows_the_layout(tmp_path: Path) -> None:
     assert share.get("cas", KEY, LIMIT) is None and not share.has("cas", KEY)
     assert share.put("cas", KEY, memoryview(b"--data--")[2:-2], once=True)
     assert share.get("cas", KEY, LIMIT) == b"data" and share.has("cas", KEY)
-    assert not share.has("ac", KEY), "an entry of one kind is not one of the other"
+    assert not share.has("ac", KEY), "an `ac` entry and a `cas` entry may have the same name"
     assert entry(tmp_path / "share", "cas").read_bytes() == b"data"
     assert unfinished_files(tmp_path / "share") == []
     with pytest.raises(RemoteLied, match="more than 3 bytes"):

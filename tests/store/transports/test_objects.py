@@ -30,7 +30,7 @@ def test_returns_entries_and_writes_them_once(s3: str) -> None:
     assert store.put("ac", KEY, memoryview(b"--first--")[2:-2], once=True)
     assert not store.put("ac", KEY, b"second", once=True)
     assert store.get("ac", KEY, LIMIT) == b"first" and store.has("ac", KEY)
-    assert not store.has("cas", KEY), "an entry of one kind is not one of the other"
+    assert not store.has("cas", KEY), "an `ac` entry and a `cas` entry may have the same name"
     assert store.put("ac", KEY, b"third", once=False)
     assert remote(s3).get("ac", KEY, LIMIT) == b"third"
     assert remote(f"{s3}/deeper").get("ac", KEY, LIMIT) is None

@@ -15,7 +15,12 @@ from trtbuild.errors import ConversionRefused, OperatorMismatch, SourceError
 from trtbuild.stages.program.consistency import signature
 from trtbuild.stages.program.cpu_kernels import substitute_kernels
 from trtbuild.stages.program.custom_calls import checked_copy, open_calls
-from trtbuild.stages.program.custom_operators import define_missing_operators, registered_schema, stored_schemas
+from trtbuild.stages.program.custom_operators import (
+    define_missing_operators,
+    has_cpu_kernel,
+    registered_schema,
+    stored_schemas,
+)
 from trtbuild.stages.program.functional import Program, functional
 from trtbuild.stages.program.text import program_text, target_name
 from trtbuild.stages.program.translations import has_translation
@@ -178,3 +183,12 @@ def test_a_substitute_kernel_depends_on_every_argument() -> None:
 def test_the_size_of_an_input_with_multiples_is_a_product_of_a_number_and_a_symbol() -> None:
     ((_, shape),) = signature(program_of(Net())).inputs
     assert expression_text(shape[0], ["rows"]) == "4*rows"
+
+
+def test_kernels_of_an_operator_without_a_default_overload() -> None:
+    LIBRARY.define("scaled.number(Tensor x, float factor) -> Tensor")
+    LIBRARY.define("scaled.gpu(Tensor x, Tensor factor) -> Tensor")
+    LIBRARY.impl("scaled.number", lambda x, factor: x * factor, "CPU")
+    LIBRARY.impl("scaled.gpu", lambda x, factor: x * factor, "CUDA")
+    assert has_cpu_kernel("program_test.scaled.number")
+    assert not has_cpu_kernel("program_test.scaled.gpu")

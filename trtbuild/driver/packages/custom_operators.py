@@ -59,7 +59,7 @@ def require_cpu_kernels(operators: Sequence[CustomOperator], model: str) -> None
     from trtbuild.stages.program.custom_operators import has_cpu_kernel
 
     for operator in operators:
-        if not has_cpu_kernel(operator.qualified_name):
+        if not has_cpu_kernel(operator.name):
             raise OperatorMissing(
                 f"the package of {model!r} calls the operator {operator.qualified_name}, which has no kernel for the CPU",
                 hint="load the package on a GPU",

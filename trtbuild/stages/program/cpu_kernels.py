@@ -40,7 +40,7 @@ def substitute_kernels(operators: Iterable[str]) -> Iterator[tuple[str, ...]]:
     try:
         for name in operators:
             namespace, operator, overload = name.split(".")
-            if not has_cpu_kernel(f"{namespace}::{operator}"):
+            if not has_cpu_kernel(name):
                 target = getattr(getattr(getattr(torch.ops, namespace), operator), overload)
                 library = torch.library.Library(namespace, "IMPL")
                 libraries.append(library)

@@ -75,9 +75,11 @@ def registered_schema(name: str) -> str | None:
     return str(target._schema) if isinstance(target, torch._ops.OpOverload) else None
 
 
-def has_cpu_kernel(qualified_name: str) -> bool:
-    """Whether the operator ``mylib::twist`` has an implementation for tensors on the CPU."""
-    return any(torch._C._dispatch_has_kernel_for_dispatch_key(qualified_name, key) for key in _CPU_KEYS)
+def has_cpu_kernel(name: str) -> bool:
+    """Whether the operator ``mylib.twist.default`` has an implementation for tensors on the CPU."""
+    namespace, operator, overload = name.split(".")
+    overload_name = f"{namespace}::{operator}" + ("" if overload == "default" else f".{overload}")
+    return any(torch._C._dispatch_has_kernel_for_dispatch_key(overload_name, key) for key in _CPU_KEYS)
 
 
 def stored_schemas(program: bytes) -> dict[str, str]:

@@ -159,7 +159,7 @@ def custom_operator(
     """Describe the operator ``namespace.operator.overload``, which `module` registers in this process."""
     namespace, operator, overload = name.split(".")
     schema = str(getattr(getattr(getattr(torch.ops, namespace), operator), overload)._schema)
-    return CustomOperator(name, schema, module, distribution, version, has_cpu_kernel(f"{namespace}::{operator}"))
+    return CustomOperator(name, schema, module, distribution, version, has_cpu_kernel(name))
 
 
 def _names_torch(file: str) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from trtbuild.stages.convert.weights import with_data_file, with_inline_weights
+from trtbuild.stages.convert.weights import size_bytes, with_data_file, with_inline_weights
 
 
 def test_weights_are_inserted_by_name_as_arrays_or_bytes(lowered_case: Any, converted: Any) -> None:
@@ -81,3 +81,9 @@ def test_a_data_file_can_have_more_than_2_gib(lowered_case: Any, converted: Any)
         if entry.key == "offset"
     ]
     assert offsets == [str(offset) for offset, _ in contents] == ["0", str(3 << 30)]
+
+
+@pytest.mark.parametrize("type_", ["UINT4", "INT4", "FLOAT4E2M1"])
+def test_two_numbers_with_four_bits_are_in_one_byte(type_: str) -> None:
+    tensor = onnx.TensorProto(dims=[3, 3], data_type=onnx.TensorProto.DataType.Value(type_))
+    assert size_bytes(tensor) == 5

@@ -12,7 +12,7 @@ Bytes = bytes | bytearray | memoryview
 #: Weights begin at multiples of this number in a data file, so that they can be memory-mapped (onnx.external_data_helper).
 _ALIGNMENT = 4096
 
-_FOUR_BITS = (onnx.TensorProto.INT4, onnx.TensorProto.FLOAT4E2M1)
+_FOUR_BITS = (onnx.TensorProto.UINT4, onnx.TensorProto.INT4, onnx.TensorProto.FLOAT4E2M1)
 
 
 def with_inline_weights(model: bytes, weights: Mapping[str, np.ndarray | Bytes]) -> bytes:

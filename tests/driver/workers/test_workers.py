@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -68,6 +70,24 @@ def test_the_hint_for_a_dead_trace_worker_fits_the_signal(tmp_path: Path, number
         worker.call({"task": "no task"})
     assert hint in (caught.value.hint or "")
     worker.end()
+
+
+def test_the_place_of_a_crash_is_that_of_the_thread_that_crashed(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(
+        "import faulthandler, threading\n"
+        "faulthandler.enable()\n"
+        "entered, end = threading.Event(), threading.Event()\n"
+        "def wait():\n"
+        "    entered.set()\n"
+        "    end.wait()\n"
+        "threading.Thread(target=wait, daemon=True).start()\n"
+        "entered.wait()\n"
+        "faulthandler._sigsegv()\n"
+    )
+    crash = subprocess.run([sys.executable, str(tmp_path / "net.py")], capture_output=True, text=True, cwd=tmp_path)
+    assert f'{tmp_path / "net.py"}", line 6 in wait' in crash.stderr
+    worker: Any = SimpleNamespace(_project=tmp_path)
+    assert Worker._project_frame(worker, crash.stderr) == ("net.py", 9)
 
 
 def test_gpus_are_hidden_only_from_the_workers_that_trace(monkeypatch: pytest.MonkeyPatch) -> None:

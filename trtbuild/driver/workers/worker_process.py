@@ -214,7 +214,8 @@ class Worker:
 
     def _project_frame(self, stack: str) -> tuple[str | None, int | None]:
         """Return the file and line of the innermost frame inside the project. `stack` is `faulthandler`'s text."""
-        for file, line in _STACK_FRAME.findall(stack):
+        stack_of_crash = stack.rpartition("Current thread")[2]  # the stacks of other threads come first
+        for file, line in _STACK_FRAME.findall(stack_of_crash):
             path = Path(file)
             if path.is_relative_to(self._project) and "site-packages" not in path.parts:
                 return path.relative_to(self._project).as_posix(), int(line)

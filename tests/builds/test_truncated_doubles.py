@@ -79,7 +79,7 @@ def test_verify_uses_the_tolerance_of_float32(project: CommandLine) -> None:
     project("build")
     document = json.loads(project.run("verify", "net", "--points", "1", "--json").stdout)
     (model,) = document["models"]
-    (cut,) = model["cuts"]
+    (cut,) = model["cuts"]  # a cut is one way in which the model is partitioned
     assert model["ok"]
     assert cut["tolerance"] == 1e-5
 

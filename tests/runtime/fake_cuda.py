@@ -1,4 +1,5 @@
-"""A fake of ``cuda.bindings.driver`` on a `FakeGpu`, with the functions that `trtbuild.runtime.memory.cuda_memory` calls.
+"""A fake of ``cuda.bindings.driver`` on a `FakeGpu`. It has the functions that `cuda_memory` and `cuda_objects` of
+`trtbuild.runtime.memory` call.
 
 As in the real module, the first value of each result is the error. Without a current device, three functions fail: two of
 them only with the default stream. The driver of an H200 did the same.

@@ -227,10 +227,11 @@ def verification(
 ) -> Recipe:
     """The recipe of a verification, which compares the results of partitions with those of a reference.
 
-    `program` is the digest of the traced program's canonical text. `partitions` is the digest of the partition step's
-    document. `made_of` are the digests of the ONNX models by graph, or of the plans by partition. `tolerances` has a
-    tolerance for each type in which outputs are computed. `ranges` are the declared ranges of inputs, by name. Only the
-    recipes of `quantized` models have the tolerances of quantizers, so that other recipes keep their keys.
+    `runner` computes the results that are compared: "onnxruntime" or "engine". `program` is the digest of the traced
+    program's canonical text. `partitions` is the digest of the partition step's document. `made_of` are the digests of the
+    ONNX models by graph, or of the plans by partition. `tolerances` has a tolerance for each type in which outputs are
+    computed. `ranges` are the declared ranges of inputs, by name. Only the recipes of `quantized` models have the
+    tolerances of quantizers, so that other recipes keep their keys.
     `float_model` has the trace of the model without ``quantize:``: the digest of its canonical text, and its weights. It is
     None without such a trace. `has_rounded_weights`: whether the trace rounded floats among the weights.
     """

@@ -2,8 +2,8 @@
 cryptography.
 
 A TensorRT plan is executable content, so anyone who can write a record for other machines could run code on these
-machines. With trusted keys configured, a record is used only if one of these keys has signed it, for a trust domain that
-this machine reads.
+machines. With trusted keys configured, a record is used only if one of these keys or this machine's signing key has signed
+it, for a trust domain that this machine reads. A signature by the local key of rule 5 counts, too.
 
 Rules
 1. A signature covers `statement`: the key of the record, the SHA-256 and size of the record's document, and all fields of

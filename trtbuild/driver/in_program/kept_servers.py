@@ -3,7 +3,8 @@
 Rules
 1. They end when no module was compiled for `IDLE_S` seconds, and when the program ends.
 2. They are reused only if they run, if the program's environment variables have not changed, and if no distribution was
-   installed or removed since they started. Otherwise new ones replace them.
+   installed or removed since they started. Otherwise new ones replace them. Some variables may change, because no library
+   reads them at load time (`FREE_VARIABLES` and `FREE_PREFIX` in `trtbuild.driver.workers.environments`).
 3. Several threads may use them at the same time. A forked copy of the program does not use them, and starts its own.
 """
 

@@ -189,13 +189,14 @@ class Workspace:
     def write_outputs(self, plan: ModelPlan) -> list[WrittenOutput]:
         """Write the outputs of a finished model that are not up to date.
 
-        Raises InsufficientResources, BlobMissing, EntryCorrupt, StoreUnavailable, SourceError (the weights file has
-        changed), and OSError.
+        Raises InsufficientResources, BlobMissing, EntryCorrupt, StoreUnavailable, SourceError (the weights file or
+        the library of plugins has changed), and OSError.
         """
         package = plan.package
         if package is None or package.record is None:
             raise AssertionError("outputs are written after the package is built")
         needed = plan.contents.blobs() if plan.contents is not None else {}
+        # `project_blobs`: the blobs that files of the project provide, the weights file and the library of plugins
         self.lookups.files.put_blobs(plan.model, [sha256 for sha256 in needed if sha256 in plan.project_blobs])
         written = []
         all_files = self.files_of(plan.model, package.record)

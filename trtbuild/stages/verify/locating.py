@@ -8,7 +8,8 @@ Rules
    layout in ONNX may look wrong, although the calls after it are right.)
 3. The result names two calls: the first wrong call that counts, and the first unknown call that it depends on. The fault is
    between these two calls.
-4. Values are compared in groups of at most `_GROUP_BYTES`. Each group needs one more run of the program and the ONNX model.
+4. Values are compared in groups of at most `_GROUP_BYTES`. A larger value is compared alone. Each group needs one more run
+   of the program and the ONNX model.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Rules
 1. At each point (a choice of input sizes and values) PyTorch runs the partitions in order. The runner (onnxruntime or
-   engines) runs each TensorRT partition on PyTorch's own values, and the results are compared. In a second run with the
-   runner, each partition gets the results of earlier partitions, and the final result is compared with the traced program.
-   (The trace has compared the traced program with the user's module.)
+   engines) runs each TensorRT partition on the values of PyTorch's run, and the results are compared. In a second run with
+   the runner, each partition gets the results of earlier partitions, and the final result is compared with the traced
+   program. (The trace has compared the traced program with the user's module.)
 2. A partition that cannot run here is reported as unchecked, with the reason. It never counts as right.
 3. The report has the worst point of each partition and of the whole model. The inputs of the worst of these points are
    written to a file. The tolerance of an output follows from its precision (`precisions`). Values that rounding decides
@@ -187,7 +187,7 @@ class _Verification:
         number: int,
         point: Point,
     ) -> Sequence[torch.Tensor] | None:
-        """Compare one partition on PyTorch's own values. Returns its results, or None if there are no results."""
+        """Compare one partition on the values of PyTorch's run. Returns its results, or None if there are no results."""
         if part.kind == "torch":
             return expected
         outcome = self._outcomes[part.name]
@@ -207,8 +207,8 @@ class _Verification:
     def _run_on_own_results(
         self, part: Partition, inputs: Sequence[torch.Tensor], point: Point, *, has_failed: bool
     ) -> Sequence[torch.Tensor]:
-        """The results of a partition. Its inputs are the results of earlier partitions. If the partition has failed on
-        PyTorch's own values (`has_failed`), and fails again, PyTorch runs it. Raises PartFailed."""
+        """The results of a partition. Its inputs are the results of earlier partitions. If the partition has failed on the
+        values of PyTorch's run (`has_failed`), and fails again, PyTorch runs it. Raises PartFailed."""
         if part.kind == "tensorrt" and self._outcomes[part.name].unchecked is None:
             try:
                 return self._runner(part, inputs, point)

@@ -167,7 +167,7 @@ class FoundRecords:
             return list(self._keys_by_blob.get(sha256, ()))
 
     def places_of_blob(self, sha256: str) -> Iterator[tuple[RemoteStore, tuple[Output, ...]]]:
-        """The remotes that should have a blob, each with the blob's files there."""
+        """The remotes that should have a blob, each with the blob's files there: one file, or its chunks."""
         for key in self.keys_naming(sha256):
             index = 0
             while True:

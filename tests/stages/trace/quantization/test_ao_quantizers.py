@@ -1,4 +1,7 @@
-"""A model from ``prepare_qat`` becomes an engine if its fake quantizers no longer observe their inputs."""
+"""A model from ``prepare_qat`` becomes an engine if its fake quantizers no longer observe their inputs.
+
+`write_fake_quantizers` replaces the forwards of such modules by forwards that torch.export can trace.
+"""
 
 from __future__ import annotations
 

@@ -221,10 +221,10 @@ class _Execution:
         self._schedule.invalidate(step.model)
 
     def _process_end_of_check(self, step: Step, *, has_passed: bool) -> None:
-        """Note that the model of `step` and the models with withheld outputs have to be planned again.
+        """Mark the models that have to be planned again: that of `step`, and those with withheld outputs.
 
-        If the check of `step` has failed, every model that has a step with the same key is planned again, because it may
-        use the results of `step`.
+        If the check of `step` has failed, every model that has a step with the same key is marked, too, because it may use
+        the results of `step`.
         """
         key = step.key or step.id
         self._announced_keys.discard(key)

@@ -1,4 +1,4 @@
-"""Convert the calls of a watcher's methods to the events of `driver.event_log`, and pass these events on in order."""
+"""Convert the calls that a build makes to its `Watcher` into events of `driver.event_log`, and pass them on in order."""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 Rules
 1. There are four ranges. `HALF`: the value fits. `UNSEEN`: an input or a weight, or a value that is computed from these
-   alone by operators that keep the range. The value may be a mask, so float32 arithmetic reads it without a cast.
+   alone by operators that keep the range. The value may be a mask, so comparisons, and float32 arithmetic that ends in
+   exponentials, read it without a cast to half (`dtypes.py`, rule 4).
    `WIDE`: the value may leave half's range, or needs more digits than half has (a sum of squares, a tiny epsilon).
    Arithmetic stays in float32 until an operator whose result fits, or a matrix product, reads the value. `BEYOND`: the
    value may contain numbers that half cannot represent (``torch.finfo.min``, large integers). Matrix products that read

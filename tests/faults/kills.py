@@ -141,7 +141,11 @@ class KillTest:
         return int(pid)
 
     def _answer(self, timeout_s: float) -> Any:
-        """The next line of the builder, or None after `timeout_s`. The two lines of a build never arrive together."""
+        """The next line of the builder, or None after `timeout_s`.
+
+        The builder writes one line when a build starts and one when it ends. They never arrive together, so `select` sees
+        each of them: it would not see a second line that is already in the buffer of `stdout`.
+        """
         assert self._builder.stdout is not None
         ready, _, _ = select.select([self._builder.stdout], [], [], timeout_s)
         return json.loads(self._builder.stdout.readline()) if ready else None

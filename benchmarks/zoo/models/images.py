@@ -1,4 +1,4 @@
-"""Image models of transformers: SegFormer, DINOv2, the encoder of SAM, and the image model and the text model of CLIP."""
+"""Models of the library transformers: SegFormer, DINOv2, the encoder of SAM, and the image and text models of CLIP."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from trtbuild.driver.in_program.kept_servers import KEPT, KeptServers
 from trtbuild.driver.workers.forking.owner import CAN_FORK_WORKERS
 
 pytestmark = [
-    pytest.mark.cold_workers,
+    pytest.mark.cold_workers,  # the tests do not use the servers that the test run shares
     pytest.mark.skipif(not CAN_FORK_WORKERS, reason="this system cannot fork workers"),
 ]
 

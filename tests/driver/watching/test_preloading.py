@@ -35,6 +35,7 @@ def test_a_library_is_imported_once_and_another_model_does_not_see_it(watch: Lib
 
 def test_the_trace_has_the_same_key_and_sees_the_same_as_without_the_watcher(watch: Libraries) -> None:
     forked, document = watch.trace("a")
+    # the environment of the watcher lacks the variable ALONE, so this build does not use the watcher
     alone, document_alone = watch.trace("a", ALONE="1")
     assert is_preloaded(forked)
     assert not is_preloaded(alone)

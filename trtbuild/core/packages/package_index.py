@@ -201,7 +201,7 @@ class PackageIndex:
 
     @property
     def program_outputs(self) -> int:
-        """The number of outputs of the programs: those that the model returns, and the new states after them."""
+        """The number of outputs of the programs: those that the model returns, then the other new states."""
         return max([len(self.outputs), *(entry.output + 1 for entry in self.state)])
 
     @property

@@ -119,7 +119,7 @@ class Lookups(Protocol):
         """The reason why the step runs even if it has a record (``--force``, not cacheable), or None."""
 
     def announced_recipe(self, step: str) -> Recipe | None:
-        """The recipe with which the running step `step` (an id) has announced its results; None for every other step."""
+        """The recipe of the step with this id if it still runs and plans already use its results. Otherwise None."""
 
     def was_run(self, step: str) -> bool:
         """Whether this command has run the step with this id. Running it again would give the same outputs."""

@@ -5,8 +5,8 @@ Rules
    shows these reasons, too.
 2. The engine step finds engines that compute in floats (`trtbuild.core.engines.float_fallbacks`), and the calibrate step
    finds layers that no sample reaches. The records of both steps have these results in `statistics`, so a later build that
-   finds the records warns, too. A record without these results causes no warning. An engine causes no warning if its plan
-   does not name the types of weights or kernels.
+   finds the records warns, too. A record without these results causes no warning. An engine causes no warning if its file
+   (the TensorRT plan) does not name the types of weights or kernels.
 """
 
 from __future__ import annotations

@@ -117,8 +117,8 @@ def prepare_dask() -> None:
 
     * Dask's profiler is off, because it calls `sys._current_frames` every 10 ms. On Python 3.11 this call can block
       forever (CPython issue 106883). The event loop of a worker then blocks, too.
-    * Dask does not set its environment variables for workers, such as ``OMP_NUM_THREADS=1``. With this one, PyTorch would
-      use only one processor on a worker.
+    * Dask's default environment variables for workers are not set. One of them is ``OMP_NUM_THREADS=1``, with which PyTorch
+      would use only one processor on a worker.
 
     Raises EnvironmentFault if Dask is not installed.
     """

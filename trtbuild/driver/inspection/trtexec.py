@@ -1,8 +1,9 @@
 """Convert the recipe of an engine step to the trtexec command that builds the same engine.
 
 Sources of the flags:
-* for TensorRT, ``samples/common/sampleOptions.cpp`` of NVIDIA/TensorRT (8.6 to 10), without the flags that TensorRT 11
-  removed (migration guide 10.x to 11.x, "trtexec")
+* for TensorRT 8.6 to 10, ``samples/common/sampleOptions.cpp`` of NVIDIA/TensorRT
+* for TensorRT 11, the same file; the command leaves out the flags that this release removed (migration guide 10.x to
+  11.x, "trtexec")
 * for TensorRT-RTX, the tool ``tensorrt_rtx`` (guide, "Using tensorrt_rtx")
 
 `TrtexecCommand.differs` lists what no flag can express, such as some settings.

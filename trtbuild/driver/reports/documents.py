@@ -19,6 +19,10 @@ RowVerdict = Literal["hit", "run", "failed", "skipped", "running"]
 class StepRow:
     """A step of a build. `start_s` and `end_s` count from the start of the build; they are null if the step did not start.
 
+    `source`: ``built``, or where the record of a hit is from: ``local``, or a remote's name. `builder`: the user and the
+    machine that built the result. `saved_s`: if the plan calls the step a hit, the seconds that the step took when its
+    result was built, otherwise 0.
+
     `waited_for`: the step whose end allowed this step to start. `waited_s`: how long this step was ready before it started.
     `critical`: whether this step is on the critical path. `finished`: for a hit, when its result was built. `signer`: who
     signed the record of an engine, if keys are configured. `uncacheable`: why the result was not cached. `farm_worker`: the

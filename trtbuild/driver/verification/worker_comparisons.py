@@ -79,7 +79,10 @@ class OnWorkers:
     def comparisons(
         self, subject: Subject, partitioning: PartitioningJob, number: int
     ) -> Iterator[Comparison | NotRunHere]:
-        """Yield the comparisons of a model's engines for `partitioning`, whose number is `number`."""
+        """Yield the comparisons of a model's engines for `partitioning`: the result of one partition step, and its targets.
+
+        `number` is the position of `partitioning` in the list of the model's partitionings.
+        """
         package = provenance_file.package_in_place(subject.workspace.project, subject.plan)
         reason = NO_PACKAGE
         if package is not None:

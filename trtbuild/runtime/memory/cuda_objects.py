@@ -44,8 +44,8 @@ class CudaGraph:
 
 
 class Block:
-    """A block of memory from the pool. When the last array on the block is freed, the driver frees the block after the work
-    that is then on the block's stream."""
+    """A block of memory from the pool. When the last array on the block is freed, the driver first finishes the work that
+    is already on the block's stream, and then frees the block."""
 
     __slots__ = ("_memory", "_stream", "address")
 

@@ -45,8 +45,8 @@ class TorchMemory:
         self._torch = torch
         self._empty = torch.empty
         self.own_types = frozenset({torch.Tensor, torch.nn.Parameter})
-        # Torch negates tensors with `is_neg` only when it reads them. For other tensors whose memory does not contain their
-        # values, torch raises an error when the address is read.
+        # If `is_neg` is true, the memory contains the values with the opposite sign. Other tensors whose memory does not
+        # contain their values need no check here, because torch raises an error when their address is read.
         self.needs_materializing: Callable[[Any], bool] = torch.Tensor.is_neg
         self._adopted_arrays = AdoptedArrays(self._record)
         self._lock = threading.Lock()

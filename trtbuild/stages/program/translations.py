@@ -174,9 +174,9 @@ _NEVER_DECOMPOSED = frozenset(
         *(_aten.linalg_tensorinv.default, _aten.linalg_tensorsolve.default),
     }
 )
-#: Operators that are decomposed although they have a translation (torch 2.13). When torch computes sizes, it ignores the
-#: reduction of nll_loss and assumes a mean. The translations of logaddexp and logaddexp2 add exponentials, which overflow.
-#: The translation of log_sigmoid is the logarithm of a sigmoid, which is 0 for very negative numbers.
+#: Operators that are decomposed although they have a translation (torch 2.13). With fake tensors, torch gives nll_loss a
+#: scalar result for every reduction. The translations of logaddexp and logaddexp2 add exponentials, which overflow. The
+#: translation of log_sigmoid is the logarithm of a sigmoid, which is 0 for very negative numbers.
 _ALWAYS_DECOMPOSED = frozenset(
     {_aten.nll_loss.default, _aten.logaddexp.default, _aten.logaddexp2.default, _aten.log_sigmoid.default}
 )

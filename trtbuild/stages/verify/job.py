@@ -15,7 +15,8 @@ from trtbuild.core.values.value_ranges import ValueRange
 
 @dataclass(frozen=True)
 class FloatProgram:
-    """The traced program of a model without its ``quantize:``, and its weights by slot.
+    """The traced program of a model without its ``quantize:``, and its weights by slot (the number of
+    a weight in the traced program).
 
     `program` and `graph` are the SHA-256 of the program and of its canonical text."""
 

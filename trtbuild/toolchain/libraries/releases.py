@@ -48,7 +48,8 @@ class Release:
     compatibilities: Mapping[str, str | None] = field(default_factory=dict)
     #: The `TacticSource`s that a manifest may choose.
     tactic_sources: tuple[str, ...] = ()
-    #: ONNX operators that its parser refuses, but the parser of TensorRT-RTX accepts.
+    #: ONNX operators that the parser of TensorRT-RTX accepts, but that stay in PyTorch with this release: its parser
+    #: refuses them, or support is doubtful (rule 3).
     refuses: tuple[str, ...] = ()
 
 
@@ -116,7 +117,8 @@ _TENSORRT_8 = Release(
     ),
 )
 #: The parser of 8.6.0 (EA) does not have the flag NATIVE_INSTANCENORM. The flag was added in 8.6.1 (GA). If the bindings of
-#: 8.6.1 set it with the library 8.6.0, they crash (measured).
+#: 8.6.1 set it with the library 8.6.0, they crash (measured). Without the flag, InstanceNormalization needs a plugin
+#: and cuDNN (see `parser_flags`). With 8.6.0 it stays in PyTorch.
 _TENSORRT_8_6_0 = replace(_TENSORRT_8, parser_flags=(), refuses=("InstanceNormalization", *_TENSORRT_8.refuses))
 #: https://github.com/onnx/onnx-tensorrt/blob/main/docs/Changelog.md: 9.0 has int64 and bfloat16. Strong typing: Python API
 #: reference of 9.

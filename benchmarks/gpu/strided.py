@@ -1,8 +1,8 @@
 """Measure non-contiguous inputs from other libraries, without PyTorch: ``python -m benchmarks.gpu.strided``.
 
-An engine reads contiguous arrays, so trtbuild copies other arrays once. The benchmark compares each copied view with
-the same view in NumPy. It also compares the time of the copy with the time to copy as many contiguous bytes. It needs a
-GPU, its driver, cuda-python and NumPy.
+An engine reads contiguous arrays only, so each run copies an input that is not contiguous. The benchmark compares each
+copied view with the same view in NumPy. It also compares the time of the copy with the time to copy as many contiguous
+bytes. It needs a GPU, its driver, cuda-python and NumPy.
 """
 
 from __future__ import annotations

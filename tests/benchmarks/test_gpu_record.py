@@ -53,4 +53,5 @@ def test_records_a_question_that_ends_its_process(tmp_path: Path, monkeypatch: p
     assert recording["by"] == {"library": "tensorrt", "version": "8.6.1", "gpu": "a fake", "driver": 0}
     assert recording["answers"] == record_fake()["answers"]
     assert recording["answers"]["ends_the_process_by_a_profile_in_use"]["died"] == -signal.SIGSEGV
+    # `in` is the name of the call that ended the process: here the question chooses a profile that is in use
     assert recording["answers"]["ends_the_process_by_a_profile_in_use"]["in"] == "the same"

@@ -2,7 +2,7 @@
 
 Rules
 1. As with ssh's configuration, the file must belong to the user or to root, and other users must not be able to write it.
-   The file names trusted keys and the sources of engines, so another user who can write it could run code as this user.
+   Trusted keys and the sources of engines are in the file, so another user who can write it could run code as this user.
    A group may write the file only if the group has this user's name and no other member. (Many systems create such groups.)
    Root accepts a file of any owner, because a file mounted into a container keeps the owner that it has on the host.
 2. The file must be a regular file of UTF-8 text. The checks apply to the opened file, not to the path.

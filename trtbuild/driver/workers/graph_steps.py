@@ -68,7 +68,8 @@ def partition(job: PartitionJob, context: Context) -> Result:
 
 
 def convert(job: ConvertJob, context: Context) -> Result:
-    """Return the partition's model unchanged, with the call number (the number of the operator call) of each node."""
+    """Return the partition's model unchanged, with the call number of each node. Here this is the index of the
+    ONNX node or of the network's layer."""
     store = context.store
     model = store.get_bytes(job.program)
     origins = [[name, number] for name, number in graph_handler(job.graph_kind).origins(model)]

@@ -172,8 +172,8 @@ class CudaMemory:
             if value.memory.ordinal != self.ordinal:
                 raise wrong_device_error(name, value.device, self.ordinal)
             if value.stream is None or value.stream == stream:
-                # A Block is freed on this stream, and therefore after our work. Other memory belongs to another library,
-                # for example if a model has returned its input.
+                # A Block is freed on this stream, and therefore after our work. Another owner means memory of another
+                # library: the value was adopted before, and a model has returned this input.
                 if not isinstance(value.owner, Block):
                     self._adopted_arrays.keep_for_call(value.owner)
                 return value

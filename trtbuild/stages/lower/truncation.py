@@ -1,8 +1,8 @@
 """Compute float64 operations in float32, if the model is built with ``truncate_double``.
 
 Rules
-1. Inputs, weights, constants and outputs keep their types. Casts come between those with float64 and the calls that
-   compute in float32.
+1. Inputs, weights, constants and outputs keep their types. If such a value is float64, a cast comes between it and the
+   calls that compute in float32.
 2. A call computes in float32 if its operator accepts float32 operands and then returns float32 instead of float64,
    without another change of dtypes or shapes. Every other call keeps float64, for example calls with complex numbers,
    with nested graphs, or with sizes that depend on data. Such a call stays in PyTorch, and casts surround it.

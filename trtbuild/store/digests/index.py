@@ -7,8 +7,8 @@ Rules
 2. A database is replaced before diskcache opens it, if its settings or schema differ from those that this code writes: when
    diskcache opens a database, it sets attributes and runs pragmas from the settings table.
 3. Correctness does not depend on the index. After the first error no fact is known, and the database is replaced. After a
-   second error the process works without an index. A busy database is not an error. The index is on a local disk, never in
-   a store, because SQLite's locks do not work on NFS.
+   second error the process works without an index. A busy database is not an error. The index is in the project's
+   `.trtbuild/`, never in a store, because a store may be on NFS, where SQLite's locks do not work.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ Rules
    candidate is accepted, unless another check refuses it.
 2. The values of weights are not known during partitioning, and must not matter. The parser reads other values instead
    (`unknown_weights`). TensorRT may read a weight's *value* while it parses (an integer buffer that is used as a shape,
-   as axes or as a repeat count). In this case it reads zeros, and a Reshape to (0, 0) means "as the input". If TensorRT
-   refuses the true values later, the compiler raises an error with the node. So a wrong answer here cannot lead to a wrong
-   engine.
+   as axes or as a repeat count). In this case it reads zeros: for example, a Reshape gets the shape (0, 0), which keeps the
+   sizes of its input. If TensorRT refuses the true values later, the compiler raises an error with the node. So a wrong
+   answer here cannot lead to a wrong engine.
 3. A refusal names every node that is known to be refused: the nodes that the parser names, and the nodes that
    `supports_model_v2` (in older releases: `supports_model`) leaves out of its subgraphs.
 4. A node whose element type the parser changes without an error counts as refused (`foreign_types`).

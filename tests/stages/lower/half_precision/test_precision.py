@@ -121,7 +121,7 @@ class Doubled(nn.Module):
 def test_a_dynamic_size_stays_dynamic(lower_module: Any, table: Any, reloaded: bool) -> None:
     height = torch.export.Dim("height", min=2, max=20)
     traced, program = lower_module(Doubled(), (torch.randn(1, 3, 10, 10),), "float16", ({2: height},))
-    if reloaded:  # in a build, the lower step gets a stored program
+    if reloaded:  # in a build, the lower step gets a stored program; `table` has the decompositions that it applies
         program = lower(Program.from_bytes(traced.program.to_bytes()), "float16", table)
     (upsampled,) = (node for node in program.graph.nodes if "upsample" in str(node.target))
     assert upsampled.meta["val"].dtype is torch.float16

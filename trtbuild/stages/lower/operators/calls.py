@@ -26,7 +26,7 @@ def change_calls(program: Program, targets: Collection[Any], change: Callable[[t
 
 
 def insert_call(before: torch.fx.Node, target: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
-    """Insert a call of `target` before the call `before`, in the same module. Returns the new node."""
+    """Insert a call of `target` before the call `before`, with the same `nn_module_stack`. Returns the new node."""
     with before.graph.inserting_before(before):
         call = before.graph.call_function(target, args, kwargs)
     set_stack(call, stack_of(before))

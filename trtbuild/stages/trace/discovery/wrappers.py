@@ -9,8 +9,9 @@ Rules
    ``OMP_NUM_THREADS``) are not recorded, because these values differ between machines without an effect on the model.
    ``source: {env: […]}`` declares variables that do have an effect. If user code calls the standard library, and the
    library reads a ``PYTHON…`` variable or one of `MACHINE_VARIABLES`, the read is not recorded either. If user code reads
-   all variables at once, the trace is not cacheable. A variable that installed code sets and user code reads is a
-   dependency: installed code often leaves a variable as it is if it exists (``os.environ.setdefault``).
+   all variables at once, the trace is not cacheable. A variable that user code reads is a
+   dependency even if installed code sets it: installed code often sets a variable only if it does not exist
+   (``os.environ.setdefault``), so the value may still come from outside.
 3. The path argument of a function whose C++ or Rust code reads files (`TORCH_READERS`, `READERS`) is a file dependency.
 4. ``importlib.metadata``: a lookup of a distribution is a dependency, even if the distribution is not installed.
 """

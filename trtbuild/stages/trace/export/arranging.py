@@ -74,7 +74,8 @@ def arrange_program(exported: ExportedProgram, weights: ModuleWeights, job: Trac
     weight_nodes = program.weight_nodes
     constant_nodes = [node for node in program.placeholders if node.name in program.constants]
     inputs = [program.input_nodes[position] for position in order]
-    # rewrite quantizers (rule 8)
+    # check the scales of quantizers, and rewrite quantizers (rule 8). PyTorch limits quantized weights to -127..127: where
+    # this changes no value, `widen_weight_limits` writes TensorRT's limits, -128..127
     stored: list[StoredWeight] = []
     if job.weights is None:
         names = {node: str(targets[node.name]) for node in program.placeholders}

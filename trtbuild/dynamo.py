@@ -1,5 +1,4 @@
-"""Provide `compile`, `trace` and `Input` of trtbuild under the names that Torch-TensorRT has in
-``torch_tensorrt.dynamo``."""
+"""Provide `compile` and `trace` of trtbuild under their names in ``torch_tensorrt.dynamo``, and `Input`."""
 
 from __future__ import annotations
 

@@ -24,7 +24,8 @@ class ProjectPaths:
 
     def __init__(self, project: Path) -> None:
         self._project = os.path.abspath(project)
-        # The system follows a link before it applies "..". `normpath` and the system find the same parent of the real path.
+        # The system follows a link before it applies "..", but `normpath` does not. A real path contains no links, so both
+        # find the same parent.
         self.root = os.path.realpath(project)
 
     def name_of(self, path_text: str, folder: str = ".") -> str:

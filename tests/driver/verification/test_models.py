@@ -197,7 +197,10 @@ def exclude_zero(graph: onnx.GraphProto) -> None:
 
 
 def test_a_conversion_that_is_wrong_at_zero_only_is_reported(trtbuild: CommandLine) -> None:
-    """Random floats are rarely 0, so some points contain zeros on purpose."""
+    """Random floats are rarely 0, so some points contain zeros on purpose.
+
+    A `cut` is one way to divide a model into partitions. `cuts` has an entry for each cut and runner.
+    """
     change_conversion(trtbuild, "edge/convert/model", exclude_zero)
     change_conversion(trtbuild, "zeros/convert/model", exclude_zero)
     document = trtbuild("verify", "edge", "zeros", expect=1)

@@ -1,4 +1,4 @@
-"""Changes outside the project, and Ctrl-C in a client for which a forked copy of the watcher builds."""
+"""Changes outside the project, and Ctrl-C in a client that waits for a build by a forked copy of the watcher."""
 
 from __future__ import annotations
 

@@ -73,8 +73,9 @@ def _connect(address: str, security: object | None) -> Client:
     """Connect in a thread, because Dask waits forever after some answers of a server that is not a scheduler.
 
     The thread closes a client that gets no connection, or gets its connection too late. Otherwise the garbage collector
-    would close the client in an arbitrary thread. In the event loop of another client, the close can block: the start of
-    this other client holds a lock that the close needs, and waits for the event loop.
+    would close the client in an arbitrary thread. If this is the thread that runs the event loop of another client, there
+    can be a deadlock: the close waits for a lock that the start of the other client holds, and this start waits for the
+    event loop.
     """
     from distributed import Client
 

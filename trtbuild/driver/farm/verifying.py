@@ -1,4 +1,7 @@
-"""Verifies the answer of a worker: the record of an engine, which is published, or the report of a comparison."""
+"""Verifies the answer of a worker: the record of an engine, which is published, or the report of a comparison.
+
+Signatures are checked only if this machine has trusted keys or a signing key.
+"""
 
 from __future__ import annotations
 

@@ -39,7 +39,8 @@ class ArrayOperations(Protocol):
     requires_contiguous: bool
 
     def adopt(self, value: object, name: str, stream: int) -> Array:
-        """Wrap `value` as a tensor of this runtime, without a copy. `name` is for errors. Raises CallRefused."""
+        """Wrap `value` as a tensor of this runtime. The memory is copied only if the tensor cannot use it. `name` is for
+        errors. Raises CallRefused."""
         ...
 
     def needs_materializing(self, array: Array) -> bool:

@@ -1,9 +1,10 @@
 """Operators from outside PyTorch: find them in programs, define them without their code, let dynamic sizes begin at 0.
 
 Rules
-1. Only the steps calibrate and trace load the code that registers such an operator. A program contains the schemas of
-   the operators from outside PyTorch that it calls. So a process without the code can read the program: the process
-   defines operators with these schemas.
+1. The steps calibrate and trace load the code that registers such an operator, and so do the workers that verify a
+   package or write its ``.pt2`` files. No other step loads it. A program contains the schemas of the operators from
+   outside PyTorch that it calls. So a process without the code can read the program: the process defines operators
+   with these schemas.
 2. An operator that is defined here has no kernel, and no implementation for tensors without data. Steps do not run it
    (`trtbuild.stages.program.custom_calls`).
 3. A process may read programs of several models. If a program has another schema for an operator that is defined

@@ -6,7 +6,8 @@ Rules
 2. The gradient mode and the state of torch's CPU random generator are restored after the trace. Dependencies are not
    recorded, so the trace itself is never a hit. Later steps can be hits, because their keys depend on the graph and the
    weights.
-3. A module in training mode is rejected, as in every trace.
+3. A module in training mode is rejected, as in every trace. The result of ``convert_pt2e`` is an exception: a copy of it in
+   evaluation mode is traced (`in_evaluation_mode`).
 4. A program of torch.export has its own ranges. The requested ranges must be inside them.
 5. A script (a module of TorchScript) is copied. The copy is traced as a ``torchscript:`` source is.
 """

@@ -7,7 +7,7 @@ Rules
 2. User code may change a weight during the export. So the copy also computes the XXH3 digest of each weight. A stored
    weight is used only if the weight has the same digest after the export.
 3. Nothing is stored before the export if the program may have other weights than the module: those of a ``weights:`` file,
-   or weights in the types of quantizers.
+   or weights that are stored in the element type of their quantizer, such as int8.
 4. If a copy fails, the caller stores all weights itself. This is not an error.
 """
 

@@ -207,7 +207,8 @@ class LocalBlobs:
         """Move the damaged files of a blob to quarantine. If no file is damaged, move the blob's chunk list. Returns the
         error to raise."""
         undamaged = [self.entries.verify_file(file) for file in files]
-        if all(undamaged) and len(files) > 1:  # otherwise the blob is one file, which has been replaced meanwhile
+        # If the blob is one file and this file is not damaged, another process has replaced it meanwhile.
+        if all(undamaged) and len(files) > 1:
             self.entries.quarantine("ac", action_result.list_key(sha256), f"its chunks are not {sha256}")
         return EntryCorrupt(f"blob {sha256} does not match its digest; the damaged files are in quarantine")
 

@@ -26,9 +26,10 @@ from trtbuild.store.transports.transport import MIN_BYTES_PER_S
 _MAX_HEAD_SIZE = 256 << 10
 
 #: After the last byte of an upload was sent, the upload may still be in the buffers of proxies. So the time limit for the
-#: answer is extended. On Linux, and without a configured proxy, the extension is at most this multiple of `patience_s`. The
-#: factor is small, because trtbuild waits that long, too, if a server never answers. So a network connection with such
-#: buffers must transfer 1 MiB (the largest chunk) within three times `patience_s`.
+#: answer is extended. Without a configured proxy, there may still be proxies that trtbuild does not know, for example in
+#: front of the server. In this case, on Linux, the extension is at most this multiple of `patience_s`. The factor is small,
+#: because trtbuild also waits that long for a server that never answers. So a connection through such proxies must transfer
+#: 1 MiB (the largest chunk) within three times `patience_s`.
 _MAX_HIDDEN_FACTOR = 2
 
 

@@ -55,8 +55,8 @@ EMPTY_SHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
 _PIECE_SIZE = 64 << 10
 
 _RACE_ERRORS = (errno.ENOENT, errno.ESTALE)
-# The largest number of attempts of a write. Each attempt may fail because another writer, which creates the same directory
-# at the same moment, has replaced the empty directory.
+# The largest number of attempts of a write. Each attempt may fail: another writer may create the same directory at the same
+# moment, and replace the one that this writer has just made, which is still empty.
 _MAX_WRITE_ATTEMPTS = 16
 _REFUSAL_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS)
 _FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

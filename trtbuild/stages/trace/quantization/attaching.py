@@ -17,7 +17,8 @@ from trtbuild.stages.trace.quantization.stored import StoredQuantizers
 
 
 def attach_quantizers(module: torch.nn.Module, quantizers: bytes, job: TraceJob) -> None:
-    """Attach the result of a calibration (`StoredQuantizers`) to `module`, in place.
+    """Attach the quantizers of a calibration (`StoredQuantizers`) to `module`, in place. Also copy the weights that the
+    calibration has changed into `module`.
 
     From now on, this process does not use the fast path of nn.TransformerEncoderLayer, because that path calls no inner
     layer. Raises SourceError if the model does not have the layers that were calibrated."""

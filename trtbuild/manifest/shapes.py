@@ -169,7 +169,7 @@ def add_shape_problem(
 def _shape_origin(problem: ShapeProblem, entries: dict[str, ProfileEntry], dims_node: Node | None) -> Origin:
     """Where the manifest has the cause of a problem.
 
-    For a problem of a dim, this is the dim's text for the problem's axis (``image.0``), or the dim's name.
+    For a problem of a dim, this is the entry of `at` that names the problem's axis (``image.0``), or the name of the dim.
     Otherwise it is the size at the problem's axis in the profile, or the whole list.
     """
     if problem.dim is not None and dims_node is not None:

@@ -105,8 +105,9 @@ def test_tolerances_are_larger_for_engines_than_for_onnxruntime() -> None:
 
 
 def rounded(values: np.ndarray, numbers: np.ndarray, block: int) -> np.ndarray:
-    """Return `values`, rounded to the numbers of a type. The scale maps the largest number to the largest absolute value of
-    a block. If `block` is 0, the scale maps the largest number to 4: four standard deviations of `values`."""
+    """Return `values`, rounded to `numbers`, the numbers of a type. The scale maps the largest of `numbers` to the largest
+    absolute value of a block of `values`. If `block` is 0, it maps the largest of `numbers` to 4: four standard deviations
+    of `values`."""
     blocks = values.reshape(-1, block or values.size)
     largest = np.abs(blocks).max(1, keepdims=True) if block else 4
     steps = numbers / numbers.max()

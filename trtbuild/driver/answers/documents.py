@@ -173,7 +173,8 @@ class Failure:
 class NearestRecord:
     """The record in the local cache that is most similar to a step that was never built in this project.
 
-    `changed` are the parts that differ: `was` is the value of the record, and `now` is the value of the step."""
+    `changed` are the parts that differ: `was` is the value of the record, and `now` is the value of the step.
+    `builder` is the user and machine that made the record: ``user@host``."""
 
     key: str
     builder: str | None

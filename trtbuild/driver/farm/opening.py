@@ -28,6 +28,7 @@ def opened(
     with connected(text, configuration.workers, project) as client:
         shared = exchanges(store, configuration)
         workers = KnownWorkers(client, tuple(shared), configuration.workers.wait_s, report)
+        # `remote_labels` are the labels of the remote caches that this machine reads and writes.
         may_lack_a_store = not isinstance(addresses.parse(text), LocalWorkers) and not remote_labels(configuration)
         # Before the first worker has joined, the stores of the workers are unknown. The steps then wait for a worker.
         if may_lack_a_store and (overview := workers.overview()).workers and not overview.shares_a_store:

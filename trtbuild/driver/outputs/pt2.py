@@ -40,7 +40,10 @@ def files(root: str, package: PackageFiles, record: Record) -> list[OutputFile]:
 
 
 def previous_files(root: Path, files: Sequence[OutputFile], last_recipe: Recipe | None) -> list[Path]:
-    """Return the files of the package with the recipe `last_recipe`."""
+    """Return the ``.pt2`` files that an earlier build wrote.
+
+    `last_recipe` is the recipe of the model's package in that build.
+    """
     targets = dict(last_recipe.parts).get("targets") if last_recipe is not None else None
     if not isinstance(targets, Mapping):
         return []

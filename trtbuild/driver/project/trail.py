@@ -85,7 +85,7 @@ class Trail:
         self._changed = self._changed or read
 
     def forget(self, key: str) -> None:
-        """Remove a link that is about to be written."""
+        """Remove a link, because the caller is about to write it to the store."""
         self._load().pop(key, None)
         self._positions.pop(key, None)
         self._followed.pop(key, None)

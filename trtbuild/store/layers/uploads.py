@@ -34,7 +34,7 @@ _PARALLEL_LOOKUPS = 8
 # The number of records that are sent in parallel to one remote. The files of each record use all connections of the remote.
 _MAX_UPLOADS = 4
 
-#: A function that is called with a remote and another machine's record, which was published first.
+#: A function that is called with a remote and another machine's record, which the remote has in place of this machine's.
 LostRaceHandler = Callable[[RemoteStore, Found], None]
 
 
@@ -55,7 +55,7 @@ class Uploads:
         # upload.
         self._undecided_engines: list[tuple[RemoteStore, Found]] = []
         self._last_undecided_s = 0.0
-        #: Keys under which another machine's record, with another engine, was published first.
+        #: Keys under which a remote has another machine's record, with another engine.
         self.lost_keys: set[str] = set()
         #: By remote: records that were sent, and records that could not be sent.
         self.sent: Counter[str] = Counter()
@@ -118,7 +118,7 @@ class Uploads:
         return True
 
     def _note_lost_race(self, remote: RemoteStore, own: Found, published: Found) -> None:
-        """If another machine's record was published first, call `handle_lost_race`."""
+        """If the remote has another machine's record in place of `own`, call `handle_lost_race`."""
         if published is not own and published.document != own.document:
             if published.record.outputs.get("plan") != own.record.outputs.get("plan"):
                 self.lost_keys.add(own.record.recipe.key)

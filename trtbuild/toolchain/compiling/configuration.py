@@ -52,6 +52,7 @@ def _apply_settings(trt: Any, config: Any, job: EngineJob) -> None:
             )
         if actual != requested:
             raise ToolchainError(f"{_toolchain_text(job)} does not take builder.{name}: {value} (it has {actual})")
+    # the calls and features with which this version runs engines; None if the version is too old
     calls = calls_of(job.target.toolchain, str(trt.__version__))
     if calls is not None and not calls.shared_profiles:
         # Lets contexts of several threads and streams share a profile. From TensorRT 9 on, they can always share one.

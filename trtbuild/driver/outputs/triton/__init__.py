@@ -1,9 +1,9 @@
 """The output `triton`: a model in a repository of NVIDIA's Triton Inference Server. Several models may share a repository.
 
 Rules
-1. A model has the directory `<repository>/<model>`. If Triton itself runs the model's engines, each engine also has the
-   directory `<repository>/<model>.<partition>`. The manifest's reader ensures that the directories of two models never
-   collide.
+1. A model has the directory `<repository>/<model>`. If Triton itself runs the model's engines, each partition also has
+   the directory `<repository>/<model>.<partition>`, with an engine for each target. The manifest's reader ensures that the
+   directories of two models never collide.
 2. A configuration is written after the files that it names. An ensemble's configuration is written after the
    configurations of its steps.
 3. `<model>/1/trtbuild.json` lists the written files, so that the next build can remove old ones. It is written last. Its

@@ -17,8 +17,8 @@ _SAME_INDEX = (
 
 
 def onnx_integer_ends(data: bytes, count: int) -> list[int]:
-    """For each of the first `count` inputs, the smallest integer that is too large for it, but at least 2 (also without a
-    table). Raises SourceError if the data are not an ONNX model."""
+    """For each of the first `count` inputs, the smallest integer that is too large for it: at least 2, and exactly 2 for an
+    input that does not index a table. Raises SourceError if the data are not an ONNX model."""
     try:
         graph = onnx.ModelProto.FromString(data).graph
     except Exception as error:  # protobuf's own type, which differs between its versions

@@ -45,7 +45,8 @@ class Sizes:
     #: The file whose digest is computed.
     weights_gb: float = 2.0
     dvc_stages: int = 100
-    #: The engine that is pulled (and the packages of `load`), the runs of a pull, and the blob of a local hit.
+    #: The engine that is pulled (and the packages that the measurement `load` loads), the runs of a pull, and the blob of a
+    #: local hit.
     pull_mb: int = 350
     pull_repeats: int = 3
     hit_mb: int = 100

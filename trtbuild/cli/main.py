@@ -180,7 +180,10 @@ cli.add_command(worker)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The console script. Exit codes: docs/terminal.md."""
+    """Run the command line and exit. `trtbuild.__main__` calls this if the null build and a watcher have not answered.
+
+    Exit codes: docs/terminal.md.
+    """
     gc.disable()  # a plan has many small values and no cycles; the search for cycles takes a fifth of the planning time
     sys.exit(run(arguments))
 

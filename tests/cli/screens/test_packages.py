@@ -1,6 +1,6 @@
 """The result of ``trtbuild inspect`` as text.
 
-`a_cut` returns the results of one cut. A cut is one way to divide a model into partitions.
+`a_cut` returns the results of a verification of one cut. A cut is one way to divide a model into partitions.
 """
 
 from __future__ import annotations

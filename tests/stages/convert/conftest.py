@@ -1,4 +1,5 @@
-"""Small models for the tests of the convert step. Each is exported and lowered once per session."""
+"""Small models for the tests of the convert step. Each is exported once per session, and lowered by decompositions only:
+the passes of the lower step do not run."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ def _tensor(shape: Sequence[int | str], kind: str, sizes: dict[str, int]) -> tor
 
 @dataclass
 class LoweredCase:
-    """A case, exported and lowered."""
+    """A case, exported and decomposed (`export_and_lower`)."""
 
     case: Case
     module: nn.Module

@@ -231,7 +231,7 @@ def fake_validator() -> type[FakeValidator]:
 
 @pytest.fixture(scope="session")
 def seed_program() -> Program:
-    """A small program with two inputs (batch 1..6, length 3..9, 4).
+    """A small program with two inputs. The shape of each is (batch, length, 4), with batch 1..6 and length 3..9.
 
     Tests create other graphs from the fake values of these inputs, because that is faster than an export."""
     dims = [{0: Dim("batch", min=1, max=6), 1: Dim("length", min=3, max=9)}] * 2

@@ -66,6 +66,7 @@ def moved_bytes(team: MemoryTransport, method: str) -> int:
 def test_uploads_a_pointer_after_the_trace_that_it_leads_to(
     machine_a: LayeredStore, team: MemoryTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A pointer is a record that leads to another record. Here, the record of the stage ``trace-any`` is a pointer."""
     begun, may_continue = threading.Event(), threading.Event()
     publish = RemoteStore.publish
 
@@ -262,6 +263,7 @@ def test_a_damaged_remote_entry_counts_as_missing(
     machine_a.put_record(record)
     machine_a.finish()
     found = machine_b.get_record(record.recipe.key)
+    # An entry names its document, which is the record as a file. The entry also contains the bytes of a small document.
     if damaged_kind == "ac":
         assert found is None
     else:

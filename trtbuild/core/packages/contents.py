@@ -137,8 +137,9 @@ class PackageContents:
     def needed_slots(self) -> list[int]:
         """The slots of the weights that the package needs, in ascending order.
 
-        The package needs the weights of Torch partitions, all weights that are inputs of a partition or outputs of the
-        model, and the first values of the state. With ``reference``, it also needs the weights of TensorRT partitions."""
+        The package needs `Partition.weights` of Torch partitions, the first values of the state, the weights that are
+        outputs of the model, and the weights in `Partition.inputs`. With ``reference``, it also needs `Partition.weights`
+        of TensorRT partitions."""
         slots = {entry.slot for entry in self.interface.state}
         # targets of one toolchain share an object, which is read once
         distinct = {id(shared): shared for shared in self.partitions_by_target.values()}

@@ -40,7 +40,8 @@ class LowerJob:
     """Lower `program`, a traced model whose graph has the kind `graph_kind`. Modules then compute in `precisions`.
 
     Each of the `points` has a value for each symbol. At these points, the sizes of the lowered program are compared with
-    those of `program`. With `truncates_double`, float64 is computed in float32.
+    those of `program`. `comparison` has the inputs and weights with which the output values of both programs are compared;
+    None if they are not compared. With `truncates_double`, float64 is computed in float32.
     """
 
     program: str
@@ -57,7 +58,8 @@ class PartitionJob:
 
     `stand_in` has the fields of a `StandIn`, the parser of another toolchain. None means that the toolchain's own parser is
     used. `trust` is the policy for records of conversions. None means that all records are trusted. `versions` are
-    those of torch and related packages. `plugins` are those of the model.
+    those of torch and related packages. `plugins` are those of the model. At the `points` (as in `LowerJob`), the sizes of
+    the partitions are checked, and operators on empty tensors are found.
     """
 
     program: str

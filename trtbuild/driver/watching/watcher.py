@@ -6,8 +6,8 @@ Rules
    runs in a copy of the watcher, and each trace in a copy of a server or of such a process.
 2. While it waits, it holds no lock of a store, and it has no store open.
 3. It waits with one `poll`, in one thread. A change during a build starts another build after it.
-4. A client is served only if its `endpoint.program` equals the watcher's, and if no environment variable that torch may
-   have read differs (`environments`).
+4. A client is served only if its `endpoint.program` and its environment variables equal the watcher's. Only the variables
+   in `environments.FREE_VARIABLES` and those that begin with ``TRTBUILD_`` may differ.
 5. Before each build, and after `TICK_S` seconds without an event, it checks whether it may continue (`conditions`).
 """
 

@@ -105,7 +105,7 @@ def call(
 
 def _imports(job: TraceJob, project: Path) -> bytes:
     """Return the `PreloadRequest` of a trace as bytes. Return `NO_IMPORTS` if no process keeps libraries between builds, if
-    the source imports no library, or if the request is too long for a message."""
+    the source has no imports to preload (`leading_imports`), or if the request is too long for a message."""
     leading = leading_imports(job.source, os.path.realpath(project)) if lent() is not None else None
     if leading is None:
         return NO_IMPORTS

@@ -51,8 +51,8 @@ def lower(
 
 
 def check_modules(program: Program, precisions: Precisions) -> None:
-    """Raise SourceError if a pattern covers no module of `program`, or if two patterns give one module different
-    precisions."""
+    """Raise SourceError if a pattern covers no module of `program`, or if two patterns with different precisions
+    contradict each other about one module (`trtbuild.core.model.precisions`, rule 3)."""
     if precisions.modules:
         paths = list(dict.fromkeys(path for path, _, _ in module_paths(program)))
         precisions.check(paths)

@@ -3,7 +3,7 @@
 Rules
 1. Tensors that a call reads are the plugin's inputs, in the order of the operator's arguments. All other arguments are
    fields of the plugin: int, float, bool (0 or 1) and str, and lists of these. An argument that is None is left out,
-   and so is one that the manifest maps to null.
+   and so is one that the manifest maps to null. If a tensor argument is None, and a later one is not, the call is an error.
 2. A field is a constant. An argument that depends on a size or on data cannot be one.
 3. The types and shapes of the results are those of the operator's fake implementation. The compiler compares the network
    with them, so the check of sizes after the call does not become a node of ONNX.
@@ -131,7 +131,8 @@ def plugin_call(node: torch.fx.Node, plugin: Plugin) -> PluginCall:
 
 
 def write_nodes(graph: torch.fx.Graph, plugins: Mapping[str, Plugin]) -> None:
-    """Replace calls by torch's symbolic operator for a node of ONNX, and checks by the checked values, in place."""
+    """Replace each plugin call with a call of torch's symbolic operator, and each check with the value that it checks, in
+    place. The exporter writes the symbolic operator as a node of ONNX."""
     for node in list(graph.nodes):
         if declared_sizes.is_check(node.target):
             node.replace_all_uses_with(node.args[0])

@@ -40,7 +40,7 @@ class Fetched:
     present: list[str] = field(default_factory=list)
     #: Records that are not in the remote, or have a blob that is not there.
     missing: list[str] = field(default_factory=list)
-    #: Records that this machine does not trust → the reason.
+    #: Records that this machine does not trust, or that the rule of the lock file refuses → the reason.
     untrusted: dict[str, str] = field(default_factory=dict)
     #: Records with another error → its text.
     failed: dict[str, str] = field(default_factory=dict)

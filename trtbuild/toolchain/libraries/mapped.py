@@ -90,7 +90,7 @@ def library_files(stem: str) -> list[Path]:
 
 
 def planned_versions(flavour: Flavour, version: str) -> set[tuple[int, ...]]:
-    """Return the versions that libraries from `version` of the distribution may report."""
+    """Return the versions that the libraries of one release of the distribution, `version`, may report."""
     return {version_numbers(name) for name in (version, flavour.library_versions.get(version, version))}
 
 

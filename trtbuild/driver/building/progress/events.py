@@ -67,7 +67,7 @@ class Watcher:
         """A phase has ended. `succeeded` is False if an exception ended it."""
 
     def work_started(self, name: str) -> None:
-        """A phase begins whose success is reported at its end, for example the verification of a model."""
+        """A phase begins that can also fail without an exception, for example the verification of a model."""
         self.phase_started(name)
 
     def work_finished(self, name: str, *, succeeded: bool) -> None:

@@ -124,6 +124,7 @@ def _trace_job(plan: ModelPlan, planned: TraceStep) -> TraceJob:
     places = {path: f"{origin.file}:{origin.line}" for path, origin in model.places.items()}
     places.setdefault("model", f"{model.origin.file}:{model.origin.line}")
     shapes = plan.declared_shapes
+    # `untied_pairs`: pairs of symbols (dynamic sizes) that must not become one symbol, because their opts differ
     points, untied_pairs = proof_points(model, shapes), pairs_not_to_tie(shapes, model.profiles)
     return TraceJob(
         model.source,

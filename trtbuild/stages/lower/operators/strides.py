@@ -37,8 +37,10 @@ _COPIES = frozenset(("clone", "copy", "to", "gather", "index", "index_select"))
 
 
 def read_owners(program: Program, request: Request) -> Program:
-    """Return `program`, in which no ``as_strided`` reads a view. Raises SourceError, code ``strides``, if the order of the
-    elements in memory is not known."""
+    """Return `program`, in which each ``as_strided`` reads a contiguous tensor with all elements that it needs.
+
+    Raises SourceError, code ``strides``, if such a tensor is not found.
+    """
     return change_calls(program, _TARGETS, _read_owner)
 
 

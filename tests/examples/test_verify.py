@@ -1,5 +1,8 @@
 """`trtbuild verify` accepts three examples, within 1e-5 in float32 and 5e-3 in float16, also at random sizes.
 
+Each of the `cuts` in the document has the comparisons for one way to divide the model into partitions: `whole` compares
+the whole model, and `lowered` compares the lowered program, run by PyTorch.
+
 A package with the file that `verify` writes is up to date.
 """
 

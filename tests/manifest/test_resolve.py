@@ -1,4 +1,7 @@
-"""From fields to a complete model: required fields, names that must exist, weights, targets, precisions."""
+"""From fields to a complete model: required fields, names that must exist, weights, targets, precisions.
+
+In a manifest, « marks a place that an error must name. `files.marks` has these places.
+"""
 
 from __future__ import annotations
 

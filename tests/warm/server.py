@@ -9,7 +9,8 @@ Rules
 2. A server loads its modules at the first request. It runs no user code, and only its main thread runs Python. So a worker
    has no state of an earlier job. The servers of trace and torch workers load torch. The server of torch workers also
    lowers and converts a small program. The server of engine workers loads their modules, but not TensorRT, which the first
-   job loads. The server of commands loads all modules of commands. A forked command runs its module as ``python -m`` does.
+   job loads. The server of commands loads all modules of commands. A forked command runs ``trtbuild.__main__`` as the
+   console script does, and other modules as ``python -m`` does.
 3. This file imports only modules that a worker loads before torch, because a trace records the modules that are
    loaded before torch.
 """

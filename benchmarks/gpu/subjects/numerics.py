@@ -1,8 +1,8 @@
 """Run ``trtbuild verify`` on the GPU: on every package, on one model of the project, and on a package with an engine
 that is wrong on purpose.
 
-Another machine, with another version of torch, traced the models of the project. After ``trtbuild lock``, this machine
-uses these traces.
+Another machine, with another version of torch, traced the models of the project. After ``trtbuild lock``, which a
+Python without torch (`bare`) runs, this machine uses these traces.
 
 The wrong engine belongs to another model with the same inputs and outputs. It replaces the right engine in a copy of
 the package, and the copy's index contains the wrong engine's digest. All digests are correct, so only a run can show the

@@ -61,6 +61,7 @@ def _guarded(what: str, found: Iterator[Row]) -> Iterator[Row]:
 
 
 def _build(host: Host) -> Iterator[Row]:
+    """Build with the Python without torch (`bare`) if the host names one, otherwise with the Python of this process."""
     build = host.trtbuild(host.quantized, "build", "--json", "--keep-going", bare=host.bare_python is not None)
     (host.work / "build-quantized.json").write_text(build.stdout)
     (host.work / "build-quantized.stderr").write_text(build.stderr)

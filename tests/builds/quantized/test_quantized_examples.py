@@ -126,7 +126,10 @@ def test_an_unknown_error_exceeds_every_limit(quantized_examples: CommandLine) -
 def test_the_model_of_the_engine_computes_what_the_file_does(
     quantized_examples: CommandLine, nets: Any, model: str
 ) -> None:
-    """Run the file and the engine's model with onnxruntime, which lacks the domain `trt` and float4e2m1 of other files."""
+    """Run the file and the engine's model with onnxruntime.
+
+    onnxruntime cannot run the other two ONNX files: one uses the domain `trt`, the other the type float4e2m1.
+    """
     written = quantized_examples.project / "written" / f"{model}_again"
     quantized_examples("inspect", model, "--onnx", str(written))
     options = onnxruntime.SessionOptions()  # with optimizations, onnxruntime would compute with integers

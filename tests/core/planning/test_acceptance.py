@@ -43,7 +43,8 @@ def remove_records(world: FakeWorld, *stages: str) -> None:
 
 
 def test_the_locked_trace_and_all_later_steps_are_hits(world: LockedWorld) -> None:
-    remove_records(world, "trace-link", "trace-any")  # now no link or pointer record leads to the trace
+    # then neither a link nor a pointer record (the last trace that was made from the same files) leads to the trace
+    remove_records(world, "trace-link", "trace-any")
     assert set(world.verdicts(a_model()).values()) == {"hit"}
     assert "torch 2.13.0" in trace(world).reason.text
     assert "trtbuild.lock names it" in trace(world).reason.text

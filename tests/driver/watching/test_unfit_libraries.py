@@ -1,8 +1,9 @@
 """If a trace's imports differ from those of the process that forked it, the trace starts again in another process.
 
-The file ``helpers/tools.py`` of the project is part of a namespace package, which an installed package replaces. So Python
-does not execute the imports that trtbuild finds in the project. Each process that executes the installed ``helpers.tools``
-appends a line to a file: the pid, and whether the library (the installed module ``library``) was already imported.
+The file ``helpers/tools.py`` of the project belongs to a namespace package. An installed package has the same name, and
+Python imports it instead. So Python does not execute the imports that trtbuild finds in the project. Each process that
+executes the installed ``helpers.tools`` appends a line to a file: the pid, and whether the library (the installed module
+``library``) was already imported.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from trtbuild.driver.workers.forking.owner import CAN_FORK_WORKERS
 
 pytestmark = pytest.mark.skipif(not CAN_FORK_WORKERS, reason="this system cannot fork workers")
 
-#: The model depends on whether the library is imported, and so does the program that a trace announces: the next steps
-#: read this program before the trace has ended.
+#: The model depends on whether the library is imported, and so does its program. The trace announces this program before
+#: it ends, so that the next steps can already start.
 LARGE_MODEL = """\
 import sys
 import torch

@@ -21,7 +21,8 @@ RIGHT, WRONG = b"the locked plan", b"another plan"
 
 
 class Lock:
-    """Rejects every record whose plan is not `RIGHT`. With `tolerates_local`, a local record is accepted anyway."""
+    """Rejects every record whose plan is not `RIGHT`. With `tolerates_local`, the store may return a local record if no
+    remote has the locked record."""
 
     def __init__(self, store: LayeredStore, *, tolerates_local: bool = False) -> None:
         self.locked = store.put_bytes(RIGHT)

@@ -65,7 +65,8 @@ def trace_declared(
         ("weights", None if weights is None else [[name, dtype, list(shape)] for name, dtype, shape in weights]),
         ("platform", platform),
     ]
-    # If two symbols must be equal, the trace can tie them: one symbol replaces both. It does not tie these pairs.
+    # The trace can tie two symbols that must be equal: one symbol then replaces both. It does not tie `untied_pairs`, whose
+    # symbols have the same ranges, but different opts.
     if untied_pairs := pairs_not_to_tie(shapes, model.profiles):
         parts.append(("opts differ", [list(pair) for pair in untied_pairs]))
     if quantizers is not None:

@@ -47,7 +47,7 @@ def plan(workspace: Workspace, start_s: float) -> tuple[Plan, dict[str, ModelPla
 
 
 def why(request: Request, name: str) -> Why:
-    """The reasons why each step that `name` matches would run now, and why it last ran.
+    """For each step that `name` matches: its verdict now with the reason, and why it last ran.
 
     Raises UsageError if no step matches.
     """

@@ -45,7 +45,8 @@ def plans_of(package: Package, target: str) -> dict[str, str]:
 
 def write(project: Path, plan: ModelPlan, entries: Sequence[CutEntry]) -> None:
     """Write the verification entries of a model into its package's directory, if the package is the planned one. Each entry
-    is about one cut: one way to divide the model into partitions.
+    is about one cut: one way to divide the model into partitions. Its field `by` names the runner that computed the
+    partitions: ``engine`` or ``onnxruntime``.
 
     An existing entry stays if it is about exactly the engines of this package, and if no new entry about engines shares
     a target with it. If no entry remains, or if another package is there, the file is removed.

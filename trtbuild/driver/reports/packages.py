@@ -20,7 +20,8 @@ from trtbuild.runtime.packages.package import Package, open_package
 
 #: The largest number of layers in a report. 50,000 layers are about 5 MB of the page.
 MOST_LAYERS = 50_000
-#: The types in larger plans are not read, because a report must not read gigabytes.
+#: A larger plan is not read, because a report must not read gigabytes. So the element types that its layers read and write
+#: are not known.
 LARGEST_PLAN_BYTES = 256 << 20
 
 
@@ -74,7 +75,7 @@ def _add_package(views: PackageViews, model: str, path: str, package: Package, m
             signature=f"{inputs!r} → {outputs!r}",
             cuts=_cuts(index, layers, modules),
             verified=known.verified,
-            void=known.void,
+            void=known.void,  # the reason why the file with the verifications does not count, or None
         )
     )
 

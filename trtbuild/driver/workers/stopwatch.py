@@ -7,7 +7,8 @@ Rules
    compiles kernels and captures graphs.
 3. Percentiles are measured values (nearest rank), not interpolations.
 4. All contenders are warmed up before any of them is timed. Then they are timed in turns, so that other load on the machine
-   slows all of them alike. A contender that fails is dropped, and the others continue.
+   slows all of them alike. A contender that raises Dropped is dropped, and the others continue. Any other
+   error ends the measurement.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Dropped(Exception):
 
 
 class Contender(Protocol):
-    """A function that is timed, in this process or in another. The methods raise Dropped."""
+    """A function that is timed, in this process or in another. A method may raise Dropped (rule 4)."""
 
     def time_first_call(self) -> float:
         """Make the first call. Return its seconds."""
@@ -88,7 +89,10 @@ class Turn:
 
 
 class LocalContender:
-    """A contender in this process: the function `call`, and `wait`, which waits for the device."""
+    """A contender in this process: the function `call`, and `wait`, which waits for the device.
+
+    An error of either function is raised unchanged, not as Dropped.
+    """
 
     def __init__(self, call: Callable[[], object], wait: Callable[[], object]) -> None:
         self._call = call

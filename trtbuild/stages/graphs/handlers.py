@@ -53,9 +53,9 @@ class GraphHandler:
     """The functions that the steps call for graphs of one kind.
 
     `blob` makes the blob that a trace stores. `text`, `names` and `make_partition` take this blob. `text` returns the graph
-    text for keys. `names` returns for each node: the user's name, the operator, and an empty text. `make_partition` makes
-    the partition: an ONNX model is converted to the opset, and a parser is asked about it. `origins` takes the
-    model of a partition.
+    text for keys. `names` returns for each node: the user's name, the operator, and the modules around it (empty, because
+    these graphs have no modules). `make_partition` makes the partition: an ONNX model is converted to the opset, and a
+    parser is asked about it. `origins` takes the model of a partition.
     """
 
     blob: Callable[..., bytes]

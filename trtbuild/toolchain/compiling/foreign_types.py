@@ -15,8 +15,8 @@ Rules
    computed correctly are allowed (`trtbuild.toolchain.tensorrt8.int64_bounds`). All other int64 values are foreign: inputs,
    outputs, weights, casts of data, values that may exceed 32 bits. The start and end of a Slice may be any constant. A
    constant that does not fit 32 bits is beyond the end of the axis, and stays beyond the end in 32 bits. A node that reads
-   the size of a foreign value is refused only if no other node is refused. When other refused nodes have left the model,
-   the size may come from another tensor.
+   the size of a foreign value is refused only if no other node is refused. After the other refused nodes were removed from
+   the model, the size may come from another tensor.
 5. An operand for indices, shapes or axes does not give its type to a result. If its type is foreign, the node is refused
    nevertheless (rule 2).
 """

@@ -56,7 +56,7 @@ def test_plans_are_in_the_version_directory_of_their_engine() -> None:
         "det/config.pbtxt",
         "det/1/trtbuild.json",  # an ensemble needs a version directory, too
     }
-    turns = {path: file.turn for path, file in files.items()}
+    turns = {path: file.turn for path, file in files.items()}  # files with a lower turn are written first
     assert turns["det.p0/1/hopper.plan"] < turns["det.p0/config.pbtxt"] < turns["det/config.pbtxt"]
 
 

@@ -200,7 +200,7 @@ def test_a_thread_may_record_while_dependencies_are_observed(
 
 
 def test_the_digest_of_compiled_bytes_stays_the_pin_in_each_segment(recorder: Recorder, project: Path) -> None:
-    """The file changes after Python has compiled it. This is an error whichever segments are added again."""
+    """The file changes after Python has compiled it. This is an error, whichever segments another recorder gets."""
     digest = hashlib.sha256(b"a").hexdigest()
     segments = []
     for _ in range(2):

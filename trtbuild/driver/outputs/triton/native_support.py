@@ -4,8 +4,9 @@ Rules (some with their place in triton-inference-server's sources)
 1. The backend `tensorrt` links one version of TensorRT, and accepts only plans of that library, not of TensorRT-RTX.
 2. The backend chooses a plan only by compute capability (`cc_model_filenames`). So it cannot distinguish two targets with
    the same SM, or two targets of different platforms.
-3. An ensemble's tensors come from requests and from its steps, one for each partition. So an output of the model
-   cannot be an input, a weight, or the same tensor as another output. Every step needs an input (ensemble_utils.cc).
+3. An ensemble has one step for each partition. Each output of the ensemble is a different output of a step. So an output
+   of the model cannot be an input, a weight, or the same tensor as another output. Every step needs an input
+   (ensemble_utils.cc).
 4. The dtypes of a plan's inputs and outputs equal the partition's dtypes only if the target's TensorRT supports them.
 5. The backend computes the sizes of outputs from input shapes.
 6. The backend's configuration check reads axis 0 of tensors, so at least one tensor of a plan must have an axis

@@ -1,7 +1,10 @@
 """Decide which float32 nodes compute in half: backward from the readers of a value, then forward for data movement.
 
-`HALF`, `UNSEEN`, `WIDE` and `BEYOND` are the ranges of values (`ranges.py`). "Half" is float16 or bfloat16, as the
-module of the node wants. Rules 1 to 4 decide for nodes that want half, and rule 6 for nodes that want float32.
+`HALF`, `UNSEEN`, `WIDE` and `BEYOND` are the ranges of values, from narrow to wide (rule 1 of `ranges.py`). A `HALF` value
+fits half. An `UNSEEN` value is an input, a weight, or computed from these alone by operators that keep the range. A `WIDE`
+value may leave the range of half, or needs more digits. A `BEYOND` value may contain numbers that half cannot represent,
+such as ``finfo.min``. "Half" is float16 or bfloat16, as the module of the node wants. Rules 1 to 4 decide for nodes that
+want half, and rule 6 for nodes that want float32.
 
 Rules
 1. Matrix products and convolutions are half, or float32 if an input is `BEYOND`.

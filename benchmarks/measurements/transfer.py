@@ -1,7 +1,7 @@
 """Measure a team cache: the bytes of a fine-tune, six engines on a remote, and the cost of a dead remote.
 
-The remote is nginx on loopback, with the configuration from the documentation. Its access log counts the bytes. The
-author and the colleague are two checkouts, each with its own cache.
+The working remote is nginx on loopback, with the configuration from the documentation. Its access log counts the bytes.
+The author and the colleague are two checkouts, each with its own cache.
 """
 
 from __future__ import annotations

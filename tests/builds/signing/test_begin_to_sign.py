@@ -19,7 +19,10 @@ TRUSTING = {"TRTBUILD_TRUSTED_KEYS": f"{CI.trusted};domains=ci", "TRTBUILD_READ_
 
 @pytest.fixture(scope="module")
 def unsigned(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
-    """A project that was built twice without keys. Its `Trail` has unsigned links: records that lead to the trace."""
+    """A project that was built twice without keys. Its `Trail` has unsigned links: records that lead to the trace.
+
+    A trail is a local copy of the links that the last plans followed (`trtbuild.driver.project.trail`).
+    """
     base = tmp_path_factory.mktemp("unsigned")
     command = CommandLine(base / "project", base / "cache")
     copy_project("mlp", command.project)

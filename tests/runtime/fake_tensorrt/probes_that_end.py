@@ -4,6 +4,8 @@ The Python bindings of TensorRT 8.6 release the GIL in ``infer_shapes`` and ``se
 library rejects the call, the bindings set a Python error without the GIL, and the process ends by SIGSEGV. The probes
 whose names begin with ``ends_the_process`` test this. Two other probes end the process as well. Both call
 ``infer_shapes`` with shapes beyond the profile. In one of these probes, the shapes were set for an earlier profile.
+
+In the names of calls, "the other" is profile 1, and "it" or "its" refers to the context of the call before.
 """
 
 from __future__ import annotations

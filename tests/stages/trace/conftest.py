@@ -47,6 +47,7 @@ def make_job(
     origins = {f"inputs.{entry.name}": f"trtbuild.yaml:{10 + n}" for n, entry in enumerate(inputs)}
     origins |= {f"dims.{dim.name}": f"trtbuild.yaml:{20 + n}" for n, dim in enumerate(dims)}
     origins |= {"source": "trtbuild.yaml:3", "weights": "trtbuild.yaml:4"}
+    # Tied symbols become one symbol. These pairs must not be tied, because their opts differ.
     not_to_tie = pairs_not_to_tie(plan, profiles)
     return TraceJob(source or Source("python", "m:build"), inputs, plan, points, weights, origins, not_to_tie)
 

@@ -27,7 +27,8 @@ Build = Callable[[LayeredStore, str], Record]
 
 
 def signing(signer: Signer, *trusted: Signer, domain: str | None = None, read_domains: tuple[str, ...] = ()) -> Keyring:
-    """The trust policy of a machine that signs with `signer`."""
+    """The trust policy of a machine that signs with `signer`, for `domain`: the origin of its records, by default the
+    signer's name. It also reads the records of `read_domains`."""
     return Keyring([other.trusted for other in trusted], signer=signer, domain=domain, read_domains=read_domains)
 
 

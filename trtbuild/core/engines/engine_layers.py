@@ -98,8 +98,8 @@ def _origins(entries: Sequence[Mapping[str, Any]], names: Mapping[str, Sequence[
     origins = [(str(origin[0]), str(origin[1])) if origin else None for origin in of_nodes]
     backwards, forwards = range(len(entries) - 1, -1, -1), range(len(entries))
     # Layers usually stand in the order in which they run. So one pass backwards along readers, or forwards along writers,
-    # also reaches a chain of added layers. The other passes reach layers that stand in another order, and constants that
-    # such layers read.
+    # also reaches a chain of added layers. The second and fourth pass reach layers that stand in another order. The last
+    # pass reaches constants whose reader got its origin from a writer.
     passes = (
         (backwards, readers),
         (forwards, readers),

@@ -13,8 +13,11 @@ from trtbuild.toolchain.running.execution import load_library
 
 
 class Engines(EngineSet):
-    """Implements `trtbuild.runtime.calls.loaded.Engines` for a package. Raises NoFittingTarget, ToolchainMissing and
-    EngineError. It loads the plugins of the package, so the caller must call `custom_plugins.require_permission` first."""
+    """Implements `trtbuild.runtime.calls.loaded.Engines` for a package. It loads the plugins of the package, so the caller
+    must call `custom_plugins.require_permission` first.
+
+    Raises NoFittingTarget, EnvironmentFault (for example ToolchainMissing), EngineError, PluginError, PackageDamaged and
+    PackageMissing."""
 
     def __init__(self, package: Package, target: PackedTarget, ordinal: int, *, verify: bool = True) -> None:
         library = load_library(library_for(target))

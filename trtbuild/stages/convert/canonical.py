@@ -201,6 +201,7 @@ def _add_weight(source: onnx.ValueInfoProto, result: onnx.TensorProto, names: _N
 
 
 def _ir_version(opset: int) -> int:
-    # The oldest IR version that has the opset: https://github.com/onnx/onnx/blob/main/docs/Versioning.md#released-versions
+    # The oldest IR version from 8 on that has the opset:
+    # https://github.com/onnx/onnx/blob/main/docs/Versioning.md#released-versions
     # Opset 23 belongs to IR version 11, but TensorRT-RTX 1.7.1 and onnxruntime also read it in models of IR version 10.
     return 8 if opset <= 18 else 9 if opset <= 20 else 10

@@ -203,7 +203,8 @@ class Reference:
 
     def exact_outputs(self) -> frozenset[int]:
         """The positions of the model's outputs that must equal the reference's outputs. Empty if the traced program is not
-        known: the reference then computes these outputs with the programs of the partitions, as the package does."""
+        known: the reference then runs the programs of the partitions, and the package is built from them, too. So a wrong
+        number would be in both results."""
         return frozenset() if self._program is None else precisions.exact_outputs(self._program)
 
     def _compute_part_precisions(self, part: Partition, inputs: Sequence[RoundedType]) -> Sequence[RoundedType]:

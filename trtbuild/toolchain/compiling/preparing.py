@@ -1,7 +1,8 @@
 """Rewrite a converted model into a form that TensorRT computes faster or more exactly.
 
-The results of the rewritten model differ from those of the converted model only by rounding, in half precision and where a
-model casts float64 weights to float32. Engines and the files for trtexec are built from the rewritten model.
+The results of the rewritten model differ from those of the converted model only by rounding. This happens in half
+precision, and in models that cast float64 weights to float32. Engines and the files for trtexec are built from the
+rewritten model.
 
 If the rewriting changes, a number in the keys of engines must change: `trtbuild.core.recipes.keys.LAYER_TYPES_VERSION` for
 releases without strong typing, the version of the engine step for other releases.

@@ -89,7 +89,8 @@ class ForkServers:
         return not self.is_own or self._process.poll() is None
 
     def suit(self, kind: WorkerKind, environment: Mapping[str, str]) -> bool:
-        """Whether a worker with these environment variables can be forked: the servers were started with equal variables.
+        """Whether a worker with these environment variables can be forked: the variables of the servers are equal,
+        except those that `differing_variable` does not compare.
 
         ``CUDA_VISIBLE_DEVICES`` may differ for torch workers: their server has not started CUDA's driver, which reads it.
         """

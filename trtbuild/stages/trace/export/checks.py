@@ -49,7 +49,7 @@ def refuse_training_mode(module: torch.nn.Module, job: TraceJob, place: Mapping[
         problem = f"{count} of the model {'is' if len(names) == 1 else 'are'} in training mode: {listed}"
         problem += ", …" if names[_MOST_NAMES:] else ""
     hint = "call `.eval()` on the model and return it: dropout and batch statistics of training are not deployed"
-    if isinstance(module, torch.fx.GraphModule) and "eval" in vars(module):  # torch.export replaces it by an error
+    if isinstance(module, torch.fx.GraphModule) and "eval" in vars(module):  # torch.export lets `eval` raise an error
         problem += ", as is every .module() of an exported program"
         hint = "name the file of torch.export.save instead: `source: {exported_program: FILE}`"
     raise SourceError(

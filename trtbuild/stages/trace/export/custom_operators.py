@@ -58,8 +58,8 @@ def refuse_custom_calls(exported: ExportedProgram, job: TraceJob, frames: Frames
 def checked_program(program: Program, job: TraceJob) -> Program:
     """A copy of `program` that checks the results of operators from outside PyTorch.
 
-    Raises SourceError if an argument of such an operator is a computed number that is not a size, or if all results
-    of a call are passed to one operator."""
+    Raises SourceError if an argument of such an operator is a computed number that is not a size, or if another operator
+    gets the results of a call as one list or tuple."""
     try:
         return checked_copy(program)
     except ConversionRefused as error:

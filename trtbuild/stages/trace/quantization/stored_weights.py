@@ -96,7 +96,7 @@ class _QuantizerReplacer:
 
     def store_single_level(self, node: torch.fx.Node) -> None:
         """Store the weight of a ``fake_quantize``, with one scale, or with scales of channels or blocks (rule 3). Do
-        nothing if the weight or its scales are not known."""
+        nothing if the weight or its scales are not known. `smallest` is the lower limit of an integer type."""
         weight, (scale, element, axis, block_size, smallest) = self.weight_of(node), node.args[1:]
         scales = self._values.get(scale)
         if weight is None or scales is None:

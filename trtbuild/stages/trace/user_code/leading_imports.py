@@ -37,7 +37,7 @@ _LOADED = frozenset({"torch", "numpy"})
 
 @dataclass(frozen=True)
 class Code:
-    """Python executes a file of the project with this SHA-256."""
+    """A step of the execution: Python runs the file `path` of the project, whose bytes have this SHA-256."""
 
     path: str
     sha256: str
@@ -45,8 +45,8 @@ class Code:
 
 @dataclass(frozen=True)
 class Import:
-    """Code of the project imports a module, with the arguments of ``__import__``. `statement` is the position in
-    `LeadingImports.statements`, None for a module of the project."""
+    """A step of the execution: code of the project imports a module. The first three fields are arguments of
+    ``__import__``. `statement` is the position in `LeadingImports.statements`, None for a module of the project."""
 
     name: str
     names: tuple[str, ...]

@@ -88,7 +88,7 @@ CASES = [
     (int8, int8_channels, "int8", 4e-2),
     (identity, int8_channels, "int8", 4e-2),
     (float8, int8_channels, "float8e4m3fn", 1.1e-1),
-    # A quantizer of weights counts as int8, whatever its type is: PyTorch and the ONNX model round the same weights.
+    # Every quantizer of weights counts as int8, because PyTorch and the ONNX model round the same weights.
     (identity, int4_blocks, "int8", 4e-2),
 ]
 

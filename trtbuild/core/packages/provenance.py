@@ -34,7 +34,7 @@ class Summary:
     """The printed members of an entry.
 
     Another version of trtbuild may have written the entry, so each member may be missing. `error` is the largest error,
-    `tolerance` is the allowed error, and `points` is the number of points."""
+    `tolerance` is the allowed error, and `points` is the number of compared points (choices of input sizes and seeds)."""
 
     by: str
     status: str

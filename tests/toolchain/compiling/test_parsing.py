@@ -40,7 +40,8 @@ def test_names_exactly_the_rejected_nodes(parser: Parser, make_model: Any) -> No
 
 
 def test_a_quantizer_beside_a_refused_node_is_accepted(parser: Parser, make_model: Any) -> None:
-    """The parser refuses a scale of zero. The value of this scale is not known yet."""
+    """The scale is a weight, so its value is not known here. The parser reads another value in its place.
+    This value must not be zero, because the parser refuses a scale of zero."""
     nodes = [
         h.make_node("QuantizeLinear", ["i0", "w0", "zero"], ["v0"]),
         h.make_node("DequantizeLinear", ["v0", "w0", "zero"], ["v1"]),

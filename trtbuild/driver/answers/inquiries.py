@@ -49,6 +49,8 @@ def plan(workspace: Workspace, start_s: float) -> tuple[Plan, dict[str, ModelPla
 def why(request: Request, name: str) -> Why:
     """For each step that `name` matches: its verdict now with the reason, and why it last ran.
 
+    A step that was never built here may have a nearest record: the most similar record in the local cache.
+
     Raises UsageError if no step matches.
     """
     workspace = read_only_workspace(request)

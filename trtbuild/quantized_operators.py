@@ -1,4 +1,4 @@
-"""Quantizers to types that PyTorch's own quantizers do not have (int4, float8, float4), and a dequantizer, also for int8.
+"""Quantizers to int4, float8 and float4 (PyTorch has no quantizers to these), and a dequantizer from these and int8.
 
     trtbuild::fake_quantize(Tensor x, Tensor scale, str element, int axis, int block_size, int smallest) -> Tensor
     trtbuild::fake_quantize_two_levels(Tensor x, Tensor scale, int block_size) -> Tensor

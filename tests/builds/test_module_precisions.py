@@ -99,7 +99,7 @@ def test_a_model_computes_in_three_types(project: CommandLine) -> None:
     torch.testing.assert_close(magnitudes, x.abs(), rtol=1e-3, atol=0)
 
     document = json.loads(project.run("verify", "net", "--points", "1", "--json").stdout)
-    (cut,) = document["models"][0]["cuts"]
+    (cut,) = document["models"][0]["cuts"]  # a cut: one way to divide the model into partitions
     assert document["ok"] and cut["whole"]["precision"] == "bfloat16"
 
     found = project("inspect", "net", "--precision")

@@ -33,6 +33,7 @@ ENGINE_DTYPES = {
 def network_differences(part: Partition, built: Built) -> Iterator[str]:
     """The differences between the network of an engine and its partition."""
     (profile,) = built.model.profiles
+    # in units of `multiple_of`, like the symbols of the partition document
     low, high = (sizes_in_units(built.shapes, symbol_values(built.shapes, profile, which)) for which in ("min", "max"))
     bounds = list(zip(low, high, strict=True))
     network = built.layers[part.name]

@@ -223,4 +223,5 @@ def test_an_edited_operator_is_traced_and_verified_again_and_engines_are_reused(
     document = built("build", "boxes")
     assert ran(document) == {"trace": 1, "lower": 1}
     verified = built("verify", "boxes")
+    # a cut is one way to divide a model into partitions
     assert verified["ok"] and verified["models"][0]["cuts"][0]["verdict"] == "run"

@@ -248,7 +248,7 @@ def test_programs_of_the_second_toolchain_come_from_its_partition_step(world: Fa
     world.keep(second.record.recipe, {**second.record.outputs, program: other})
     world.build(model)
     world.evict(other)
-    world.placed.clear()
+    world.placed.clear()  # as if the files of the package were removed from their paths
     assert [s for s, v in world.verdicts(model).items() if v == "run"] == ["net/partition@tensorrt-11.0.0"]
 
 

@@ -4,7 +4,8 @@ Several threads call `Farm.compile` and `Farm.compare`.
 
 Rules
 1. The scheduler gets a job only when a worker has a free slot for it (module `limit`), so the most urgent steps start
-   first. If no job of a label is open, the next one starts without a free slot. It waits until a worker has the label
+   first. A job needs a worker with its label: the engines that the worker compiles, or its GPU (module `labels`). If the
+   build has no unfinished job with a label, the next one starts without a free slot. It waits until a worker has the label
    (module `known_workers`).
 2. The name of a task contains the key of the step and the store, so two builds with one scheduler share the task.
 3. An answer is verified like a record of a remote cache: its recipe, its signatures, and the digest of each blob. A worker

@@ -5,8 +5,9 @@ Rules
    fields of the plugin: int, float, bool (0 or 1) and str, and lists of these. An argument that is None is left out,
    and so is one that the manifest maps to null. If a tensor argument is None, and a later one is not, the call is an error.
 2. A field is a constant. An argument that depends on a size or on data cannot be one.
-3. The types and shapes of the results are those of the operator's fake implementation. The compiler compares the network
-   with them, so the check of sizes after the call does not become a node of ONNX.
+3. The types and shapes of the results are those of the operator's fake implementation. In the program, a node after the
+   call checks the sizes (`size_checks`). This node does not become a node of ONNX, because the compiler compares the
+   network with the declared types and shapes.
 """
 
 from __future__ import annotations

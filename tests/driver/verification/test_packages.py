@@ -39,6 +39,7 @@ def test_verifying_a_package_alone_keeps_its_earlier_results(
     shutil.copytree(trtbuild.project / "dist" / "net", copy)
     document = packages.verify_packages([copy], [], Options(), Watcher())
     assert document.ok, document
+    # a cut is one way in which a model is partitioned; an entry of `cuts` is a comparison of one cut
     (engine,) = document.models[0].cuts
     assert (engine.by, engine.status, engine.key) == ("engine", "right", None)
     assert [point.which for point in engine.points] == ["min", "opt", "max", "random 1", "random 2"]

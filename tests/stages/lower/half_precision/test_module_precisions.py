@@ -207,7 +207,10 @@ def test_rejects_patterns_that_do_not_fit_the_model(lower_module: Any, precision
 
 @pytest.mark.parametrize("name", ["conv", "manual_attention", "pre_norm", "post_norm", "vit", "bert"])
 def test_random_precisions_of_modules_give_right_programs(traced: Any, table: Any, name: str) -> None:
-    """`CastInserter` runs every changed node again, and raises an error if a result does not have the decided type."""
+    """`CastInserter` runs every changed node again, and raises an error if a result does not have the decided type.
+
+    `table` has the decompositions that the lower step applies.
+    """
     model = traced(name)
     paths = dict.fromkeys(prefix for path, _, _ in module_paths(model.program) for prefix in enclosing_paths(path))
     for seed in range(3):

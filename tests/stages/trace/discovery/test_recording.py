@@ -200,7 +200,11 @@ def test_a_thread_may_record_while_dependencies_are_observed(
 
 
 def test_the_digest_of_compiled_bytes_stays_the_pin_in_each_segment(recorder: Recorder, project: Path) -> None:
-    """The file changes after Python has compiled it. This is an error, whichever segments another recorder gets."""
+    """The file changes after Python has compiled it. This is an error, whichever segments another recorder gets.
+
+    A pin is the recorded state of a dependency, with which its state at the end is compared. A segment has the pins that
+    a recorder stored between two calls of `take`.
+    """
     digest = hashlib.sha256(b"a").hexdigest()
     segments = []
     for _ in range(2):

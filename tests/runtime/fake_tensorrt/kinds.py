@@ -19,7 +19,10 @@ class ProcessEnded(BaseException):
 
 
 class Dims:
-    """A shape as TensorRT's Python module returns it. It has only a length and items. A length of -1 means no shape."""
+    """A shape as TensorRT's Python module returns it. It has only a length and items.
+
+    Without a shape, ``__len__`` returns -1, so ``len`` raises ValueError.
+    """
 
     def __init__(self, sizes: tuple[int, ...] | None) -> None:
         self._sizes = sizes

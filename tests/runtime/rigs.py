@@ -24,8 +24,8 @@ from trtbuild.runtime.memory.cuda_memory import CudaMemory
 from trtbuild.toolchain.libraries.execution_table import calls_of
 from trtbuild.toolchain.running.execution import TensorRT
 
-#: The output sizes of each sample, as in a package's index. Symbol 0 is the first dynamic axis of the first input, symbol 1
-#: the second. A size with `data` depends on values.
+#: The output sizes of the small engines in `SAMPLES`, as in a package's index. Symbol 0 is the first dynamic axis of the
+#: first input, symbol 1 the second. A size with `data` depends on values.
 _SIZES: dict[str, list[tuple[Any, ...]]] = {
     "affine": [(["sym", 0], 4)],
     "unshared": [(["sym", 0], 4)],

@@ -29,7 +29,7 @@ def require_permission(index: PackageIndex, *, load_plugins: bool) -> None:
 def load_plugins(package: Package, library: TensorRT, *, verify: bool) -> None:
     """Load the plugins of a package into this process, for the engines that `library` runs.
 
-    The caller must call `require_permission` first. Raises PluginError, PackageDamaged or PackageMissing."""
+    The caller must call `require_permission` first. Raises PluginError, PackageDamaged or LinkRefused."""
     plugins = package.index.plugins
     if plugins is None:
         return

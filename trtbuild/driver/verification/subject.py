@@ -27,7 +27,8 @@ WORST_INPUTS_FOLDER = f"{wiring.STATE_FOLDER}/verify"
 
 @dataclass(frozen=True)
 class Compared:
-    """A finished comparison: its partitioning and recipe, the facts about the machine, and the report.
+    """A finished comparison: its partitioning (the result of one partition step) and recipe, the facts about the machine,
+    and the report.
 
     `record` is None if the report is not stored. `recorded` is whether the report was read from a record. `worker` is the
     Dask worker that ran the comparison, or None.
@@ -68,7 +69,7 @@ class EngineComparisons(Protocol):
     def comparisons(
         self, subject: Subject, partitioning: PartitioningJob, number: int
     ) -> Iterator[Comparison | NotRunHere]:
-        """Yield the comparisons of the engines of partitioning `number` of a model."""
+        """Yield the comparisons of the engines of a partitioning, which has the index `number` in the model."""
 
 
 class Subject:

@@ -1,4 +1,4 @@
-"""A watcher builds when dependencies outside its project change, but not when directories that a build writes change."""
+"""A change of a dependency outside the project starts a build. A change in a directory that a build writes does not."""
 
 from __future__ import annotations
 

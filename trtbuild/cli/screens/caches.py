@@ -78,7 +78,10 @@ def verify_lines(document: CacheVerify) -> list[str]:
 
 
 def gc_lines(document: CacheGc) -> list[str]:
-    """The removed and the kept entries, and the reasons why entries were kept."""
+    """The removed and the kept entries, and the reasons why entries were kept.
+
+    A leftover is a file of an ended process, or an old entry of the quarantine.
+    """
     verb = "would remove" if document.dry_run else "removed"
     leftovers = document.leftovers_removed
     rows = [

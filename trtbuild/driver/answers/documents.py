@@ -57,7 +57,8 @@ class StepError:
 class StepEntry:
     """A step, its verdict and its results. `saved_s`: for a hit, the seconds that the step took when it ran.
 
-    `worker`: the scheduler's worker that ran the step."""
+    `source`: the origin of the result, which is ``local`` or a remote's name for a hit, ``built`` for a step that ran, and
+    otherwise null. `worker`: the scheduler's worker that ran the step."""
 
     id: str
     model: str

@@ -23,7 +23,7 @@ class Host:
     quantized: Path
     decoders: Path
     #: A Python with TensorRT, cuda-python and trtbuild's dependencies, but without torch. None if there is no such Python.
-    bare_python: Path | None
+    python_without_torch: Path | None
     #: The numbers of random points (sizes of all dims) for each profile, and of timed calls for each measured time.
     points: int
     repeats: int
@@ -64,29 +64,31 @@ class Host:
             f"{gpu}; {toolchains}; torch {torch.__version__}; Python {sys.version.split()[0]}; {os.cpu_count()} cores"
         )
 
-    def trtbuild(self, project: Path, *arguments: str, bare: bool = False) -> subprocess.CompletedProcess[str]:
-        """Run trtbuild in a project with the project's cache; with `bare`, use the Python without torch."""
-        return self.python(project, ["-m", "trtbuild", *arguments], bare=bare, cache=project / "cache")
+    def trtbuild(self, project: Path, *arguments: str, without_torch: bool = False) -> subprocess.CompletedProcess[str]:
+        """Run trtbuild in a project with the project's cache; with `without_torch`, use the Python without torch."""
+        return self.python(
+            project, ["-m", "trtbuild", *arguments], without_torch=without_torch, cache=project / "cache"
+        )
 
     def python(
         self,
         folder: Path,
         arguments: Sequence[str],
         *,
-        bare: bool = False,
+        without_torch: bool = False,
         cache: Path | None = None,
         timeout_s: float = 580,
     ) -> subprocess.CompletedProcess[str]:
         """Run Python in `folder`, with this process's environment variables except ``TRTBUILD_*``. `cache` is the folder of
         trtbuild's cache."""
-        if bare and self.bare_python is None:
+        if without_torch and self.python_without_torch is None:
             raise ValueError("name a Python without torch: --python-without-torch")
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TRTBUILD_")}
         if cache is not None:
             environment["TRTBUILD_CACHE_DIR"] = str(cache)
         root = str(Path(__file__).parents[2])
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH")]))
-        program = self.bare_python if bare else sys.executable
+        program = self.python_without_torch if without_torch else sys.executable
         return subprocess.run(
             [str(program), *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout_s
         )

@@ -97,7 +97,7 @@ def test_verify_run_bench_and_inspect_use_the_range(command: CommandLine) -> Non
     assert "100 to 119" in command.run("inspect", "dist/net").stdout
     document = command("verify", "--points", "4")
     assert document["ok"]
-    (result,) = document["models"][0]["cuts"]
+    (result,) = document["models"][0]["cuts"]  # one comparison for each way to divide the model into partitions
     worst_input = load_file(command.project / result["worst_input"])
     assert int(worst_input["ids"].min()) >= 100 and int(worst_input["ids"].max()) <= 119
     assert float(worst_input["scale"].min()) >= 2 and float(worst_input["scale"].max()) <= 3

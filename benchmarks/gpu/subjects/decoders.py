@@ -30,8 +30,10 @@ Generate = Callable[[], list[int]]
 
 def rows(host: Host) -> Iterator[Row]:
     """Build the models, verify them, and compare texts and speed."""
-    # `bare`: use the Python without torch, if the host has one
-    build = host.trtbuild(host.decoders, "build", "--json", "--keep-going", bare=host.bare_python is not None)
+    # use the Python without torch, if the host has one
+    build = host.trtbuild(
+        host.decoders, "build", "--json", "--keep-going", without_torch=host.python_without_torch is not None
+    )
     (host.work / "build-decoders.json").write_text(build.stdout)
     (host.work / "build-decoders.stderr").write_text(build.stderr)
     document = json.loads(build.stdout)

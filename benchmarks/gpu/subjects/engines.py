@@ -15,10 +15,10 @@ from benchmarks.gpu.host import Host
 
 def rows(host: Host) -> Iterator[Row]:
     """Build the examples on this machine."""
-    probe = host.python(host.examples, ["-c", "import torch"], bare=True)
+    probe = host.python(host.examples, ["-c", "import torch"], without_torch=True)
     found = "torch is imported" if probe.returncode == 0 else probe.stderr.strip().rpartition("\n")[2]
     yield Check("the Python that builds has no torch", probe.returncode != 0, found)
-    build = host.trtbuild(host.examples, "build", "--json", "--keep-going", bare=True)
+    build = host.trtbuild(host.examples, "build", "--json", "--keep-going", without_torch=True)
     (host.work / "build.json").write_text(build.stdout)
     (host.work / "build.stderr").write_text(build.stderr)
     document = json.loads(build.stdout)
@@ -34,7 +34,7 @@ def rows(host: Host) -> Iterator[Row]:
     yield Check("only engine and package steps ran", not unexpected, f"ran {ran}")
     yield Limit("engine steps that ran", Value("engines", ran.get("engine", 0), "engines"))
     yield Limit("the build", Value("wall time", document["duration_s"]))
-    second = host.trtbuild(host.examples, "build", "--json", bare=True)
+    second = host.trtbuild(host.examples, "build", "--json", without_torch=True)
     totals = json.loads(second.stdout or "{}").get("totals", {})
     ran_in_second = sum(count["run"] for count in totals.values())
     runs_nothing = second.returncode == 0 and ran_in_second == 0

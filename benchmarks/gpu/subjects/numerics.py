@@ -2,7 +2,7 @@
 that is wrong on purpose.
 
 Another machine, with another version of torch, traced the models of the project. After ``trtbuild lock``, which a
-Python without torch (`bare`) runs, this machine uses these traces.
+Python without torch runs, this machine uses these traces.
 
 The wrong engine belongs to another model with the same inputs and outputs. It replaces the right engine in a copy of
 the package, and the copy's index contains the wrong engine's digest. All digests are correct, so only a run can show the
@@ -34,7 +34,7 @@ def rows(host: Host) -> Iterator[Row]:
     """Yield a row for each package, then rows for the project's model, then a row for the wrong engine."""
     packages = [str(index.parent) for index in sorted((host.examples / "dist").glob("*/index.json"))]
     yield from verify_rows(host, host.examples, "its engines", packages)
-    locked = host.trtbuild(host.examples, "lock", _PROJECT_MODEL, bare=True)
+    locked = host.trtbuild(host.examples, "lock", _PROJECT_MODEL, without_torch=True)
     if locked.returncode:
         yield Check(f"{_PROJECT_MODEL}: lock", False, locked.stderr.strip()[-300:])
     yield from verify_rows(host, host.examples, "its project", [_PROJECT_MODEL])

@@ -70,9 +70,9 @@ def rows(host: Host) -> Iterator[Row]:
     from benchmarks.gpu.models.operator_calls import CALLS
 
     project = host.operators
-    # The bare Python has no torch, so it uses the cached traces. A Python with another version of torch would trace again.
-    bare = host.bare_python is not None
-    process = host.trtbuild(project, "build", "--json", "--keep-going", bare=bare)
+    # The Python without torch uses the cached traces. A Python with another version of torch would trace again.
+    without_torch = host.python_without_torch is not None
+    process = host.trtbuild(project, "build", "--json", "--keep-going", without_torch=without_torch)
     (host.work / "build-operators.json").write_text(process.stdout)
     (host.work / "build-operators.stderr").write_text(process.stderr)
     for step in json.loads(process.stdout)["steps"]:

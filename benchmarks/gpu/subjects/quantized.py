@@ -61,8 +61,10 @@ def _guarded(what: str, found: Iterator[Row]) -> Iterator[Row]:
 
 
 def _build(host: Host) -> Iterator[Row]:
-    """Build with the Python without torch (`bare`) if the host names one, otherwise with the Python of this process."""
-    build = host.trtbuild(host.quantized, "build", "--json", "--keep-going", bare=host.bare_python is not None)
+    """Build with the Python without torch if the host names one, otherwise with the Python of this process."""
+    build = host.trtbuild(
+        host.quantized, "build", "--json", "--keep-going", without_torch=host.python_without_torch is not None
+    )
     (host.work / "build-quantized.json").write_text(build.stdout)
     (host.work / "build-quantized.stderr").write_text(build.stderr)
     document = json.loads(build.stdout)

@@ -53,7 +53,7 @@ def rows(host: Any) -> Iterator[Row]:
             )
     (folder / "jobs.json").write_text(json.dumps(jobs))
     torch.cuda.empty_cache()
-    process = host.python(folder, ["-m", "benchmarks.gpu.subjects.without_torch", str(folder)], bare=True)
+    process = host.python(folder, ["-m", "benchmarks.gpu.subjects.without_torch", str(folder)], without_torch=True)
     if process.returncode:
         raise RuntimeError(process.stderr[-3000:])
     for entry in json.loads(process.stdout):

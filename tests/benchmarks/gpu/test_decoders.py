@@ -15,7 +15,7 @@ from benchmarks.gpu.subjects.decoders import rows
 class FakeHost(Host):
     """A host on which each command of trtbuild prints a document without steps, models or errors."""
 
-    def trtbuild(self, project: Path, *arguments: str, bare: bool = False) -> subprocess.CompletedProcess[str]:
+    def trtbuild(self, project: Path, *arguments: str, without_torch: bool = False) -> subprocess.CompletedProcess[str]:
         document = {"totals": {}, "steps": [], "models": [], "errors": []}
         return subprocess.CompletedProcess(arguments, 0, json.dumps(document), "")
 
@@ -31,7 +31,7 @@ def test_the_growing_decoder_is_not_compared_without_prefill(tmp_path: Path) -> 
         vit=tmp_path,
         quantized=tmp_path,
         decoders=project,
-        bare_python=None,
+        python_without_torch=None,
         points=0,
         repeats=1,
         work=tmp_path,

@@ -16,7 +16,7 @@ def test_a_python_with_torch_is_a_check_that_is_not_met(tmp_path: Path) -> None:
         vit=tmp_path,
         quantized=tmp_path,
         decoders=tmp_path,
-        bare_python=Path(sys.executable),
+        python_without_torch=Path(sys.executable),
         points=0,
         repeats=1,
         work=tmp_path,

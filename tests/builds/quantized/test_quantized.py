@@ -234,7 +234,7 @@ def test_compile_accepts_the_result_of_pt2e(tmp_path: Path, monkeypatch: pytest.
 
 def test_the_error_against_the_float_model_is_reported_and_can_be_limited(project: CommandLine) -> None:
     (model,) = project("verify", "fake")["models"]
-    (cut,) = model["cuts"]
+    (cut,) = model["cuts"]  # one comparison for each way to divide the model into partitions
     (output,) = cut["float_error"]["outputs"]
     assert output["output"] == 0 and 0 < output["mean"] < output["largest"] < 0.2
     assert cut["float_error"]["unknown"] == "" and "exceeds" not in model

@@ -69,7 +69,7 @@ def trtbuild(built: CommandLine, tmp_path: Path) -> CommandLine:
 
 def only_comparison(document: Any) -> Any:
     (model,) = document["models"]
-    (comparison,) = model["cuts"]
+    (comparison,) = model["cuts"]  # one comparison for each way to divide the model into partitions
     return comparison
 
 

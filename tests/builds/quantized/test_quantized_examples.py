@@ -83,7 +83,7 @@ def test_each_model_is_one_engine_for_each_gpu(quantized_examples: CommandLine, 
 def test_verify_finds_no_model_wrong_and_reports_the_error_against_the_float_model(
     quantized_examples: CommandLine,
 ) -> None:
-    # With --frozen, the float model is not traced. `cuts` has a comparison for each way to divide the model into partitions.
+    # With --frozen, the float model is not traced. `cuts` has a comparison for each way to divide the model.
     (frozen,) = quantized_examples("build", "int4_weight_only", "--verify", "--frozen")["verification"]["models"]
     assert frozen["cuts"][0]["float_error"]["unknown"].endswith("--frozen is set, and the cache does not have it")
 

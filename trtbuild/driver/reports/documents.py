@@ -104,7 +104,10 @@ class PartitionRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Cut:
-    """One way to divide a model into partitions, for the targets that share it. The rows describe the engines of the first target."""
+    """One way to divide a model into partitions, for the targets that share it.
+
+    The rows describe the engines of the first target.
+    """
 
     targets: Sequence[str]
     partitions: Sequence[PartitionRow]

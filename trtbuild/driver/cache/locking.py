@@ -178,7 +178,8 @@ def pinned_keys(project: Path, path: Path | None = None, store: Store | None = N
 
     Empty if the project has no lock file. Links are read from `store`, or from the project's local store. Raises
     UsageError if the file `path` does not exist, LockFileError if the lock file cannot be read, and StoreUnavailable or
-    RemoteFault if the store cannot be read: without these keys, a collection would remove the links.
+    RemoteFault if the store cannot be read. In the last case it does not return the other keys, because a collection would
+    then remove the links.
     """
     lock_file = locked.read(project, path)
     if lock_file is None:
@@ -191,7 +192,10 @@ def pinned_keys(project: Path, path: Path | None = None, store: Store | None = N
 
 
 def _link_keys(model: LockedModel, store: Store) -> Iterator[str]:
-    """The keys of the links from a model's declared parts, with and without ``versions``, to its calibration and trace."""
+    """The keys of the links that lead to a model's calibration and trace.
+
+    One chain of links begins with all declared parts, another with the declared parts without ``versions``.
+    """
     for stage in USER_CODE_STAGES:
         key = model.key_of(stage)
         try:

@@ -18,7 +18,7 @@ def register_translations(registry: Any) -> None:
     from onnxscript.function_libs.torch_lib.tensor_typing import TTensor
 
     def of_type(divisor: Any, dtype: Any) -> Any:
-        """A divisor in the type of the dividend. The exporter passes numbers in any type."""
+        """A divisor in the type of the dividend. The exporter may pass a Python number, or a tensor of another type."""
         if isinstance(divisor, int | float):
             return onnx_ir.tensor(divisor, dtype=dtype)
         return divisor if divisor.dtype == dtype else onnx.Cast(divisor, to=dtype)

@@ -51,7 +51,10 @@ def nothing_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 
 def forge(folder: Path, **columns: object) -> None:
-    """Write a row for the name "forged" to the database."""
+    """Write a row for the name "forged" to the database.
+
+    `mode` says how diskcache stores the value: 1 is inline, 2 a file of bytes, 3 a file of text, 4 a pickle.
+    """
     row = {"key": "forged", "raw": 1, "store_time": 1.0, "access_time": 1.0, "mode": 1, "size": 0, **columns}
     names, marks = ", ".join(row), ", ".join("?" * len(row))
     with closing(sqlite3.connect(folder / "cache.db")) as database, database:

@@ -186,7 +186,9 @@ class _ForwardPass:
 
     @cached_property
     def _points(self) -> tuple[tuple[int, ...], ...]:
-        """The values of the symbols at min, opt and max of every profile. The steps compare sizes at these points."""
+        """The values of the symbols at min, opt and max of every profile. The steps compare sizes at these points.
+
+        If a dim has ``multiple_of: k``, the value of its symbol is the size divided by k (`sizes_in_units`)."""
         shapes = self.plan.shapes
         ends = (symbol_values(shapes, p, which) for p in self._model.profiles for which in ("min", "opt", "max"))
         return tuple(sizes_in_units(shapes, sizes) for sizes in dict.fromkeys(ends))

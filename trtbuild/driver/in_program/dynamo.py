@@ -15,7 +15,8 @@ Rules
    Frequent changes mean that the model is being trained, and engines for each training step are useless. So after more
    than `MAX_CHANGES` changes PyTorch runs the graph, with a warning. A change after more than `SETTLED_CALLS` calls is
    counted as the first.
-6. Engines have no gradients. PyTorch runs the graph if an input requires a gradient, and under autocast.
+6. Engines have no gradients. PyTorch runs the graph if an input requires a gradient and gradients are enabled, and also
+   under autocast.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from trtbuild.errors import RecordUntrusted, RemoteFault
 from trtbuild.store.remote.store import Found, RemoteStore
 
 #: A function that returns the reason why a trusted record is not used, or None. The reason is that a lock file names
-#: another record. The last argument is True for a local record if no remote has the record that the lock file names.
+#: another record. The last argument is True if the record is local and no remote has the record that the lock file names.
 RefusalRule = Callable[[str, Record, bool], "str | None"]
 
 

@@ -95,7 +95,7 @@ def test_a_default_of_a_file_that_is_included_twice_is_not_a_conflict(files: Fil
 
 
 def test_a_file_that_is_included_many_times_is_read_once(files: Files) -> None:
-    """2**24 chains of includes lead to each of the last two files. The test would not end if each chain was followed."""
+    """2**25 chains of includes lead to each of the last two files. The test would not end if each chain was followed."""
     for level in range(25):
         for side in "ab":
             files.write(f"{side}{level}.yaml", f"include: [a{level + 1}.yaml, b{level + 1}.yaml]\n")

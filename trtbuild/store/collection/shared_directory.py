@@ -23,7 +23,7 @@ There are no locks, and nginx does not set the mtime of the files that it serves
    later of mtime and atime. nginx does not set the mtime. With relatime (Linux's default), the atime is at most a day
    before the last read. With noatime the atime never changes. Then the records that were written first are removed first.
    After the grace period, a collection also removes records that are invalid, or lack a file of the size that they name.
-   Files of a size that no record names are removed in the three steps.
+   A file whose size differs from the size in its records is removed in the three steps, too.
 7. Each change is one rename or one unlink, and a record is removed before its files. So a collection may be killed at any
    moment. Two collections may run at once. If one collection has moved a file, the other does not find it. This is not
    an error.

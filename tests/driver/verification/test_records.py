@@ -1,4 +1,7 @@
-"""Records of verifications, and the fields of documents about verifications."""
+"""Records of verifications, and the fields of documents about verifications.
+
+A cut is one way to divide the model into partitions.
+"""
 
 from __future__ import annotations
 

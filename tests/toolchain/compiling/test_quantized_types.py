@@ -1,4 +1,7 @@
-"""Quantized types that the GPU lacks are refused before TensorRT compiles. Ones and zeros replace unknown weights."""
+"""Quantized types that the GPU lacks are refused before TensorRT compiles. Ones and zeros replace unknown weights.
+
+Weights are unknown when the partitioner asks the parser, because they are read later.
+"""
 
 from __future__ import annotations
 

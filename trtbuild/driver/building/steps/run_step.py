@@ -52,8 +52,9 @@ def run_step(
 ) -> StepRun:
     """Run one step whose inputs are in the store.
 
-    `publication` announces the outputs of the step. It also publishes the step's record, except in two cases: the step runs
-    user code, or a worker of `farm` compiles the engine. In these cases all earlier steps have passed their checks.
+    `publication` lets later steps start before the checks of this step have ended. It also publishes the step's record as
+    soon as all earlier steps have passed their checks. There are two exceptions: the step runs user code, or a worker of
+    `farm` compiles the engine. There the earlier steps have already passed, so the record does not have to wait.
 
     `gpu` is the number of the only GPU that the step's worker process can use; None if all GPUs can be used. With `farm`,
     the workers of its scheduler compile engines.

@@ -1,4 +1,4 @@
-"""Provide `compile` and `trace` of trtbuild under their names in ``torch_tensorrt.dynamo``, and `Input`."""
+"""The functions `compile` and `trace`, and the class `Input`, with the same names as in ``torch_tensorrt.dynamo``."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Interface:
 
     @property
     def state_inputs(self) -> StateInputs:
-        """The state as inputs of a comparison."""
+        """The state as inputs with which programs are compared: names, dtypes, shapes, and ranges of random values."""
         return StateInputs.of(
             self.state, [(self.slots[entry.slot].dtype, self.slots[entry.slot].shape) for entry in self.state]
         )

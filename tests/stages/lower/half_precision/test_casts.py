@@ -1,4 +1,4 @@
-"""A repeated module, such as ``layers.3``, does not read two equal casts. It does not return float32 values.
+"""A repeated module (with a number in its path: ``layers.3``) never reads two equal casts or returns float32 values.
 
 Each cast belongs to the right module.
 """

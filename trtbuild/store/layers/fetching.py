@@ -80,7 +80,8 @@ def fetch_records(
 ) -> Fetched:
     """Fetch the records with these `keys` from `remote` into `local`. `report` is called after each record, with the
     results so far. `refusal_of` is the rule of a lock file: a remote's record that it refuses is not fetched, and a local
-    record that it refuses is replaced.
+    record that it refuses is replaced. Its last argument is True only for a local record that no remote can replace. It is
+    False here, because the remote may have the record that the lock file names.
 
     Raises StoreUnavailable. The records that were fetched before the error are complete.
     """

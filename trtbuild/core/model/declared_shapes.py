@@ -26,9 +26,9 @@ from trtbuild.core.model.spec import Input, NamedDim, Profile, ShapeRange
 class ShapeProblem:
     """A problem of the declared shapes.
 
-    A problem of a dim has `dim` and `place`. A problem of an input in a profile has `profile` and `input`. `which` is the
-    wrong list (min, opt or max), or the first of several wrong lists. It is None if no list can be named. `axis` is the
-    number of the wrong axis, or None if the problem is not about one axis.
+    A problem of a dim has `dim` and `place` (an axis that the dim names, as ``<input>.<axis>``). A problem of an input in a
+    profile has `profile` and `input`. `which` is the wrong list (min, opt or max), or the first of several wrong lists. It
+    is None if no list can be named. `axis` is the number of the wrong axis, or None if the problem is not about one axis.
     """
 
     text: str

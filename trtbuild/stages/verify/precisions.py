@@ -4,9 +4,9 @@ Rules
 1. The precision of a value is the coarsest floating type of the value itself and all values that it was computed from:
    inputs, weights, constants, and all values in between. A value that was rounded to float16 does not become more exact
    in float32. Rounding may turn a difference of one bit of float32 into a difference of one bit of float16.
-2. For a partition, the precision is computed from the types of its inputs. The partition is compared on PyTorch's own
-   values, so earlier partitions add no error. For the whole model, the precision is computed from the model's inputs
-   through all partitions.
+2. For a partition, the precision is computed from the types of its inputs. In the comparison, the partition gets
+   inputs that PyTorch computed, so earlier partitions add no error. For the whole model, the precision is computed from
+   the model's inputs through all partitions.
 3. A size does not depend on values. An integer may depend on a coarse value (``argmax``). Values that are computed from
    this integer are then coarse.
 4. A number that is computed from sizes alone is exact, because it depends on no rounded value.

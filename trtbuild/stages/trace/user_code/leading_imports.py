@@ -64,7 +64,7 @@ class LeadingImports:
 
 
 class UnfitLibraries(Exception):
-    """The code of a source does not begin with the imports of the process in which it runs."""
+    """The code of a source does not begin with the imports that its process has made in advance."""
 
 
 def leading_imports(source: Source, project: str) -> LeadingImports | None:

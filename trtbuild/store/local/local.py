@@ -31,7 +31,7 @@ Rules
    another size is replaced.
 9. If trusted keys are configured, the signatures of a record are checked before its document is read. An untrusted record
    stays, for machines that trust it. In this case, this machine writes its own record under another key, the key of its
-   domain (core/recipes/trust.py, rule 4).
+   trust domain, which is the origin of a record, such as ``ci`` (core/recipes/trust.py, rules 3 and 4).
 10. A command that only reads (`begin_read_only`) touches no entry and holds no lock, so its answer may be outdated at once.
     The first call that writes ends this mode.
 """

@@ -215,7 +215,8 @@ def _rule_of_ranges(node: torch.fx.Node, role: Role, ranges: Ranges) -> Rule | N
 
 
 def _has_parameters(node: torch.fx.Node) -> bool:
-    # for omitted parameters, the translation writes constants of the input's type beside a float32 mean and variance
+    # If parameters are omitted, the translation to ONNX writes constants of the input's type. With a half input, they would
+    # differ in type from the float32 mean and variance.
     return all(isinstance(value, torch.fx.Node) for value in node.args[:5])
 
 

@@ -45,7 +45,8 @@ _SETTINGS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any] | None]] = {
 }
 #: Methods that also change weights.
 CHANGING_METHODS = ("smoothquant", "awq")
-#: Method → Model Optimizer's algorithm. None for entropy: no algorithm computes scales from histograms.
+#: Method → Model Optimizer's algorithm. None for entropy: none of its algorithms reads histograms, so `run.py` computes the
+#: scales.
 _ALGORITHMS: Mapping[str, Any] = {
     "max": "max",
     "entropy": None,

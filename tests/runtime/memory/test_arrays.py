@@ -178,36 +178,22 @@ def test_rejects_lazily_negated_arrays(memory: CudaMemory) -> None:
         memory.adopt(Lazy(own), "x", memory.stream())
 
 
-def test_an_adopted_array_is_kept_until_the_call_has_finished(gpu: FakeGpu, memory: CudaMemory) -> None:
-    stream = gpu.new_stream(blocking=False)
-    foreign = Interface(memory.upload(FLOATS, "float32", stream))
-    alive = weakref.ref(foreign)
-    memory.adopt(foreign, "x", stream)
-    gpu.push(stream, lambda: None)  # stands for the work of the call
-    memory.record_call(stream)
-    del foreign
-    gc.collect()
-    memory.adopt(new_array(memory, stream), "y", stream)
-    assert alive() is not None
-    memory.synchronize(stream)
-    memory.adopt(new_array(memory, stream), "y", stream)
-    gc.collect()
-    assert alive() is None
-
-
-def test_an_output_in_the_memory_of_another_library_is_kept_if_it_is_passed_again(
-    gpu: FakeGpu, memory: CudaMemory
+@pytest.mark.parametrize("is_passed_again", [False, True], ids=["an input", "an output that is passed again"])
+def test_an_array_of_another_library_is_kept_until_the_call_has_finished(
+    gpu: FakeGpu, memory: CudaMemory, is_passed_again: bool
 ) -> None:
     stream = gpu.new_stream(blocking=False)
     foreign = Interface(memory.upload(FLOATS, "float32", stream))
     alive = weakref.ref(foreign)
-    output = memory.view(memory.adopt(foreign, "x", stream), (6,), "float32")
+    array = memory.adopt(foreign, "x", stream)
+    if is_passed_again:
+        memory.record_call(stream)
+        memory.synchronize(stream)
+        array = memory.view(array, (6,), "float32")  # an output in the same memory
+        memory.adopt(array, "x", stream)
+    gpu.push(stream, lambda: None)  # stands for the work of the call
     memory.record_call(stream)
-    memory.synchronize(stream)
-    memory.adopt(output, "x", stream)
-    gpu.push(stream, lambda: None)  # stands for the work of the second call
-    memory.record_call(stream)
-    del foreign, output
+    del foreign, array
     gc.collect()
     memory.adopt(new_array(memory, stream), "y", stream)
     assert alive() is not None

@@ -200,11 +200,6 @@ class PackageIndex:
         return schema_for(self.output_tree, has_state=bool(self.state))
 
     @property
-    def program_outputs(self) -> int:
-        """The number of outputs of the programs: those that the model returns, then the other new states."""
-        return max([len(self.outputs), *(entry.output + 1 for entry in self.state)])
-
-    @property
     def reference_library(self) -> str:
         """The name of the library that computes the reference program: onnxruntime for an ONNX source, otherwise
         PyTorch."""

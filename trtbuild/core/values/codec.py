@@ -101,7 +101,7 @@ def _decode_value(kind: Any, data: Any) -> Any:
         return data
     if kind in (int, float, str, bool) and type(data) is not kind and not (kind is float and type(data) is int):
         raise TypeError(f"expected {kind.__name__}, not {data!r}")
-    if kind is float and abs(data) > sys.float_info.max and type(data) is int:
+    if kind is float and type(data) is int and abs(data) > sys.float_info.max:
         raise ValueError("the integer is too large for a float")
     return data
 

@@ -32,7 +32,7 @@ from trtbuild.errors import ToolchainMissing
 from trtbuild.toolchain.compiling.declared import interface_differences
 from trtbuild.toolchain.compiling.double_weights import narrow_doubles
 from trtbuild.toolchain.compiling.foreign_types import foreign_nodes
-from trtbuild.toolchain.compiling.unknown_weights import unknown_scales, unknown_weights
+from trtbuild.toolchain.compiling.unknown_weights import scale_patterns, unknown_weights
 from trtbuild.toolchain.libraries import table
 from trtbuild.toolchain.libraries.library import capture_log, load
 from trtbuild.toolchain.libraries.releases import release
@@ -101,10 +101,11 @@ class Parser:
             for node in model_outline.nodes
             if node.operator in self._refused_operators
         ]
+        weights = unknown_weights(model_outline)
         with capture_log(self._trt) as (logger, log):
             builder = self._builder(logger)
             with ParsedNetwork(self._trt, builder, logger, log, self._release) as parsed:
-                errors = parsed.parse(model, unknown_weights(model_outline))
+                errors = parsed.parse(model, weights)
                 if not errors:
                     errors = (
                         known_errors
@@ -114,7 +115,8 @@ class Parser:
                     return self._refusal(model_outline, errors, []) if errors else None
             # A parse stops at the first node that the parser refuses; supports_model_v2 continues after that node.
             with ParsedNetwork(self._trt, builder, logger, log, self._release) as parsed:
-                pieces, more_errors = parsed.supported_pieces(model, unknown_scales(model_outline))
+                scales = {name: weights[name] for name in scale_patterns(model_outline)}
+                pieces, more_errors = parsed.supported_pieces(model, scales)
         accepted = {index for piece in pieces for index in piece}
         left_out = [node.name for index, node in enumerate(model_outline.nodes) if index not in accepted]
         return self._refusal(model_outline, [*errors, *more_errors, *known_errors], left_out)

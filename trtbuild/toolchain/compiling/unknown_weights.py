@@ -21,7 +21,7 @@ _ONES = {1: b"\x00\x00\x80\x3f", 10: b"\x00\x3c", 16: b"\x80\x3f"}
 
 def unknown_weights(model: Outline) -> dict[str, memoryview]:
     """Return data for each external weight of `model`, by name."""
-    patterns = _scale_patterns(model)
+    patterns = scale_patterns(model)
     groups: dict[bytes, list[ExternalWeight]] = {}
     for weight in model.weights:
         groups.setdefault(patterns.get(weight.name, b""), []).append(weight)
@@ -33,13 +33,7 @@ def unknown_weights(model: Outline) -> dict[str, memoryview]:
     return data
 
 
-def unknown_scales(model: Outline) -> dict[str, memoryview]:
-    """Return the part of `unknown_weights` that is not zero: the scales of quantizers."""
-    data = unknown_weights(model)
-    return {name: data[name] for name in _scale_patterns(model)}
-
-
-def _scale_patterns(model: Outline) -> dict[str, bytes]:
+def scale_patterns(model: Outline) -> dict[str, bytes]:
     """Return the external weights that are scales of quantizers, with the bytes of 1 in their type."""
     scales = {node.inputs[1] for node in model.nodes if node.operator in _QUANTIZING and len(node.inputs) > 1}
     types = dict(model.initializers)

@@ -201,7 +201,7 @@ RULES: dict[str, dict[str, list[str]]] = {
         ],
         "runtime/memory/test_arrays.py": [
             "test_the_reader_waits_for_the_writers_stream",
-            "test_an_adopted_array_is_kept_until_the_call_has_finished",
+            "test_an_array_of_another_library_is_kept_until_the_call_has_finished",
         ],
     },
     "8 runtime: each thread has its contexts, and concurrent calls are safe": {

@@ -161,3 +161,19 @@ def test_a_file_in_site_packages_that_no_distribution_lists_belongs_to_the_user(
     assert places.of(str(site / "owned/__init__.py")) == Place("distribution", "owned")
     assert places.of(str(site / "owned/dropped_in.py")) == places.of(str(site / "loose.py")) == Place("user")
     assert places.of(str(site / "absent.py")) == Place("python")
+
+
+def test_the_list_of_an_egg_info_directory_has_paths_relative_to_this_directory(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = project / "site-packages"
+    (site / "owned-1.0-py3.11.egg-info").mkdir(parents=True)
+    (site / "owned").mkdir()
+    (site / "owned-1.0-py3.11.egg-info/installed-files.txt").write_text("../owned/__init__.py\nPKG-INFO\n")
+    for name in ("owned/__init__.py", "owned/dropped_in.py", "PKG-INFO"):
+        (site / name).write_text("")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(site)])
+    places = Places()
+    assert places.of(str(site / "owned/__init__.py")) == Place("distribution", "owned")
+    assert places.of(str(site / "owned-1.0-py3.11.egg-info/PKG-INFO")) == Place("distribution", "owned")
+    assert places.of(str(site / "owned/dropped_in.py")) == places.of(str(site / "PKG-INFO")) == Place("user")

@@ -147,6 +147,8 @@ class _Records:
                 except OSError:
                     continue
                 files = frozenset(_record_path(line) for line in text.splitlines() if line)
+                if name == "installed-files.txt":  # its paths are relative to the metadata directory
+                    files = frozenset(os.path.normpath(os.path.join(entry, file)) for file in files)
                 top_names = frozenset(file.split("/", 1)[0] for file in files) | {entry}
                 self._record_files.append((normalized(match.group(1)), files, top_names))
                 break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import subprocess
 import sys
@@ -12,8 +13,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from trtbuild.errors import ConfigurationError, RemoteDown, RemoteFault, RemoteFull, RemoteLied, RemoteRefused
+from trtbuild.store.transports import objects
 from trtbuild.store.transports.objects import ObjectTransport
 from trtbuild.store.transports.settings import RemoteSettings
+from trtbuild.store.transports.transport import MIN_BYTES_PER_S
 
 KEY, OTHER = "ab" * 32, "cd" * 32
 LIMIT = 1 << 20
@@ -250,6 +253,30 @@ def test_gives_up_a_silent_server(server: Callable[..., Server]) -> None:
         assert not caught.value.may_pass
     assert time.monotonic() - begun < 4.0
     assert len(service.requests) == 2
+
+
+def test_the_error_names_the_limit_that_an_upload_had(
+    server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objects, "_UPLOAD_SIZES", (MIN_BYTES_PER_S // 2,))
+    service = server(None)
+    with pytest.raises(RemoteDown, match=r"no answer within 0\.8 s"):
+        remote("s3://cache", patience_s=0.3).put("cas", KEY, b"x", once=True)
+    assert len(service.requests) == 1
+
+
+@pytest.mark.usefixtures("server")  # sets credentials
+def test_an_upload_without_a_connection_does_not_wait_for_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as listener, contextlib.ExitStack() as stack:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(4):  # they fill the queue of the listener, so the next connection waits
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listener.getsockname())
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{listener.getsockname()[1]}")
+        with pytest.raises(RemoteDown, match=r"no connection within 0\.3 s"):
+            remote("s3://cache", patience_s=0.3).put("cas", KEY, b"x", once=True)
 
 
 def test_a_few_bytes_per_second_count_as_silence(server: Callable[..., Server]) -> None:

@@ -55,6 +55,8 @@ _NO_BUCKET_PATTERN = re.compile(r"NoSuchBucket|bucket does not exist|ContainerNo
 _METADATA_PATTERN = re.compile(
     r"latest/api/token|latest/meta-data|computeMetadata|metadata/identity|source: TokenRequest"
 )
+# The text of an error that occurred before there was a connection.
+_CONNECT_PATTERN = re.compile(r"\(\s*Connect,")
 _STATUS_PATTERN = re.compile(r"status code: (\d{3})\b")
 _CODE_PATTERN = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
 _FULL_CODE_PATTERN = re.compile(r"EntityTooLarge|RequestBodyTooLarge|QuotaExceeded|StorageFull|InsufficientStorage")
@@ -85,7 +87,8 @@ class ObjectTransport(Transport):
         self._patience_s = settings.patience_s
         self._lock = threading.Lock()
         self._can_write_once = True
-        self._upload_stores: dict[int, Any] = {}
+        #: The time limit for an answer → the store object with this limit.
+        self._upload_stores: dict[float, Any] = {}
         self._store = self._open_store(settings.patience_s)
 
     def get(self, kind: Kind, name: str, limit: int, *, timed: bool = False) -> bytes | None:
@@ -101,7 +104,7 @@ class ObjectTransport(Transport):
         except Exception as error:
             if isinstance(error, FileNotFoundError) and not _NO_BUCKET_PATTERN.search(str(error)):
                 return None
-            fault = self._fault(error)
+            fault = self._fault(error, self._patience_s)
         raise fault  # outside the except block, so that obstore's error is not its context (rule 2)
 
     def _read(self, result: Any, name: str, size: int, deadline: float) -> bytes:
@@ -128,7 +131,7 @@ class ObjectTransport(Transport):
         except FileNotFoundError:
             return False
         except Exception as error:
-            fault = self._fault(error)
+            fault = self._fault(error, self._patience_s)
         raise fault
 
     def put(self, kind: Kind, name: str, data: bytes | memoryview, *, once: bool) -> bool:
@@ -144,7 +147,7 @@ class ObjectTransport(Transport):
         except RemoteFault:
             raise
         except Exception as error:
-            fault = self._fault(error)
+            fault = self._fault(error, self._upload_limit_s(data))
         raise fault
 
     def _put_once(self, kind: Kind, name: str, data: bytes | memoryview) -> bool | None:
@@ -162,17 +165,21 @@ class ObjectTransport(Transport):
 
     def _put(self, kind: Kind, name: str, data: bytes | memoryview, mode: Any) -> None:
         types = {"Content-Type": "application/json" if kind == "ac" else "application/octet-stream"}
-        size = len(memoryview(data).cast("B"))
-        store = self._upload_store(size)
+        store = self._upload_store(self._upload_limit_s(data))
         store.put(f"{kind}/{name}", data, attributes=types, mode=mode, use_multipart=False)
 
-    def _upload_store(self, size: int) -> Any:
-        """The store object with the time limit for an upload of `size` bytes (rule 4)."""
+    def _upload_limit_s(self, data: bytes | memoryview) -> float:
+        """The time limit for the answer to an upload (rule 4)."""
+        size = len(memoryview(data).cast("B"))
         max_size = next((max_size for max_size in _UPLOAD_SIZES if size <= max_size), size)
+        return self._patience_s + max_size / MIN_BYTES_PER_S
+
+    def _upload_store(self, answer_s: float) -> Any:
+        """The store object with a time limit of `answer_s` for an answer."""
         with self._lock:
-            store = self._upload_stores.get(max_size)
+            store = self._upload_stores.get(answer_s)
             if store is None:
-                store = self._upload_stores[max_size] = self._open_store(self._patience_s + max_size / MIN_BYTES_PER_S)
+                store = self._upload_stores[answer_s] = self._open_store(answer_s)
         return store
 
     def _open_store(self, answer_s: float) -> Any:
@@ -197,8 +204,8 @@ class ObjectTransport(Transport):
         endpoint = next((os.environ[name] for name in names if os.environ.get(name)), "")
         return self._scheme == "s3" and endpoint.startswith("http://")
 
-    def _fault(self, error: Exception) -> RemoteFault:
-        """The error to raise for an error of obstore (rule 2)."""
+    def _fault(self, error: Exception, answer_s: float) -> RemoteFault:
+        """The error to raise for an error of obstore (rule 2). `answer_s` was the time limit for the answer."""
         text = str(error)
         status, code = _status(text), _code(text)
         message = f"{self.place}: the service answered {status or 404}" + (f" {code}" if code else "")
@@ -207,7 +214,7 @@ class ObjectTransport(Transport):
         if isinstance(error, FileNotFoundError) or _NO_BUCKET_PATTERN.search(text):
             return RemoteRefused(message, hint="there is no such bucket: create it, or correct the remote's url")
         if status is None:
-            return self._fault_without_status(text)
+            return self._fault_without_status(text, answer_s)
         if status in (413, 507) or _FULL_CODE_PATTERN.search(code):
             return RemoteFull(message)
         if status in (408, 409, 429) or status >= 500:
@@ -216,10 +223,12 @@ class ObjectTransport(Transport):
             return RemoteRefused(message, hint="is the bucket in another region? set AWS_REGION")
         return RemoteRefused(message, hint=_CREDENTIALS_HINTS[self._scheme])
 
-    def _fault_without_status(self, text: str) -> RemoteFault:
+    def _fault_without_status(self, text: str, answer_s: float) -> RemoteFault:
         """The error to raise if no status was received."""
         if "kind: Timeout" in text or "TimedOut" in text:
-            return RemoteDown(f"{self.place}: no answer within {self._patience_s:g} s")
+            if _CONNECT_PATTERN.search(text):
+                return RemoteDown(f"{self.place}: no connection within {self._patience_s:g} s")
+            return RemoteDown(f"{self.place}: no answer within {answer_s:g} s")
         if "dns error" in text:
             return RemoteDown(f"{self.place}: its host is not known")
         if "ConnectionRefused" in text:

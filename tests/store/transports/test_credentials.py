@@ -49,6 +49,7 @@ def test_uses_netrc_only_for_the_exact_host(home: Path) -> None:
     assert find_credentials("team", "https://example/team", environment) is None
     assert find_credentials("team", "https://evil.cache.example/", environment) is None
     assert find_credentials("team", "https://cache.example.evil/", environment) is None
+    assert find_credentials("team", "https://default/team", environment) is None
     (home / "elsewhere").write_text("machine cache.example login else password where")
     found = find_credentials("team", URL, environment | {"NETRC": str(home / "elsewhere")})
     assert found is not None

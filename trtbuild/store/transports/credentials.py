@@ -6,7 +6,8 @@ The first of these sources that has credentials is used:
 2. ``TRTBUILD_REMOTE_<NAME>_TOKEN``: a bearer token
 3. ``TRTBUILD_REMOTE_<NAME>_USER`` and ``…_PASSWORD``
 4. the entry of the remote's host in the file ``$NETRC``, or in ``~/.netrc`` if that variable is not set. A `default` entry
-   is ignored, because it names no host.
+   is ignored, because it names no host. The entry of a host called ``default`` is ignored, too, because Python's parser
+   does not distinguish the two.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def _from_netrc(host: str, environment: Mapping[str, str]) -> Credentials | None
     line: int | None = None
     entry = None
     try:
-        if path.is_file():
+        if host != "default" and path.is_file():
             entry = netrc(str(path)).hosts.get(host)
     except NetrcParseError as error:
         problem, line = "it is not a netrc file", error.lineno

@@ -58,6 +58,16 @@ def test_a_result_with_few_long_lines_is_paged(tmp_path: Path, pager: str) -> No
     assert run_on_terminal([sys.executable, "-c", program, "3"], tmp_path, {"PAGER": pager}).startswith("pager ")
 
 
+@pytest.mark.parametrize(("character", "is_paged"), [("模", True), ("e\u0301", False)])
+def test_the_cells_of_a_line_count_and_not_its_characters(
+    tmp_path: Path, pager: str, character: str, is_paged: bool
+) -> None:
+    """35 wide characters take two rows of 40 cells, 35 letters with an accent take one row."""
+    program = PROGRAM.replace('f"line {n}"', f"35 * {character!r}")
+    text = run_on_terminal([sys.executable, "-c", program, "7"], tmp_path, {"PAGER": pager})
+    assert text.startswith("pager ") is is_paged
+
+
 def test_the_variable_less_is_kept(tmp_path: Path, pager: str) -> None:
     assert shown(tmp_path, 30, PAGER=pager, LESS="R").startswith("pager  LESS=R\n")
 

@@ -40,7 +40,9 @@ def pager_command(text: str, environment: Mapping[str, str] = os.environ) -> lis
 
 def _row_count(text: str, columns: int) -> int:
     """The number of terminal rows that `text` takes. A line longer than `columns` takes several rows."""
-    return sum(max(1, math.ceil(len(click.unstyle(line)) / columns)) for line in text.splitlines())
+    from rich.cells import cell_len
+
+    return sum(max(1, math.ceil(cell_len(click.unstyle(line)) / columns)) for line in text.splitlines())
 
 
 def page(text: str, command: list[str]) -> bool:

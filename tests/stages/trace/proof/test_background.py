@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import faulthandler
 import fcntl
 import os
 import resource
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -39,6 +41,18 @@ def test_a_call_that_dies_raises_or_hangs_returns_none() -> None:
             assert call.answer() is None
     with ForkedCall(lambda: time.sleep(60), patience_s=0.2) as call:
         assert call.answer() is None
+
+
+@pytest.mark.parametrize("function", ["pipe", "fork"])
+def test_a_call_without_a_process_returns_none(monkeypatch: pytest.MonkeyPatch, function: str) -> None:
+    def refuse() -> None:
+        raise OSError(errno.EMFILE, "none is left")
+
+    descriptors = [*Path("/proc/self/fd").iterdir()]
+    monkeypatch.setattr(os, function, refuse)
+    with ForkedCall(lambda: 7) as call:
+        assert call.answer() is None
+    assert [*Path("/proc/self/fd").iterdir()] == descriptors
 
 
 def test_the_end_of_the_block_ends_the_process() -> None:

@@ -2,7 +2,7 @@
 affect the process itself.
 
 Rules
-1. The copy answers with one JSON value. If the copy dies or hangs, or if the fork fails, the answer is None. This is not an
+1. The copy answers with one JSON value. If the copy dies or hangs, or cannot be started, the answer is None. This is not an
    error: the caller can continue without the answer.
 2. A fork copies only the calling thread. So torch uses one thread in the copy. A copy that takes too long is killed,
    because it may wait for a lock that another thread held during the fork.
@@ -47,12 +47,14 @@ class ForkedCall:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):  # user code may have replaced these streams by other objects
                 stream.flush()
-        parent, (read_end, write_end) = os.getpid(), os.pipe()
+        parent = os.getpid()
+        ends: tuple[int, ...] = ()
         try:
+            read_end, write_end = ends = os.pipe()
             child = os.fork()
         except OSError:
-            os.close(read_end)
-            os.close(write_end)
+            for end in ends:
+                os.close(end)
             return self
         if child == 0:
             _run_copy(self._function, write_end, parent)

@@ -6,6 +6,7 @@ TensorRT 8.6 and CUDA are fakes.
 from __future__ import annotations
 
 import dataclasses
+import gc
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from trtbuild.core.partition.partitions import TensorType
 from trtbuild.errors import CallRefused, EngineError
 from trtbuild.runtime.engines.engine_part import EnginePart
 from trtbuild.runtime.engines.measured import MeasuredOutput
+from trtbuild.runtime.memory.arrays import DeviceArray
 
 
 @pytest.mark.parametrize(("rows", "profile"), [(9, 0), (7, 1), (33, 1)])
@@ -98,6 +100,19 @@ def test_a_failed_run_raises_tensorrts_message_and_the_next_run_works(
     np.testing.assert_array_equal(part([value], rig.call(2, stream=stream))[0].numpy(), data * 2 + 1)
     # after the failed run, the context may be in any state, so everything is set again
     assert rig.trt.calls["set_input_shape"] == calls_before + 1
+
+
+def test_a_failed_run_keeps_no_copy_of_an_input(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    part, stream = rig.part("affine"), rig.stream()
+    base, _ = rig.values(9, stream=stream)
+    unaligned = DeviceArray(rig.memory, base.address + 4, (2, 4), "float32", owner=base, stream=stream)
+    part([unaligned], rig.call(2, stream=stream))
+    addresses = set(rig.gpu.blocks)
+    monkeypatch.setattr(fake_tensorrt._Context, "_execute", lambda self, stream: False)
+    with pytest.raises(EngineError):
+        part([unaligned], rig.call(2, stream=stream))
+    gc.collect()
+    assert set(rig.gpu.blocks) == addresses
 
 
 def test_raises_if_there_is_no_memory(rig: Rig) -> None:

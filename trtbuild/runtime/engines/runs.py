@@ -98,11 +98,13 @@ class Run:
         self.workspace = part.workspaces.workspace_for(call.stream)
 
     def __call__(self, values: Sequence[Array], call: Call) -> Sequence[Array]:
-        self.prepare(values, call)
-        outputs = self.outputs()
-        self.enqueue(self.stream)
-        if self._input_copies:
-            self._input_copies.clear()
+        try:
+            self.prepare(values, call)
+            outputs = self.outputs()
+            self.enqueue(self.stream)
+        finally:
+            if self._input_copies:
+                self._input_copies.clear()
         return outputs if not self._measured_outputs else self._add_measured_outputs(outputs)
 
     def __del__(self) -> None:

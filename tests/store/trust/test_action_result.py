@@ -102,6 +102,8 @@ def test_rejects_invalid_entries(text: bytes) -> None:
         [(f"blob/{A}/0", B), (f"blob/{A}/2", B)],
         [(f"blob/{A}/0", B), (f"blob/{A}/0", B)],
         [(f"blob/{A}", A), (f"blob/{A}", A)],
+        [(f"blob/{A}", A), (f"blob/{A}/1", B)],
+        [(f"blob/{A}/0", B), (f"blob/{A}", A)],
         [("blob/../x/0", A)],
     ],
 )

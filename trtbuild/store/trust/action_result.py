@@ -94,7 +94,8 @@ class ActionResult:
             sha256, slash, number = path[len(_BLOB_PREFIX) :].partition("/")
             files = blobs.setdefault(sha256, [])
             if slash:
-                is_next_part = number == str(len(files))  # chunks are numbered from 0
+                is_complete = bool(files) and files[0].sha256 == sha256
+                is_next_part = not is_complete and number == str(len(files))  # chunks are numbered from 0
             else:
                 is_next_part = not files and sha256 == file.sha256
             if not is_digest(sha256) or not is_next_part:

@@ -12,9 +12,11 @@ import pytest
 
 from tests.conftest import CommandLine
 from tests.store.transports.nginx import Nginx
+from trtbuild.cli.commands.completing import COMPLETION_VARIABLE
 from trtbuild.driver.configuration import TrustSettings
 from trtbuild.driver.doctor import remotes
 from trtbuild.driver.doctor.finding import Finding
+from trtbuild.driver.farm.performing import DIRECTORY_VARIABLE
 from trtbuild.driver.project.workspace import Request
 from trtbuild.store.trust.signing import Signer, TrustedKey
 
@@ -135,6 +137,15 @@ def test_a_misspelt_variable_is_reported(project: Path, monkeypatch: pytest.Monk
     assert [each.text.split()[0] for each in misspelt] == ["TRTBUILD_REMOTE_OTHER_TOKEN", "TRTBUILD_REVOKED_KEY"]
     assert "TRTBUILD_REVOKED_KEYS" in str(misspelt[1].fix)
     assert SECRET not in repr(misspelt)
+
+
+def test_variables_of_trtbuild_itself_are_not_reported(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(project))
+    monkeypatch.setenv(COMPLETION_VARIABLE, "bash_complete")
+    monkeypatch.setenv("TRTBUILD_COMPLETE", "bash_complete")  # the name without its underscore has no effect
+    assert [each.text.split()[0] for each in findings_of(project) if "no such variable" in each.text] == [
+        "TRTBUILD_COMPLETE"
+    ]
 
 
 def key(name: str, expires: datetime.date | None = None) -> TrustedKey:

@@ -37,9 +37,8 @@ SLOW_ANSWER_S = 1.0
 _OTHER_VARIABLES = ("TRTBUILD_CONFIG", "TRTBUILD_CACHE_DIR")
 #: Endings of the environment variables of each remote.
 _REMOTE_ENDINGS = ("_TOKEN", "_USER", "_PASSWORD", "_PATIENCE_S", "_CONNECTIONS")
-#: Other names that give no warning. The tests set the second. Nothing sets the first: the completion scripts of
-#: shells set `_TRTBUILD_COMPLETE`.
-_NOT_CONFIGURATION = ("TRTBUILD_COMPLETE", "TRTBUILD_TEST_CACHE")
+#: Other names that give no warning. `trtbuild worker` sets the first for its processes, and the tests set the second.
+_NOT_CONFIGURATION = ("TRTBUILD_WORKER_DIRECTORY", "TRTBUILD_TEST_CACHE")
 
 
 def check_configuration(folder: Path, request: Request) -> Iterator[Finding]:

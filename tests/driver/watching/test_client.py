@@ -69,3 +69,20 @@ def test_a_change_outside_the_project_is_noticed_once(tmp_path: Path) -> None:
             watcher._is_changed = False
             watcher._note_outside_changes()
             assert watcher._is_changed is is_noticed
+
+
+def test_files_outside_the_project_are_watched_until_a_build_succeeds_without_them(tmp_path: Path) -> None:
+    watcher = Watcher(Request(tmp_path), [], lambda arguments: 0)
+    watched = []
+    for names, code, is_changed in (
+        ("ab", 0, False),
+        ("", 2, False),
+        ("c", 1, False),
+        ("c", 0, True),
+        ("c", 0, False),
+        ("", 0, False),
+    ):
+        watcher._is_changed = is_changed
+        watcher._learn({"outside": dict.fromkeys(names), "written": []}, code)
+        watched.append("".join(watcher._dependencies.outside))
+    assert watched == ["ab", "ab", "abc", "abc", "c", ""]

@@ -83,8 +83,8 @@ class Watcher:
             stack.callback(servers.close)
             lend(servers)
             self._servers = servers
-            _, report = copies.start(self._write_report).finish()  # in a copy: the watcher opens no store
-            self._learn(report)
+            code, report = copies.start(self._write_report).finish()  # in a copy: the watcher opens no store
+            self._learn(report, code)
             self._notifier = Notifier([self._project], [Path(path) for path in self._dependencies.written])
             stack.callback(lambda: self._notifier.close())
             stack.callback(self._end_copies)
@@ -154,7 +154,7 @@ class Watcher:
         if copy is self._own_build:
             self._own_build = None
             self._note_outside_changes()  # first: the report has new identities of files that changed during the build
-            self._learn(report)
+            self._learn(report, code)
 
     def _note_outside_changes(self) -> None:
         """Notice changed files outside the project. Each change is noticed once, so it starts one build."""
@@ -165,14 +165,15 @@ class Watcher:
                 outside[path] = now
                 self._is_changed = True
 
-    def _learn(self, report: Any) -> None:
-        """Use the dependencies that a copy has reported. A copy that was killed has reported nothing.
+    def _learn(self, report: Any, code: int) -> None:
+        """Use the dependencies that a copy with this exit code has reported. A copy that was killed has reported nothing.
 
-        If the manifests are not valid, the earlier files outside the project stay: an edit of one may repair the project.
+        If the copy has failed, or a file has changed since its start, the report may lack files. Then the earlier files
+        outside the project stay: an edit of one may repair the project.
         """
         if report is not None:
-            outside = report["outside"] or self._dependencies.outside
-            self._dependencies = Dependencies(outside, tuple(report["written"]))
+            earlier = self._dependencies.outside if code or self._is_changed else {}
+            self._dependencies = Dependencies({**earlier, **report["outside"]}, tuple(report["written"]))
 
     def _end_copies(self) -> None:
         """Interrupt the builds that run. After `PATIENCE_S`, kill them."""

@@ -67,6 +67,7 @@ def test_quotes_and_tags_decide_the_type() -> None:
         ("1", "tag:yaml.org,2002:bool"),
         ("os.system", "tag:yaml.org,2002:python/name:os.system"),
         ("x", "!mine"),
+        ("x", "str"),
     ],
 )
 def test_rejects_tags_that_do_not_fit(text: str, tag: str) -> None:

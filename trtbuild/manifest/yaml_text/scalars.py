@@ -33,7 +33,6 @@ _INT_DIGITS = 100
 
 _TAG_PREFIX = "tag:yaml.org,2002:"
 _TYPES_BY_TAG: dict[str, tuple[type, ...]] = {
-    "str": (str,),
     "int": (int,),
     "float": (float, int),
     "bool": (bool,),
@@ -100,10 +99,10 @@ def tagged_value(text: str, tag: str | None, is_unquoted: bool) -> Scalar:
         raise InvalidScalar("half of a surrogate pair is not a character", "write the whole character")
     if tag is None:
         return unquoted_value(text) if is_unquoted else text
+    if tag in ("!", f"{_TAG_PREFIX}str"):
+        return text
     name = tag.removeprefix(_TAG_PREFIX)
     kinds = _TYPES_BY_TAG.get(name) if tag.startswith(_TAG_PREFIX) else None
-    if tag == "!" or name == "str":
-        return text
     if kinds is None:
         raise InvalidScalar(f"unknown tag {tag_text(tag)}", "write the value without a tag")
     value = unquoted_value(text)

@@ -17,7 +17,7 @@ import click
 from trtbuild.cli.commands import completing, show
 from trtbuild.cli.commands.build_command import build
 from trtbuild.cli.commands.cache_commands import cache
-from trtbuild.cli.commands.options import common, request
+from trtbuild.cli.commands.options import common_flags, request
 from trtbuild.cli.commands.package_commands import diff, inspect, report
 from trtbuild.cli.commands.plan_command import plan
 from trtbuild.cli.commands.question_commands import affected, graph, status, why
@@ -42,7 +42,7 @@ INTERRUPTED = 130
 )
 @click.option("--version", is_flag=True, help="Show the version; with --json, also the versions of the libraries.")
 @click.pass_context
-@common
+@common_flags
 def cli(context: click.Context, version: bool, flags: Flags) -> int:
     """Build TensorRT engines from manifests, and rebuild only what has changed."""
     if version:
@@ -57,7 +57,7 @@ def cli(context: click.Context, version: bool, flags: Flags) -> int:
 
 @cli.command()
 @click.argument("source", metavar="[SOURCE]", required=False)
-@common
+@common_flags
 def init(source: str | None, flags: Flags) -> int:
     """Write a first manifest.
 
@@ -76,7 +76,7 @@ def init(source: str | None, flags: Flags) -> int:
 
 
 @cli.command()
-@common
+@common_flags
 def doctor(flags: Flags) -> int:
     """Find problems of this installation, and show how to fix them."""
     from trtbuild.cli.screens import diagnoses
@@ -89,7 +89,7 @@ def doctor(flags: Flags) -> int:
 
 @cli.command()
 @click.argument("shell", type=click.Choice(completing.SHELLS))
-@common
+@common_flags
 def completion(shell: str, flags: Flags) -> int:
     """Print the completion script of a shell.
 
@@ -97,13 +97,13 @@ def completion(shell: str, flags: Flags) -> int:
 
         eval "$(trtbuild completion bash)"
     """
-    terminal.answer(completing.script(cli, shell))
+    terminal.write_result(completing.script(cli, shell))
     return 0
 
 
 @cli.command(epilog=examples("trtbuild watch vit", "trtbuild watch -j 2 --target ada"))
 @click.argument("models", nargs=-1, shell_complete=completing.models)
-@common
+@common_flags
 def watch(models: tuple[str, ...], flags: Flags) -> int:
     """Build MODELS, or all models, after each change of a file. End it with Ctrl-C.
 
@@ -129,7 +129,7 @@ def watch(models: tuple[str, ...], flags: Flags) -> int:
 )
 @click.argument("models", nargs=-1, shell_complete=completing.models)
 @click.option("--check", is_flag=True, help="Write nothing; exit with status 1 if the lock is out of date.")
-@common
+@common_flags
 def lock(models: tuple[str, ...], check: bool, flags: Flags) -> int:
     """Write the keys and digests of a release to trtbuild.lock.
 
@@ -148,7 +148,7 @@ def lock(models: tuple[str, ...], check: bool, flags: Flags) -> int:
 @click.option(
     "--documents", "for_documents", is_flag=True, help="Print the schema of the documents that --json prints."
 )
-@common
+@common_flags
 def schema(for_documents: bool, flags: Flags) -> int:
     """Print the JSON Schema of manifests, for editors."""
     if for_documents:
@@ -159,7 +159,7 @@ def schema(for_documents: bool, flags: Flags) -> int:
         from trtbuild import manifest
 
         result = manifest.schema()
-    terminal.answer(json.dumps(result, indent=2) + "\n")
+    terminal.write_result(json.dumps(result, indent=2) + "\n")
     return 0
 
 

@@ -87,7 +87,9 @@ def test_many_rows_are_counted_and_a_long_name_keeps_its_ends(live: LiveProgress
 
 def test_steps_that_have_ended_are_not_in_the_area(live: LiveProgress, monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
-    monkeypatch.setattr(live, "_scroll", lambda word, name, about: lines.append(f"{click.unstyle(word)} {name}"))
+    monkeypatch.setattr(
+        live, "_write_above_area", lambda word, name, about: lines.append(f"{click.unstyle(word)} {name}")
+    )
     step = a_step("m", "trace")
     live.model_planned(a_plan("m", trace="run", partition="unknown"))
     live.step_started(step)
@@ -107,7 +109,7 @@ def test_work_outside_of_steps_is_shown_when_it_takes_long(live: LiveProgress, m
 
 def test_work_without_steps_is_a_row_and_then_a_line(live: LiveProgress, monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
-    monkeypatch.setattr(live, "_scroll", lambda word, name: lines.append(f"{click.unstyle(word)} {name}"))
+    monkeypatch.setattr(live, "_write_above_area", lambda word, name: lines.append(f"{click.unstyle(word)} {name}"))
     monkeypatch.setattr("trtbuild.cli.terminal.live.PHASE_DELAY_S", -1.0)
     with live.work("verify net"):
         assert re.search(r" verify net *$", rows(live, 80, 24)[0])

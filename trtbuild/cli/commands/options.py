@@ -238,7 +238,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
 )
 
 
-def common(command: Command) -> Command:
+def common_flags(command: Command) -> Command:
     """Add the common flags to a command or group. Their merged values are passed to it as `flags`."""
 
     @functools.wraps(command)

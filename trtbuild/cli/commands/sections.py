@@ -17,7 +17,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 
 
 class Command(click.Command):
-    """A command that writes its help with `terminal.answer`."""
+    """A command that writes its help with `terminal.write_result`."""
 
     def get_help_option(self, ctx: click.Context) -> click.Option | None:
         option = super().get_help_option(ctx)
@@ -28,7 +28,7 @@ class Command(click.Command):
 
 def _show_help(context: click.Context, _: click.Parameter, is_requested: Any) -> None:
     if is_requested and not context.resilient_parsing:
-        terminal.answer(f"{context.get_help()}\n")
+        terminal.write_result(f"{context.get_help()}\n")
         context.exit()
 
 

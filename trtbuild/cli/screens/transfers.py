@@ -17,8 +17,8 @@ from trtbuild.driver.cache.transfer import Progress
 MOST_SHOWN = 20
 
 # Seconds between two updates: on a terminal, where a line is overwritten, and in a log.
-_LIVE_S = 0.1
-_LOG_S = 10.0
+_TERMINAL_INTERVAL_S = 0.1
+_LOG_INTERVAL_S = 10.0
 
 
 def push_lines(document: CachePush) -> list[str]:
@@ -99,7 +99,7 @@ def _first_rows(rows: list[tuple[str, str, str]]) -> list[str]:
 def progress(flags: dict[str, Any]) -> Iterator[Progress]:
     """Show the progress of a transfer on standard error: one line that is overwritten, or a line every 10 s in a log."""
     live = terminal.can_be_live(sys.stderr)
-    interval_s = _LIVE_S if live else _LOG_S
+    interval_s = _TERMINAL_INTERVAL_S if live else _LOG_INTERVAL_S
     last_update, width = time.monotonic(), 0
 
     def report(activity: str, done: int, total: int, unit: str) -> None:
@@ -117,7 +117,7 @@ def progress(flags: dict[str, Any]) -> Iterator[Progress]:
                 sys.stderr.flush()
                 width = len(line)
             else:
-                terminal.say(line)
+                terminal.write_message(line)
 
     try:
         yield report

@@ -30,7 +30,7 @@ def report(output: str, number: int, flags: Flags) -> int:
     """Write a report of the last build as one HTML page.
 
     The page needs no network. It shows the time line, why each step ran, partitions, layers, comparisons with PyTorch,
-    and the changes since the build before. The last five builds are kept. A build that had nothing to do is not kept.
+    and the changes since the build before. The last five builds that had something to do are kept.
     """
     from trtbuild.cli.report_page.page import render
     from trtbuild.cli.screens import reports

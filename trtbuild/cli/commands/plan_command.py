@@ -47,7 +47,7 @@ def plan(models: tuple[str, ...], matrix_form: str | None, job_duration_s: int |
 
 
 def _print_plan(models: tuple[str, ...], flags: dict[str, Any]) -> int:
-    """Print the plan, and write a snapshot for the next call (`trtbuild.null_build`), but only if no step has to run."""
+    """Print the plan. If no step has to run, also write a snapshot, which `trtbuild.null_build` prints next time."""
     from trtbuild.cli.screens import plans
     from trtbuild.driver.answers import inquiries
     from trtbuild.driver.up_to_date import snapshot

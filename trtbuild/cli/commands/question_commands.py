@@ -65,9 +65,9 @@ def affected(models: tuple[str, ...], since: str, flags: Flags) -> int:
     Runs nothing, and needs no torch. A model that was never traced counts as affected.
     """
     from trtbuild.cli.screens import plans
-    from trtbuild.driver.answers import affected as answer
+    from trtbuild.driver.answers import affected as affected_models
     from trtbuild.driver.answers import inquiries
 
-    document = answer.affected(inquiries.read_only_workspace(request(flags, models)), since)
+    document = affected_models.affected(inquiries.read_only_workspace(request(flags, models)), since)
     show.paged(flags, document, plans.affected_lines)
     return 0

@@ -190,7 +190,7 @@ def bench(
 
 
 def _write_plot(path: Path, text: str) -> None:
-    """Write the picture of `--plot`. Raises UsageError if the file cannot be written."""
+    """Write the file of `--plot`. Raises UsageError if it cannot be written."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -1,7 +1,4 @@
-"""The output of a command: its result on standard output, errors and progress on standard error.
-
-The text of each kind of document is in `trtbuild.cli.screens`.
-"""
+"""The output of a command: its result on standard output, errors and progress on standard error."""
 
 from __future__ import annotations
 
@@ -29,12 +26,12 @@ Flags = dict[str, Any]
 
 
 def document(flags: Flags, result: Document, to_lines: Callable[[Document], list[str]]) -> None:
-    """Write a command's result to standard output."""
+    """Write a command's result to standard output. `to_lines` is the function of `trtbuild.cli.screens` for its text."""
     terminal.write_result(text(flags, result, to_lines))
 
 
 def paged(flags: Flags, result: Document, to_lines: Callable[[Document], list[str]]) -> None:
-    """Write a command's result to standard output, through a pager if it is longer than the terminal."""
+    """Write a command's result like `document`, but through a pager if it is longer than the terminal."""
     from trtbuild.cli.terminal import paging
 
     output = text(flags, result, to_lines)
@@ -105,7 +102,7 @@ def interrupted(*, unsent: int = 0) -> None:
 
 
 def progress_watcher(flags: Flags) -> Watcher:
-    """The watcher of a build: progress in the form that this terminal supports, and the timeline of `--trace`."""
+    """A watcher, which receives the events of a build: it shows progress, and writes the timeline of `--trace`."""
     from trtbuild.driver.building.progress.events import Watchers
 
     watchers: list[Watcher] = []
@@ -119,7 +116,7 @@ def progress_watcher(flags: Flags) -> Watcher:
 
 
 def recording_watcher(flags: Flags) -> Watcher:
-    """The watcher that `watching` returns, together with a recorder of the build's events.
+    """The watcher of `progress_watcher`, together with a recorder of the build's events.
 
     The events go to the project's state folder, to the file of `--events`, and into the report of `--report`."""
     from trtbuild.driver.building.progress.events import Watchers

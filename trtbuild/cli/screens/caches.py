@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # every command imports this module, but only the commands of
 
 
 def stats_lines(document: CacheStats) -> list[str]:
-    """The number of records of each stage, the sizes, and the history of builds."""
+    """The records of each stage, the sizes, and the history of builds."""
     records = document.records
     stages = [*(stage for stage in STAGES if stage in records), *(name for name in records if name not in STAGES)]
     rows = [("cache", document.cache)]
@@ -106,7 +106,7 @@ def gc_lines(document: CacheGc) -> list[str]:
     ]
     if document.blobs_condemned:
         explanations.append(
-            "  condemned: no record names them; they are removed by later collections, at least an hour apart"
+            "  condemned: no record names them; later collections remove them, at least the time of --grace apart"
         )
     if document.blobs_restored:
         it = "it" if document.blobs_restored == 1 else "them"

@@ -88,8 +88,7 @@ def label(point: BenchPoint) -> str:
 
 
 def milliseconds(value: float) -> str:
-    """A number of milliseconds with three significant digits, such as ``0.0123`` or ``1.23``. Numbers of 100 or more are
-    rounded to whole numbers: ``1,234``."""
+    """A number of milliseconds, rounded by its size: ``0.0123``, ``1.23``, ``12.3`` or ``1,234``."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}" if value < 1 else f"{value:.2f}" if value < 10 else f"{value:.1f}"

@@ -16,7 +16,7 @@ from trtbuild.driver.cache.transfer import Progress
 #: The largest number of shown rows about records that were not transferred.
 MOST_SHOWN = 20
 
-# Seconds between two updates: on a terminal, where a line is overwritten, and in a log.
+# Seconds between two updates of the progress. On a terminal, one line is overwritten.
 _TERMINAL_INTERVAL_S = 0.1
 _LOG_INTERVAL_S = 10.0
 
@@ -36,7 +36,7 @@ def push_lines(document: CachePush) -> list[str]:
         for (remote, reason), steps in by_reason.items()
     ]
     missing = _missing(document.missing, "not built", "trtbuild build, then push again")
-    # Some warnings repeat the text of a row, with or without a remark in parentheses. These warnings are left out.
+    # A warning that repeats the text of a row is left out, also if a remark in parentheses follows this text.
     row_texts = {f"{remote}: {reason}" for remote, reason in by_reason}
     warnings = [text for text in document.warnings if not row_texts & {text, text.partition(" (")[0]}]
     hint = ["→ trtbuild doctor checks the remotes; then push again: records that are there already are not sent again"]
@@ -97,7 +97,7 @@ def _first_rows(rows: list[tuple[str, str, str]]) -> list[str]:
 
 @contextlib.contextmanager
 def progress(flags: dict[str, Any]) -> Iterator[Progress]:
-    """Show the progress of a transfer on standard error: one line that is overwritten, or a line every 10 s in a log."""
+    """Yield a function that shows the progress of a transfer on standard error."""
     live = terminal.can_be_live(sys.stderr)
     interval_s = _TERMINAL_INTERVAL_S if live else _LOG_INTERVAL_S
     last_update, width = time.monotonic(), 0

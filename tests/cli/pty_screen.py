@@ -81,7 +81,6 @@ class Screen:
         return self.status
 
     def feed(self, data: bytes) -> None:
-        """Write `data` to the screen."""
         self.written += data
         self._stream.feed(data)
 

@@ -30,7 +30,7 @@ from trtbuild.cli.commands.worker_command import worker
 from trtbuild.cli.terminal import terminal
 from trtbuild.errors import EnvironmentFault, InternalError, TrtbuildError
 
-#: The exit status after Ctrl-C and SIGTERM. Shells use it for SIGINT, too: 128 plus the number of the signal.
+#: The exit status after Ctrl-C or SIGTERM, which shells use for SIGINT: 128 + 2.
 INTERRUPTED = 130
 
 

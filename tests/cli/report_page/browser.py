@@ -114,7 +114,6 @@ class Browser:
         return base64.b64decode(self.call("Page.captureScreenshot", captureBeyondViewport=whole)["data"])
 
     def close(self) -> None:
-        """End the browser."""
         os.close(self._commands)
         self._process.terminate()
         try:

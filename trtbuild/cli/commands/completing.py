@@ -121,7 +121,6 @@ add_completion_class(_Bash)
 
 
 def script(command: click.Command, shell: str) -> str:
-    """The script with which a shell completes `trtbuild`."""
     kind: Any = get_completion_class(shell)
     template: str = kind(command, {}, "trtbuild", COMPLETION_VARIABLE).source_template
     return template % {

@@ -239,9 +239,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
 
 
 def common_flags(command: Command) -> Command:
-    """Add the common flags to a command or group, which receives their values as `flags`.
-
-    `flags` also has the values from before the command, for example those of its group."""
+    """Add the common flags to a command or group. Their values are its argument `flags`, with the values of its group."""
 
     @functools.wraps(command)
     def wrapper(*args: Any, **kwargs: Any) -> Any:

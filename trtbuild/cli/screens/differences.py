@@ -19,7 +19,6 @@ _SIDE_TEXTS = {
 
 
 def diff_lines(document: Diff) -> list[str]:
-    """Both sides, their differences, and the number of differences."""
     lines = [_side("a", document.a), _side("b", document.b)]
     for area, entries in groupby(document.differences, key=lambda entry: entry.area):
         lines.append(f"{terminal.bold(area)}:")

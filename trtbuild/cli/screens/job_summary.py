@@ -72,7 +72,6 @@ def write(environ: Mapping[str, str], document: Build | Failure) -> bool:
 
 
 def job_summary(document: Build | Failure) -> str:
-    """The result of a build as Markdown."""
     parts = [
         [f"### {_headline(document)}"],
         _models(document.steps),

@@ -22,7 +22,6 @@ _BAR, _GAP, _TOP = 16, 14, 64
 
 
 def latency_svg(document: Bench) -> str:
-    """The picture of the latencies in `document`, as the text of an SVG file."""
     runs = document.runs
     points = [[run for run in runs if run.point == number] for number in range(len(document.points))]
     largest_p90 = max([1e-6, *(run.latency_ms.p90 for run in runs)])

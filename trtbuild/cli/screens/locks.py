@@ -17,7 +17,6 @@ _DIGEST = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{52}\b")
 
 
 def lock_lines(document: Locked) -> list[str]:
-    """The locked models or the missing steps, then the differences from the lock file, then warnings."""
     return [*_result_lines(document), *warning_lines(document.warnings)]
 
 

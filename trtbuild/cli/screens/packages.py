@@ -151,11 +151,8 @@ def _shape(shape: Sequence[Expression], dims: Sequence[PackedDim]) -> str:
     return f"[{', '.join(size_text(size, dims) for size in shape)}]"
 
 
-# -- other parts of a package
-
-
 def _memory(memory: DeviceMemory | None, profiles: Sequence[str]) -> Iterator[str]:
-    """The GPU memory that TensorRT needs to run each engine, with a column for each profile."""
+    """The GPU memory that TensorRT needs to run each engine, by profile."""
     if memory is None:
         return
     if memory.because is not None:

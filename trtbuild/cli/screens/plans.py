@@ -41,7 +41,6 @@ Row = tuple[str, str, str]
 
 
 def plan_lines(document: Plan) -> list[str]:
-    """A plan: the steps that would run and their reasons, and the number of hits."""
     by_model: dict[str, list[StepEntry]] = defaultdict(list)
     for step in document.steps:
         if step.verdict != "hit":
@@ -70,7 +69,7 @@ def plan_lines(document: Plan) -> list[str]:
 
 
 def warning_lines(warnings: Iterable[str]) -> list[str]:
-    """A line for each warning. Equal warnings have one line."""
+    """A line for each different warning."""
     return [f"{terminal.yellow('warning')}: {text}" for text in dict.fromkeys(warnings)]
 
 
@@ -130,7 +129,6 @@ def _reason(reason: Reason, model: str) -> str:
 
 
 def why_lines(document: Why) -> list[str]:
-    """The reason for each step, with every changed part."""
     lines: list[str] = []
     width = min(max((len(step.id) for step in document.steps), default=0), MOST_STEPS)
     for step in document.steps:
@@ -149,7 +147,6 @@ def why_lines(document: Why) -> list[str]:
 
 
 def _nearest(nearest: NearestRecord) -> list[str]:
-    """The most similar record in the cache, and the parts that differ there."""
     maker = f" by {nearest.builder}" if nearest.builder else ""
     when = f", {nearest.finished}" if nearest.finished else ""
     differing = f"{count(len(nearest.changed), 'part')} differ{'s' if len(nearest.changed) == 1 else ''}"
@@ -197,7 +194,6 @@ def _state(entry: ModelStatus) -> str:
 
 
 def affected_lines(document: Affected) -> list[str]:
-    """The affected models with the reasons, and the number of these models."""
     affected = [entry for entry in document.models if entry.affected]
     rows = [(terminal.bold(entry.model), entry.text) for entry in affected]
     untracked = dict.fromkeys(name for entry in document.models for name in entry.untracked)

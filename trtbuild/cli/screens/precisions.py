@@ -11,7 +11,6 @@ from trtbuild.driver.inspection.precision import InspectedPrecision
 
 
 def precision_lines(document: InspectedPrecision) -> list[str]:
-    """The document as lines. Equal modules whose paths differ only in numbers share a line."""
     others = [f"{precision} for {pattern}" for pattern, precision in document.modules.items()]
     lines = [f"{terminal.bold(document.model)}: {', '.join([document.default, *others])}"]
     lines += align_rows([("module", "computes in", "operators"), *_module_rows(document.operators)])
@@ -20,7 +19,9 @@ def precision_lines(document: InspectedPrecision) -> list[str]:
 
 
 def _module_rows(operators: Sequence[ComputedOperator]) -> Iterator[tuple[str, ...]]:
-    """Rows of a module, its type with the pattern that sets the type, and its operators. Equal rows become one row."""
+    """A row for each module: its type with the pattern that sets the type, and its operators.
+
+    Equal modules whose paths differ only in numbers share a row."""
     operators_of_module: dict[tuple[str, str, str], list[str]] = {}
     for entry in operators:
         if entry.rule is None:

@@ -13,7 +13,6 @@ PERCENTILES = ("p50", "p90", "p99")
 
 
 def run_lines(document: Run) -> list[str]:
-    """The device, the time of the first call, and a summary of each input and output."""
     took = milliseconds(document.duration_s * 1e3)
     lines = [f"{_head(document)}, {took} ms for the first call"]
     if document.dims:
@@ -51,7 +50,6 @@ def _number(value: float) -> str:
 
 
 def bench_lines(document: Bench) -> list[str]:
-    """A row for each shape and runner, with percentiles of the latency and the speedup over eager PyTorch."""
     lines = [f"{_head(document)} ({document.device_name})" if document.device_name else _head(document)]
     rows = [("  shape", "runner", *(f"{name} ms" for name in PERCENTILES), "calls/s", "", "first s")]
     for number, point in enumerate(document.points):

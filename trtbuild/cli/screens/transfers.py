@@ -22,7 +22,6 @@ _LOG_INTERVAL_S = 10.0
 
 
 def push_lines(document: CachePush) -> list[str]:
-    """The records that were sent to each remote, and those that were not sent."""
     rows = []
     for remote in document.remotes:
         sent = _amount(remote.records_sent, remote.bytes_sent)
@@ -44,7 +43,6 @@ def push_lines(document: CachePush) -> list[str]:
 
 
 def pull_lines(document: CachePull) -> list[str]:
-    """The records that each remote sent, and those that are still missing."""
     rows = [
         ("pulled", terminal.bold(remote.name), _amount(remote.records, remote.bytes)) for remote in document.remotes
     ]
@@ -57,7 +55,6 @@ def pull_lines(document: CachePull) -> list[str]:
 
 
 def export_lines(document: CacheExport) -> list[str]:
-    """The file that was written, and the records that it lacks."""
     rows = [("exported", terminal.bold(document.file), _amount(document.records, document.bytes))]
     left_out = [
         (f"  {terminal.yellow('left out')}", f"record {record.key}", record.reason) for record in document.left_out
@@ -66,7 +63,6 @@ def export_lines(document: CacheExport) -> list[str]:
 
 
 def import_lines(document: CacheImport) -> list[str]:
-    """The imported records of a bundle, and those that are not trusted."""
     rows = [("imported", terminal.bold(document.file), _amount(document.records, document.bytes))]
     if document.present:
         rows.append(("here already", "", count(document.present, "record")))

@@ -1,4 +1,4 @@
-"""The result of a verification as text: the worst error of each model, and the places of wrong results."""
+"""The result of ``trtbuild verify`` as text: the worst error of each model, and the places of wrong results."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _RUNNER_TEXTS = {"onnxruntime": "by onnxruntime on the CPU"}
 
 
 class _Result(NamedTuple):
-    """The cells of one line about a model, and the lines below it."""
+    """The cells of a line about a model, and the lines below this line."""
 
     cells: tuple[str, ...]
     notes: list[str]
 
 
 def verify_lines(document: Verification) -> list[str]:
-    """The lines of each model, with notes below them, for example about wrong results. Then the summary line."""
+    """The lines of each model, each with its notes, and the summary line."""
     results = [result for model in document.models for result in _results(model)]
     lines = []
     for line, result in zip(align_rows(result.cells for result in results), results, strict=True):

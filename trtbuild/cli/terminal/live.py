@@ -1,8 +1,8 @@
 """Live progress on a terminal, with rich: lines of finished steps, and below them an area with the running steps.
 
 Rules
-1. Rich is imported when the first step starts, or when a phase takes longer than `PHASE_DELAY_S`. A phase is work that is
-   not a step, such as planning. So a build that quickly finds nothing to do does not import rich.
+1. Rich is imported when the first step starts, or when a phase takes longer than `PHASE_DELAY_S`. So a build that quickly
+   finds nothing to do does not import rich. A phase is work that is not a step, such as planning.
 2. In the line of a finished step, only the text after the step's id may be cut. Each line of the area fits into one row of
    the screen.
 3. The area uses at most half of the screen, so that finished steps stay visible. On a tiny screen, it uses up to two rows.
@@ -49,7 +49,7 @@ ASCII_SPINNER = "|/-\\"
 
 
 class _Running(NamedTuple):
-    """A running step or phase. `start_time` is a value of `time.monotonic`."""
+    """A running step or phase."""
 
     name: str
     start_time: float
@@ -154,7 +154,6 @@ class LiveProgress(Progress):
         self._area_rows = tuple(self._running.values())
 
     def _write_above_area(self, word: str, name: str, about: str = "") -> None:
-        """Write the line of a finished step or phase above the area."""
         width = self._live.console.width if self._live is not None else 80
         self._write(self._row(word, self._elapsed(name), name, about, width))
 
@@ -184,7 +183,6 @@ class LiveProgress(Progress):
         return _rich_text("\n".join(self.area(width, height)))
 
     def area(self, width: int, height: int) -> list[str]:
-        """The area's rows on a screen of `width` columns and `height` rows."""
         now = time.monotonic()
         frame = self._spinner[int(now * REFRESH) % len(self._spinner)]
         phases = [

@@ -32,10 +32,9 @@ LEAST_DESCRIPTION_WIDTH = 12
 
 @dataclass
 class Tally:
-    """The numbers of finished and of remaining steps, for the progress line.
+    """The numbers of finished and of remaining steps.
 
-    The cost of an event is at most linear in the number of one model's steps (rule 3 of
-    `trtbuild.driver.building.progress.events`).
+    The cost of an event is at most linear in the number of one model's steps (rule 3 of `Watcher`'s module).
     """
 
     #: The finished steps, and the conversions to ONNX that partition steps made.
@@ -169,8 +168,8 @@ class Progress(Watcher):
 
 
 def description(ran: StepRun) -> str:
-    """``on gpu-host-812-gpu0`` for a step that ran on a worker of a Dask scheduler, ``with 2 conversions`` for a partition
-    step that converted partitions to ONNX, and "" for other steps."""
+    """Where a step ran, if on a worker of a Dask scheduler (``on gpu-host-812-gpu0``), or the number of partitions that a
+    partition step converted to ONNX (``with 2 conversions``). Empty for other steps."""
     if ran.worker is not None:
         return f"on {ran.worker}"
     return f"with {count(len(ran.conversions), 'conversion')}" if ran.conversions else ""

@@ -1,4 +1,4 @@
-"""Documents for tests of screens. A test passes the fields that it needs; the other fields have default values."""
+"""Documents for tests of screens. A test passes the fields that it needs. The other fields have default values."""
 
 from __future__ import annotations
 
@@ -60,8 +60,9 @@ def a_build(*steps: StepEntry, **more: Any) -> Build:
 
 
 def a_verification(*cuts: CutEntry, errors: Any = (), **more: Any) -> Verification:
-    """Return the verification of one model. `more` are fields of the model's entry. A cut is one way to divide the model
-    into partitions."""
+    """Return the verification of one model. `more` are fields of the model's entry.
+
+    A cut is one way to divide the model into partitions."""
     model = a_model(*cuts, **more)
     ok = model.ok and not errors
     return Verification(ok=ok, duration_s=1.0, seed=3, random_points=2, models=[model], errors=errors, warnings=[])

@@ -1,7 +1,4 @@
-"""A terminal for tests and for the documentation.
-
-Commands run under a pseudo-terminal. Their output is read from an emulated screen (pyte).
-"""
+"""A pseudo-terminal for tests and for the documentation. The output of commands is read from an emulated screen (pyte)."""
 
 from __future__ import annotations
 
@@ -68,7 +65,7 @@ class Screen:
                     continue
                 try:
                     data = os.read(parent, 65536)
-                except OSError:  # Linux reports a closed terminal in this way
+                except OSError:  # Linux raises EIO when the command has closed the terminal
                     data = b""
                 if not data:
                     break
@@ -84,7 +81,6 @@ class Screen:
         return self.status
 
     def feed(self, data: bytes) -> None:
-        """Write `data` to the screen."""
         self.written += data
         self._stream.feed(data)
 

@@ -1,4 +1,4 @@
-"""The command line. `main` declares the commands. Most commands call the driver, and show the returned document.
+"""The command line. Most commands call the driver, and show the returned document.
 
-Packages, from the lowest layer: `terminal`, then `screens` and `report_page`, then `commands`.
+The layers, from the lowest: `terminal`, then `screens` and `report_page`, then `commands`, then `main`.
 """

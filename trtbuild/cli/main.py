@@ -1,7 +1,7 @@
-"""The commands of trtbuild, and their exit statuses, also after errors and interrupts. Most commands call the driver and
-pass the returned document to `show`.
+"""The commands of trtbuild, and their exit statuses, also after errors and interrupts.
 
-Results go to standard output (with ``--json`` exactly one document); progress and errors go to standard error.
+Most commands call the driver and pass the returned document to `show`. Results go to standard output (with ``--json``
+exactly one document). Progress and errors go to standard error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import click
 from trtbuild.cli.commands import completing, show
 from trtbuild.cli.commands.build_command import build
 from trtbuild.cli.commands.cache_commands import cache
-from trtbuild.cli.commands.options import common, request
+from trtbuild.cli.commands.options import common_flags, request
 from trtbuild.cli.commands.package_commands import diff, inspect, report
 from trtbuild.cli.commands.plan_command import plan
 from trtbuild.cli.commands.question_commands import affected, graph, status, why
@@ -30,6 +30,7 @@ from trtbuild.cli.commands.worker_command import worker
 from trtbuild.cli.terminal import terminal
 from trtbuild.errors import EnvironmentFault, InternalError, TrtbuildError
 
+#: The exit status after Ctrl-C or SIGTERM, which shells use for SIGINT: 128 + 2.
 INTERRUPTED = 130
 
 
@@ -42,7 +43,7 @@ INTERRUPTED = 130
 )
 @click.option("--version", is_flag=True, help="Show the version; with --json, also the versions of the libraries.")
 @click.pass_context
-@common
+@common_flags
 def cli(context: click.Context, version: bool, flags: Flags) -> int:
     """Build TensorRT engines from manifests, and rebuild only what has changed."""
     if version:
@@ -57,7 +58,7 @@ def cli(context: click.Context, version: bool, flags: Flags) -> int:
 
 @cli.command()
 @click.argument("source", metavar="[SOURCE]", required=False)
-@common
+@common_flags
 def init(source: str | None, flags: Flags) -> int:
     """Write a first manifest.
 
@@ -76,7 +77,7 @@ def init(source: str | None, flags: Flags) -> int:
 
 
 @cli.command()
-@common
+@common_flags
 def doctor(flags: Flags) -> int:
     """Find problems of this installation, and show how to fix them."""
     from trtbuild.cli.screens import diagnoses
@@ -89,7 +90,7 @@ def doctor(flags: Flags) -> int:
 
 @cli.command()
 @click.argument("shell", type=click.Choice(completing.SHELLS))
-@common
+@common_flags
 def completion(shell: str, flags: Flags) -> int:
     """Print the completion script of a shell.
 
@@ -97,25 +98,25 @@ def completion(shell: str, flags: Flags) -> int:
 
         eval "$(trtbuild completion bash)"
     """
-    terminal.answer(completing.script(cli, shell))
+    terminal.write_result(completing.script(cli, shell))
     return 0
 
 
 @cli.command(epilog=examples("trtbuild watch vit", "trtbuild watch -j 2 --target ada"))
 @click.argument("models", nargs=-1, shell_complete=completing.models)
-@common
+@common_flags
 def watch(models: tuple[str, ...], flags: Flags) -> int:
     """Build MODELS, or all models, after each change of a file. End it with Ctrl-C.
 
-    It keeps PyTorch and the libraries of the models loaded. trtbuild build of this project in other terminals uses it.
-    Needs the extra `watch`.
+    It keeps PyTorch and the libraries of the models loaded, also for trtbuild build in other terminals. Needs the extra
+    `watch`.
     """
     from trtbuild.driver.watching.watcher import Watcher
 
     if flags.get("as_json"):
         raise click.UsageError("--json is for commands that end: use trtbuild build --json in another terminal")
     words = flags["arguments"]
-    position = len(words) - len(_from_command_on(words))
+    position = len(words) - len(_from_command_on(words))  # the builds have the same flags as this command
     Watcher(request(flags, models), [*words[:position], "build", *words[position + 1 :]], run).watch()
     return 0
 
@@ -129,7 +130,7 @@ def watch(models: tuple[str, ...], flags: Flags) -> int:
 )
 @click.argument("models", nargs=-1, shell_complete=completing.models)
 @click.option("--check", is_flag=True, help="Write nothing; exit with status 1 if the lock is out of date.")
-@common
+@common_flags
 def lock(models: tuple[str, ...], check: bool, flags: Flags) -> int:
     """Write the keys and digests of a release to trtbuild.lock.
 
@@ -148,7 +149,7 @@ def lock(models: tuple[str, ...], check: bool, flags: Flags) -> int:
 @click.option(
     "--documents", "for_documents", is_flag=True, help="Print the schema of the documents that --json prints."
 )
-@common
+@common_flags
 def schema(for_documents: bool, flags: Flags) -> int:
     """Print the JSON Schema of manifests, for editors."""
     if for_documents:
@@ -159,7 +160,7 @@ def schema(for_documents: bool, flags: Flags) -> int:
         from trtbuild import manifest
 
         result = manifest.schema()
-    terminal.answer(json.dumps(result, indent=2) + "\n")
+    terminal.write_result(json.dumps(result, indent=2) + "\n")
     return 0
 
 
@@ -180,11 +181,11 @@ cli.add_command(worker)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and exit. `trtbuild.__main__` calls this if the null build and a watcher have not answered.
+    """Run the command line and exit. `trtbuild.__main__` calls this if neither the null build nor a watcher has answered.
 
     Exit codes: docs/terminal.md.
     """
-    gc.disable()  # a plan has many small values and no cycles; the search for cycles takes a fifth of the planning time
+    gc.disable()  # the search for cycles takes a fifth of the planning time, and a plan has no cycles
     sys.exit(run(arguments))
 
 
@@ -211,14 +212,14 @@ def run(arguments: list[str] | None = None) -> int:
     except TrtbuildError as error:
         show.error(error, as_json=as_json, command=_command(words))
         return error.exit_code
-    except Exception as error:  # with --json, stdout has one document after a bug, too
+    except Exception as error:  # a bug: with --json, standard output has one document, as after other errors
         bug = InternalError(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
         show.error(bug, as_json=as_json, command=_command(words))
         return bug.exit_code
 
 
 def _command(words: list[str]) -> str:
-    """The command's name in the schema of an error's document; "build" if the words contain no command."""
+    """The command's name in the schema of an error document, such as ``cache-gc``; "build" if `words` has no command."""
     words = [*_from_command_on(words), *words]
     command = next((word for word in words if word in cli.commands), "build")
     if command == "cache":
@@ -228,7 +229,7 @@ def _command(words: list[str]) -> str:
 
 
 def _from_command_on(words: list[str]) -> list[str]:
-    """`words` from the command's name on. Empty if the flags before the command have an error."""
+    """`words` without those before the command's name. Empty if the flags before the command have an error."""
     parser = cli.make_parser(click.Context(cli, resilient_parsing=True))
     _, from_command_on, _ = parser.parse_args(list(words))
     return from_command_on

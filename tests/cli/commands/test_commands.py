@@ -46,7 +46,7 @@ def test_flags_are_accepted_before_and_after_a_command(trtbuild: CommandLine, tm
 
 
 class FakeWatcher:
-    """A watcher that builds nothing. `command_lines` has, for each started watcher, the command line of its builds."""
+    """A watcher that builds nothing. It adds the command line of its builds to `command_lines`."""
 
     command_lines: list[list[str]]
 
@@ -103,7 +103,7 @@ def test_usage_errors_exit_with_2_and_explain_the_mistake(
     assert "Traceback" not in result.stderr
 
 
-def test_the_value_of_a_flag_is_not_the_command_in_the_document_of_an_error(
+def test_an_error_document_does_not_take_the_value_of_a_flag_for_the_command(
     trtbuild: CommandLine, tmp_path: Path
 ) -> None:
     trtbuild.project.rename(tmp_path / "graph")  # also the name of a command
@@ -125,7 +125,7 @@ def test_the_value_of_a_flag_is_not_the_command_in_the_document_of_an_error(
         (("lock", "--no-such-flag"), "locked"),
     ],
 )
-def test_the_document_of_an_error_has_the_schema_of_the_commands_normal_document(
+def test_an_error_document_has_the_schema_of_the_commands_other_documents(
     trtbuild: CommandLine, arguments: tuple[str, ...], schema: str
 ) -> None:
     result = trtbuild.run(*arguments, "--json")

@@ -1,4 +1,4 @@
-"""`--offline`: commands that look up steps do not use remotes."""
+"""With `--offline`, commands that plan do not use remotes."""
 
 from __future__ import annotations
 

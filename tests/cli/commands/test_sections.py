@@ -40,7 +40,7 @@ def test_the_help_of_a_command_shows_only_its_flags(command_line: CommandLine) -
     assert "stats" in help_text.partition("Commands:")[2], help_text
 
 
-def test_the_version_and_with_json_the_versions_of_the_parts(command_line: CommandLine) -> None:
+def test_the_version_and_with_json_the_versions_of_the_libraries(command_line: CommandLine) -> None:
     result = command_line.run("--version")
     assert result.returncode == 0
     assert result.stdout == f"trtbuild, version {metadata.version('trtbuild')}\n"

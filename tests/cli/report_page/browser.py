@@ -1,4 +1,4 @@
-"""A headless Chromium, which the tests control by DevTools commands over a pipe. No extra Python package is necessary.
+"""A headless Chromium, which the tests control by DevTools commands. No Python package is necessary for this.
 
 With ``--remote-debugging-pipe``, the browser reads commands from descriptor 3 and writes replies to descriptor 4. Each
 message is JSON with a zero byte at the end.
@@ -46,7 +46,7 @@ class Browser:
         self._profile = tempfile.TemporaryDirectory(prefix="trtbuild-browser-", ignore_cleanup_errors=True)
         read_by_browser, self._commands = os.pipe()
         self._replies, written_by_browser = os.pipe()
-        # both descriptors are 10 or more, so a copy to 3 or 4 closes neither of them
+        # 10 or more, because otherwise a copy to descriptor 3 could close the descriptor that is copied to 4
         ends = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (read_by_browser, written_by_browser)]
         command = [program, *_FLAGS, f"--user-data-dir={self._profile.name}", "about:blank"]
         self._process = subprocess.Popen(
@@ -70,7 +70,7 @@ class Browser:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **parameters: Any) -> Any:
-        """Call a method of the protocol, and return its result."""
+        """Call a method of the DevTools protocol, and return its result."""
         self._number += 1
         message: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
         if self._session is not None:
@@ -104,7 +104,7 @@ class Browser:
         self._wait_until_loaded()
 
     def run(self, script: str) -> Any:
-        """Run a script in the page, and return the script's value. The test fails if the script raises an exception."""
+        """Run a script in the page, and return its value. The test fails if the script raises an exception."""
         result = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in result, result["exceptionDetails"]
         return result["result"].get("value")
@@ -114,7 +114,6 @@ class Browser:
         return base64.b64decode(self.call("Page.captureScreenshot", captureBeyondViewport=whole)["data"])
 
     def close(self) -> None:
-        """End the browser."""
         os.close(self._commands)
         self._process.terminate()
         try:

@@ -1,4 +1,4 @@
-"""Reports for tests of the page, made without a build: with hostile names, or with any number of engines and layers."""
+"""Reports for tests of the page, made without a build: with hostile names, or with many engines and layers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ BENCH: dict[str, Any] = {
 
 
 def hostile_report(project: Path) -> Report:
-    """A failed build in which most texts are `HOSTILE`, compared with a build that ended after its first seven events."""
+    """A failed build in which most texts are `HOSTILE`. The build before it ended after seven events."""
     report = make_report(project, a_log(HOSTILE), a_log(HOSTILE)[:7])
     partitions = [
         PartitionRow(

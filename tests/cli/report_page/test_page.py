@@ -72,7 +72,7 @@ def text(browser: Browser) -> str:
 
 
 def check(browser: Browser, page: Path) -> None:
-    """Fail if a further file was requested, if the page has reported a problem, or if a name ran as a script."""
+    """Fail if the page requested another file or reported a problem, or if a hostile name ran as a script."""
     assert browser.requests == [page.as_uri()]
     assert browser.problems == []
     assert browser.run("window.hacked === undefined")
@@ -130,7 +130,7 @@ def test_a_partition_opens_and_shows_its_error_at_each_point(browser: Browser, p
     check(browser, page)
 
 
-def test_a_step_has_an_address_and_shows_why_part_by_part(browser: Browser, page: Path) -> None:
+def test_a_step_has_an_address_and_shows_its_changed_parts(browser: Browser, page: Path) -> None:
     write(page, make_report(page.parent, a_log(), []))
     browser.open(page, width=1440, height=900, dark=False)
     show(browser, "steps/m%2Fengine%2Fp0%40ada")

@@ -52,14 +52,14 @@ def test_a_build_that_writes_an_output_is_done_not_up_to_date() -> None:
 
 
 @pytest.mark.parametrize(("number", "listed"), [(21, 21), (200, 20)])
-def test_of_many_outputs_twenty_are_listed(number: int, listed: int) -> None:
+def test_at_most_twenty_one_outputs_are_listed(number: int, listed: int) -> None:
     result = a_build(a_step("m", "trace", "run"), outputs=[an_output(f"m{k}") for k in range(number)])
     lines = unstyled(builds.build_lines(result))
     assert sum(line.startswith("package  dist/m") for line in lines) == listed
-    assert len(lines) == 22, "behind the listed outputs: the number of the others, if there are any, and the result"
+    assert len(lines) == 22, "21 outputs, or 20 outputs and the number of the others, and the summary line"
 
 
-def test_failures_are_listed_completely_and_equal_texts_once() -> None:
+def test_failures_with_equal_texts_are_listed_together() -> None:
     def error(step: str, text: str = "it fails\n  in detail", log: str | None = None) -> ErrorEntry:
         return an_error(text, step=step, file="net.py", line=3, hint="correct it", log=log)
 
@@ -83,7 +83,7 @@ def test_failures_are_listed_completely_and_equal_texts_once() -> None:
     ]
 
 
-def test_a_failure_with_steps_that_were_not_begun_names_keep_going() -> None:
+def test_a_failure_with_steps_that_were_not_begun_recommends_keep_going() -> None:
     result = a_build(a_step("a", "trace", "failed"), a_step("b", "trace", "skipped"), ok=False, not_begun=1)
     assert unstyled(builds.failures(result)) == [
         "failed: 1 failed, 1 skipped in 4.2 s; --keep-going builds everything that does not need the failed steps"

@@ -89,12 +89,12 @@ def test_the_lines_of_a_collection_are_aligned() -> None:
     ]
 
 
-def test_a_collection_in_steps_explains_condemned_blobs() -> None:
+def test_a_collection_of_a_shared_directory_explains_condemned_blobs() -> None:
     result = replace(COLLECTED, leftovers_removed=1, blobs_condemned=31, condemned_bytes=6 * 2**20, blobs_restored=1)
     assert unstyled(caches.gc_lines(result)) == [
         "removed    2 records, 0 blobs, 1 leftover  8.0 KiB",
         "kept       1 record, 12 blobs              9.0 MiB",
         "condemned  31 blobs                        6.0 MiB",
-        "  condemned: no record names them; they are removed by later collections, at least an hour apart",
+        "  condemned: no record names them; later collections remove them, at least the time of --grace apart",
         "  1 blob put back: a record names it again",
     ]

@@ -11,7 +11,7 @@ SIDE = Side(name="vit", kind="model", model="vit", known_from="manifest", engine
 
 
 def lines_of(*entries: Difference) -> list[str]:
-    """The lines after those about the two sides."""
+    """The lines about `entries`, after the two lines about the sides."""
     result = Diff(same=False, a=SIDE, b=SIDE, differences=entries)
     return [click.unstyle(line) for line in differences.diff_lines(result)][2:]
 

@@ -1,4 +1,4 @@
-"""The job summary: its contents, its escaping of names and messages, and summaries that cannot be written."""
+"""The job summary of GitHub Actions: its contents, its escaped names, and summaries that cannot be written."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def document(*steps: StepEntry, **more: Any) -> Build:
 
 
 def table(text: str, first: str) -> list[list[str]]:
-    """Return the rows of the table whose header begins with `first`, as a reader sees them."""
+    """Return the rows of the table whose first column is `first`, as a reader sees them."""
     lines = text.splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith(f"| {first} |"))
     rows = []

@@ -79,7 +79,7 @@ def test_a_thousand_engines_stay_readable() -> None:
     ]
 
 
-def test_a_long_list_of_reasons_is_shortened_with_the_number_of_the_others() -> None:
+def test_a_long_list_of_rows_is_shortened_with_the_number_of_the_others() -> None:
     steps = [
         a_step("vit", f"engine/layers.{number}", "run", changed(f"weights.w{number}"), "ada") for number in range(100)
     ]

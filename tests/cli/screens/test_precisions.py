@@ -1,4 +1,4 @@
-"""The screen of ``inspect --precision``."""
+"""The result of ``inspect --precision`` as text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def computed(module: str, operator: str, type_: str = "float16", **fields: Any) 
     return ComputedOperator(module=module, operator=operator, type=type_, **values)
 
 
-def test_equal_modules_share_a_row_and_rules_have_a_table() -> None:
+def test_equal_modules_share_a_row_and_operators_with_another_type_have_a_table() -> None:
     kept = {"rule": "operator", "reason": "softmax: a reason"}
     document = InspectedPrecision(
         model="net",

@@ -108,5 +108,5 @@ def test_latencies_are_listed_by_shape_and_compared_with_eager() -> None:
 @pytest.mark.parametrize(
     ("value", "text"), [(0.01234, "0.0123"), (0.5, "0.5"), (1.234, "1.23"), (12.34, "12.3"), (1234.5, "1,234")]
 )
-def test_milliseconds_have_at_most_three_significant_digits_or_are_whole_numbers(value: float, text: str) -> None:
+def test_milliseconds_are_rounded_by_their_size(value: float, text: str) -> None:
     assert milliseconds(value) == text

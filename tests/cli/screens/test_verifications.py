@@ -31,7 +31,7 @@ def test_a_right_model_is_one_line() -> None:
     assert lines_of(a_verification(a_cut(verdict="hit")))[0].endswith("from the cache")
 
 
-def test_each_entry_is_shown_with_its_own_tolerance() -> None:
+def test_a_partition_is_shown_with_its_own_tolerance() -> None:
     coarse = {"error": 2e-3, "tolerance": 5e-3}
     part = a_part("norm", error=9e-6, tolerance=1e-5)
     mixed = a_cut(tolerance=5e-3, partitions=[a_part("linear", **coarse), part], whole=a_whole(**coarse))

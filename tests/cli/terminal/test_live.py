@@ -24,11 +24,10 @@ from trtbuild.errors import TrtbuildError
 
 STAGES: tuple[Stage, ...] = ("trace", "lower", "partition", "engine", "package")
 
-#: The bytes that erase a row of the live area. No other output returns to the start of a line and erases it.
+#: The bytes that erase a row of the live area. No other output contains them.
 ERASE_ROW = b"\r\x1b[2K"
 
-
-#: Changes of the manifest of `two_models`: the source of its second model raises an error.
+#: Changes of the manifest of the project `two_models`: the source of its second model raises an error.
 GOOD_AND_BROKEN = ("  first:", "  good:"), ("  second:", "  broken:"), ("nets:second", "broken:build")
 
 BROKEN = """\
@@ -74,7 +73,7 @@ def test_a_row_shows_the_duration_of_the_last_run_if_there_is_room(live: LivePro
     assert "last" not in "".join(rows(live, 36, 24))
 
 
-def test_many_rows_are_counted_and_a_long_name_keeps_its_ends(live: LiveProgress) -> None:
+def test_rows_without_room_are_counted_and_a_long_name_keeps_its_ends(live: LiveProgress) -> None:
     for number in range(30):
         live.step_started(a_step(f"m{number}", "trace"))
     assert rows(live, 80, 24)[-2] == "     … and 20 more"
@@ -87,7 +86,9 @@ def test_many_rows_are_counted_and_a_long_name_keeps_its_ends(live: LiveProgress
 
 def test_steps_that_have_ended_are_not_in_the_area(live: LiveProgress, monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
-    monkeypatch.setattr(live, "_scroll", lambda word, name, about: lines.append(f"{click.unstyle(word)} {name}"))
+    monkeypatch.setattr(
+        live, "_write_above_area", lambda word, name, about: lines.append(f"{click.unstyle(word)} {name}")
+    )
     step = a_step("m", "trace")
     live.model_planned(a_plan("m", trace="run", partition="unknown"))
     live.step_started(step)
@@ -96,7 +97,7 @@ def test_steps_that_have_ended_are_not_in_the_area(live: LiveProgress, monkeypat
     assert lines == ["done m/trace"]
 
 
-def test_work_outside_of_steps_is_shown_when_it_takes_long(live: LiveProgress, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_phase_is_shown_when_it_takes_long(live: LiveProgress, monkeypatch: pytest.MonkeyPatch) -> None:
     live.phase_started("plan")
     assert len(rows(live, 80, 24)) == 1
     monkeypatch.setattr("trtbuild.cli.terminal.live.PHASE_DELAY_S", -1.0)
@@ -105,9 +106,9 @@ def test_work_outside_of_steps_is_shown_when_it_takes_long(live: LiveProgress, m
     assert len(rows(live, 80, 24)) == 1
 
 
-def test_work_without_steps_is_a_row_and_then_a_line(live: LiveProgress, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_verification_is_a_row_and_then_a_line(live: LiveProgress, monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
-    monkeypatch.setattr(live, "_scroll", lambda word, name: lines.append(f"{click.unstyle(word)} {name}"))
+    monkeypatch.setattr(live, "_write_above_area", lambda word, name: lines.append(f"{click.unstyle(word)} {name}"))
     monkeypatch.setattr("trtbuild.cli.terminal.live.PHASE_DELAY_S", -1.0)
     with live.work("verify net"):
         assert re.search(r" verify net *$", rows(live, 80, 24)[0])
@@ -147,7 +148,7 @@ def first_build(tmp_path_factory: pytest.TempPathFactory) -> tuple[CommandLine, 
 
 
 def remove_engine_record(command_line: CommandLine) -> None:
-    """Remove the engine's record, so that the next build runs one step."""
+    """Remove the engine's record from the cache, so that the next build runs one step."""
     key = next(
         step["key"]
         for step in command_line("plan", "good")["steps"]
@@ -174,7 +175,7 @@ def test_a_first_build_leaves_its_lines_and_erases_the_live_area(first_build: tu
     assert lines[-1].startswith("failed: 6 run, ")
 
 
-def test_the_timeline_has_every_step_and_the_other_work(first_build: tuple[CommandLine, Screen]) -> None:
+def test_the_timeline_has_every_step_and_every_phase(first_build: tuple[CommandLine, Screen]) -> None:
     command_line, _ = first_build
     events = json.loads((command_line.project / "t.json").read_text())["traceEvents"]
     spans = {event["name"]: event["args"].get("verdict") for event in events if event["ph"] == "X"}

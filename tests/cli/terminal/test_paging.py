@@ -12,7 +12,7 @@ import pytest
 
 from tests.cli.pty_screen import Screen
 
-#: A command that shows as many lines as its first argument says. The other arguments are the names of its flags.
+#: A program that shows N lines. Its arguments are N and the names of flags.
 PROGRAM = """\
 import sys
 from trtbuild.cli.commands import show
@@ -37,7 +37,7 @@ def pager(tmp_path: Path) -> str:
 
 
 def shown(folder: Path, count: int, *flags: str, **environment: str) -> str:
-    """Everything that PROGRAM, or its pager, writes on a terminal of ten rows."""
+    """The text that PROGRAM or its pager writes on a terminal of ten rows."""
     return run_on_terminal([sys.executable, "-c", PROGRAM, str(count), *flags], folder, environment)
 
 

@@ -12,7 +12,7 @@ from trtbuild.core.model.spec import PartitionSettings, Target
 from trtbuild.errors import ToolchainError
 
 
-def test_the_total_grows_when_a_model_is_partitioned_and_excludes_hits() -> None:
+def test_the_total_grows_when_a_model_is_partitioned_and_has_no_hits() -> None:
     tally = Tally()
     tally.planned(a_plan("m", trace="run", lower="unknown", partition="unknown", package="unknown"))
     tally.planned(a_plan("n", trace="hit", lower="hit", partition="hit", engine="run", package="unknown"))
@@ -27,7 +27,7 @@ def test_the_total_grows_when_a_model_is_partitioned_and_excludes_hits() -> None
     assert not tally.may_grow
 
 
-def test_columns_have_room_for_the_engines_of_partitions_that_are_not_known_yet() -> None:
+def test_the_column_of_ids_has_room_for_engines_of_partitions_that_are_not_known_yet() -> None:
     plan = a_plan("encoder", trace="run", engine="unknown")
     model = replace(plan.model, targets=(Target("blackwell", 120),), partition=PartitionSettings(("layers.*",)))
     tally = Tally()
@@ -61,7 +61,7 @@ def test_each_event_of_a_step_is_one_line(capfd: pytest.CaptureFixture[str]) -> 
     ]
 
 
-def test_the_start_and_the_end_of_other_work_are_lines_and_phases_are_not(capfd: pytest.CaptureFixture[str]) -> None:
+def test_work_has_a_line_for_its_start_and_its_end_but_a_phase_has_no_line(capfd: pytest.CaptureFixture[str]) -> None:
     progress = Progress()
     with progress.work("verify net"):
         pass

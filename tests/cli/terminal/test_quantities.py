@@ -1,4 +1,4 @@
-"""Numbers with units as text."""
+"""Durations, sizes and counts as text, and aligned columns."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_sizes_have_units(size_bytes: int, text: str) -> None:
     assert size(size_bytes) == text
 
 
-def test_counts_and_few_names() -> None:
+def test_a_count_has_a_noun_and_a_list_of_names_is_shortened() -> None:
     assert [count(n, "step") for n in (0, 1, 1200)] == ["0 steps", "1 step", "1,200 steps"]
     assert count(2, "entry") == "2 entries"
     assert first_names(["a"]) == "a"

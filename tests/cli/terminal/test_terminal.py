@@ -1,4 +1,5 @@
-"""Colour, a live area (rewritten in place) and Unicode on different streams, and standard output that cannot be written."""
+"""Colour, a live area (rows that are rewritten in place) and Unicode on different streams, and output that cannot be
+written."""
 
 from __future__ import annotations
 
@@ -101,7 +102,7 @@ def test_colour_is_removed_from_plain_streams(monkeypatch: pytest.MonkeyPatch) -
 
 
 def run_in_shell(command_line: CommandLine, words: str) -> tuple[int, str]:
-    """Run ``trtbuild WORDS`` in a shell. `words` may have redirections. Return the exit status and standard error."""
+    """Run ``trtbuild WORDS`` in a shell, with redirections in WORDS. Return the exit status and standard error."""
     result = subprocess.run(
         ["bash", "-o", "pipefail", "-c", f'"{sys.executable}" -m trtbuild {words}'],
         cwd=command_line.project,
@@ -136,9 +137,9 @@ def test_a_closed_standard_output_is_an_error_before_any_work(command_line: Comm
 
 
 def run_without_reader(command_line: CommandLine, *words: str, stderr_too: bool = False) -> tuple[int, str]:
-    """Run a command whose output has no reader. Return its exit status and standard error.
+    """Run a command whose standard output has no reader. Return the exit status and the text of standard error.
 
-    If `stderr_too` is True, its standard error has no reader, either.
+    With `stderr_too`, standard error has no reader, either.
     """
     reading, writing = os.pipe()
     os.close(reading)

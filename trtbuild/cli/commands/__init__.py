@@ -1,4 +1,4 @@
-"""Groups of commands, common flags, help sections, completion, schemas.
+"""The commands, except those in `main`, with their common flags, help and completion.
 
 This folder uses `screens`, `report_page` and `terminal`.
 """

@@ -7,11 +7,11 @@ from functools import partial
 import click
 
 from trtbuild.cli.commands import completing, show
-from trtbuild.cli.commands.options import common, depfile, request
+from trtbuild.cli.commands.options import common_flags, depfile, request
 from trtbuild.cli.commands.sections import Command, examples
 from trtbuild.cli.commands.show import Flags
 
-#: Each of these flags names a file that describes one build.
+#: The flags for files that describe one build. The null build prints a stored output, and cannot write such files.
 _FILES_OF_A_BUILD = {"trace_file", "events_file", "report_file"}
 
 
@@ -25,7 +25,7 @@ _FILES_OF_A_BUILD = {"trace_file", "events_file", "report_file"}
 )
 @click.argument("models", nargs=-1, shell_complete=completing.models)
 @click.option("--verify", "verifies", is_flag=True, help="Compare the result with PyTorch, as trtbuild verify does.")
-@common
+@common_flags
 def build(models: tuple[str, ...], verifies: bool, flags: Flags) -> int:
     """Bring the outputs of MODELS, or of all models, up to date."""
     from trtbuild.cli.screens import builds
@@ -36,7 +36,7 @@ def build(models: tuple[str, ...], verifies: bool, flags: Flags) -> int:
     from trtbuild.driver.up_to_date import snapshot
     from trtbuild.driver.verification import verified_build
 
-    with show.recorded(flags) as watcher:
+    with show.recording_watcher(flags) as watcher:
         with watcher.phase("read the manifests"):
             workspace, dependency_file = Workspace(request(flags, models)), depfile(flags)
         result = run(workspace, watcher)
@@ -54,7 +54,7 @@ def build(models: tuple[str, ...], verifies: bool, flags: Flags) -> int:
     show.document(flags, document, builds.build_lines)
     show.problems(builds.failures(document))
     show.summary(document)
-    if not flags.keys() & _FILES_OF_A_BUILD:  # the null build writes none of these files
-        answer = partial(show.text, flags, for_people=builds.build_lines)
-        snapshot.keep(workspace, verified_build.repeated_result(result), flags["arguments"], answer, other_files)
+    if not flags.keys() & _FILES_OF_A_BUILD:
+        render = partial(show.text, flags, to_lines=builds.build_lines)
+        snapshot.keep(workspace, verified_build.repeated_result(result), flags["arguments"], render, other_files)
     return 0 if result.ok else 1

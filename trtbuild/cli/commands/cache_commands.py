@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from trtbuild.cli.commands import completing, show
-from trtbuild.cli.commands.options import common, request
+from trtbuild.cli.commands.options import common_flags, request
 from trtbuild.cli.commands.sections import Sections, examples
 from trtbuild.cli.commands.show import Flags
 from trtbuild.cli.screens import caches
@@ -16,7 +16,7 @@ from trtbuild.errors import UsageError
 
 
 @click.group(cls=Sections, epilog=examples("trtbuild cache stats", "trtbuild cache gc --max-size 50GiB --dry-run"))
-@common
+@common_flags
 def cache(flags: Flags) -> None:
     """Show, check, shrink and share the cache.
 
@@ -25,7 +25,7 @@ def cache(flags: Flags) -> None:
 
 
 @cache.command("stats")
-@common
+@common_flags
 def stats(flags: Flags) -> int:
     """Show the size by stage, and the hits of the last builds.
 
@@ -43,7 +43,7 @@ def stats(flags: Flags) -> int:
 )
 @click.option("--rebuild", metavar="N%", help="Build this share of the project's engines again, and compare the bytes.")
 @click.option("--seed", type=int, metavar="NUMBER", help="With --rebuild: the seed of the sample, to repeat it.")
-@common
+@common_flags
 def verify(rebuild: str | None, seed: int | None, flags: Flags) -> int:
     """Check every entry, and move damaged ones to quarantine.
 
@@ -58,7 +58,7 @@ def verify(rebuild: str | None, seed: int | None, flags: Flags) -> int:
     share = None if rebuild is None else rebuilding.parse_share(rebuild)
     document = housekeeping.verify(request(flags))
     if share is not None:
-        with show.watching(flags) as watcher:
+        with show.progress_watcher(flags) as watcher:
             document = rebuilding.add_rebuilt_engines(document, request(flags), share, seed, watcher)
     show.document(
         flags,
@@ -85,7 +85,7 @@ def verify(rebuild: str | None, seed: int | None, flags: Flags) -> int:
 )
 @click.option("--lock", "locks", multiple=True, metavar="FILE", help="Also keep the entries that this lock file names.")
 @click.option("--dry-run", is_flag=True, help="Remove nothing; only show what would be removed.")
-@common
+@common_flags
 def gc(
     max_size: str | None,
     max_age: str | None,
@@ -115,7 +115,7 @@ def gc(
 @cache.command("keygen")
 @click.option("--name", default="ci", show_default=True, metavar="NAME", help="The name of the key.")
 @click.option("--out", metavar="FILE", help="The file of the private key. Default: beside the configuration file.")
-@common
+@common_flags
 def keygen(name: str, out: str | None, flags: Flags) -> int:
     """Make a key pair that signs build results.
 
@@ -131,7 +131,7 @@ def keygen(name: str, out: str | None, flags: Flags) -> int:
 @cache.command("push", epilog=examples("trtbuild cache push", "trtbuild cache push vit --target ada --remote team"))
 @click.argument("models", nargs=-1, shell_complete=completing.models)
 @click.option("--remote", metavar="NAME", help="Send to this remote only. Default: all writable remotes.")
-@common
+@common_flags
 def push(models: tuple[str, ...], remote: str | None, flags: Flags) -> int:
     """Send the records of MODELS, or of all models, to the remotes.
 
@@ -150,7 +150,7 @@ def push(models: tuple[str, ...], remote: str | None, flags: Flags) -> int:
 @cache.command("pull", epilog=examples("trtbuild cache pull", "trtbuild cache pull vit --target ada --remote team"))
 @click.argument("models", nargs=-1, shell_complete=completing.models)
 @click.option("--remote", metavar="NAME", help="Read from this remote only. Default: all readable remotes.")
-@common
+@common_flags
 def pull(models: tuple[str, ...], remote: str | None, flags: Flags) -> int:
     """Fetch the records of MODELS, or of all models, from the remotes.
 
@@ -173,7 +173,7 @@ def pull(models: tuple[str, ...], remote: str | None, flags: Flags) -> int:
 @click.argument("file", shell_complete=completing.file)
 @click.argument("models", nargs=-1, shell_complete=completing.models)
 @click.option("--all", "export_all", is_flag=True, help="Export the whole local cache.")
-@common
+@common_flags
 def export(file: str, models: tuple[str, ...], export_all: bool, flags: Flags) -> int:
     """Write the records of MODELS, or of all models, to one FILE.
 
@@ -197,7 +197,7 @@ def export(file: str, models: tuple[str, ...], export_all: bool, flags: Flags) -
 
 @cache.command("import")
 @click.argument("file", shell_complete=completing.file)
-@common
+@common_flags
 def import_(file: str, flags: Flags) -> int:
     """Import a FILE that trtbuild cache export wrote.
 

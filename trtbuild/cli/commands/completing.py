@@ -3,10 +3,11 @@
 Rules
 1. Completion is quick and silent. It reads the manifests and the history, plans nothing, and imports neither torch nor
    TensorRT. After an error it offers no names.
-2. Names come from the manifests. Names of steps also come from the history, because some are known only after a build.
-3. bash splits a word before and after an ``@`` (COMP_WORDBREAKS). Some step ids contain an ``@``, so the parts are joined
-   again. Answers begin with the ``@``, because readline uses ``@`` as the start of a host name, and bash 5.2 inserts the
-   answer at the position of the ``@``.
+2. Names come from the manifests. Names of steps also come from the history (the file of the steps that have run), because
+   some steps are known only after a build.
+3. bash splits a step id such as ``vit/engine/p0@ada`` before and after the ``@`` (COMP_WORDBREAKS), so the parts are joined
+   again. The offered text begins with the ``@``, because readline uses ``@`` as the start of a host name, and bash 5.2
+   inserts the text at the position of the ``@``.
 """
 
 from __future__ import annotations
@@ -29,15 +30,16 @@ SHELLS = ("bash", "zsh", "fish")
 Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
-def _completer(complete: Callable[[Path, tuple[str, ...]], list[str]], *kinds: str) -> Completer:
-    """A completer for the names that begin with the typed text.
+def _completer(names_in: Callable[[Path, tuple[str, ...]], list[str]], *kinds: str) -> Completer:
+    """A completer that offers the names in a project that begin with the typed text.
 
-    If no name begins with this text, the shell completes paths of `kinds` (``dir``, ``file``)."""
+    `names_in` returns the names, from the project and its manifests. If no name begins with the typed text, the shell
+    completes paths of `kinds` (``dir``, ``file``)."""
 
-    @functools.wraps(complete)
+    @functools.wraps(names_in)
     def complete_quietly(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
         try:
-            names = complete(*_project(context))
+            names = names_in(*_project(context))
         except Exception:  # rule 1
             names = []
         items = [CompletionItem(name) for name in names if name.startswith(incomplete)]
@@ -47,7 +49,7 @@ def _completer(complete: Callable[[Path, tuple[str, ...]], list[str]], *kinds: s
 
 
 def _project(context: click.Context) -> tuple[Path, tuple[str, ...]]:
-    """The project and the manifests, from the flags before the incomplete word."""
+    """The project and its manifests, from the flags ``-C`` and ``-f`` of the command line."""
     directory, files = ".", ()
     current: click.Context | None = context
     while current is not None:
@@ -100,7 +102,7 @@ file = _completer(lambda project, files: [], "file")
 class _Bash(BashComplete):
     """Completion in bash (rule 3)."""
 
-    #: The number of characters before the ``@``. Answers begin after them.
+    #: The number of characters before the ``@``, which the offered text leaves out.
     _prefix_length = 0
 
     def get_completion_args(self) -> tuple[list[str], str]:
@@ -119,7 +121,6 @@ add_completion_class(_Bash)
 
 
 def script(command: click.Command, shell: str) -> str:
-    """The script with which a shell completes `trtbuild`."""
     kind: Any = get_completion_class(shell)
     template: str = kind(command, {}, "trtbuild", COMPLETION_VARIABLE).source_template
     return template % {

@@ -51,7 +51,7 @@ EVENTS = tuple(events.KINDS.values())
 
 
 def schema() -> dict[str, Any]:
-    """A schema that every document and every event conforms to, with a definition for each kind."""
+    """One schema for all documents and events, with a definition for each kind."""
     definitions: dict[str, Any] = {}
     kinds = [schema_of(kind, definitions) for kind in (*DOCUMENTS, *EVENTS)]
     return {

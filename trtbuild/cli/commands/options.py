@@ -1,7 +1,7 @@
-"""The common flags of all commands, such as ``--json`` and ``--offline``. They are accepted before and after every
-command; the later value is used.
+"""The common flags of all commands, such as ``--json`` and ``--offline``.
 
-The help of a command shows the flags that have an effect there. The help of `trtbuild` shows all of them.
+They are accepted before and after every command, and the later value is used. The help of a command shows the flags that
+have an effect there. The help of `trtbuild` shows all of them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _LOCKED_VERSION_COMMANDS = (*_PLANNING_COMMANDS, "lock", "inspect", *_CACHE_COMM
 
 
 class _Flag(click.Option):
-    """A common flag. The help of a command shows it only if the command uses it.
+    """A common flag. The help of a command shows the flag only if the command uses it.
 
     `commands` are the commands that use the flag. If `commands` is empty, all commands except those in `not_for` use it."""
 
@@ -72,7 +72,7 @@ class _Flag(click.Option):
 
 
 def _name_of(ctx: click.Context) -> str | None:
-    """The name of a command in the tables above, with the name of its group."""
+    """The command's name in the tuples above, such as ``plan`` or ``cache push``."""
     is_in_group = ctx.parent is not None and ctx.parent.parent is not None
     return f"{ctx.parent.command.name} {ctx.command.name}" if is_in_group and ctx.parent else ctx.command.name
 
@@ -238,8 +238,8 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
 )
 
 
-def common(command: Command) -> Command:
-    """Add the common flags to a command or group. Their merged values are passed to it as `flags`."""
+def common_flags(command: Command) -> Command:
+    """Add the common flags to a command or group. Their values are its argument `flags`, with the values of its group."""
 
     @functools.wraps(command)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -258,7 +258,7 @@ def common(command: Command) -> Command:
 
 
 def request(flags: dict[str, Any], models: tuple[str, ...] = ()) -> Request:
-    """The request to the driver with these flags."""
+    """The flags as a request to the driver."""
     return Request(
         project=Path(flags.get("directory") or "."),
         files=tuple(flags.get("files", ())),
@@ -276,7 +276,7 @@ def request(flags: dict[str, Any], models: tuple[str, ...] = ()) -> Request:
 
 
 def depfile(flags: dict[str, Any]) -> Depfile | None:
-    """The depfile of `--depfile`, or None. Raises UsageError if only `--depfile-target` is used."""
+    """The file of dependencies that `--depfile` names, or None. Raises UsageError if only `--depfile-target` is used."""
     targets = tuple(flags.get("depfile_targets", ()))
     if "depfile" not in flags:
         if targets:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from trtbuild.cli.commands import completing, show
-from trtbuild.cli.commands.options import common, request
+from trtbuild.cli.commands.options import common_flags, request
 from trtbuild.cli.commands.sections import Command, examples
 from trtbuild.cli.commands.show import Flags
 from trtbuild.errors import UsageError
@@ -25,12 +25,12 @@ from trtbuild.errors import UsageError
     shell_complete=completing.file,
 )
 @click.option("--build", "number", type=click.IntRange(min=1), default=1, metavar="N", help="The N-th last build.")
-@common
+@common_flags
 def report(output: str, number: int, flags: Flags) -> int:
     """Write a report of the last build as one HTML page.
 
     The page needs no network. It shows the time line, why each step ran, partitions, layers, comparisons with PyTorch,
-    and the changes since the build before. The last five builds are kept. A build that had nothing to do is not kept.
+    and the changes since the build before. The last five builds that had something to do are kept.
     """
     from trtbuild.cli.report_page.page import render
     from trtbuild.cli.screens import reports
@@ -57,7 +57,7 @@ def report(output: str, number: int, flags: Flags) -> int:
 @click.option("--memory", is_flag=True, help="Show the device memory that each engine needs. Uses the GPU.")
 @click.option("--onnx", metavar="DIR", help="Write the ONNX models of the engines to DIR.")
 @click.option("--precision", is_flag=True, help="Show instead what MODEL computes in which type. Needs PyTorch.")
-@common
+@common_flags
 def inspect(
     path: str | None, layers: bool, trtexec: bool, memory: bool, onnx: str | None, precision: bool, flags: Flags
 ) -> int:
@@ -94,7 +94,7 @@ def inspect(
 )
 @click.argument("first", metavar="A", shell_complete=completing.packages)
 @click.argument("second", metavar="B", shell_complete=completing.packages)
-@common
+@common_flags
 def diff(first: str, second: str, flags: Flags) -> int:
     """Show the differences between two packages or models.
 

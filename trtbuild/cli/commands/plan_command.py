@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from trtbuild.cli.commands import completing, show
-from trtbuild.cli.commands.options import common, request
+from trtbuild.cli.commands.options import common_flags, request
 from trtbuild.cli.commands.sections import Command, examples
 from trtbuild.cli.terminal import terminal
 from trtbuild.errors import UsageError
@@ -36,7 +36,7 @@ from trtbuild.errors import UsageError
     metavar="S",
     help="With --matrix: the estimated seconds of one job, which determine the number of jobs. Default: 600.",
 )
-@common
+@common_flags
 def plan(models: tuple[str, ...], matrix_form: str | None, job_duration_s: int | None, flags: dict[str, Any]) -> int:
     """Show what a build would do, and why. Runs nothing, and needs neither torch nor TensorRT."""
     if matrix_form is not None:
@@ -47,7 +47,7 @@ def plan(models: tuple[str, ...], matrix_form: str | None, job_duration_s: int |
 
 
 def _print_plan(models: tuple[str, ...], flags: dict[str, Any]) -> int:
-    """Print the plan, and write a snapshot for the next call (`trtbuild.null_build`), but only if no step has to run."""
+    """Print the plan. If no step has to run, also write a snapshot, which `trtbuild.null_build` prints next time."""
     from trtbuild.cli.screens import plans
     from trtbuild.driver.answers import inquiries
     from trtbuild.driver.up_to_date import snapshot
@@ -56,7 +56,7 @@ def _print_plan(models: tuple[str, ...], flags: dict[str, Any]) -> int:
     workspace = inquiries.read_only_workspace(request(flags, models))
     document, model_plans = inquiries.plan(workspace, start_s)
     show.paged(flags, document, plans.plan_lines)
-    render = partial(show.text, flags, for_people=plans.plan_lines)
+    render = partial(show.text, flags, to_lines=plans.plan_lines)
     snapshot.keep_plan(workspace, model_plans, document, flags["arguments"], render)
     return 0 if document.ok else 2
 
@@ -66,7 +66,7 @@ def _print_matrix(models: tuple[str, ...], job_duration_s: int | None, flags: di
     from trtbuild.driver.answers.matrix import DEFAULT_JOB_DURATION_S, matrix
 
     planned = matrix(request(flags, models), job_duration_s or DEFAULT_JOB_DURATION_S)
-    terminal.answer(json.dumps(planned.to_json()) + "\n")
+    terminal.write_result(json.dumps(planned.to_json()) + "\n")
     for text in planned.warnings:
         show.warn(text)
     return 0

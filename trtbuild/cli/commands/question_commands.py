@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from trtbuild.cli.commands import completing, show
-from trtbuild.cli.commands.options import common, request
+from trtbuild.cli.commands.options import common_flags, request
 from trtbuild.cli.commands.sections import Command, examples
 from trtbuild.cli.commands.show import Flags
 
@@ -14,7 +14,7 @@ from trtbuild.cli.commands.show import Flags
     cls=Command, epilog=examples("trtbuild why vit", "trtbuild why vit/engine", "trtbuild why vit/engine/model@ada")
 )
 @click.argument("name", metavar="STEP|MODEL", shell_complete=completing.steps)
-@common
+@common_flags
 def why(name: str, flags: Flags) -> int:
     """Explain why a step would run now, or why it last ran."""
     from trtbuild.cli.screens import plans
@@ -31,7 +31,7 @@ def why(name: str, flags: Flags) -> int:
 )
 @click.option("--deps", metavar="STEP|MODEL", help="Only the steps from which it is made.")
 @click.option("--rdeps", metavar="STEP|MODEL", help="Only the steps that are made from it.")
-@common
+@common_flags
 def graph(models: tuple[str, ...], form: str, deps: str | None, rdeps: str | None, flags: Flags) -> int:
     """Show the steps and their dependencies."""
     from trtbuild.cli.screens import graphs
@@ -43,7 +43,7 @@ def graph(models: tuple[str, ...], form: str, deps: str | None, rdeps: str | Non
 
 
 @click.command(cls=Command)
-@common
+@common_flags
 def status(flags: Flags) -> int:
     """Show which models are up to date, and which steps have to run."""
     from trtbuild.cli.screens import plans
@@ -58,16 +58,16 @@ def status(flags: Flags) -> int:
 )
 @click.argument("models", nargs=-1, shell_complete=completing.models)
 @click.option("--since", required=True, metavar="REV", help="A commit of git, with which the files are compared.")
-@common
+@common_flags
 def affected(models: tuple[str, ...], since: str, flags: Flags) -> int:
     """Show which models the changes since a commit touch, and why.
 
     Runs nothing, and needs no torch. A model that was never traced counts as affected.
     """
     from trtbuild.cli.screens import plans
-    from trtbuild.driver.answers import affected as answer
+    from trtbuild.driver.answers import affected as affected_models
     from trtbuild.driver.answers import inquiries
 
-    document = answer.affected(inquiries.read_only_workspace(request(flags, models)), since)
+    document = affected_models.affected(inquiries.read_only_workspace(request(flags, models)), since)
     show.paged(flags, document, plans.affected_lines)
     return 0

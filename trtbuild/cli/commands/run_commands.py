@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from trtbuild.cli.commands import completing, show
-from trtbuild.cli.commands.options import common, request
+from trtbuild.cli.commands.options import common_flags, request
 from trtbuild.cli.commands.sections import Command, examples
 from trtbuild.cli.commands.show import Flags
 from trtbuild.errors import UsageError
@@ -68,7 +68,7 @@ _PROFILE = click.option("--profile", metavar="NAME", help="Use the shapes of thi
 )
 @_IMPORT_OPERATORS
 @_LOAD_PLUGINS
-@common
+@common_flags
 def run(
     package: str,
     inputs: tuple[str, ...],
@@ -141,7 +141,7 @@ def run(
 @click.option("--plot", metavar="FILE", help="Draw the latencies, as SVG.", shell_complete=completing.file)
 @_IMPORT_OPERATORS
 @_LOAD_PLUGINS
-@common
+@common_flags
 def bench(
     package: str,
     profile: str | None,
@@ -169,7 +169,7 @@ def bench(
 
     requested = zip(bench_driver.ORIGINAL_RUNNERS, (with_eager, with_torch_compile), strict=True)
     originals = [name for name, is_requested in requested if is_requested]
-    with show.watching(flags) as watcher:
+    with show.progress_watcher(flags) as watcher:
         document = bench_driver.bench(
             request(flags),
             package,
@@ -190,7 +190,7 @@ def bench(
 
 
 def _write_plot(path: Path, text: str) -> None:
-    """Write the picture of `--plot`. Raises UsageError if the file cannot be written."""
+    """Write the file of `--plot`. Raises UsageError if it cannot be written."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

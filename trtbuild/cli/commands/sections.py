@@ -1,4 +1,4 @@
-"""Help texts: the commands in sections, in the usual order of their use. Help goes to standard output, as results do."""
+"""Help texts, with the commands in sections. Help goes to standard output, as results do."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import click
 
 from trtbuild.cli.terminal import terminal
 
+#: The title of each section → its commands, in the usual order of their use.
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Begin": ("init", "doctor", "completion", "schema"),
     "Build": ("build", "watch", "plan", "why", "status", "graph", "affected", "worker"),
@@ -17,7 +18,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 
 
 class Command(click.Command):
-    """A command that writes its help with `terminal.answer`."""
+    """A command whose help is written like a result, so that a closed or full standard output is handled."""
 
     def get_help_option(self, ctx: click.Context) -> click.Option | None:
         option = super().get_help_option(ctx)
@@ -28,7 +29,7 @@ class Command(click.Command):
 
 def _show_help(context: click.Context, _: click.Parameter, is_requested: Any) -> None:
     if is_requested and not context.resilient_parsing:
-        terminal.answer(f"{context.get_help()}\n")
+        terminal.write_result(f"{context.get_help()}\n")
         context.exit()
 
 

@@ -1,7 +1,4 @@
-"""The output of a command: its result on standard output, errors and progress on standard error.
-
-The text of each kind of document is in `trtbuild.cli.screens`.
-"""
+"""The output of a command: its result on standard output, errors and progress on standard error."""
 
 from __future__ import annotations
 
@@ -28,34 +25,34 @@ Document = TypeVar("Document")
 Flags = dict[str, Any]
 
 
-def document(flags: Flags, result: Document, for_people: Callable[[Document], list[str]]) -> None:
-    """Write a command's result to standard output."""
-    terminal.answer(text(flags, result, for_people))
+def document(flags: Flags, result: Document, to_lines: Callable[[Document], list[str]]) -> None:
+    """Write a command's result to standard output. `to_lines` is the function of `trtbuild.cli.screens` for its text."""
+    terminal.write_result(text(flags, result, to_lines))
 
 
-def paged(flags: Flags, result: Document, for_people: Callable[[Document], list[str]]) -> None:
-    """Write a command's result to standard output, through a pager if it is longer than the terminal."""
+def paged(flags: Flags, result: Document, to_lines: Callable[[Document], list[str]]) -> None:
+    """Write a command's result like `document`, but through a pager if it is longer than the terminal."""
     from trtbuild.cli.terminal import paging
 
-    output = text(flags, result, for_people)
+    output = text(flags, result, to_lines)
     pager = None if flags.get("as_json") or flags.get("no_pager") else paging.pager_command(output)
     if pager is None or not paging.page(output, pager):
-        terminal.answer(output)
+        terminal.write_result(output)
 
 
-def text(flags: Flags, result: Document, for_people: Callable[[Document], list[str]]) -> str:
+def text(flags: Flags, result: Document, to_lines: Callable[[Document], list[str]]) -> str:
     """A command's result as text for standard output: JSON with `--json`, nothing with `--quiet`, lines otherwise."""
     if flags.get("as_json"):
         return json.dumps(encode(result)) + "\n"
     if flags.get("quiet"):
         return ""
-    return terminal.render("".join(f"{line}\n" for line in for_people(result)), sys.stdout)
+    return terminal.render("".join(f"{line}\n" for line in to_lines(result)), sys.stdout)
 
 
 def problems(lines: Sequence[str]) -> None:
     """Write errors to standard error, also with `--quiet` and with `--json`."""
     for line in lines:
-        terminal.say(line)
+        terminal.write_message(line)
 
 
 def summary(document: Build | Failure) -> None:
@@ -76,17 +73,17 @@ def error(problem: TrtbuildError, *, as_json: bool, command: str) -> None:
             summary(failure)
         if as_json:
             with contextlib.suppress(TrtbuildError):  # the error may be about standard output
-                terminal.answer(json.dumps(encode(failure)) + "\n")
+                terminal.write_result(json.dumps(encode(failure)) + "\n")
     for warning in problem.warnings if isinstance(problem, FrozenError) else ():
         warn(warning)
     for each_problem in problem.problems if isinstance(problem, (ConfigurationErrors, ManifestErrors)) else (problem,):
-        terminal.say(f"{terminal.red('error')}: {each_problem}")
+        terminal.write_message(f"{terminal.red('error')}: {each_problem}")
 
 
 def usage_error(problem: click.ClickException, *, as_json: bool, command: str) -> None:
     """Write the error of a command line that click rejected."""
     if isinstance(problem, click.exceptions.NoArgsIsHelpError) and not as_json:
-        terminal.say(problem.format_message())
+        terminal.write_message(problem.format_message())
         return
     message, _, suggested = problem.format_message().partition(" Did you mean ")
     message = message.replace("is not a valid integer range", "is not a whole number").rstrip(".")
@@ -101,11 +98,11 @@ def usage_error(problem: click.ClickException, *, as_json: bool, command: str) -
 def interrupted(*, unsent: int = 0) -> None:
     """Write the message after Ctrl-C or SIGTERM. `unsent` is the number of records that were not sent to a remote."""
     unsent_text = "; some results were not sent to the remotes; send them with trtbuild cache push" if unsent else ""
-    terminal.say(f"interrupted: the finished results are in the cache{unsent_text}")
+    terminal.write_message(f"interrupted: the finished results are in the cache{unsent_text}")
 
 
-def watching(flags: Flags) -> Watcher:
-    """The watcher of a build: progress in the form that this terminal supports, and the timeline of `--trace`."""
+def progress_watcher(flags: Flags) -> Watcher:
+    """A watcher, which receives the events of a build: it shows progress, and writes the timeline of `--trace`."""
     from trtbuild.driver.building.progress.events import Watchers
 
     watchers: list[Watcher] = []
@@ -118,8 +115,8 @@ def watching(flags: Flags) -> Watcher:
     return Watchers(watchers)
 
 
-def recorded(flags: Flags) -> Watcher:
-    """The watcher that `watching` returns, together with a recorder of the build's events.
+def recording_watcher(flags: Flags) -> Watcher:
+    """The watcher of `progress_watcher`, together with a recorder of the build's events.
 
     The events go to the project's state folder, to the file of `--events`, and into the report of `--report`."""
     from trtbuild.driver.building.progress.events import Watchers
@@ -139,7 +136,7 @@ def recorded(flags: Flags) -> Watcher:
     if flags.get("events_file"):
         sinks.append(EventFile(flags["events_file"], warn))
     sinks.append(KeptEvents(requested.project / STATE_FOLDER))
-    return Watchers([watching(flags), Recorder(sinks)])
+    return Watchers([progress_watcher(flags), Recorder(sinks)])
 
 
 def warn(text: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from trtbuild.cli.commands import completing, show
-from trtbuild.cli.commands.options import common, request
+from trtbuild.cli.commands.options import common_flags, request
 from trtbuild.cli.commands.sections import Command, examples
 from trtbuild.core.model.verification import DEFAULT_RANDOM_POINTS, DEFAULT_SEED
 from trtbuild.errors import UsageError
@@ -75,7 +75,7 @@ from trtbuild.errors import UsageError
     is_flag=True,
     help="Load the library of TensorRT plugins in a PACKAGE. This runs its code.",
 )
-@common
+@common_flags
 def verify(
     models: tuple[str, ...],
     points: int,
@@ -111,7 +111,7 @@ def verify(
             "--workers is for the models of a project, and a package is verified on this machine",
             hint="leave --workers out, or name models",
         )
-    with show.watching(flags) as watcher:
+    with show.progress_watcher(flags) as watcher:
         if packages:
             document = package_verification.verify_packages(packages, requested.targets, options, watcher)
         else:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from trtbuild.cli.commands.options import common, request
+from trtbuild.cli.commands.options import common_flags, request
 from trtbuild.cli.commands.sections import Command, examples
 from trtbuild.cli.terminal import terminal
 
@@ -27,7 +27,7 @@ from trtbuild.cli.terminal import terminal
     help="The number of engines that are compiled at once without a GPU. Default: the number of cores.",
 )
 @click.option("--listen", metavar="IP", help="The address to listen on. Default: the one that reaches the scheduler.")
-@common
+@common_flags
 def worker(address: str, slots: int | None, listen: str | None, flags: dict[str, Any]) -> int:
     """Compile and verify engines for the builds of a Dask scheduler.
 
@@ -39,5 +39,5 @@ def worker(address: str, slots: int | None, listen: str | None, flags: dict[str,
     from trtbuild.driver.farm import joining
 
     project = request(flags).project.absolute()
-    joining.serve(project, address, slots=slots or os.cpu_count() or 1, listen=listen, report=terminal.say)
+    joining.serve(project, address, slots=slots or os.cpu_count() or 1, listen=listen, report=terminal.write_message)
     return 0

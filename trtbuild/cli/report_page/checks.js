@@ -11,7 +11,7 @@ function checksView() {
   return [...parts, ...benches];
 }
 
-/** An array, also if the value is missing, because a document may be of another version. */
+/** `value`, or an empty array if it is missing. A document of another version may lack it. */
 function list(value) { return Array.isArray(value) ? value : []; }
 
 /** The style of the badge of a status. */

@@ -2,7 +2,7 @@
 
 function overview() {
   const parts = [];
-  const texts = new Set();
+  const texts = new Set();  // equal errors of one step are shown once
   const errors = data.errors.filter((error) => !texts.has(error.step + error.text) && texts.add(error.step + error.text));
   if (errors.length) parts.push(section(count(errors.length, "error"), ...errors.slice(0, 100).map(problem)));
   const interrupted = {

@@ -3,8 +3,8 @@
 Rules
 1. Names and messages come from manifests, models and servers. The template escapes them (autoescape). In the JSON
    element, ``<``, ``>``, ``&`` and ``'`` are written as escapes. The scripts never insert text as HTML.
-2. The page's policy (Content-Security-Policy) allows no request. It allows only the one script and the one style sheet
-   whose digests it names. So the page is safe even if rule 1 is broken.
+2. The page's Content-Security-Policy allows no request, and only the script and the style sheet whose digests it names. So
+   the page is safe even if rule 1 is broken.
 3. Without JavaScript, the page shows the headline and the tables, with at most `MOST_ROWS` rows each.
 """
 
@@ -77,7 +77,7 @@ def render(report: Report) -> str:
 def _as_json(value: Any) -> Any:
     """`value` with the texts ``nan``, ``inf`` and ``-inf`` in place of numbers that JSON does not have.
 
-    A measured error may be such a number."""
+    The measured error of a comparison may be such a number."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
@@ -86,5 +86,5 @@ def _as_json(value: Any) -> Any:
 
 
 def _digest(text: str) -> str:
-    """The source expression of a Content-Security-Policy for an inline element with this text."""
+    """The digest of an inline element's text, in the form of a Content-Security-Policy."""
     return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"

@@ -1,4 +1,4 @@
-// The view of all steps, with the reason of each, and the view of the differences to the build before.
+// The view of all steps with their reasons, and the view of the changes since the build before.
 
 const stepById = new Map(data.steps.map((step) => [step.id, step]));
 
@@ -27,7 +27,7 @@ function stepsView(chosenId) {
   })];
 }
 
-/** Why a step ran or was found, part by part, and what is known about its run. */
+/** Why a step ran or was a hit, the facts about its run, and a table of the changed parts of its recipe. */
 function stepFacts(step) {
   const changed = step.reason.changed;
   const waited = step.waited_for
@@ -57,7 +57,7 @@ function stepFacts(step) {
         el("td", {title: change.part}, change.name || change.part), el("td", {}, value(change.was)), el("td", {}, value(change.now)))))) : null);
 }
 
-/** A value of a recipe. The first digits of a digest are enough for people; a tooltip has all. */
+/** A value of a recipe, or a key. A digest is shown by its first digits, and a tooltip has all digits. */
 function value(text) {
   return el("code", {title: text}, /^[0-9a-f]{64}$/.test(text) ? `${text.slice(0, 16)}…` : text);
 }

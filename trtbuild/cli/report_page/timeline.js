@@ -1,4 +1,5 @@
-// The time line: one lane for each worker, the phases of the build, the critical path, and the memory of running steps.
+// The time line: one lane for each worker, the phases of the build (such as planning), the critical path (the steps that
+// decided how long the build took), and the memory of the running steps.
 
 const LANE_PX = 30, AXIS_PX = 26, MEMORY_PX = 84, LABEL_PX = 78;
 

@@ -11,15 +11,13 @@ from trtbuild.cli.terminal.quantities import align_rows, count, duration, first_
 from trtbuild.driver.answers.documents import Build, BuiltOutput, ErrorEntry, StepEntry
 from trtbuild.store.layers.remote_statistics import RemoteStatistics
 
-#: The largest number of outputs that are shown. If there is exactly one more, all are shown, because a line "1 more" would
-#: save no space.
+#: The largest number of outputs that are shown. If there is exactly one more output, all are shown, because a line "1 more"
+#: would save no space.
 MOST_OUTPUTS = 20
 
 
 def build_lines(document: Build) -> list[str]:
-    """The lines for standard output: outputs, comparisons with PyTorch, remotes, warnings and the summary line.
-
-    After an error, the summary line is on standard error (`failures`)."""
+    """The lines for standard output. After an error, the summary line is missing, because it is on standard error."""
     written = [entry for entry in document.outputs if entry.written]
     shown = written[:MOST_OUTPUTS] if len(written) > MOST_OUTPUTS + 1 else written
     lines = _outputs(shown, document.steps)
@@ -33,13 +31,13 @@ def build_lines(document: Build) -> list[str]:
 
 
 def _outputs(written: list[BuiltOutput], steps: Iterable[StepEntry]) -> list[str]:
-    plan_sizes: dict[str, dict[str, int]] = defaultdict(dict)  # model → engine step → bytes
+    engine_sizes: dict[str, dict[str, int]] = defaultdict(dict)  # model → engine step → bytes of the engine
     for step in steps:
         if step.stage == "engine" and "plan" in step.outputs:
-            plan_sizes[step.model][step.id] = step.outputs["plan"].size
+            engine_sizes[step.model][step.id] = step.outputs["plan"].size
     rows = []
     for entry in written:
-        sizes = plan_sizes[entry.model] if entry.kind == "package" else {}
+        sizes = engine_sizes[entry.model] if entry.kind == "package" else {}
         about = f"{count(len(sizes), 'engine')}, {size(sum(sizes.values()))}" if sizes else ""
         rows.append((entry.kind, terminal.bold(entry.path), terminal.dim(about) if about else ""))
     return align_rows(rows)
@@ -67,14 +65,14 @@ def _summary(document: Build) -> str:
         more = "; --keep-going builds everything that does not need the failed steps" if document.not_begun else ""
         return f"{terminal.red('failed')}: {counts or 'nothing ran'} in {duration(document.duration_s)}{more}"
     if not verdicts["run"] and not any(entry.written for entry in document.outputs):
-        # The time has milliseconds, because such builds are short. `trtbuild.null_build` replaces it by its own duration.
+        # The time has milliseconds, because such builds are short. `trtbuild.null_build` prints this line again with its
+        # own duration.
         return f"{terminal.green('up to date')}: {counts or 'nothing to do'} in {document.duration_s:.3f} s"
     return f"{terminal.green('done')}: {counts} in {duration(document.duration_s)}"
 
 
 def failures(document: Build) -> list[str]:
-    """The lines for standard error: every error in full, then the summary line of a failed build. Errors with the same
-    message and log are grouped."""
+    """The lines for standard error: each error, with all its steps, and the summary line of a failed build."""
     steps_by_message: dict[tuple[str, str], list[str]] = defaultdict(list)
     for entry in document.errors:
         steps_by_message[_message(entry), entry.log or ""].append(entry.step or "")

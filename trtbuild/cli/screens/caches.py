@@ -13,7 +13,6 @@ if TYPE_CHECKING:  # every command imports this module, but only the commands of
 
 
 def stats_lines(document: CacheStats) -> list[str]:
-    """The number of records of each stage, the sizes, and the history of builds."""
     records = document.records
     stages = [*(stage for stage in STAGES if stage in records), *(name for name in records if name not in STAGES)]
     rows = [("cache", document.cache)]
@@ -37,7 +36,6 @@ def stats_lines(document: CacheStats) -> list[str]:
 
 
 def _history(history: CacheHistory) -> list[str]:
-    """The sums over the last builds, and one row for each day."""
     summary = f"{_rate(history.hit_rate)} of {count(history.hits + history.misses, 'step')} were hits"
     lines = [
         "",
@@ -64,7 +62,6 @@ def _rate(rate: float | None) -> str:
 
 
 def verify_lines(document: CacheVerify) -> list[str]:
-    """The amount of data that was read, and each damaged entry."""
     read = f"{count(document.records, 'record')}, {count(document.blobs, 'blob')}, {size(document.bytes_read)} read"
     damage = document.damage
     if not damage:
@@ -78,12 +75,8 @@ def verify_lines(document: CacheVerify) -> list[str]:
 
 
 def gc_lines(document: CacheGc) -> list[str]:
-    """The removed and the kept entries, and the reasons why entries were kept.
-
-    A leftover is a file of an ended process, or an old entry of the quarantine.
-    """
     verb = "would remove" if document.dry_run else "removed"
-    leftovers = document.leftovers_removed
+    leftovers = document.leftovers_removed  # files of ended processes, and old entries of the quarantine
     rows = [
         (
             verb,
@@ -106,7 +99,7 @@ def gc_lines(document: CacheGc) -> list[str]:
     ]
     if document.blobs_condemned:
         explanations.append(
-            "  condemned: no record names them; they are removed by later collections, at least an hour apart"
+            "  condemned: no record names them; later collections remove them, at least the time of --grace apart"
         )
     if document.blobs_restored:
         it = "it" if document.blobs_restored == 1 else "them"
@@ -121,7 +114,6 @@ def _why_kept(reason: str, document: CacheGc) -> str:
 
 
 def keygen_lines(document: NewKey) -> list[str]:
-    """The public key, and how to configure both keys."""
     return [
         document.public,
         *align_rows([("private key", document.file), ("fingerprint", document.fingerprint)]),

@@ -10,7 +10,6 @@ _MARKS = {"ok": terminal.green("ok     "), "warning": terminal.yellow("warning")
 
 
 def doctor_lines(document: Diagnosis) -> list[str]:
-    """A line for each check and each correction, and a summary."""
     width = max(len(check.name) for check in document.checks)
     lines = []
     for check in document.checks:

@@ -10,7 +10,7 @@ from trtbuild.cli.terminal import terminal
 from trtbuild.cli.terminal.quantities import count
 from trtbuild.driver.answers.differences import Diff, Difference, EngineDifference, PartitionDifference, Side
 
-#: `Side.known_from` → the words for it in the line about a side.
+#: `Side.known_from` → its text in the line about a side.
 _SIDE_TEXTS = {
     "recipes": "with the recipes of its engines",
     "index": "by its index alone: the records of its engines are not in this cache",
@@ -19,7 +19,6 @@ _SIDE_TEXTS = {
 
 
 def diff_lines(document: Diff) -> list[str]:
-    """Both sides, their differences, and the number of differences."""
     lines = [_side("a", document.a), _side("b", document.b)]
     for area, entries in groupby(document.differences, key=lambda entry: entry.area):
         lines.append(f"{terminal.bold(area)}:")
@@ -52,8 +51,7 @@ def _entry(entry: Difference) -> list[str]:
 
 
 def _value_text(value: Any) -> str:
-    """A value that only one side has: a weight as ``float32 [32, 5]  3ef19494a21a``, a partition as
-    ``tensorrt  cdcdcdcdcdcd``."""
+    """A value that only one side has: for a weight ``float32 [32, 5]  3ef19494a21a``, with the start of its digest."""
     if isinstance(value, dict) and value.keys() >= {"dtype", "shape", "sha256"}:
         return f"{value['dtype']} {json.dumps(list(value['shape']))}  {_short(value['sha256'])}"
     if isinstance(value, dict) and value.keys() == {"kind", "graph"}:
@@ -62,7 +60,7 @@ def _value_text(value: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    """A value as text: 12 characters of a digest, and at most 60 characters of another value."""
+    """12 characters of a digest, or at most 60 characters of another value."""
     text = value if isinstance(value, str) else json.dumps(value)
     if len(text) == 64 and all(letter in "0123456789abcdef" for letter in text):
         return text[:12]

@@ -1,10 +1,10 @@
-"""The job summary of GitHub Actions: the result of a build as Markdown, written to the file ``$GITHUB_STEP_SUMMARY``.
+"""The job summary of GitHub Actions: the result of a build as Markdown, in the file ``$GITHUB_STEP_SUMMARY``.
 
 Rules
 1. The summary never makes a build fail or wait. If the file cannot be written, there is no summary.
-2. The summary is appended in one write, because other commands of the same step of the workflow write to the file, too.
-3. GitHub drops a summary that is larger than 1 MiB. Therefore, long texts are cut, and a long table has one row with the
-   number of rows that are left out. If the file has too little space left, only the first line is written, or nothing.
+2. The summary is appended in one write, because other commands of the workflow's step write to the file, too.
+3. GitHub drops a summary that is larger than 1 MiB. Therefore, long texts and tables are cut, and the last row of a cut
+   table has the number of missing rows. If the file has too little space left, only the first line is written, or nothing.
 4. Names and messages come from manifests, models and servers. Characters with a meaning in Markdown or HTML are written as
    entities, so that they are shown as text.
 """
@@ -29,24 +29,25 @@ MOST_MODELS = 200
 MOST_FAILURES = 50
 MOST_WARNINGS = 30
 
-#: The largest number of characters in a line of text, and the number of first lines to which a long message is cut. Its
-#: last line is kept, too.
+#: The largest number of characters in a line of text.
 LONGEST_TEXT = 400
+#: The number of lines that are shown of a long message, besides its last line.
 MOST_MESSAGE_LINES = 25
 
-#: The first line does not show a smaller saved time, because `duration` rounds it to 0.0 s.
+#: A smaller saved time is left out of the first line, because `duration` rounds it to 0.0 s.
 _LEAST_SAVED_S = 0.05
 
 _VERDICTS = ("hit", "run", "failed", "skipped")
-#: Characters with a meaning in Markdown or HTML. The dot of ``www.`` is one, because GitHub makes such text a link.
+#: Characters with a meaning in Markdown or HTML. The dot of ``www.`` is one, because GitHub makes a link of such a name.
 _SPECIAL = re.compile(r"[\\`*_{}\[\]<>()#+!|&~@:$]|(?<=www)\.")
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 
 
 def write(environ: Mapping[str, str], document: Build | Failure) -> bool:
-    """Append the summary of a build's document to the file, if ``GITHUB_STEP_SUMMARY`` is set (rules 1 to 3). Returns
-    whether the summary, or its first line, was written completely."""
+    """Append the summary of a build to the file, if ``GITHUB_STEP_SUMMARY`` is set (rules 1 to 3).
+
+    Returns whether the summary, or its first line, was written completely."""
     path = environ.get("GITHUB_STEP_SUMMARY")
     if not path:
         return False
@@ -71,7 +72,6 @@ def write(environ: Mapping[str, str], document: Build | Failure) -> bool:
 
 
 def job_summary(document: Build | Failure) -> str:
-    """A build's document as Markdown: the hits and runs of each model, the use of remotes, failures, and warnings."""
     parts = [
         [f"### {_headline(document)}"],
         _models(document.steps),
@@ -116,7 +116,7 @@ def _model_row(name: str, steps: Sequence[StepEntry]) -> tuple[str, ...]:
 
 
 def _saved_s(steps: Iterable[StepEntry]) -> float:
-    """The sum of `saved_s` of all hits.
+    """The seconds that hits have saved.
 
     Several hits with one key count once. They do not count if a step with this key ran in this build."""
     saved_by_key = {step.key: step.saved_s for step in steps if step.verdict == "hit"}
@@ -184,8 +184,7 @@ def plain(text: str) -> str:
 
 
 def multiline(text: str) -> str:
-    """A message of several lines as lines of one cell, each escaped by `plain`. A long message is cut to its first lines
-    and its last line."""
+    """A message of several lines for a cell of a table. A long message is cut to its first lines and its last line."""
     lines = text.splitlines()
     if len(lines) > MOST_MESSAGE_LINES + 2:
         lines = [*lines[:MOST_MESSAGE_LINES], "…", lines[-1]]

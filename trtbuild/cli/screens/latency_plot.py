@@ -1,7 +1,7 @@
 """Latencies as a picture: a bar for each shape and runner, in one SVG file without references to other files.
 
 A bar ends at the median. A line continues to p99 and has a mark at p90. The axis begins at 0 and includes every p90. A p99
-beyond the axis is shown as an arrow at the end of the axis. One slow call can cause such a p99.
+beyond the axis, for example because of one slow call, is shown as an arrow at the end of the axis.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ _BAR, _GAP, _TOP = 16, 14, 64
 
 
 def latency_svg(document: Bench) -> str:
-    """The picture of a ``trtbuild.bench/1`` document, as the text of an SVG file."""
     runs = document.runs
     points = [[run for run in runs if run.point == number] for number in range(len(document.points))]
     largest_p90 = max([1e-6, *(run.latency_ms.p90 for run in runs)])

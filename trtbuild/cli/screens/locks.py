@@ -1,4 +1,4 @@
-"""The result of ``trtbuild lock`` as text: locked models, missing steps, differences from the lock file, and warnings."""
+"""The result of ``trtbuild lock`` as text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ _DIGEST = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{52}\b")
 
 
 def lock_lines(document: Locked) -> list[str]:
-    """The locked models or the missing steps, the differences from the lock file, and warnings."""
     return [*_result_lines(document), *warning_lines(document.warnings)]
 
 
@@ -72,5 +71,5 @@ def _difference_lines(differences: Sequence[LockDifference]) -> list[str]:
 
 
 def _short(text: str | None) -> str:
-    """The text with 12 characters of each digest."""
+    """`text` with 12 characters of each digest."""
     return _DIGEST.sub(r"\1", text or "")

@@ -1,5 +1,4 @@
-"""A package as text: inputs and outputs, ranges of shapes, and the engines of each target with their layers, memory and
-trtexec commands."""
+"""A package as text: its inputs and outputs, its profiles, and the engines of each target."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ MOST_OPERATORS = 6
 
 
 def package_screen(*, layers: bool = False, trtexec: bool = False) -> Callable[[Inspection], list[str]]:
-    """The function that returns a package as lines: its index and, if required, the layers and trtexec commands."""
+    """The function that returns the lines of a package, with the layers or trtexec commands of its engines if required."""
 
     def lines(document: Inspection) -> list[str]:
         result = _index(document)
@@ -37,7 +36,7 @@ def package_screen(*, layers: bool = False, trtexec: bool = False) -> Callable[[
 
 
 def project_screen(*, layers: bool = False, trtexec: bool = False) -> Callable[[Inspections], list[str]]:
-    """The function that returns all packages of a project as lines, and the models without a package."""
+    """The function that returns the lines of all packages of a project, and a line for each model without a package."""
     lines_of_package = package_screen(layers=layers, trtexec=trtexec)
 
     def lines(document: Inspections) -> list[str]:
@@ -135,7 +134,7 @@ def _target(target: PackedTarget, index: PackageIndex, library: TargetLibrary | 
 
 
 def _library(target: PackedTarget, library: TargetLibrary | None) -> Iterator[str]:
-    """A line about the library that runs the engines here, if it is not the one that built them."""
+    """A line about the library that runs the engines on this machine. No line if the same version of it built them."""
     if library is None or (library.library, library.version) == (target.toolchain, target.version):
         return
     if library.library is None:
@@ -152,11 +151,8 @@ def _shape(shape: Sequence[Expression], dims: Sequence[PackedDim]) -> str:
     return f"[{', '.join(size_text(size, dims) for size in shape)}]"
 
 
-# -- other parts of a package
-
-
 def _memory(memory: DeviceMemory | None, profiles: Sequence[str]) -> Iterator[str]:
-    """The device memory of one execution context: a row for each engine, a column for each profile."""
+    """The GPU memory that TensorRT needs to run each engine, by profile."""
     if memory is None:
         return
     if memory.because is not None:
@@ -194,18 +190,20 @@ def _verification_line(entry: Summary) -> str:
     return f"{text}, {entry.finished}" if entry.finished else text
 
 
-def _grouped_by_text(engines: Sequence[InspectedEngine], make: Callable[[InspectedEngine], list[str]]) -> Iterator[str]:
-    """For each engine a heading and lines. Engines that differ only in their target have a common heading."""
+def _grouped_by_text(
+    engines: Sequence[InspectedEngine], lines_of: Callable[[InspectedEngine], list[str]]
+) -> Iterator[str]:
+    """A heading and the lines of each engine. Engines that differ only in their target have a common heading."""
     targets_by_text: dict[tuple[str, ...], list[str]] = {}
     for engine in engines:
-        targets_by_text.setdefault((engine.partition, *make(engine)), []).append(engine.target)
+        targets_by_text.setdefault((engine.partition, *lines_of(engine)), []).append(engine.target)
     for (partition, *lines), targets in targets_by_text.items():
         yield f"engine {terminal.bold(partition)} @{','.join(targets)}"
         yield from (f"  {line}" for line in lines)
 
 
 def _layers(engine: InspectedEngine) -> list[str]:
-    """The types of the weights, and one row for each sequence of layers that come from the same module."""
+    """The types of the weights, and a row for consecutive layers of the same module."""
     if not engine.layers:
         return [_weights(engine), "the layers are not known"]
     rows = []
@@ -231,7 +229,7 @@ def _weights(engine: InspectedEngine) -> str:
 
 
 def _types(layers: Sequence[Layer]) -> str:
-    """``float32, int8 → float32``: the types that the kernels of layers read and write; empty if none is known."""
+    """The types that the kernels of layers read and write: ``float32, int8 → float32``. Empty if no type is known."""
     read_types = {name for layer in layers for name in layer.reads or ()}
     written_types = {name for layer in layers for name in layer.writes or ()}
     known = any(layer.reads is not None for layer in layers)

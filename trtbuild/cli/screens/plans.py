@@ -1,8 +1,8 @@
 """Plans, reasons and the state of models as text.
 
 A plan of a thousand engines stays readable: a model's steps with the same stage, reason and targets share a row, and
-models with the same rows share a group. A row has the names of its first steps, without the model. The user can pass the
-model and the first of these names to `trtbuild why`, for example ``vit/engine/p0``.
+models with the same rows share a group. A row names its first steps without the model, such as ``engine/p0`` for the step
+``vit/engine/p0``.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from trtbuild.driver.answers.documents import (
     Why,
 )
 
-#: The largest number of rows of a model. If a model has exactly one more row, all are shown, because the line "1 more row"
-#: would not be shorter. For more models than this number, `status` lists only the models that are not up to date.
+#: The largest number of rows of a model in a plan. If there is exactly one more row, all are shown, because the line
+#: "1 more row" would not be shorter. If there are more models than this, `status` lists only those that are not up to date.
 MOST_ROWS = 40
 
 #: The largest number of columns for the steps of a row. The reasons of longer rows are not aligned.
@@ -41,7 +41,6 @@ Row = tuple[str, str, str]
 
 
 def plan_lines(document: Plan) -> list[str]:
-    """A plan: the steps that would run and their reasons, and the number of hits."""
     by_model: dict[str, list[StepEntry]] = defaultdict(list)
     for step in document.steps:
         if step.verdict != "hit":
@@ -70,7 +69,7 @@ def plan_lines(document: Plan) -> list[str]:
 
 
 def warning_lines(warnings: Iterable[str]) -> list[str]:
-    """The warnings."""
+    """A line for each different warning."""
     return [f"{terminal.yellow('warning')}: {text}" for text in dict.fromkeys(warnings)]
 
 
@@ -91,10 +90,9 @@ def _verdict(verdict: str) -> str:
 
 
 def _rows(model: str, steps: Sequence[StepEntry]) -> list[Row]:
-    """The rows of a model.
+    """The rows of a model. All unknown steps share the last row.
 
-    Steps that differ only in their target have one name. A row has the names with the same stage, reason and targets. All
-    unknown steps share the last row."""
+    Steps that differ only in their target have one name. A row has the names with the same stage, reason and targets."""
     targets_by_step: dict[tuple[str, str, str, str], list[str]] = {}
     for step in steps:
         name = step.id.removeprefix(f"{model}/")
@@ -131,7 +129,6 @@ def _reason(reason: Reason, model: str) -> str:
 
 
 def why_lines(document: Why) -> list[str]:
-    """The reason for each step, with every changed part."""
     lines: list[str] = []
     width = min(max((len(step.id) for step in document.steps), default=0), MOST_STEPS)
     for step in document.steps:
@@ -150,7 +147,6 @@ def why_lines(document: Why) -> list[str]:
 
 
 def _nearest(nearest: NearestRecord) -> list[str]:
-    """The most similar record in the cache, and the parts that differ there."""
     maker = f" by {nearest.builder}" if nearest.builder else ""
     when = f", {nearest.finished}" if nearest.finished else ""
     differing = f"{count(len(nearest.changed), 'part')} differ{'s' if len(nearest.changed) == 1 else ''}"
@@ -161,7 +157,7 @@ def _nearest(nearest: NearestRecord) -> list[str]:
 
 
 def _reason_text(reason: Reason) -> str:
-    """The reason as text. If parts of the recipe have changed, the text has only their number, because a list follows."""
+    """The reason as text. It has only the number of changed parts, because a list of them follows."""
     changed = len(reason.changed)
     return f"{count(changed, 'part')} changed" if changed else reason.text
 
@@ -176,8 +172,9 @@ def _changes(changed: Sequence[Change]) -> list[str]:
 
 
 def status_lines(document: Status) -> list[str]:
-    """One line for each model (with many models, only for those out of date). For several models, also a line with the
-    number of models up to date."""
+    """A line for each model, and for several models a line with the number of those that are up to date.
+
+    If there are more than `MOST_ROWS` models, the models that are up to date have no line."""
     models = document.models
     up_to_date = sum(entry.up_to_date for entry in models)
     shown = [entry for entry in models if len(models) <= MOST_ROWS or not entry.up_to_date]
@@ -197,7 +194,6 @@ def _state(entry: ModelStatus) -> str:
 
 
 def affected_lines(document: Affected) -> list[str]:
-    """The affected models with the reasons, and the number of these models."""
     affected = [entry for entry in document.models if entry.affected]
     rows = [(terminal.bold(entry.model), entry.text) for entry in affected]
     untracked = dict.fromkeys(name for entry in document.models for name in entry.untracked)

@@ -1,4 +1,4 @@
-"""The floating types of a model as text: the types of its modules, then the operators that a rule keeps in another type."""
+"""The result of ``inspect --precision`` as text: the types of a model's modules, and the operators with another type."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from trtbuild.driver.inspection.precision import InspectedPrecision
 
 
 def precision_lines(document: InspectedPrecision) -> list[str]:
-    """The document as lines. Modules whose paths differ only in numbers share a line if types and operators are equal."""
     others = [f"{precision} for {pattern}" for pattern, precision in document.modules.items()]
     lines = [f"{terminal.bold(document.model)}: {', '.join([document.default, *others])}"]
     lines += align_rows([("module", "computes in", "operators"), *_module_rows(document.operators)])
@@ -20,7 +19,9 @@ def precision_lines(document: InspectedPrecision) -> list[str]:
 
 
 def _module_rows(operators: Sequence[ComputedOperator]) -> Iterator[tuple[str, ...]]:
-    """The module, the type with the pattern that sets it, and the operators. Equal rows become one row with a count."""
+    """A row for each module: its type with the pattern that sets the type, and its operators.
+
+    Equal modules whose paths differ only in numbers share a row."""
     operators_of_module: dict[tuple[str, str, str], list[str]] = {}
     for entry in operators:
         if entry.rule is None:
@@ -35,7 +36,7 @@ def _module_rows(operators: Sequence[ComputedOperator]) -> Iterator[tuple[str, .
 
 
 def _ruled_rows(operators: Sequence[ComputedOperator]) -> Iterator[tuple[str, ...]]:
-    """A row for each operator that is not computed in the type of its module. The row contains the rule."""
+    """A row for each operator that a rule keeps in another type than its module, with this rule."""
     calls: dict[tuple[str, str, str, str], int] = {}
     for entry in operators:
         if entry.rule is not None:

@@ -8,7 +8,6 @@ from trtbuild.driver.answers.documents import NewProject
 
 
 def init_lines(document: NewProject) -> list[str]:
-    """The result of ``trtbuild init``."""
     return [
         *align_rows([(entry.action, entry.path, entry.text) for entry in document.files]),
         *(f"{terminal.yellow('warning')}: {text}" for text in document.warnings),

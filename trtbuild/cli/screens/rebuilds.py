@@ -10,7 +10,6 @@ from trtbuild.driver.cache.documents import Rebuilt, RebuiltEngine
 
 
 def rebuild_lines(rebuilt: Rebuilt) -> list[str]:
-    """The size and the result of the sample, each different engine, and the reasons why engines were not checked."""
     sample_text = f"{rebuilt.sampled:,} of {count(rebuilt.engines, 'engine')} built again (--seed {rebuilt.seed})"
     different = rebuilt.different
     if different:

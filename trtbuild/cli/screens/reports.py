@@ -8,6 +8,5 @@ from trtbuild.driver.reports.report_file import WrittenReport
 
 
 def report_lines(document: WrittenReport) -> list[str]:
-    """The file of the report, and the build that the report shows."""
     about = f"the build of {document.started.replace('T', ' ').replace('Z', ' UTC')}: {document.status}"
     return align_rows([("report", terminal.bold(document.path), terminal.dim(f"{size(document.size)}, {about}"))])

@@ -13,7 +13,6 @@ PERCENTILES = ("p50", "p90", "p99")
 
 
 def run_lines(document: Run) -> list[str]:
-    """The device, the time of the first call, and a summary of each input and output."""
     took = milliseconds(document.duration_s * 1e3)
     lines = [f"{_head(document)}, {took} ms for the first call"]
     if document.dims:
@@ -51,7 +50,6 @@ def _number(value: float) -> str:
 
 
 def bench_lines(document: Bench) -> list[str]:
-    """A row for each shape and runner, with percentiles of the latency and the speedup over eager PyTorch."""
     lines = [f"{_head(document)} ({document.device_name})" if document.device_name else _head(document)]
     rows = [("  shape", "runner", *(f"{name} ms" for name in PERCENTILES), "calls/s", "", "first s")]
     for number, point in enumerate(document.points):
@@ -88,8 +86,7 @@ def label(point: BenchPoint) -> str:
 
 
 def milliseconds(value: float) -> str:
-    """A number of milliseconds with three significant digits, such as ``0.0123`` or ``1.23``. Numbers of 100 or more are
-    rounded to whole numbers: ``1,234``."""
+    """A number of milliseconds, rounded by its size: ``0.0123``, ``1.23``, ``12.3`` or ``1,234``."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}" if value < 1 else f"{value:.2f}" if value < 10 else f"{value:.1f}"

@@ -16,13 +16,12 @@ from trtbuild.driver.cache.transfer import Progress
 #: The largest number of shown rows about records that were not transferred.
 MOST_SHOWN = 20
 
-# Seconds between two updates: on a terminal, where a line is overwritten, and in a log.
-_LIVE_S = 0.1
-_LOG_S = 10.0
+# Seconds between two updates of the progress. On a terminal, one line is overwritten.
+_TERMINAL_INTERVAL_S = 0.1
+_LOG_INTERVAL_S = 10.0
 
 
 def push_lines(document: CachePush) -> list[str]:
-    """The records that were sent to each remote, and those that were not sent."""
     rows = []
     for remote in document.remotes:
         sent = _amount(remote.records_sent, remote.bytes_sent)
@@ -36,7 +35,7 @@ def push_lines(document: CachePush) -> list[str]:
         for (remote, reason), steps in by_reason.items()
     ]
     missing = _missing(document.missing, "not built", "trtbuild build, then push again")
-    # Some warnings repeat the text of a row, with or without a remark in parentheses. These warnings are left out.
+    # A warning that repeats the text of a row is left out, also if a remark in parentheses follows this text.
     row_texts = {f"{remote}: {reason}" for remote, reason in by_reason}
     warnings = [text for text in document.warnings if not row_texts & {text, text.partition(" (")[0]}]
     hint = ["→ trtbuild doctor checks the remotes; then push again: records that are there already are not sent again"]
@@ -44,7 +43,6 @@ def push_lines(document: CachePush) -> list[str]:
 
 
 def pull_lines(document: CachePull) -> list[str]:
-    """The records that each remote sent, and those that are still missing."""
     rows = [
         ("pulled", terminal.bold(remote.name), _amount(remote.records, remote.bytes)) for remote in document.remotes
     ]
@@ -57,7 +55,6 @@ def pull_lines(document: CachePull) -> list[str]:
 
 
 def export_lines(document: CacheExport) -> list[str]:
-    """The file that was written, and the records that it lacks."""
     rows = [("exported", terminal.bold(document.file), _amount(document.records, document.bytes))]
     left_out = [
         (f"  {terminal.yellow('left out')}", f"record {record.key}", record.reason) for record in document.left_out
@@ -66,7 +63,6 @@ def export_lines(document: CacheExport) -> list[str]:
 
 
 def import_lines(document: CacheImport) -> list[str]:
-    """The imported records of a bundle, and those that are not trusted."""
     rows = [("imported", terminal.bold(document.file), _amount(document.records, document.bytes))]
     if document.present:
         rows.append(("here already", "", count(document.present, "record")))
@@ -97,9 +93,9 @@ def _first_rows(rows: list[tuple[str, str, str]]) -> list[str]:
 
 @contextlib.contextmanager
 def progress(flags: dict[str, Any]) -> Iterator[Progress]:
-    """Show the progress of a transfer on standard error: one line that is overwritten, or a line every 10 s in a log."""
+    """Yield a function that shows the progress of a transfer on standard error."""
     live = terminal.can_be_live(sys.stderr)
-    interval_s = _LIVE_S if live else _LOG_S
+    interval_s = _TERMINAL_INTERVAL_S if live else _LOG_INTERVAL_S
     last_update, width = time.monotonic(), 0
 
     def report(activity: str, done: int, total: int, unit: str) -> None:
@@ -117,7 +113,7 @@ def progress(flags: dict[str, Any]) -> Iterator[Progress]:
                 sys.stderr.flush()
                 width = len(line)
             else:
-                terminal.say(line)
+                terminal.write_message(line)
 
     try:
         yield report

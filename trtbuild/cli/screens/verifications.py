@@ -1,4 +1,4 @@
-"""The result of a verification as text: the worst error of each model, and the places of wrong results."""
+"""The result of ``trtbuild verify`` as text: the worst error of each model, and the places of wrong results."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from trtbuild.driver.answers.documents import Verification
 #: The largest number of outputs whose errors against the float model are listed.
 MOST_OUTPUTS = 4
 
-#: `CutEntry.by` → the text for a runner without a GPU.
+#: The name of a runner that needs no GPU (`CutEntry.by`) → its text.
 _RUNNER_TEXTS = {"onnxruntime": "by onnxruntime on the CPU"}
 
 
 class _Result(NamedTuple):
-    """One line about a model: its cells, and the lines below it."""
+    """The cells of a line about a model, and the lines below this line."""
 
     cells: tuple[str, ...]
     notes: list[str]
 
 
 def verify_lines(document: Verification) -> list[str]:
-    """The lines of each model, with notes below them (wrong results, for example), and the summary line."""
+    """The lines of each model, each with its notes, and the summary line."""
     results = [result for model in document.models for result in _results(model)]
     lines = []
     for line, result in zip(align_rows(result.cells for result in results), results, strict=True):
@@ -35,14 +35,14 @@ def verify_lines(document: Verification) -> list[str]:
 
 
 def overview(document: Verification) -> list[str]:
-    """The lines of each model, without notes, as a part of a build's result."""
+    """The lines of each model without notes, for the result of a build."""
     return align_rows(("verified", *result.cells) for model in document.models for result in _results(model))
 
 
 def _results(model: ModelEntry | PackageEntry) -> list[_Result]:
-    """A result for each runner and each cut (one partitioning of a model). If nothing was compared, one result says so.
+    """A result for each cut and runner. A cut is one way to divide a model into partitions.
 
-    The last result also has the notes on an error above ``--max-error``, and on engines that were not run.
+    If nothing was compared, one result says so. The last result also has the notes that belong to no cut.
     """
     name = terminal.bold(model.model)
     if model.missing:
@@ -111,9 +111,9 @@ def _runner_text(cut: CutEntry) -> str:
 
 
 def _notes(cut: CutEntry) -> Iterator[str]:
-    """Notes on each entry that has the status ``wrong`` or ``unchecked``, or a text.
+    """Notes on the entries that are wrong, were not compared, or have a text.
 
-    If a partition is wrong, the notes on the whole model and on PyTorch's own result are left out.
+    If a partition is wrong, only the partitions have notes.
     """
     for entry in cut.partitions:
         yield from _note(entry, f"partition {terminal.bold(entry.partition)}")
@@ -133,7 +133,7 @@ def _note(entry: WholeEntry | PartitionEntry, subject: str) -> list[str]:
 
 
 def _summary(document: Verification) -> str:
-    # Each model that failed has one error. The other errors belong to models that are not in the document.
+    # Each failed model of the document has one error. The other errors belong to models that are not in the document.
     other_errors = len(document.errors) - sum(model.status == "failed" for model in document.models)
     failed = sum(not model.ok for model in document.models) + other_errors
     total = count(len(document.models) + other_errors, "model")

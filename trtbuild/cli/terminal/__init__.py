@@ -1,4 +1,4 @@
-"""Output on the terminal: colour, progress, a live area, a pager, and the format of numbers and reasons.
+"""Output on the terminal: colour, progress, a live area (rows that are redrawn in place), a pager, and readable numbers.
 
 This folder uses no other package of `trtbuild.cli`.
 """

@@ -1,14 +1,13 @@
-"""Live progress on a terminal, with rich: lines of finished steps, and below them an area with the running steps, whose
-long names are cut in the middle.
+"""Live progress on a terminal, with rich: lines of finished steps, and below them an area with the running steps.
 
 Rules
-1. Rich is imported when the first step starts, or when other work, such as planning, takes longer than `PHASE_DELAY_S`. A
-   build that quickly finds nothing to do does not import it.
+1. Rich is imported when the first step starts, or when a phase takes longer than `PHASE_DELAY_S`. So a build that quickly
+   finds nothing to do does not import rich. A phase is work that is not a step, such as planning.
 2. In the line of a finished step, only the text after the step's id may be cut. Each line of the area fits into one row of
    the screen.
 3. The area uses at most half of the screen, so that finished steps stay visible. On a tiny screen, it uses up to two rows.
-4. `close` removes the area at the end of every build, also after an error. Rich would hide the cursor, but this module
-   keeps it visible, so that it is not lost after a ``kill -9``.
+4. `close` removes the area at the end of every build, also after an error.
+5. The cursor stays visible. If rich hid it, it would stay hidden after a ``kill -9``.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 #: How many times per second the area is redrawn.
 REFRESH = 8
 
-#: Work other than steps (planning, writing outputs) is shown when it takes longer than this, in s.
+#: A phase is shown when it takes longer than this, in s.
 PHASE_DELAY_S = 1.0
 
 #: The least number of columns for a step's id. With fewer, the duration of the last run is left out.
@@ -50,7 +49,7 @@ ASCII_SPINNER = "|/-\\"
 
 
 class _Running(NamedTuple):
-    """A running step or phase: its name, its start time, and the duration of its last run in s if it is known."""
+    """A running step or phase."""
 
     name: str
     start_time: float
@@ -65,9 +64,11 @@ class LiveProgress(Progress):
         self._build_start = time.monotonic()
         #: Step id → the running step.
         self._running: dict[str, _Running] = {}
-        #: The steps in the area. Rich's thread reads them without `_lock`, because a thread with `_lock` may wait for Rich.
+        #: The steps in the area. Rich's thread reads them without `_lock`, because a thread that holds `_lock` may wait
+        #: for rich.
         self._area_rows: tuple[_Running, ...] = ()
         self._last_duration_s: LastDuration = lambda _: None
+        #: Phase → its start time.
         self._phases: dict[str, float] = {}
         self._timer: threading.Timer | None = None
         self._live: Live | None = None
@@ -89,15 +90,15 @@ class LiveProgress(Progress):
             self.tally.finished(step, ran)
             if ran.source == "built":
                 about = ", ".join(filter(None, (short_reason(step.reason), description(ran))))
-                self._scroll(terminal.green("done"), step.id, about)
+                self._write_above_area(terminal.green("done"), step.id, about)
             else:
-                self._scroll(terminal.cyan("got "), step.id, "another build made it")
+                self._write_above_area(terminal.cyan("got "), step.id, "another build made it")
 
     def step_failed(self, step: Step, error: TrtbuildError) -> None:
         with self._lock:
             self._remove_row(step)
             self.tally.failed += 1
-            self._scroll(terminal.red("FAIL"), step.id, headline(error))
+            self._write_above_area(terminal.red("FAIL"), step.id, headline(error))
 
     def work_started(self, name: str) -> None:
         with self._lock:
@@ -107,7 +108,7 @@ class LiveProgress(Progress):
     def work_finished(self, name: str, *, succeeded: bool) -> None:
         with self._lock:
             self.phase_finished(name, succeeded=succeeded)
-            self._scroll(terminal.green("done") if succeeded else terminal.red("FAIL"), name)
+            self._write_above_area(terminal.green("done") if succeeded else terminal.red("FAIL"), name)
 
     def phase_started(self, name: str) -> None:
         with self._lock:
@@ -135,7 +136,7 @@ class LiveProgress(Progress):
     def _show_area(self) -> None:
         if self._live is None:
             self._live = self._area()
-            with contextlib.suppress(OSError):  # rule 2 of `progress.events`
+            with contextlib.suppress(OSError):  # a closed terminal must not fail the build
                 self._live.start(refresh=True)
 
     def _show_area_of_phase(self) -> None:
@@ -152,14 +153,13 @@ class LiveProgress(Progress):
         self._running.pop(step.id, None)
         self._area_rows = tuple(self._running.values())
 
-    def _scroll(self, word: str, name: str, about: str = "") -> None:
-        """Write the line of a finished step or of other finished work above the area."""
+    def _write_above_area(self, word: str, name: str, about: str = "") -> None:
         width = self._live.console.width if self._live is not None else 80
-        self._say(self._row(word, self._elapsed(name), name, about, width))
+        self._write(self._row(word, self._elapsed(name), name, about, width))
 
-    def _say(self, text: str) -> None:
+    def _write(self, text: str) -> None:
         if self._live is None:
-            super()._say(text)
+            super()._write(text)
         else:
             with contextlib.suppress(OSError):
                 self._live.console.print(_rich_text(text), soft_wrap=True)
@@ -177,13 +177,12 @@ class LiveProgress(Progress):
         )
 
     def _render_area(self) -> Text:
-        """The area as Rich text. Rich's thread calls this method, too."""
+        """The area as a text of rich. The thread of rich calls this method, too."""
         live = self._live
         width, height = live.console.size if live is not None else (80, 24)
         return _rich_text("\n".join(self.area(width, height)))
 
     def area(self, width: int, height: int) -> list[str]:
-        """The area's rows on a screen of `width` columns and `height` rows."""
         now = time.monotonic()
         frame = self._spinner[int(now * REFRESH) % len(self._spinner)]
         phases = [
@@ -219,7 +218,7 @@ class LiveProgress(Progress):
 
 
 def _without_middle(text: str, width: int) -> str:
-    """Cut `text` to at most `width` columns. The middle is left out, because the two ends of a step's id identify it."""
+    """`text` in at most `width` columns. Its middle is left out, because the two ends of a step's id identify the step."""
     if len(text) <= width:
         return text
     head = (width - 1) // 2
@@ -229,7 +228,7 @@ def _without_middle(text: str, width: int) -> str:
 def _console() -> Console:
     from rich.console import Console
 
-    class ConsoleWithCursor(Console):
+    class ConsoleWithCursor(Console):  # rule 5
         def show_cursor(self, show: bool = True) -> bool:
             return False
 

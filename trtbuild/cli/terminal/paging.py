@@ -1,10 +1,10 @@
-"""Shows a long result in a pager, as git does.
+"""Show a long result in a pager, as git does.
 
 Rules
-1. A result is paged only if standard output is a terminal, and if the result and the next prompt do not fit on it together.
+1. A result is paged if standard output is a terminal that is too small for the result and the next prompt.
 2. The pager is ``$PAGER``, or ``less`` by default. An empty ``$PAGER``, ``PAGER=cat`` and ``TERM=dumb`` turn paging off.
 3. If ``$LESS`` is not set, the pager gets ``LESS=FRX``: ``less`` shows colours, and leaves the text on the screen.
-4. A pager that is not installed or that cannot be started is not an error: the result is printed. A pager may end early.
+4. If the pager is not installed or does not start, the result is printed. A pager that ends early is not an error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import click
 
 
 def pager_command(text: str, environment: Mapping[str, str] = os.environ) -> list[str] | None:
-    """The command of the pager, with arguments; None if `text` has to be printed without a pager."""
+    """The words of the pager's command; None if `text` is printed without a pager."""
     if not sys.stdout.isatty() or environment.get("TERM") == "dumb":
         return None
     terminal_size = shutil.get_terminal_size()
@@ -62,7 +62,7 @@ def page(text: str, command: list[str]) -> bool:
 
 @contextlib.contextmanager
 def _ignored_interrupts() -> Iterator[None]:
-    """Ignore Ctrl-C: the pager handles it."""
+    """Ignore Ctrl-C in this block, because the pager handles it."""
     earlier = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield

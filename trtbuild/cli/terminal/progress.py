@@ -1,7 +1,6 @@
 """The progress of a build on standard error: a line for each step that starts and for each that ends.
 
-`Progress` writes plain lines, for CI and pipes. `trtbuild.cli.terminal.live` is for terminals: below the lines of finished
-steps, an area shows the running steps. Both count with `Tally`.
+`Progress` writes plain lines, for CI and pipes. `trtbuild.cli.terminal.live` is for terminals. Both count with `Tally`.
 """
 
 from __future__ import annotations
@@ -27,34 +26,35 @@ if TYPE_CHECKING:
 #: The smallest and the largest width of the column of step ids. The text after longer ids is not aligned.
 LEAST_ID_WIDTH, MOST_ID_WIDTH = 24, 48
 
-#: The description at the end of a line is shown if at least this many columns are left for it.
+#: The description at the end of a line is left out if there are fewer columns for it.
 LEAST_DESCRIPTION_WIDTH = 12
 
 
 @dataclass
 class Tally:
-    """The numbers of finished and of remaining steps, for the progress line.
+    """The numbers of finished and of remaining steps.
 
-    `done` includes the conversions that partition steps made. `hits` and `remaining` follow from the last plan of each
-    model, without the steps that `done` counts. An event changes the counts of at most one model, and its
-    cost is at most linear in the number of that model's steps (rule 3 of watchers).
+    The cost of an event is at most linear in the number of one model's steps (rule 3 of `Watcher`'s module).
     """
 
+    #: The finished steps, and the conversions to ONNX that partition steps made.
     done: int = 0
     failed: int = 0
+    #: The hits and the other steps in the last plan of each model, without those in `done`.
     hits: int = 0
     remaining: int = 0
     id_width: int = LEAST_ID_WIDTH
     #: Model → the ids of its remaining steps, and the number of its hits.
     _by_model: dict[str, tuple[set[str], int]] = field(default_factory=dict)
+    #: The models whose partitions are not known yet.
     _unpartitioned: set[str] = field(default_factory=set)
-    #: The ids of steps that ran.
+    #: The ids of finished steps.
     _ran: set[str] = field(default_factory=set)
-    #: The keys of conversions that partition steps made.
+    #: The keys of the conversions in `done`.
     _converted: set[str] = field(default_factory=set)
 
     def planned(self, plan: ModelPlan) -> None:
-        """Replace the plan of a model by this one."""
+        """Count the steps of a model's new plan in place of those of its last plan."""
         name = plan.model.name
         steps = [step for step in plan.steps.values() if step.id not in self._ran]
         remaining = {step.id for step in steps if step.verdict != "hit"}
@@ -83,7 +83,7 @@ class Tally:
 
     @property
     def may_grow(self) -> bool:
-        """Whether the number of steps can still grow, because a model has no partitions yet."""
+        """Whether more steps may follow, because the partitions of a model are not known yet."""
         return bool(self._unpartitioned)
 
     def line(self, elapsed_s: float) -> str:
@@ -99,8 +99,9 @@ class Tally:
 
 
 def _expected_ids(plan: ModelPlan) -> list[str]:
-    """The likely ids of the engines of a model whose partitions are not known yet. These ids align the columns of a build
-    from the first line on."""
+    """The likely ids of a model's engines, if its partitions are not known yet.
+
+    With these ids, the columns of a build are aligned from the first line on."""
     if not any(step.stage == "engine" and step.verdict == "unknown" for step in plan.steps.values()):
         return []
     model = plan.model
@@ -123,36 +124,36 @@ class Progress(Watcher):
     def step_started(self, step: Step) -> None:
         with self._lock:
             self._start_times[step.id] = time.monotonic()
-            self._say(self._row(terminal.dim("run "), "", step.id, short_reason(step.reason)))
+            self._write(self._row(terminal.dim("run "), "", step.id, short_reason(step.reason)))
 
     def step_finished(self, step: Step, ran: StepRun) -> None:
         with self._lock:
             self.tally.finished(step, ran)
             word = terminal.green("done") if ran.source == "built" else terminal.cyan("got ")
-            self._say(self._row(word, self._elapsed(step.id), step.id, description(ran)))
+            self._write(self._row(word, self._elapsed(step.id), step.id, description(ran)))
 
     def step_failed(self, step: Step, error: TrtbuildError) -> None:
         with self._lock:
             self.tally.failed += 1
-            self._say(self._row(terminal.red("FAIL"), self._elapsed(step.id), step.id, headline(error)))
+            self._write(self._row(terminal.red("FAIL"), self._elapsed(step.id), step.id, headline(error)))
 
     def warned(self, text: str) -> None:
         with self._lock:
-            self._say(f"{terminal.yellow('warning')}: {text}")
+            self._write(f"{terminal.yellow('warning')}: {text}")
 
     def work_started(self, name: str) -> None:
         with self._lock:
             self._start_times[name] = time.monotonic()
-            self._say(self._row(terminal.dim("run "), "", name))
+            self._write(self._row(terminal.dim("run "), "", name))
 
     def work_finished(self, name: str, *, succeeded: bool) -> None:
         with self._lock:
             word = terminal.green("done") if succeeded else terminal.red("FAIL")
-            self._say(self._row(word, self._elapsed(name), name))
+            self._write(self._row(word, self._elapsed(name), name))
 
-    def _row(self, word: str, taken: str, name: str, about: str = "", width: int | None = None) -> str:
+    def _row(self, word: str, elapsed: str, name: str, about: str = "", width: int | None = None) -> str:
         """One line for a step or other work. With `width`, `about` is shortened to the free columns, or left out."""
-        row = f"{word} {taken:>8}  {name:{self.tally.id_width}}"
+        row = f"{word} {elapsed:>8}  {name:{self.tally.id_width}}"
         if width is not None:
             free_columns = width - len(click.unstyle(row)) - 2
             about = shorten_to_width(about, free_columns) if free_columns >= LEAST_DESCRIPTION_WIDTH else ""
@@ -161,21 +162,21 @@ class Progress(Watcher):
     def _elapsed(self, name: str) -> str:
         return duration(time.monotonic() - self._start_times.pop(name, time.monotonic()))
 
-    def _say(self, text: str) -> None:
-        with contextlib.suppress(OSError):  # rule 2 of watchers
-            terminal.say(text)
+    def _write(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # a closed terminal must not fail the build
+            terminal.write_message(text)
 
 
 def description(ran: StepRun) -> str:
-    """The worker that ran a step (``on gpu-host-812-gpu0``), or the conversions that a partition step made (``with 2
-    conversions``). Empty without either."""
+    """Where a step ran, if on a worker of a Dask scheduler (``on gpu-host-812-gpu0``), or the number of partitions that a
+    partition step converted to ONNX (``with 2 conversions``). Empty for other steps."""
     if ran.worker is not None:
         return f"on {ran.worker}"
     return f"with {count(len(ran.conversions), 'conversion')}" if ran.conversions else ""
 
 
 def headline(error: TrtbuildError) -> str:
-    """The first line of an error. The whole error is shown at the end of the build."""
+    """The first line of an error, because the whole error is shown at the end of the build."""
     return error.text.partition("\n")[0]
 
 

@@ -36,17 +36,16 @@ def count(number: int, word: str) -> str:
 
 
 def first_names(names: Sequence[str], most: int = 3) -> str:
-    """The first few names of a list: ``a, b, c and 9 more``."""
+    """The first names of a list, and the number of the others: ``a, b, c and 9 more``."""
     if len(names) <= most + 1:  # "and 1 more" would replace only one name
         return ", ".join(names)
     return f"{', '.join(names[:most])} and {len(names) - most:,} more"
 
 
 def align_rows(rows: Iterable[Sequence[str]], right: Sequence[int] = (), gap: str = "  ") -> list[str]:
-    """Rows as lines with aligned columns. The columns in `right` are aligned to the right. The codes of colours in a cell
-    do not count as its width."""
+    """A line for each row, with aligned columns. `right` has the numbers of the columns that are aligned to the right."""
     cells = [list(row) for row in rows]
-    widths: dict[int, int] = {}
+    widths: dict[int, int] = {}  # without the codes of colours
     for row in cells:
         for column, cell in enumerate(row):
             widths[column] = max(widths.get(column, 0), len(click.unstyle(cell)))

@@ -1,4 +1,4 @@
-"""Short texts of the reason why a step runs: the changed part, with its old and new value if both are short."""
+"""The reason why a step runs, as a short text, such as ``torch 2.9.0 → 2.13.0`` or ``models/vit.py changed``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import re
 from trtbuild.core.planning.graph import Reason
 from trtbuild.core.recipes.recipe import ABSENT, Change
 
-#: A value that is longer than this is not shown in a short reason.
-SHORT = 24
+#: A short reason shows the old and the new value if both have at most this number of characters.
+MOST_VALUE_LENGTH = 24
 
 _DIGEST = re.compile(r"[0-9a-f]{40,}")
 
@@ -16,7 +16,7 @@ _WORDS = {"new": "new", "evicted": "no longer in the cache", "forced": "forced"}
 
 
 def short_reason(reason: Reason) -> str:
-    """The reason in one short line."""
+    """The reason in one line: the first changed part of the recipe and the number of the others, or a word like ``new``."""
     if reason.code in _WORDS:
         return _WORDS[reason.code]
     if reason.code != "changed" or not reason.changed:
@@ -36,13 +36,13 @@ def _change(change: Change) -> str:
         return f"{subject} is new"
     if now in (ABSENT, "absent"):
         return f"{subject} is gone"
-    if max(len(was), len(now)) > SHORT:
+    if max(len(was), len(now)) > MOST_VALUE_LENGTH:
         return f"{subject.removesuffix('.sha256')} changed"
     return f"{subject} {was} → {now}"
 
 
 def shorten_to_width(text: str, width: int) -> str:
-    """A short reason in at most `width` columns. If necessary, the count of other parts is left out, then "changed"."""
+    """A short reason in at most `width` columns: ``w1 changed (+12)``, ``w1 changed``, ``w1`` or ``w…``."""
     without_count = re.sub(r" \(\+\d+\)$", "", text)
     shortest = without_count.removesuffix(" changed")
     for candidate in (text, without_count, shortest):
@@ -52,7 +52,7 @@ def shorten_to_width(text: str, width: int) -> str:
 
 
 def shorten(value: str, most: int = 70) -> str:
-    """The short form of a value: the first 12 digits of a digest, and the two ends of a long text."""
+    """A value with the first 12 digits of each digest. The middle of a long text is left out."""
     if _DIGEST.fullmatch(value):
         return value[:12]
     text = _DIGEST.sub(lambda digest: digest[0][:12], value)

@@ -1,15 +1,15 @@
-"""Output to the terminal, and its abilities: colour (``NO_COLOR``), a live area, characters outside of ASCII.
+"""Write results and messages, in the form that the output stream supports: colour, a live area, Unicode.
 
 Rules
-1. All lines are made with colour. `render` removes it for streams that do not show colour.
+1. All lines are made with colour. `render` removes the colour for streams that do not show it.
 2. The first match decides about colour: no with ``NO_COLOR`` (not empty); yes with ``FORCE_COLOR`` or ``CLICOLOR_FORCE``
    (not empty, not 0); no with ``CLICOLOR=0`` or ``TERM=dumb``; otherwise yes if the stream is a terminal. (no-color.org,
    force-color.org, bixense.com/clicolors; Python 3.13 has the same order.)
 3. A live area is rewritten in place, so it needs a terminal that can move its cursor. Under CI there is no live area,
    because CI keeps a log.
-4. On a stream without Unicode, similar ASCII characters are written, and ``?`` for other characters that it lacks. No
-   character raises an exception.
-5. The reader of standard output may close it early (``| head``): the command continues, and its result decides the exit
+4. A stream without Unicode gets similar ASCII characters, and ``?`` for other characters that it lacks. No character
+   raises an exception.
+5. If the reader of standard output closes it early (``| head``), the command continues, and its result decides the exit
    status. Any other failure to write to standard output is an error. Failures to write to standard error are ignored.
 """
 
@@ -29,8 +29,7 @@ _ASCII = str.maketrans({"→": "->", "←": "<-", "…": "...", "·": "-", "×":
 
 
 def ensure_streams() -> bool:
-    """Replace a missing standard output or error (``>&-``) by the null device. Returns whether there was a standard
-    output."""
+    """Replace a missing standard output or error (``>&-``) by the null device. Return whether standard output existed."""
     had_output = sys.stdout is not None
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
@@ -38,13 +37,13 @@ def ensure_streams() -> bool:
     return had_output
 
 
-def answer(text: str) -> None:
-    """Write a command's result to standard output (rule 5). Raises TrtbuildError when it cannot be written."""
+def write_result(text: str) -> None:
+    """Write a command's result to standard output (rule 5). Raises TrtbuildError if the write fails."""
     try:
         click.echo(text, nl=False, color=True)
         sys.stdout.flush()
     except OSError as error:
-        _drop_the_rest(sys.stdout)
+        _discard_buffer(sys.stdout)
         if isinstance(error, BrokenPipeError):
             return
         raise TrtbuildError(
@@ -53,10 +52,11 @@ def answer(text: str) -> None:
         ) from error
 
 
-def _drop_the_rest(stream: TextIO) -> None:
-    """Drop the buffered rest of a stream.
+def _discard_buffer(stream: TextIO) -> None:
+    """Discard the text that a stream has buffered.
 
-    Otherwise Python tries to write it at the end of the process, prints a message, and exits with 120 (seen with 3.11.2).
+    Otherwise Python tries to write the text when the process ends, prints a message, and exits with 120 (seen with
+    3.11.2).
     """
     with contextlib.suppress(OSError, ValueError):  # a stream without a descriptor
         nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -64,18 +64,18 @@ def _drop_the_rest(stream: TextIO) -> None:
         os.close(nowhere)
 
 
-def say(text: str) -> None:
-    """Write a line, or several, to standard error (rule 5)."""
+def write_message(text: str) -> None:
+    """Write lines to standard error (rule 5)."""
     try:
         click.echo(render(text, sys.stderr), file=sys.stderr, color=True)
     except OSError:
-        _drop_the_rest(sys.stderr)
+        _discard_buffer(sys.stderr)
 
 
 def render(text: str, stream: TextIO) -> str:
-    """The text as `stream` can show it: without colour or Unicode if necessary (rules 1 and 4)."""
+    """The text without the colour and the characters that `stream` does not support (rules 1 and 4)."""
     shown = text if shows_colour(stream) else click.unstyle(text)
-    if is_unicode(stream):  # with errors="strict", only lone surrogates fail (bytes that are not UTF-8)
+    if is_unicode(stream):  # only lone surrogates can fail here: they stand for bytes of a file name that are not UTF-8
         is_writable = shown.isascii() or getattr(stream, "errors", None) not in (None, "strict")
         return shown if is_writable else shown.encode("utf-8", "replace").decode("utf-8")
     encoding = getattr(stream, "encoding", None) or "ascii"

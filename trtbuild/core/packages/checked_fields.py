@@ -26,7 +26,7 @@ def checked_expression(value: Any, dims: int) -> Expression:
         try:
             evaluate(value, [1] * dims)
         except ValueError as error:
-            # With other symbol values than 1, there may be no division by zero and no invalid power.
+            # These two errors may come from the value 1, which is arbitrary. Other values may be valid.
             expect("by zero" in str(error) or "is not a size" in str(error), f"{value!r:.80} is not a size: {error}")
     return freeze(value)
 

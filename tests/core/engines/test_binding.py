@@ -20,7 +20,7 @@ from trtbuild.errors import SourceError
 
 
 def weight(value: str, shape: tuple[int, ...] = (2,)) -> Weight:
-    """Return a weight whose digest is `value`, repeated."""
+    """Return a weight. Its digest is the letter `value`, 64 times."""
     return Weight("float32", shape, value * 64)
 
 
@@ -51,7 +51,7 @@ def test_weights_of_a_file_are_bound_to_slots_by_name() -> None:
 
 
 def test_a_weight_that_is_not_in_the_file_comes_from_the_trace() -> None:
-    """The model computes buffers that are not persistent, so no file contains them."""
+    """A buffer that is not persistent is in no weights file, because the model computes it."""
     in_file = {"embed.weight": weight("a"), "body.weight": weight("b")}
     assert bind_weights(INTERFACE, {"2": weight("2")}, in_file)[2] == weight("2")
 
@@ -102,7 +102,7 @@ def test_an_interface_is_read_and_an_invalid_one_is_refused() -> None:
                 Interface.from_bytes(json.dumps({**document, name: wrong}).encode())
 
 
-def test_an_interface_describes_its_operators_and_an_older_interface_is_refused() -> None:
+def test_an_interface_of_an_older_version_which_does_not_describe_its_operators_is_refused() -> None:
     document: dict[str, Any] = {"weights": [], "aliases": {}, "inputs": [], "outputs": [], "output_tree": None}
     entry = {"name": "mylib.twist.default", "schema": "mylib::twist(Tensor x) -> Tensor"}
     document |= {"operators": {"mylib.twist.default": "digest"}}
@@ -117,7 +117,7 @@ def test_a_table_is_read_back_from_json() -> None:
     assert weights_from_json(json.loads(json.dumps(weights_to_json(table)))) == table
 
 
-def test_names_types_and_shapes_of_a_table_are_sorted_and_independent_of_values() -> None:
+def test_the_types_of_weights_are_sorted_by_name_and_independent_of_values() -> None:
     table = {"b": weight("b", (2,)), "a": weight("a", ())}
     assert weight_types(table) == [("a", "float32", ()), ("b", "float32", (2,))]
     assert weight_types(table) == weight_types({"a": weight("x", ()), "b": weight("y", (2,))})

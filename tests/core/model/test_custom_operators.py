@@ -46,7 +46,7 @@ def test_advice_names_the_module_and_the_command_that_installs_it() -> None:
         ({"has_cpu_kernel": 1}, "is neither true nor false"),
     ],
 )
-def test_rejects_other_documents(change: dict[str, Any], message: str) -> None:
+def test_rejects_invalid_operators(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         CustomOperator.from_json({**TWIST.to_json(), **change})
     with pytest.raises(ValueError, match="a name and a schema"):

@@ -47,7 +47,7 @@ def test_a_range_is_the_union_of_all_profiles() -> None:
     assert result.shapes == ((SymbolAxis(0), 3),)
 
 
-def test_an_axis_is_static_only_if_all_profiles_give_one_number() -> None:
+def test_an_axis_is_static_only_if_all_profiles_have_the_same_number() -> None:
     assert plan([profile("a", x=[1, 3]), profile("b", x=[1, 3])]).symbols == ()
     assert plan([profile("a", x=[1, 3]), profile("b", x=[1, 4])]).symbols == (Symbol("x_1", 3, 4, 3),)
 
@@ -201,7 +201,7 @@ def test_symbols_are_numbered_by_first_appearance_not_by_name() -> None:
     assert numbers == [0, 1, 1, 2]
 
 
-def test_symbol_values_are_each_profiles_sizes() -> None:
+def test_symbol_values_are_the_sizes_of_a_profile() -> None:
     profiles = [profile("a", x=[(1, 2, 3), 7], y=[(4, 5, 6)]), profile("b", x=[9, 7], y=[(1, 1, 2)])]
     result = plan(profiles)
     assert symbol_values(result, profiles[0], "min") == (1, 4)

@@ -1,4 +1,4 @@
-"""The precision of each module follows from the patterns."""
+"""The precision of each module, which follows from the patterns of the manifest."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from trtbuild.errors import SourceError
 
 
 def precisions(float32: str = "", float16: str = "", bfloat16: str = "") -> Precisions:
+    """Return precisions with the default float16. The arguments are patterns, separated by spaces."""
     lists = {"float32": float32.split(), "float16": float16.split(), "bfloat16": bfloat16.split()}
     return Precisions("float16", module_precisions(lists))  # type: ignore[arg-type]
 

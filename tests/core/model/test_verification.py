@@ -89,8 +89,7 @@ def test_points_are_read_back_from_json() -> None:
 
 
 def test_the_golden_points() -> None:
-    """A verification's record names its points. If a later version chose other points for a seed, all earlier records
-    would be useless."""
+    """If a later version chose other points for a seed, it could not use the records of earlier verifications."""
     assert points_of(TWO_PROFILES, count=2)[3:5] == (
         Point(0, "random 1", (4, 288), 259445913191672),
         Point(0, "random 2", (2, 64), 53896006329206, zeros=True),
@@ -98,16 +97,17 @@ def test_the_golden_points() -> None:
 
 
 def test_tolerances_are_larger_for_engines_than_for_onnxruntime() -> None:
-    """Types of 4 bits have one tolerance for both. The comment at `TOLERANCES` has the reason."""
+    """Types of 4 bits have one tolerance for both. The comment of `TOLERANCES` gives the reason."""
     for precision, tolerance in TOLERANCES["onnxruntime"].items():
         assert tolerance <= TOLERANCES["engine"][precision]
         assert tolerance < TOLERANCES["engine"][precision] or precision in ("float4e2m1", "int4")
 
 
 def rounded(values: np.ndarray, numbers: np.ndarray, block: int) -> np.ndarray:
-    """Return `values`, rounded to `numbers`, the numbers of a type. The scale maps the largest of `numbers` to the largest
-    absolute value of a block of `values`. If `block` is 0, it maps the largest of `numbers` to 4: four standard deviations
-    of `values`."""
+    """Return `values`, rounded to the numbers of a type, which are scaled first.
+
+    The largest of `numbers` stands for the largest absolute value of a block of `block` values. If `block` is 0, it stands
+    for 4 in all values: four standard deviations."""
     blocks = values.reshape(-1, block or values.size)
     largest = np.abs(blocks).max(1, keepdims=True) if block else 4
     steps = numbers / numbers.max()
@@ -118,7 +118,7 @@ def rounded(values: np.ndarray, numbers: np.ndarray, block: int) -> np.ndarray:
 
 
 def floats(exponents: range, mantissa_bits: int, largest: float) -> np.ndarray:
-    """Return the numbers of a small floating type in ascending order. Its subnormal numbers have the first exponent."""
+    """Return the numbers of a small floating type in ascending order. The first exponent is that of subnormal numbers."""
     steps = 1 << mantissa_bits
     positive = {(1 + k / steps) * 2.0**exponent for exponent in exponents for k in range(steps)}
     positive |= {k / steps * 2.0 ** exponents[0] for k in range(steps)}

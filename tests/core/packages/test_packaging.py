@@ -20,7 +20,7 @@ from trtbuild.core.packages.package_writing import index_to_bytes, index_to_json
 from trtbuild.core.partition.partitions import Partitions
 from trtbuild.core.recipes.record import Output
 
-#: The table of names, as a blob of the store. It has the modules and the operators of ONNX nodes.
+#: The file with the module and the operator of each ONNX node.
 NAMES = Output(A, 30)
 
 
@@ -173,7 +173,7 @@ def test_an_index_needs_the_plan_and_the_layers_of_an_engine() -> None:
 # -- the recipe
 
 
-def test_the_recipe_holds_the_key_of_an_engine_not_its_bytes() -> None:
+def test_the_recipe_has_the_key_of_an_engine_not_its_bytes() -> None:
     other = [PackageEngine("encoder.0", target.name, A, Output(C, 999), Output(C, 20)) for target in MODEL.targets]
     assert package_recipe(contents(engines=other)).key == package_recipe(contents()).key
     keyed = [PackageEngine("encoder.0", target.name, D, Output(B, 1000), Output(C, 20)) for target in MODEL.targets]
@@ -228,8 +228,7 @@ def test_a_package_with_numbers_names_its_format_in_its_recipe() -> None:
 
 
 def test_models_with_equal_recipes_have_equal_indexes() -> None:
-    """The recipe needs every value of the index. Otherwise, the index could be out of date after a hit. In place of the
-    values that follow from the engines, the recipe has the keys of the engines."""
+    """If a value of the index were missing in the recipe, a build could take an index with an old value from the cache."""
     index = index_to_bytes(package_index(contents(), NAMES))
     changes: list[dict[str, Any]] = [{"origin": replace(MODEL.origin, line=99)}, {"outputs": ()}, {"places": {}}]
     for change in changes:

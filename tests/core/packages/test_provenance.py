@@ -1,6 +1,6 @@
 """The document about the verifications of a package.
 
-`a_cut` returns the results of one cut. A cut is one way to divide a model into partitions.
+`a_cut` returns the result for one cut: one way to divide a model into partitions.
 """
 
 from __future__ import annotations

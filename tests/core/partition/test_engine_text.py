@@ -1,4 +1,4 @@
-"""The JSON text of an engine in a ``.pt2`` file."""
+"""The JSON text that describes an engine in a ``.pt2`` file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The partition step's document."""
+"""The document with the partitions of a model."""
 
 from __future__ import annotations
 

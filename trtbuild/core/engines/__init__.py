@@ -1,5 +1,4 @@
-"""Engines as values: the job of an engine step, weights, layers, the contents of plans, and the protocols for running
-engines.
+"""Engines as values: jobs that build them, their weights and layers, the contents of plans, and protocols to run engines.
 
 Imports `model`.
 """

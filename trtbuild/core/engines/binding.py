@@ -1,4 +1,7 @@
-"""Find the weight for each weight slot of a traced program, in a weights file or in the trace."""
+"""Find the value of each weight of a traced program, in a weights file or in the trace.
+
+A traced program takes its weights as its first inputs. The position of a weight among them is its slot.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,9 @@ from trtbuild.errors import SourceError
 
 @dataclass(frozen=True, slots=True)
 class WeightSlot:
-    """One weight input of a program. `name` is the weight's name in the module. `persistent` is whether the module's
-    ``state_dict`` contains the weight."""
+    """One weight input of a program. `name` is the weight's name in the module.
+
+    `persistent` is whether the module's ``state_dict`` contains the weight."""
 
     name: str
     dtype: str
@@ -28,8 +32,8 @@ class WeightSlot:
 class Interface:
     """The weights, inputs and outputs of a traced program (the `interface` output of a trace).
 
-    `aliases` maps the names of tied weights to the name of their slot. `output_tree` is the structure of the model's
-    result. `ties` are pairs of declared symbols, by number, that must be equal. The program has one symbol for both.
+    A tied weight has several names in the module. `aliases` maps its other names to the name of its slot.
+    `output_tree` is the nested structure of the model's result.
     """
 
     slots: tuple[WeightSlot, ...]
@@ -39,18 +43,20 @@ class Interface:
     output_tree: Any
     #: Operators from outside PyTorch that the program calls.
     operators: tuple[CustomOperator, ...] = ()
+    #: Pairs of dynamic dimensions that the model needs to be equal, by their numbers in the declared `ShapePlan`. The
+    #: program has one symbol for both.
     ties: tuple[tuple[int, int], ...] = ()
     #: The buffers that a call reads and writes. Each is an input after `inputs`. Their slots are after all other slots.
     state: tuple[StateTensor, ...] = ()
 
     @property
     def program_slot_count(self) -> int:
-        """The number of slots that the program reads as weights. The slots of the state come after them."""
+        """The number of slots that the program reads as weights: all slots except those of the state."""
         return len(self.slots) - len(self.state)
 
     @property
     def state_inputs(self) -> StateInputs:
-        """The state as inputs with which programs are compared: names, dtypes, shapes, and ranges of random values."""
+        """The state buffers as inputs of a comparison."""
         return StateInputs.of(
             self.state, [(self.slots[entry.slot].dtype, self.slots[entry.slot].shape) for entry in self.state]
         )
@@ -59,7 +65,7 @@ class Interface:
     def from_bytes(cls, data: bytes) -> Interface:
         """Read an `interface` document. Raises ValueError, KeyError or TypeError if the document has another structure.
 
-        The types of single fields are not checked."""
+        The types of most values are not checked."""
         document = json.loads(data)
         if not all(isinstance(entry, dict) for entry in [*document["inputs"], *document["outputs"]]):
             raise ValueError("inputs and outputs are objects")
@@ -113,13 +119,12 @@ def bind_weights(
 ) -> tuple[Weight, ...]:
     """Return the weight of each slot.
 
-    `table` has the weights of the weights file by name; it is None without such a file. `traced_weights` has the weights of
-    the trace by slot number. A weight comes from the file if the file has the slot's name or a tied name, and otherwise
-    from the trace.
+    `table` maps names to the weights of the weights file; it is None without such a file. `traced_weights` maps slot
+    numbers to the weights of the trace. A weight comes from the file if the file has the slot's name or a tied name, and
+    otherwise from the trace.
 
-    The trace has already checked the names, shapes and dtypes in the file. Only the values can differ from the module's
-    values. Raises SourceError if tied names have different values in the file, and KeyError if neither the file nor the
-    trace has a value.
+    The shapes and dtypes in the file are not checked, because the trace has checked them. Raises SourceError if tied names
+    have different values in the file, and KeyError if neither the file nor the trace has a value.
     """
     names_of_slot: dict[str, list[str]] = {slot.name: [slot.name] for slot in interface.slots}
     for alias, name in interface.aliases.items():
@@ -145,5 +150,5 @@ def bind_weights(
 def weight_types(table: Mapping[str, Weight] | None) -> Sequence[tuple[str, str, Sequence[int]]] | None:
     """The name, dtype and shape of each weight in a weights file, sorted by name; None without a weights file.
 
-    A trace's key contains these types, but not the values of the weights."""
+    The key of a trace has these parts of the weights, but not their values."""
     return None if table is None else [(name, weight.dtype, weight.shape) for name, weight in sorted(table.items())]

@@ -1,4 +1,4 @@
-"""The job of an engine step. It has plain values and digests only, so any worker that can read the store can run it."""
+"""The job of an engine step. Any worker that can read the store can run the job, because it names its files by digest."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ DeclaredType = tuple[str, tuple[int | None, ...]]
 
 @dataclass(frozen=True, slots=True)
 class EngineJob:
-    """Compile the ONNX model `onnx` (a blob's SHA-256) with its weights into one plan.
+    """Compile an ONNX model with its weights into one plan (a serialized engine).
 
-    For a TensorRT network, `onnx` is the SHA-256 of its document (`trtbuild.core.partition.network_document`).
+    `onnx` is the SHA-256 of the ONNX model. For a TensorRT network, it is the SHA-256 of the network's document
+    (`trtbuild.core.partition.network_document`).
 
     The ONNX model's inputs are named ``i0…`` and its outputs ``o0…``. Its weights are external initializers ``w0…``, which
     get the values of `weights` in order. `profiles` has a shape range for each input of each optimization profile.
 
     `inputs` and `outputs` are the types that the partition declares, or None if they are not known. The types of the
-    compiled network are compared with them.
+    compiled network must be equal to them.
 
-    `plugin_library` is the SHA-256 of the library with the plugins that the model calls. It is None if the model calls no
-    plugin, or plugins of TensorRT's own library only.
+    `plugin_library` is the SHA-256 of the project's library of plugins. It is None if the model calls no plugin of it.
     """
 
     onnx: str

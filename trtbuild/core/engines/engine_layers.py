@@ -1,14 +1,14 @@
-"""The layers of an engine, each with its origin: the place in the user's module that the layer comes from.
+"""The layers of an engine, each with its origin: the module and the operator of the user's model that it comes from.
 
 Two files of a package have the data. ``<partition>.layers.json`` has the layers of the compiled network, as TensorRT's
 parser made them. ``names.json`` has the module path and operator of each ONNX node.
 
 The parser names a layer like its node (``n6``), with a number at the end if a node becomes several layers (``n6_6``).
 Layers that the parser adds (broadcasts, constants, casts) have other names. An added layer gets the origin of a layer that
-reads its output. If no such layer has an origin, it gets the origin of a layer whose output it reads.
+reads its output, or otherwise the origin of a layer whose output it reads.
 
-The plan may name the types in which a layer is computed (`trtbuild.core.engines.plan_contents`). It names layers by their
-nodes, so all layers of a node have the types of the node. The types of added layers are not known.
+The engine's plan may name the types in which a layer is computed (`trtbuild.core.engines.plan_contents`). The plan names
+layers by their nodes, so all layers of a node have the types of the node. The types of added layers are not known.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _QUANTIZED_TYPES = {"int8": "int8", "fp8": "float8e4m3fn", "int4": "int4", "fp4"
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer. `module` is the path in the user's module ("" is the module itself), or None if it is not known.
+    """One layer. `module` is a path in the user's model, empty for the model itself, None if it is not known.
 
-    `reads` are the element types that the kernels of this layer read, and `writes` the types that they write. Both are
+    `reads` are the element types that the layer's kernels read, and `writes` the types that its kernels write. Both are
     None if the types are not known."""
 
     name: str
@@ -46,10 +46,10 @@ class Layer:
 def read_layers(
     document: Mapping[str, Any], names: Mapping[str, Sequence[str]], contents: PlanContents | None = None
 ) -> list[Layer]:
-    """The layers of an engine in their order. `document` is its layers file, `names` its entry of ``names.json``, and
-    `contents` the contents of its plan, if they are known.
+    """The layers of an engine, in the order of its layers file `document`.
 
-    Raises ValueError, KeyError or TypeError if `document` is not a layers file.
+    `names` is the engine's entry of ``names.json``: ONNX node → module path and operator. `contents` are the contents of
+    its plan, or None if they are not known. Raises ValueError, KeyError or TypeError if `document` is not a layers file.
     """
     if document["schema"] != SCHEMA:
         raise ValueError(f"not a {SCHEMA} document")
@@ -58,13 +58,13 @@ def read_layers(
     layers = []
     for entry, origin in zip(entries, _origins(entries, names), strict=True):
         module, operator = origin or (None, None)
-        reads, writes = _of_node(entry["name"], types) or (None, None)
+        reads, writes = _entry_of_node(entry["name"], types) or (None, None)
         layers.append(Layer(entry["name"], entry["type"], module, operator, reads, writes))
     return layers
 
 
 def quantized_types(document: Mapping[str, Any]) -> tuple[str, ...]:
-    """The quantized types of the values in a network, in the order of `QUANTIZED_TYPES`. `document` is a layers file.
+    """The quantized types in a network with the layers file `document`, in the order of `QUANTIZED_TYPES`.
 
     Raises ValueError, KeyError or TypeError if `document` is not a layers file."""
     if document["schema"] != SCHEMA:
@@ -79,14 +79,13 @@ _Origin = tuple[str, str]
 _T = TypeVar("_T")
 
 
-def _of_node(layer: str, table: Mapping[str, _T]) -> _T | None:
-    """The entry of a layer's node in `table`, or None. `layer` is the name of the layer."""
+def _entry_of_node(layer: str, table: Mapping[str, _T]) -> _T | None:
+    """The entry in `table` of the node of a layer, or None. `layer` is the name of the layer (``n6`` or ``n6_6``)."""
     numbered = _NUMBERED_NAME.fullmatch(layer)
     return table.get(layer) or (table.get(numbered[1]) if numbered else None)
 
 
 def _origins(entries: Sequence[Mapping[str, Any]], names: Mapping[str, Sequence[str]]) -> list[_Origin | None]:
-    """The origin of each layer, or None if it is not known."""
     readers: dict[str, list[int]] = {}
     writers: dict[str, list[int]] = {}
     for index, entry in enumerate(entries):
@@ -94,12 +93,11 @@ def _origins(entries: Sequence[Mapping[str, Any]], names: Mapping[str, Sequence[
             readers.setdefault(tensor, []).append(index)
         for output in entry["outputs"]:
             writers.setdefault(output["name"], []).append(index)
-    of_nodes = [_of_node(entry["name"], names) for entry in entries]
-    origins = [(str(origin[0]), str(origin[1])) if origin else None for origin in of_nodes]
+    node_origins = [_entry_of_node(entry["name"], names) for entry in entries]
+    origins = [(str(origin[0]), str(origin[1])) if origin else None for origin in node_origins]
     backwards, forwards = range(len(entries) - 1, -1, -1), range(len(entries))
-    # Layers usually stand in the order in which they run. So one pass backwards along readers, or forwards along writers,
-    # also reaches a chain of added layers. The second and fourth pass reach layers that stand in another order. The last
-    # pass reaches constants whose reader got its origin from a writer.
+    # Layers are usually listed in the order in which they run. Then passes 1 and 3 reach every layer of a series of added
+    # layers. Passes 2 and 4 are for another order. Pass 5 reaches constants whose reader got its origin in pass 3 or 4.
     passes = (
         (backwards, readers),
         (forwards, readers),
@@ -124,8 +122,8 @@ def _origin_of_neighbour(
 ) -> _Origin | None:
     """The origin of the first neighbour that has an origin, or None.
 
-    `neighbours` are layers by the name of a tensor. With `are_readers`, they read this tensor, which is an output of
-    `entry`. Otherwise, they produce it, and it is an input of `entry`."""
+    `neighbours` maps the name of a tensor to the layers that read the tensor. Without `are_readers`, it maps the name to
+    the layers that write the tensor."""
     tensors = [output["name"] for output in entry["outputs"]] if are_readers else entry["inputs"]
     candidates = (origins[index] for tensor in tensors for index in neighbours.get(tensor, ()))
     return next((origin for origin in candidates if origin is not None), None)

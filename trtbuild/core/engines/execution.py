@@ -1,18 +1,16 @@
 """The TensorRT calls that are needed to run an engine, as protocols and plain values that fit every version.
 
-`trtbuild.toolchain.running.execution` implements them for real libraries. Callers must follow these rules, which come from
-TensorRT:
+`trtbuild.toolchain.running.execution` implements the protocols with TensorRT. Callers must follow TensorRT's rules.
 
 Rules
 1. Only one thread at a time uses a context. All work of a context is enqueued on one stream. Threads may share an engine,
    because creating a context is safe at any time (TensorRT developer guide, "Threading").
 2. The engine's device is the current device of the calling thread during every call.
-3. Call `Context.set_shape` for every input before `Context.shape` and `Context.enqueue`. Each shape must be within the
-   profile's range (`Engine.profile_shapes`): TensorRT accepts other shapes in `set_shape`, and fails only when the engine
-   runs.
+3. Call `Context.set_shape` for every input before `Context.shape` and `Context.enqueue`. Check that each shape is within
+   the profile's range (`Engine.profile_shapes`), because `set_shape` accepts other shapes, too. The run would then fail.
 4. The memory of `use_memory` and every address must stay valid until the stream has finished the enqueued work.
-5. If a call returns False, TensorRT has refused it, and `Library.take_errors` returns the reason. Check every returned
-   value.
+5. Check every returned value. If a call returns False, TensorRT has refused it, and `Library.take_errors` returns the
+   reason.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from typing import Literal, Protocol
 
 #: How TensorRT-RTX compiles kernels for a new shape (``DynamicShapesKernelSpecializationStrategy``). ``lazy``: a general
 #: kernel first, and a specialized kernel in the background. ``eager``: a specialized kernel at once. ``none``: general
-#: kernels only. TensorRT does not have this option at all.
+#: kernels only. Only TensorRT-RTX has this option.
 Specialization = Literal["lazy", "eager", "none"]
 
 
@@ -42,7 +40,7 @@ class Binding:
 
 @dataclass(frozen=True)
 class ContextOptions:
-    """How a context runs. `library_graphs` asks the library to capture CUDA graphs itself, if it can."""
+    """How a context runs. `library_graphs`: whether the library should capture CUDA graphs itself, if it can."""
 
     specialization: Specialization = "lazy"
     library_graphs: bool = False
@@ -61,7 +59,7 @@ class OutputMemory(Protocol):
 
 
 class Context(Protocol):
-    """An ``IExecutionContext``. To save time in every run, the attributes are the library's functions themselves."""
+    """An ``IExecutionContext``. The attributes are the library's own functions, because a wrapper would slow every run."""
 
     #: (input, shape) → whether TensorRT accepted it.
     set_shape: Callable[[str, tuple[int, ...]], bool]
@@ -87,7 +85,7 @@ class Context(Protocol):
         ...
 
     def time_layers(self, report: Callable[[str, float], None] | None) -> None:
-        """Call `report(layer, milliseconds)` for each layer in each later run. Such a run waits for the GPU.
+        """Call `report(layer, milliseconds)` for each layer in each later run, which then waits for the GPU.
 
         None ends the reports."""
         ...
@@ -125,8 +123,8 @@ class KernelCache(Protocol):
     """Kernels that a library compiled for this GPU (``IRuntimeCache``)."""
 
     def load(self, data: bytes) -> bool:
-        """Load the cache that an earlier process saved. Returns False, and loads nothing, if `data` is damaged or is for
-        another GPU or version."""
+        """Load the cache that an earlier process saved. If `data` is damaged, or is for another GPU or version, return
+        False and load nothing."""
         ...
 
     def save(self) -> bytes:
@@ -147,5 +145,5 @@ class Library(Protocol):
         ...
 
     def take_errors(self) -> str:
-        """Errors that TensorRT logged on this thread since the last call of this method, one on each line; may be empty."""
+        """The errors that TensorRT logged on this thread since the last call of this method, one on each line."""
         ...

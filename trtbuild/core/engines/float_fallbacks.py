@@ -1,13 +1,14 @@
 """Find engines that compute a quantized model in floats.
 
 TensorRT may convert quantized weights back to floats while it builds, and may multiply floats although the model quantizes
-both factors. The engine is right, but it is neither smaller nor faster than an engine of the float model.
+both factors. Such a *fallback* gives right results, but the engine is neither smaller nor faster than an engine of the
+float model.
 
 Rules
-1. A fallback is reported only if it is certain: the plan has to name the types of its weights or kernels
-   (`PlanContents`). The size of a plan proves nothing. For one 256 x 256 product, a plan of TensorRT-RTX with float32
-   weights has 268 kB. The plan with two int8 factors has 334 kB, among them 66 kB of int8 weights and 260 kB of text
-   from which kernels are compiled.
+1. A fallback is reported only if it is certain, because the plan names the types of its weights or kernels
+   (`PlanContents`). The size of a plan proves nothing, because a plan also contains text from which kernels are compiled.
+   For one 256 x 256 product, TensorRT-RTX wrote a plan of 268 kB with float32 weights, and a plan of 334 kB with two int8
+   factors. The larger plan has 260 kB of text.
 2. A fallback is reported only if it holds for the whole engine: no weight is stored in a quantized type, or no product
    reads a quantized number.
 """
@@ -26,8 +27,10 @@ FALLBACKS: tuple[Fallback, ...] = ("weights", "products")
 
 @dataclass(frozen=True)
 class QuantizedParts:
-    """The quantized parts of an ONNX model: the number of its quantized weights with two or more axes, and the number of
-    its products and convolutions whose two factors are quantized."""
+    """The quantized parts of an ONNX model, as counts.
+
+    `weights` counts its quantized weights with two or more axes. `products` counts the matrix products and convolutions
+    whose two factors are quantized."""
 
     weights: int
     products: int
@@ -37,8 +40,9 @@ class QuantizedParts:
 
 
 def float_fallbacks(parts: QuantizedParts, contents: PlanContents | None) -> list[Fallback]:
-    """Return the fallbacks of an engine, from the parts of its ONNX model and the contents of its plan. `contents` is None
-    if the plan names no kernels."""
+    """Return the fallbacks of an engine. `parts` are those of its ONNX model.
+
+    `contents` are the contents of its plan, or None if the plan names no kernels."""
     if contents is None:
         return []
     found: list[Fallback] = []

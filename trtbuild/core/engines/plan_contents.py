@@ -1,7 +1,7 @@
-"""The contents of a plan, as far as the plan itself names them: the types of its weights, and its kernels.
+"""The contents of a plan (a serialized engine), as far as the plan names them: the types of its weights, and its kernels.
 
-An engine may compute in other types than its ONNX model. TensorRT may convert quantized weights back to floats when it
-builds, or quantized values when the engine runs. `trtbuild.toolchain.compiling.plan_reading` reads plans.
+They show whether an engine computes in other types than its ONNX model. `trtbuild.toolchain.compiling.plan_reading` reads
+plans.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from trtbuild.core.model.quantized_types import QUANTIZED_TYPES
 
-#: Kinds of kernels that compute matrix products or convolutions.
+#: Kinds of kernels that compute matrix products or convolutions, by their names in plans.
 _PRODUCTS = ("fully_connected", "corrltn", "deconvolution")
-#: Kinds of kernels that compute no products. A fusion is listed a second time, as the kernels that it consists of.
+#: Kinds of kernels that compute no products. A fusion counts as such a kind, because the plan also lists its kernels.
 _NO_PRODUCTS = ("runtime_fusion", "cast", "mul", "add", "copy")
 #: A kernel of the kind ``function`` may compute a product if its name contains one of these texts.
 _PRODUCT_NAMES = ("Fc", "Conv", "Corr", "Mm", "Gemm")
@@ -23,7 +23,7 @@ _PRODUCT_NAMES = ("Fc", "Conv", "Corr", "Mm", "Gemm")
 class Kernel:
     """One kernel of an engine. `layers` are the names of the network's layers that this kernel computes.
 
-    `reads` and `writes` are the types of its operands and results, except those that are sizes or single numbers."""
+    `reads` are the types of its operands, and `writes` the types of its results. Sizes and single numbers do not count."""
 
     kind: str
     name: str
@@ -34,8 +34,11 @@ class Kernel:
 
 @dataclass(frozen=True)
 class PlanContents:
-    """`weights` maps a type to the size in bytes of all weights that the plan stores in this type. Types have torch's
-    names, and quantized types those of `QUANTIZED_TYPES`. A type that trtbuild does not know has the plan's name for it."""
+    """The weights and kernels that a plan names.
+
+    `weights` maps a type to the size in bytes of all weights that the plan stores in this type. Quantized types have their
+    names in `QUANTIZED_TYPES`, and other types torch's names. A type that trtbuild does not know keeps its name in the
+    plan."""
 
     weights: Mapping[str, int]
     kernels: tuple[Kernel, ...]
@@ -54,7 +57,7 @@ class PlanContents:
 
 
 def _may_multiply_unknown_types(kernel: Kernel) -> bool:
-    """Whether a kernel computes a product of unknown types, or may compute a product that its kind does not show."""
+    """Whether a kernel computes a product of unknown types, or is of a kind that may compute a product."""
     if kernel.kind in _PRODUCTS:
         return not kernel.reads
     if kernel.kind == "function":
@@ -63,7 +66,7 @@ def _may_multiply_unknown_types(kernel: Kernel) -> bool:
 
 
 def types_of_layers(kernels: Iterable[Kernel]) -> Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Map the name of each layer to the types that its kernels read, and to the types that these kernels write.
+    """Map each layer to the types that its kernels read, and to the types that its kernels write.
 
     A kernel that computes several layers counts for each of them."""
     read_types: dict[str, dict[str, None]] = {}

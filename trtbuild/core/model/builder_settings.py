@@ -1,5 +1,4 @@
-"""TensorRT's builder settings, such as the optimization level and the memory pools. `BuilderSettings` has a field for
-each setting, with all facts that trtbuild uses about it.
+"""TensorRT's builder settings, such as the optimization level. `BuilderSettings` has a field with all facts about each.
 
 The manifest's fields and their checks, docs/manifest.md, the builder's configuration, the check of the toolchain's release,
 trtexec's arguments and the engine's key all follow from these fields. docs/architecture.md describes how to add a setting.
@@ -52,8 +51,8 @@ class Setting:
     description: str
     #: The part of TensorRT's builder configuration that gets the value. If the value is None, TensorRT chooses.
     config_part: Flag | Attribute | MemoryPool | TacticSources
-    #: trtexec's argument. ``{}`` stands for the value, and ``{number}`` for the position of the value in the list of the
-    #: allowed values. None if trtexec has no such argument.
+    #: trtexec's argument, or None if trtexec has no such argument. ``{}`` stands for the value, and ``{number}`` for the
+    #: position of the value among the allowed values.
     trtexec: str | None
     #: Whether trtexec gets the argument even if the setting has its default.
     trtexec_at_default: bool
@@ -63,9 +62,9 @@ class Setting:
     #: Whether the number is a size in bytes, which a manifest may write as "1GiB".
     in_bytes: bool
     #: Toolchain → the first release that has the setting, or None if no release has it. A toolchain that is not in the
-    #: mapping has the setting in all releases. Sources: https://docs.nvidia.com/deeplearning/tensorrt (migration guide
-    #: 8.x to 10.x, release notes 10.8), and the bindings of 8.6.1 and TensorRT-RTX 1.7.1. If these sources name only a
-    #: major version, the mapping has the first release of that major version.
+    #: mapping has the setting in all releases. If the sources name only a major version, the mapping has its first release.
+    #: Sources: https://docs.nvidia.com/deeplearning/tensorrt (migration guide 8.x to 10.x, release notes 10.8), and the
+    #: bindings of 8.6.1 and TensorRT-RTX 1.7.1.
     first_releases: Mapping[str, str | None]
 
 
@@ -81,7 +80,7 @@ def setting(
     in_bytes: bool = False,
     first_releases: Mapping[str, str | None] | None = None,
 ) -> _T:
-    """A field of `BuilderSettings`. The arguments are its default and the fields of its `Setting`."""
+    """Define a field of `BuilderSettings`, from its default and the fields of its `Setting`."""
     facts = Setting(
         description, config_part, trtexec, trtexec_at_default, minimum, maximum, in_bytes, first_releases or {}
     )
@@ -93,7 +92,7 @@ def setting(
 class BuilderSettings:
     """The settings of TensorRT's ``IBuilderConfig`` that a manifest can set, with all defaults filled in.
 
-    The names follow `IBuilderConfig` and `BuilderFlag`. Settings are applied in this order.
+    The names follow `IBuilderConfig` and `BuilderFlag`. Settings are applied in the order of the fields.
     """
 
     optimization_level: int = setting(
@@ -220,7 +219,7 @@ class BuilderSettings:
         "--profilingVerbosity={}",
         trtexec_at_default=True,
     )
-    #: The names are in alphabetical order.
+    #: In alphabetical order.
     tactic_sources: tuple[str, ...] | None = setting(
         None,
         "Libraries whose kernels `tensorrt` may use; [] forbids all, and null lets TensorRT choose.",
@@ -230,12 +229,11 @@ class BuilderSettings:
     )
 
 
-#: The facts about every setting, by its name.
+#: Name of a setting → its facts.
 SETTINGS: Mapping[str, Setting] = {entry.name: entry.metadata["setting"] for entry in fields(BuilderSettings)}
 
-#: The settings that are in every engine's key, even if they have their defaults. A setting that is not listed here is in
-#: a key only if it does not have its default. So a new setting does not change the keys of old engines. Never add a name
-#: here.
+#: The settings that are in every engine's key. All others are in a key only if they do not have their defaults, so that a
+#: new setting does not change the keys of old engines. Never add a name here.
 SETTINGS_IN_EVERY_KEY = frozenset(
     (
         "optimization_level", "workspace", "max_aux_streams", "tiling_optimization_level", "l2_limit_for_tiling",

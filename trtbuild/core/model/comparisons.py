@@ -1,7 +1,8 @@
 """The results of comparisons between a model's partitions and a reference, as values.
 
-A worker process computes a `Report`, which is stored like the result of a step. `trtbuild.core.model.verified` has the same
-results in the form of the document ``trtbuild.verify/1``, with the names of profiles and dims.
+A comparison runs at several points. A point is one size for each dynamic dimension, with random input values. A worker
+process computes a `Report`. `trtbuild.core.model.verified` has the same results in the form of the document
+``trtbuild.verify/1``, with the names of profiles and dims.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from typing import Literal
 from trtbuild.core.model.verification import Point, RoundedType, Runner
 from trtbuild.core.values.codec import optional
 
-#: The result of one comparison. `unchecked`: the values could not be compared, and `text` is the reason.
+#: The result of one comparison. ``unchecked``: the values could not be compared. `Compared.text` has the reason.
 Status = Literal["right", "wrong", "unchecked"]
 
 
 @dataclass(frozen=True)
 class Operator:
-    """One call of an operator. `module` is the path of the calling module in the user's model, empty for the model itself.
+    """One call of an operator. `module` is the path of the calling module, empty for the model itself.
+
     `nodes` are the ONNX nodes that the call became."""
 
     module: str
@@ -29,11 +31,11 @@ class Operator:
 
 @dataclass(frozen=True)
 class Place:
-    """The place of a fault in a partition. `first` is the first operator whose value is wrong.
+    """The place of a fault in a partition: an operator from `since` to `first`.
 
-    Some operators directly before `first` may have values that could not be compared. `since` is the first of these
-    operators. If all values before `first` were compared, `since` is equal to `first`. So the fault is at an operator from
-    `since` to `first`. `text` describes the difference at `first`. If it is empty, the difference is `error`."""
+    `first` is the first operator whose value is known to be wrong. The values from `since` up to `first` could not be
+    compared. If there are no such values, `since` is equal to `first`. `text` describes the difference at `first`. If it
+    is empty, the difference is the number `error`."""
 
     first: Operator
     since: Operator
@@ -51,10 +53,10 @@ class PartitionIdentity:
 
 @dataclass(frozen=True, kw_only=True)
 class PointError:
-    """The error at one point. `point` is the position of the point in the report's `points`.
+    """The error at one point. `point` is the index of the point in `Report.points`.
 
-    `error` is max|a-b| / max|b| (b: the reference) of the output whose error is the largest relative to its tolerance at
-    this point. `share` is `error` divided by the tolerance. A number that is not finite becomes None."""
+    `error` is that of the worst output at this point, as in `Compared`. `share` is `error` divided by the tolerance. A
+    number that is not finite becomes None."""
 
     point: int
     error: float | None
@@ -66,9 +68,9 @@ class Compared:
     """The worst result of a comparison over all points.
 
     `output` is the number of the output whose error is the largest relative to its tolerance. `error` is max|a-b| / max|b|
-    of this output, or None if that is not a finite number. `tolerance` follows from `precision`, and is
-    larger for a model that amplifies errors (`trtbuild.stages.verify.rounding`, rule 3). `points` is the number of
-    points that were compared.
+    of this output (b: the reference), or None if that is not a finite number. `tolerance` follows from `precision`. It is
+    larger for a model that amplifies errors (`trtbuild.stages.verify.rounding`, rule 3). `points` counts the compared
+    points.
     """
 
     status: Status
@@ -77,7 +79,7 @@ class Compared:
     precision: RoundedType
     text: str
     output: int
-    #: The point with the worst result. Subclasses say in which form.
+    #: The point with the worst result. Its type depends on the subclass.
     worst: object
     points: int
     #: The errors at all points that were compared. Records of earlier versions do not have them.
@@ -93,16 +95,17 @@ class Comparison(Compared):
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionComparison(Comparison, PartitionIdentity):
-    """The comparison of one partition. `place` is the known location of its fault, or None."""
+    """The comparison of one partition. `place` is the place of its fault, or None if it is not known."""
 
     place: Place | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutputError:
-    """The error of one output of a quantized model against the float model, relative to the largest absolute value of the
-    float model's output. `largest` is the largest error over all points. `mean` is the mean error over all
-    values and points."""
+    """The error of one output of a quantized model against the float model.
+
+    Errors are relative to the largest absolute value of the float model's output. `largest` is the largest error over all
+    points. `mean` is the mean error over all values and points."""
 
     output: int
     largest: float
@@ -113,8 +116,8 @@ class OutputError:
 class FloatError:
     """The error of a quantized model against the float model, which is the same model without quantizers.
 
-    `outputs` has the errors of the floating-point outputs that could be compared. `unknown` is the end of a sentence that
-    begins with "the error is". It says which part of the error is not known, and is empty if all is known."""
+    `outputs` has the errors of the floating-point outputs that could be compared. `unknown` says which part of the error is
+    not known. It continues a sentence that begins with "the error is", and is empty if the whole error is known."""
 
     outputs: Sequence[OutputError]
     unknown: str
@@ -124,7 +127,7 @@ class FloatError:
         return max((entry.largest for entry in self.outputs), default=None)
 
     def explained(self, reason: str) -> FloatError:
-        """Return the same error, with `reason` added to the text of its unknown part."""
+        """Return the same error, with `reason` added to the text `unknown`, if there is one."""
         return replace(self, unknown=self.unknown + reason) if self.unknown else self
 
     def excess(self, limit: float, advice: str = "") -> str | None:
@@ -144,11 +147,10 @@ class FloatError:
 class Report:
     """The comparison of the partitions of a model for one toolchain.
 
-    `runner` is the library that ran the partitions: onnxruntime, or TensorRT (``engine``). `against` is the library that
-    computed the reference. `tolerance` is the tolerance of the coarsest precision. `whole` compares the whole model, run by
-    `runner`. `lowered` compares the lowered program, run by PyTorch. `worst_input` is the file with the inputs of the worst
-    point, or None. `versions` are the versions of the libraries that ran. `float_error` is the error of `whole` against the
-    float model. It is None for a model without quantizers.
+    `runner` ran the partitions, and `against` computed the reference. `tolerance` is that of the coarsest precision.
+    `whole` compares the whole model, run by `runner`. `lowered` compares the program of the lower step, run by PyTorch.
+    `worst_input` is the file with the inputs of the worst point, or None. `versions` maps each library that ran to its
+    version. `float_error` is the error of `whole` against the float model; None for a model without quantizers.
     """
 
     runner: Runner
@@ -166,7 +168,7 @@ class Report:
     def status(self) -> Status:
         """The result of all comparisons.
 
-        ``wrong`` if any is wrong, otherwise ``unchecked`` if a partition is unchecked or the report has no partition."""
+        ``wrong`` if any is wrong, otherwise ``unchecked`` if a partition is unchecked or there is no partition."""
         if next(self.failures(), None) is not None:
             return "wrong"
         unchecked = not self.partitions or any(entry.status == "unchecked" for entry in self.partitions)

@@ -1,8 +1,8 @@
 """Operators from outside PyTorch that a model calls, such as those of torchvision and of ``torch.library.custom_op``.
 
-They stay in Torch partitions, unless the manifest maps them to TensorRT plugins (`trtbuild.core.model.plugins`). In a
-build, only calibrate, trace and the writing of ``.pt2`` files import the code that registers them. All other steps use
-the operator's schema, which the trace records.
+PyTorch runs them, unless the manifest maps them to TensorRT plugins (`trtbuild.core.model.plugins`). In a build, only
+calibrate, trace and the writing of ``.pt2`` files import the code that registers the operators. All other steps use their
+schemas, which the trace records.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class CustomOperator:
 
     `name` is the name of its overload, such as ``mylib.twist.default``. `schema` is torch's text of the schema:
     ``mylib::twist(Tensor x, float a) -> Tensor``. `module` is the module that registers the operator, and `distribution`
-    and `version` identify the installed distribution of this module. Each of these three is None if it is not known.
-    `has_cpu_kernel` is False if the operator has no implementation for tensors on the CPU.
+    and `version` are those of this module. Each of these three is None if it is not known. `has_cpu_kernel` is False if the
+    operator has no implementation for tensors on the CPU.
     """
 
     name: str
@@ -40,7 +40,7 @@ class CustomOperator:
 
     @property
     def import_advice(self) -> str:
-        """Say how to register the operator: the module to import, and the command that installs it."""
+        """The advice how to register the operator: the module to import, and the command that installs it."""
         if self.module is None:
             return f"import the module that registers {self.qualified_name}"
         text = f"`import {self.module}` first, or {IMPORT_ADVICE}"
@@ -48,14 +48,14 @@ class CustomOperator:
 
     @property
     def install_command(self) -> str:
-        """The pip command that installs the distribution. Empty if the distribution is not known."""
+        """The pip command that installs the distribution; empty if the distribution is not known."""
         if self.distribution is None:
             return ""
         version = (self.version or "").partition("+")[0]  # the part after + (as in 2.6.0+cu124) is not on PyPI
         return f"`pip install {self.distribution}{f'=={version}' if version else ''}`"
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON of an operator. Members at their default are left out."""
+        """The JSON of an operator. Members with their default are left out."""
         optional = {"module": self.module, "distribution": self.distribution, "version": self.version}
         return {
             "name": self.name,

@@ -1,5 +1,7 @@
 """Derives the dimensions of a model from its profiles: the dynamic axes, the symbols that they share, and their ranges.
 
+A profile has a min, an opt and a max shape for each input. A dim is a dynamic dimension. A symbol stands for it in a graph.
+
 Rules
 1. A dim's range begins with its smallest min in all profiles, and ends with its largest max. If both are the same number,
    the axis is static. A dynamic axis has a min of at least 1.
@@ -7,10 +9,10 @@ Rules
 3. A dynamic axis without a named dim gets the name ``<input>_<axis>``. If a dim has that name, ``_`` is appended.
 4. ``multiple_of: k`` means that every size is a multiple of k, including each min, opt and max. The size divided by k is
    the size in units.
-5. The example of a dim is the first profile's opt. If that is 0 or 1 (in units), the example is the smallest legal size of
-   at least 2 units, because torch.export specializes sizes 0 and 1.
+5. The example of a dim is the size with which the model is traced: the first profile's opt. If that is 0 or 1 (in units),
+   the example is the smallest legal size of at least 2 units, because torch.export specializes sizes 0 and 1.
 6. Symbols are numbered in the order of their first appearance in the inputs' axes, so that names do not change keys.
-7. All problems are reported at once: a problem of one input or dim does not stop the checks of other inputs and dims.
+7. All problems are reported at once. A problem of one input or dim does not stop the checks of other inputs and dims.
 """
 
 from __future__ import annotations
@@ -26,9 +28,9 @@ from trtbuild.core.model.spec import Input, NamedDim, Profile, ShapeRange
 class ShapeProblem:
     """A problem of the declared shapes.
 
-    A problem of a dim has `dim` and `place` (an axis that the dim names, as ``<input>.<axis>``). A problem of an input in a
-    profile has `profile` and `input`. `which` is the wrong list (min, opt or max), or the first of several wrong lists. It
-    is None if no list can be named. `axis` is the number of the wrong axis, or None if the problem is not about one axis.
+    A problem of a dim has `dim` and `place`, an axis that the dim names (``<input>.<axis>``). A problem of an input in a
+    profile has `profile` and `input`. `which` is the first wrong shape (min, opt or max), or None if no shape can be named.
+    `axis` is the number of the wrong axis, or None if the problem is not about one axis.
     """
 
     text: str
@@ -70,7 +72,7 @@ def _check_ranks(profiles: Sequence[Profile]) -> tuple[dict[str, int], list[Shap
         for name, shape in profile.shapes:
             if not len(shape.min) == len(shape.opt) == len(shape.max):
                 counts = [len(getattr(shape, which)) for which in MIN_OPT_MAX]
-                # The problem is reported at the list whose length differs from the lengths of both others.
+                # The problem is reported at the shape whose length differs from the lengths of both others.
                 differing = next(
                     (which for which, count in zip(MIN_OPT_MAX, counts, strict=True) if counts.count(count) == 1), None
                 )
@@ -121,7 +123,7 @@ def _range_problems(profile: str, name: str, shape: ShapeRange) -> list[ShapePro
 def _named_axes(
     inputs: Sequence[Input], dims: Sequence[NamedDim], ranks: dict[str, int], problems: list[ShapeProblem]
 ) -> dict[tuple[str, int], NamedDim]:
-    """(input, axis) → the named dim of that axis. Problems with the places of dims are added to `problems`."""
+    """(input, axis) → the named dim of that axis. Adds the problems with the places of dims to `problems`."""
     input_names = [entry.name for entry in inputs]
     named_axes: dict[tuple[str, int], NamedDim] = {}
     for dim in dims:
@@ -147,7 +149,6 @@ Sizes = tuple[int, int, int]
 
 
 def _sizes(profile: Profile, name: str, axis: int) -> Sizes:
-    """min, opt and max of an axis in a profile."""
     shape = dict(profile.shapes)[name]
     return shape.min[axis], shape.opt[axis], shape.max[axis]
 
@@ -178,7 +179,7 @@ def _build_plan(
             if smallest == largest:
                 axes.append(smallest)
                 continue
-            if smallest == 0:  # each profile alone is valid: one has the static size 0, another has a larger size
+            if smallest == 0:  # one profile has the static size 0, and another has a larger size: each alone is valid
                 problems.append(_problem_of_min_0(profiles[mins.index(0)].name, entry.name, axis))
             name = dim.name if dim else f"{entry.name}_{axis}"
             while dim is None and name in dim_names:

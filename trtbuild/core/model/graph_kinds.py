@@ -1,7 +1,7 @@
 """The kinds of graphs that a trace produces, and how the steps handle each kind.
 
-Everything in the steps that depends on the kind of a model's graph is in this table and in the handlers of
-`trtbuild.stages.graphs`. Other code of the steps reads a field of the kind, and never compares the kind's name.
+Code that depends on the kind of a graph reads a field of `GraphKind`, or is in `trtbuild.stages.graphs`. It never compares
+the kind's name.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ GraphKindName = Literal["program", "onnx", "network"]
 class GraphKind:
     """One kind of graph. Jobs and documents contain its `name`.
 
-    `is_lowered`: whether the graph is lowered and divided into partitions. Otherwise the whole graph becomes one engine.
-    `reference`: the library that computes the model without TensorRT, for `verify` and for a package's reference program.
-    `changes_opset`: whether the partition step converts the graph to the toolchain's ONNX opset.
-    `program_file`: the path of a partition's graph in a package. ``{}`` is for the first 32 digits of the file's SHA-256.
+    * `is_lowered`: whether the graph is lowered and divided into partitions. Otherwise the whole graph becomes one engine.
+    * `reference`: the library that computes the model without TensorRT, for `verify` and for a package's reference program.
+    * `changes_opset`: whether the partition step converts the graph to the toolchain's ONNX opset.
+    * `program_file`: the path of a partition's graph in a package. ``{}`` is for the first 32 digits of the file's SHA-256.
     """
 
     name: GraphKindName
@@ -32,7 +32,7 @@ class GraphKind:
     def program_path(self, sha256: str) -> str:
         """The path, in a package, of the graph whose file has this digest.
 
-        The path depends on the content, because the steps for two toolchains may store the same graph as different bytes.
+        The path has the digest, because the steps for two toolchains may store the same graph as different bytes.
         """
         return self.program_file.format(sha256[:32])
 

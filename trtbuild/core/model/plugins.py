@@ -1,7 +1,7 @@
 """The field ``plugins:`` of a model: operators from outside PyTorch that become TensorRT plugins inside engines.
 
-The mapping of operators decides how a model is divided and converted. Only the engine steps, the package and the process
-that runs the engines use the library of the plugins.
+A manifest maps each operator to a plugin. This mapping decides how a model is divided and converted. Only the engine
+steps, the package step and the process that runs the engines use the library with the plugins' code.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ class Plugin:
     """The plugin for the operator `operator` (``mylib::roi``).
 
     `name`, `version` and `namespace` are those of the plugin in TensorRT's registry.
+
     An argument of the operator that is not a tensor becomes the plugin's field of the same name. `arguments` maps an
-    argument to another field name, or to None if the plugin has no field for it. `attributes` are fields with fixed values.
+    argument to another field name, or to None if the plugin has no field for it. `attributes` maps other fields of the
+    plugin to fixed values.
     """
 
     operator: str
@@ -41,26 +43,23 @@ class Plugin:
 
     @property
     def described(self) -> str:
-        """The plugin, as messages show it: ``RoiPlugin, version 1``."""
         return described(self.name, self.version, self.namespace)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Plugin:
-        """The value whose fields are `data`."""
         return cls(**data)
 
 
 @dataclass(frozen=True)
 class Plugins:
-    """The fields of ``plugins:``. `library` is a path relative to the project. It is None if TensorRT's own library has
-    the plugins."""
+    """The fields of ``plugins:``. `library` is a path relative to the project, or None for plugins of TensorRT itself."""
 
     operators: tuple[Plugin, ...]
     library: str | None = None
 
 
 def described(name: str, version: str, namespace: str) -> str:
-    """Return the text that messages show for a plugin: ``RoiPlugin, version 1``."""
+    """The text that messages show for a plugin: ``RoiPlugin, version 1``."""
     return f"{name}, version {version}" + (f", namespace {namespace}" if namespace else "")
 
 
@@ -70,7 +69,6 @@ def operator_name(namespace: str, operator: str, overload: str) -> str:
 
 
 def plugins_of(plugins: Plugins | None, operators: Iterable[str]) -> tuple[Plugin, ...]:
-    """The plugins for `operators`, in the order of the manifest."""
     names = frozenset(operators)
     return () if plugins is None else tuple(plugin for plugin in plugins.operators if plugin.operator in names)
 

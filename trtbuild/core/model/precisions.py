@@ -1,8 +1,9 @@
-"""The floating-point types in which a model computes: one for the whole model, or others for some of its modules.
+"""The floating-point types in which a model computes: a default, and other types for some of its modules.
 
 Rules
-1. A module computes in the precision of the pattern that covers it (`trtbuild.core.values.module_paths`), and otherwise in
-   the default. Operators in the ``forward`` of the model itself have no module path, so they compute in the default.
+1. A pattern covers the modules that it matches, and all modules inside them (`trtbuild.core.values.module_paths`). A module
+   computes in the precision of the pattern that covers it, and otherwise in the default. Operators in the ``forward`` of
+   the model itself have no module path, so they compute in the default.
 2. If patterns of two precisions cover a module, the pattern that names the inner module counts: ``*.norm`` counts for
    ``encoder.norm`` if the other pattern is ``encoder``.
 3. If both name the same module, a path without wildcards counts. Otherwise SourceError is raised, because the manifest
@@ -28,7 +29,6 @@ PRECISIONS: tuple[Precision, ...] = ("float32", "float16", "bfloat16")
 
 
 def is_precision(name: str) -> TypeGuard[Precision]:
-    """Whether `name` is one of `PRECISIONS`."""
     return name in PRECISIONS
 
 
@@ -41,7 +41,7 @@ class ModulePrecision:
 
     @property
     def field(self) -> str:
-        """The name of this entry in `trtbuild.core.model.spec.Model.places`."""
+        """The name of this entry in `trtbuild.core.model.spec.Model.places`, which maps names to places in the manifest."""
         return f"precision.{self.pattern}"
 
 
@@ -63,12 +63,13 @@ class Precisions:
 
     @property
     def names(self) -> tuple[Precision, ...]:
-        """The precisions that occur: the default first."""
+        """The precisions that occur, the default first."""
         others = {entry.precision for entry in self.modules} - {self.default}
         return (self.default, *(precision for precision in PRECISIONS if precision in others))
 
     def entry_of(self, path: str) -> ModulePrecision | None:
         """The entry that decides about the module at `path`; None for the default. Raises SourceError (rule 3)."""
+        # (depth of the module that a pattern names, whether the pattern is a plain path) → precision → entry
         ranked: dict[tuple[int, bool], dict[Precision, ModulePrecision]] = {}
         for entry in self.modules:
             module = covering_module(entry.pattern, path)
@@ -88,9 +89,7 @@ class Precisions:
         return self.default if entry is None else entry.precision
 
     def check(self, paths: Sequence[str]) -> None:
-        """Raise SourceError if a pattern covers none of `paths`, the module paths of a model's operators.
-
-        The error's `field` is that of the pattern's entry."""
+        """Raise SourceError if a pattern covers none of `paths`, the module paths of a model's operators."""
         for entry in self.modules:
             if all(covering_module(entry.pattern, path) is None for path in paths):
                 raise SourceError(
@@ -124,9 +123,9 @@ class ComputedOperator:
     """Calls of one operator in one module that compute in one floating type.
 
     `module` is the path of the module, empty for the model itself. `operator` is the operator's name in PyTorch, and
-    `calls` the number of its calls. `type` is the floating type. `pattern` is the pattern of the manifest that decides
-    about the module, null for the default. If the operator does not compute in the precision of its module, `rule` is the
-    name of the rule that keeps it in another type, and `reason` says why.
+    `calls` the number of its calls. `pattern` is the pattern of the manifest that decides about the module, null for the
+    default. If the operator does not compute in the precision of its module, `rule` is the name of the rule that keeps it
+    in another type, and `reason` says why.
     """
 
     module: str

@@ -1,7 +1,7 @@
-"""The field ``quantize:`` of a model: what its layers are rounded to, and how the scales are found.
+"""The field ``quantize:`` of a model: the types to which its layers are rounded, and the method that finds the scales.
 
-`FORMATS` is the table of formats. A *method* finds the scales. Its name is that of Model Optimizer's
-algorithm, with two exceptions: ``awq`` is the algorithm ``awq_lite``, and ``entropy`` is a calibrator.
+A method has the name of Model Optimizer's algorithm, with two exceptions: ``awq`` is the algorithm ``awq_lite``, and
+``entropy`` is a calibrator.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from trtbuild.core.values.encoding import Value, from_json, to_json
 
 @dataclass(frozen=True)
 class Format:
-    """One format. `weights` and `activations` are the types to which a layer's weights and activations are rounded.
-    `activations` is None if activations are not rounded.
+    """One format: the types to which a layer's weights and activations are rounded.
 
-    `methods` are the methods that find its scales, the default first. Those in `methods_without_data` look at the weights
-    only.
+    `activations` is None if activations are not rounded. `methods` are the methods for this format, the default first.
+    Those in `methods_without_data` need no calibration data, because they look at the weights only.
     """
 
     weights: str
@@ -32,8 +31,8 @@ class Format:
         return (self.weights,) if self.activations is None else tuple(dict.fromkeys((self.weights, self.activations)))
 
 
-#: The formats by name. Model Optimizer 0.47 offers each of the methods for the format
-#: (``modelopt.torch.quantization.config``: `algorithm`; entropy: ``calib.HistogramCalibrator``).
+#: Name → format. Source of the methods: Model Optimizer 0.47 (``modelopt.torch.quantization.config``: `algorithm`; entropy:
+#: ``calib.HistogramCalibrator``).
 FORMATS: Mapping[str, Format] = {
     "int8": Format("int8", "int8", ("max", "entropy", "smoothquant")),
     "fp8": Format("float8e4m3fn", "float8e4m3fn", ("max",)),
@@ -46,10 +45,10 @@ FORMATS: Mapping[str, Format] = {
 
 @dataclass(frozen=True)
 class Calibration:
-    """Where calibration data comes from: a callable (``module:name``) or a safetensors file relative to the project.
+    """The source of calibration data: a callable (``module:name``) or a safetensors file, relative to the project.
 
     Exactly one of `python` and `safetensors` is set. `samples` is the number of samples to use, or None for all samples. A
-    sample has the inputs of one call of the model.
+    sample has the inputs of one call of the model. `kwargs` are for the callable.
     """
 
     python: str | None = None
@@ -60,8 +59,9 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Quantization:
-    """The fields of ``quantize:``. `format` is a name in `FORMATS`. `exclude` has patterns of module paths. These modules
-    stay in float."""
+    """The fields of ``quantize:``. `format` is a name in `FORMATS`.
+
+    `exclude` has patterns of module paths. Matching modules, and all modules inside them, are not quantized."""
 
     format: str
     method: str = "max"
@@ -70,11 +70,10 @@ class Quantization:
 
     @property
     def needs_data(self) -> bool:
-        """Whether the method needs calibration data."""
         return self.method not in FORMATS[self.format].methods_without_data
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON form. `from_json` makes an equal value from it; floats in kwargs keep their bits."""
+        """The JSON form. Floats in kwargs keep their bits."""
         data = self.calibration
         return {
             "format": self.format,

@@ -17,18 +17,19 @@ from collections.abc import Mapping
 
 from trtbuild.core.model.spec import ToolchainName
 
-_Row = tuple[tuple[int, ...], int]
+#: The first release and the first SM (GPU architecture) that have a type.
+_Firsts = tuple[tuple[int, ...], int]
 
-_FLOAT8: Mapping[ToolchainName, _Row] = {"tensorrt-rtx": ((1,), 89), "tensorrt": ((10,), 89)}
-#: Type → toolchain → the first release and the first SM with the type. Messages suggest types in this order.
-_TYPES: Mapping[str, Mapping[ToolchainName, _Row]] = {
+_FLOAT8: Mapping[ToolchainName, _Firsts] = {"tensorrt-rtx": ((1,), 89), "tensorrt": ((10,), 89)}
+#: Type → toolchain → the first release and the first SM. Messages suggest types in this order.
+_TYPES: Mapping[str, Mapping[ToolchainName, _Firsts]] = {
     "int8": {"tensorrt-rtx": ((1,), 0), "tensorrt": ((8,), 0)},
     "float8e4m3fn": _FLOAT8,
     "float8e5m2": _FLOAT8,
     "int4": {"tensorrt-rtx": ((1,), 80), "tensorrt": ((10,), 0)},
     "float4e2m1": {"tensorrt-rtx": ((1,), 100), "tensorrt": ((10, 8), 100)},
 }
-#: All types of the table, by ONNX's names.
+#: ONNX's names of all types of the table.
 QUANTIZED_TYPES = tuple(_TYPES)
 
 #: The last part of the name of a weight that the trace rounds and stores as floats (``linear.weight:rounded``).
@@ -37,9 +38,9 @@ ROUNDED = "rounded"
 
 def unsupported_reason(type_: str, toolchain: ToolchainName, version: str | None, sm: int) -> str | None:
     """Return the reason why `version` of a toolchain does not build a type for the SM `sm`; None if the type can be built.
-    The text continues a sentence about the type: "begins with SM 89, but the target is for SM 86".
 
-    Without a version, the newest release counts. Raises KeyError for a type that is not in the table."""
+    The text continues a sentence about the type: "begins with SM 89, but the target is for SM 86". Without a version, the
+    newest release counts. Raises KeyError for a type that is not in the table."""
     first_release, first_sm = _TYPES[type_][toolchain]
     numbers = tuple(int(part) for part in (version or "").split(".") if part.isdigit())
     if numbers and numbers < first_release:
@@ -56,5 +57,5 @@ def types_of(toolchain: ToolchainName, version: str | None, sm: int) -> tuple[st
 
 
 def is_rounded_weight(name: str) -> bool:
-    """Whether the name of a weight says that the trace has rounded it and stores it as floats."""
+    """Whether `name` is the name of a weight that the trace rounds and stores as floats (`ROUNDED`)."""
     return name.rstrip("0123456789").endswith(f":{ROUNDED}")

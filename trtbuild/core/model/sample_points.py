@@ -1,4 +1,4 @@
-"""Points within the ranges of a program's symbols, at which the sizes of the program's values are checked."""
+"""Points at which the sizes of a program's values are checked. A point has a number for each symbol of the program."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ _UNBOUNDED_SPAN = 64
 
 
 def sample_points(ranges: Sequence[tuple[int, int | None]]) -> list[tuple[int, ...]]:
-    """Sample points in these ranges, each with a number for each symbol. A max of None means that there is no upper limit.
+    """Return points within the ranges of the symbols. A max of None means that there is no upper limit.
 
-    The first points are: all symbols at their min, all symbols at their max, and two points between. At these two, all
-    symbols have different numbers other than 0 and 1 if possible. For each symbol whose range has exactly two numbers,
-    there are two more points: this symbol at its min and all other symbols at their max, and the reverse. Reason: PyTorch
-    removes size 1 from ranges (torch 2.13). So it treats the range 1..2 as the number 2, and does not report that two axes
-    with this range must be equal.
+    1. All symbols are at their min, or all symbols are at their max.
+    2. Two points are between. There, all symbols have different numbers other than 0 and 1, if possible.
+    3. A symbol whose range has exactly two numbers gets two more points: one with this symbol at its min and all others at
+       their max, and the reverse. They are needed because PyTorch removes size 1 from ranges (torch 2.13). So it treats the
+       range 1..2 as the number 2, and does not report that two axes with this range must be equal.
     """
     ends = [(low, low + _UNBOUNDED_SPAN if high is None else high) for low, high in ranges]
     points = [tuple(low for low, _ in ends), tuple(high for _, high in ends)]

@@ -1,9 +1,9 @@
-"""The dynamic sizes of a model: symbols with their ranges, and the shape of each input in terms of them.
+"""The dynamic sizes of a model: symbols with their ranges, and the shape of each input, written with these symbols.
 
 `trtbuild.core.model.declared_shapes` derives both from the profiles.
 
-A trace may find that two symbols are always equal. They become one symbol (`ShapePlan.merge_ties`) if their declarations
-are equal: the same min, opt and max in every profile, and the same ``multiple_of``.
+A trace may find that two symbols must always be equal (a *tie*). They become one symbol (`ShapePlan.merge_ties`) if their
+declarations are equal: the same min, opt and max in every profile, and the same ``multiple_of``.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ Ties = Sequence[tuple[int, int]]
 
 
 def kept_symbols(count: int, ties: Ties) -> list[int]:
-    """For each of `count` symbols, the number of the symbol that represents it after `ties` are merged.
+    """For each of `count` symbols, the number of the symbol that replaces it when `ties` are merged.
 
-    The first one of several tied symbols represents all of them. A symbol without ties represents itself."""
+    The first of several tied symbols replaces all of them. A symbol without ties stays."""
     representatives = list(range(count))
     for first_symbol, second_symbol in ties:
         kept_number, replaced_number = sorted((representatives[first_symbol], representatives[second_symbol]))
@@ -54,7 +54,7 @@ def kept_symbols(count: int, ties: Ties) -> list[int]:
 
 @dataclass(frozen=True)
 class ShapePlan:
-    """The symbols of a model, and the shape of each input in terms of them, in the order of the model's inputs."""
+    """The symbols of a model, and the shape of each of its inputs, in order."""
 
     symbols: tuple[Symbol, ...]
     shapes: tuple[tuple[Axis, ...], ...]
@@ -106,10 +106,10 @@ def symbol_values(plan: ShapePlan, profile: Profile, which: str) -> tuple[int, .
 
 
 def pairs_not_to_tie(plan: ShapePlan, profiles: Sequence[Profile]) -> tuple[tuple[int, int], ...]:
-    """The pairs of symbols that must not be tied, although their `Symbol`s are equal except for the names.
+    """The pairs of symbols that must not become one symbol, because their opts differ in at least one profile.
 
-    The opts of the two symbols differ in at least one profile. Both symbols have the same example and ``multiple_of``,
-    and in every profile the same min and the same max."""
+    Only pairs that are equal otherwise are returned: they have the same example and ``multiple_of``, and in every profile
+    the same min and max."""
     values = {which: [symbol_values(plan, profile, which) for profile in profiles] for which in MIN_OPT_MAX}
 
     def sizes_of(which: MinOptMax, symbol: int) -> list[int]:

@@ -10,12 +10,15 @@ from trtbuild.core.model.graph_kinds import NETWORK, ONNX, PROGRAM, GraphKind
 
 @dataclass(frozen=True)
 class SourceKind:
-    """One kind of source. `name` is the manifest's field, and is in keys; `graph` is the kind of graph after the trace.
+    """One kind of source.
 
-    `reader` is the class in `trtbuild.stages.trace.sources` that reads the source, as ``module:Class``; it is empty for a
-    module in memory. Editors and docs/manifest.md show `description` and `example`. `file` is the noun for the source's
-    file in messages. In a manifest, a kind without `file` names a callable, as ``module.path:callable``, which takes
-    ``kwargs``. `has_layers`: whether the reader's module has submodules of ``torch.nn``. `quantize:` needs them.
+    * `name`: the manifest's field. It is in keys.
+    * `graph`: the kind of graph that the trace produces.
+    * `reader`: the class in `trtbuild.stages.trace.sources` that reads the source (``module:Class``). It is empty for a
+      module in memory.
+    * `description`, `example`: for editors and docs/manifest.md.
+    * `file`: what messages call the source's file. A kind without `file` names a callable (``module.path:callable``).
+    * `has_layers`: whether the reader returns a module with submodules of ``torch.nn``, which `quantize:` needs.
     """
 
     name: str

@@ -1,8 +1,7 @@
 """The contents of manifests as plain values: models, profiles, targets and settings.
 
-Names are resolved: a model contains its profiles and targets, not their names. Shorthands are expanded, and defaults are
-filled in.
-The place of each declaration (`Origin`) is stored for messages, and is never in a key.
+A model contains its profiles and targets, not their names. Shorthands are expanded, and defaults are filled in. The place
+of each declaration (`Origin`) is stored for messages, and is never in a key.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ class Origin:
 class Source:
     """The source of a model. `kind` is the name of a `trtbuild.core.model.source_kinds.SourceKind`.
 
-    `target` is ``module.path:callable``, a file's path relative to the project, or the name of a module in memory. `deps`
-    (paths or globs) and `env` (environment variables) are dependencies that the manifest declares. `cacheable` is False if
-    the model must be traced in every build.
+    `target` is ``module.path:callable``, a file's path relative to the project, or the name of a module in memory. The
+    manifest declares two kinds of dependencies: `deps` are paths or globs, and `env` are environment variables. If
+    `cacheable` is False, every build traces the model.
     """
 
     kind: str
@@ -59,7 +58,6 @@ class Source:
 
     @property
     def graph(self) -> GraphKind:
-        """The kind of graph that a trace of this source produces."""
         return SOURCE_KINDS.get(self.kind, MODULE_IN_MEMORY).graph
 
 
@@ -70,15 +68,13 @@ class Input:
     name: str
     dtype: str = "float32"
     keyword: bool = False
-    #: The range of random values for this input, both ends included. With None, the range depends on the
-    #: code that draws the values.
+    #: The range of random values for this input, both ends included. With None, the code that draws the values chooses.
     range: ValueRange | None = None
 
 
 @dataclass(frozen=True)
 class NamedDim:
-    """A named dimension. `at` are the axes that share it, as (input name, axis). All its sizes are multiples of
-    `multiple_of`."""
+    """A named dimension. `at` are the axes that share it: (input name, axis). Its sizes are multiples of `multiple_of`."""
 
     name: str
     at: tuple[tuple[str, int], ...]
@@ -87,8 +83,7 @@ class NamedDim:
 
 @dataclass(frozen=True)
 class ShapeRange:
-    """The min, opt and max shape of one input. `trtbuild.core.model.declared_shapes` checks that they have the same rank,
-    and that min ≤ opt ≤ max holds in each axis."""
+    """The min, opt and max shape of one input, with min ≤ opt ≤ max in each axis (`declared_shapes` checks this)."""
 
     min: tuple[int, ...]
     opt: tuple[int, ...]
@@ -105,8 +100,9 @@ class Profile:
 
 @dataclass(frozen=True)
 class PartitionSettings:
-    """Settings for partitioning a lowered graph. All except `granularity` have Torch-TensorRT's names. `granularity` is
-    ``("model",)``, or patterns of module paths."""
+    """Settings for dividing a graph into partitions. All except `granularity` have Torch-TensorRT's names.
+
+    `granularity` is ``("model",)``, or patterns of module paths. Each matching module becomes one engine."""
 
     granularity: tuple[str, ...] = ("model",)
     min_block_size: int = 5
@@ -117,12 +113,11 @@ class PartitionSettings:
 
     @property
     def divides_by_module(self) -> bool:
-        """Whether `granularity` has patterns of module paths."""
         return self.granularity != ("model",)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> PartitionSettings:
-        """The settings from their JSON, in which tuples are lists."""
+        """Read the settings from parsed JSON, in which tuples are lists."""
         arguments: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
         }
@@ -133,7 +128,8 @@ class PartitionSettings:
 class Target:
     """The GPU, toolchain and platform that an engine is built for.
 
-    `sm` is ten times the compute capability: 89 is SM 8.9. `version` is the toolchain's version if the manifest pins it.
+    `sm` is ten times NVIDIA's compute capability: 89 for 8.9. `version` is the toolchain's version, None if the manifest
+    does not name it.
     """
 
     name: str
@@ -170,22 +166,21 @@ class Model:
     #: The operators that become TensorRT plugins.
     plugins: Plugins | None = None
     builder: BuilderSettings = field(default_factory=BuilderSettings)
-    #: kind (package, plans, …) → path relative to the project.
+    #: Kind of output (package, plans, …) → path relative to the project.
     outputs: tuple[tuple[str, str], ...] = ()
     #: The places of fields, for messages, by dotted path inside the model: ``inputs.image`` → Origin.
     places: Mapping[str, Origin] = field(default_factory=dict, compare=False, hash=False)
 
     @property
     def precisions(self) -> Precisions:
-        """The precision of each module."""
         return Precisions(self.precision, self.module_precisions)
 
 
 @dataclass(frozen=True)
 class Project:
-    """All models in the order of their declaration, and all manifest files that were read, including the included files.
+    """All models in the order of their declaration.
 
-    `digests` has the SHA-256 of the content of each of `files`.
+    `files` are the manifest files that were read, and `digests` the SHA-256 of each file's content.
     """
 
     models: tuple[Model, ...]

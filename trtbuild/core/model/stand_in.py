@@ -1,4 +1,4 @@
-"""A parser that is used in place of a parser that cannot run on this machine."""
+"""The parser that answers in place of a parser that cannot run on this machine."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from dataclasses import dataclass
 class StandIn:
     """The parser of `toolchain` in `version`. It replaces the parser of another toolchain, because that parser needs a GPU.
 
-    The other fields are limits of the replaced toolchain. They apply in addition to those of the stand-in parser.
-    `dtypes` are the element types (torch's names) in which the replaced toolchain's engines compute. `narrows_int64` is
-    whether these engines compute int64 values in 32 bits. `refuses` are the ONNX operators that the replaced parser
-    refuses.
+    The other fields are additional limits of the replaced toolchain. `dtypes` are the element types (torch's names) in
+    which its engines compute. `narrows_int64`: whether its engines compute int64 values in 32 bits. `refuses` are the ONNX
+    operators that its parser refuses.
     """
 
     toolchain: str

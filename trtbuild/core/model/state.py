@@ -1,7 +1,7 @@
 """The state of a model: buffers that a call reads and writes, such as the keys and values of a KV cache.
 
-In a traced program, each of them is an input after all declared inputs, and its value after the call is an output. The
-runtime keeps the new values for the next call.
+In a traced program, each buffer is an input after all declared inputs, and its new value is an output. The runtime keeps
+the new values for the next call.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from trtbuild.core.values.value_ranges import ValueRange
 class StateTensor:
     """A state buffer of a model.
 
-    `name` is the buffer's name in the module. `slot` is the weight slot with the buffer's first value; no program reads
-    this slot. `output` is the number of the program's output that is the buffer's value after a call. The model may return
-    this output, too. `range` is the range of random values for comparisons; None for any values.
+    `name` is the buffer's name in the module. `slot` is the number of the weight that is the buffer's first value; no
+    program reads this weight. `output` is the number of the program's output that is the buffer's new value. The model may
+    return this output, too. `range` is the range of random values for comparisons; None for any values.
     """
 
     name: str
@@ -33,7 +33,6 @@ class StateTensor:
         return f"state.{self.name}"
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON of a state buffer."""
         document: dict[str, Any] = {"name": self.name, "slot": self.slot, "output": self.output}
         return document if self.range is None else {**document, "range": list(self.range)}
 
@@ -55,7 +54,9 @@ class StateTensor:
 
 @dataclass(frozen=True)
 class StateInputs:
-    """The state of a model as inputs of a comparison: names and dtypes, shapes, and ranges of random values by name."""
+    """The state of a model as inputs of a comparison.
+
+    `inputs` are (name, dtype). `ranges` maps names to ranges of random values."""
 
     inputs: tuple[tuple[str, str], ...] = ()
     shapes: tuple[tuple[int, ...], ...] = ()

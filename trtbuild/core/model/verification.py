@@ -1,17 +1,18 @@
 """The points and tolerances of a verification, as pure values.
 
+A verification compares a model with a reference at several points. A point is one size for each dynamic dimension, with
+random input values.
+
 Rules
-1. The points are min, opt and max of every profile, and random sizes within each profile. The size of each dim is chosen
-   independently, as a multiple of its `multiple_of`. Everything follows from the seed, so every point is reproducible.
+1. The points are min, opt and max of every profile, and random sizes within each profile. The random sizes of two dims are
+   independent. All sizes are multiples of `multiple_of`. Everything follows from the seed, so every point is reproducible.
 2. In every second random point, about a quarter of the floating-point input values are exactly zero, except in inputs
    whose declared range excludes zero. Some operators have special cases at zero (``atan2``), and random values are almost
    never zero.
 3. The error of an output `a` is max|a-b| / max|b|, where `b` is the result of the reference: PyTorch, or onnxruntime for
    an ONNX source. Integers and bools must be equal, unless rounding decides them (`trtbuild.stages.verify.rounding`).
-4. The tolerance of an output follows from the coarsest type among the values that the output is computed from. Inputs and
-   weights count, too (`trtbuild.stages.verify.precisions`). A coarse type may come from the manifest's `precision`, from a
-   module with float16 weights, or from a quantizer. If a model amplifies errors, a larger error is allowed (`rounding`,
-   rule 3).
+4. The tolerance of an output follows from the coarsest type among the values from which the output is computed
+   (`trtbuild.stages.verify.precisions`). If a model amplifies errors, a larger error is allowed (`rounding`, rule 3).
 """
 
 from __future__ import annotations
@@ -32,19 +33,20 @@ Runner = Literal["onnxruntime", "engine"]
 #: The types that values are rounded to: floating types, and the types of quantizers.
 RoundedType = Precision | Literal["int8", "float8e4m3fn", "float8e5m2", "float4e2m1", "int4"]
 
-#: The largest allowed error, by runner and by the type that an output was computed in.
+#: The largest allowed error, by runner and by the type in which an output was computed.
 #:
 #: float32: onnxruntime and PyTorch differ only in the order of sums. On a GPU, TF32 keeps 11 bits of each factor of a
 #: product. Rounding loses up to 2**-11 of a factor and truncation up to 2**-10, so a product loses up to 2**-9. On an H200,
-#: the errors of 3 of 14 models were between 1e-3 and 1.2e-3. Every float16 value has 11 significant bits. bfloat16
-#: has 8. So the steps between its numbers are eight times the steps of float16, and its tolerance is also eight times that
-#: of float16.
+#: the errors of 3 of 14 models were between 1e-3 and 1.2e-3.
 #:
-#: Quantizers: a value that lies between two steps becomes one of them in one result, and the other in the other result. At
-#: worst, the two roundings are independent. The table has three standard deviations of the difference of two roundings of
-#: normally distributed values. The derivation is in docs/quantization.md, and a test computes these numbers. For engines,
-#: the tolerances of int8 and float8 are doubled, like those of float16 and bfloat16, but not above 0.4. Those of 4 bits are
-#: not doubled, because errors of 0.8 and 1.0 would then be allowed: almost the whole value.
+#: bfloat16: a float16 value has 11 significant bits, and a bfloat16 value has 8. So the steps between bfloat16 numbers are
+#: eight times those of float16, and the tolerance is, too.
+#:
+#: Quantizers: the reference and the runner may round a value that lies between two steps to different steps. At worst, the
+#: two roundings are independent. The table has three standard deviations of the difference of two roundings of normally
+#: distributed values. The derivation is in docs/quantization.md, and a test computes these numbers. For engines, the
+#: tolerances of int8 and float8 are doubled, like those of float16 and bfloat16, but not above 0.4. Those of 4 bits are not
+#: doubled, because errors of 0.8 and 1.0 (almost the whole value) would then be allowed.
 TOLERANCES: Mapping[Runner, Mapping[RoundedType, float]] = {
     "onnxruntime": {
         "float32": 1e-5,
@@ -73,17 +75,17 @@ TYPES_BY_COARSENESS: tuple[RoundedType, ...] = tuple(TOLERANCES["onnxruntime"])
 #: The types of quantizers.
 QUANTIZER_TYPES = tuple(type_ for type_ in TYPES_BY_COARSENESS if type_ not in get_args(Precision))
 
-#: The defaults for the number of random points of each profile, and for the seed.
+#: The number of random points of each profile.
 DEFAULT_RANDOM_POINTS = 2
 DEFAULT_SEED = 0
 
 
 @dataclass(frozen=True)
 class Point:
-    """The sizes of the symbols for one comparison of the partitions, and the seed of the inputs' values.
+    """The sizes of the symbols for one comparison, and the seed of the inputs' values.
 
-    `profile` is the number of the profile. `which` is min, opt, max, or ``random 1`` and so on. `zeros` is whether
-    some of the inputs' values are zero (rule 2).
+    `profile` is the number of the profile. `which` names the point in it: ``min``, ``opt``, ``max`` or ``random 1``, …
+    `zeros`: whether some of the inputs' values are zero (rule 2).
     """
 
     profile: int
@@ -93,7 +95,6 @@ class Point:
     zeros: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON of a point."""
         return asdict(self)
 
     @classmethod
@@ -131,7 +132,7 @@ def _seed_of_point(seed: int, profile: int, which: str) -> int:
 
 
 def tolerances(runner: Runner, chosen: float | None = None) -> dict[RoundedType, float]:
-    """The largest allowed error, by the type that an output was computed in. A user's `chosen` error is for all types."""
+    """The largest allowed error, by the type in which an output was computed. A user's `chosen` error is for all types."""
     return {precision: default if chosen is None else chosen for precision, default in TOLERANCES[runner].items()}
 
 
@@ -141,7 +142,7 @@ def coarsest_precision(precisions: Iterable[RoundedType]) -> RoundedType:
 
 
 def relative_to_tolerance(error: float, tolerance: float) -> float:
-    """The error divided by the tolerance. A result of more than 1 means that the value is wrong."""
+    """The error divided by the tolerance. More than 1 means that the value is wrong."""
     if tolerance:
         return error / tolerance
     return math.inf if error else 0.0

@@ -1,7 +1,4 @@
-"""The messages about a verification, as pure functions of its entries.
-
-A `CutEntry` has the result for one way in which a model is cut into partitions (see `trtbuild.core.model.verified`).
-"""
+"""The messages about the results of a verification (`trtbuild.core.model.verified`)."""
 
 from __future__ import annotations
 
@@ -13,9 +10,9 @@ Entry = WholeEntry | PartitionEntry
 
 
 def worst_error(entry: CutEntry) -> tuple[float, float]:
-    """The error that is largest relative to its tolerance, and that tolerance, among the partitions and the whole model.
+    """The error that is largest relative to its tolerance, and this tolerance.
 
-    The error is 0.0 if no comparison has a number."""
+    The partitions and the whole model count. The error is 0.0 if none of their comparisons has a number."""
     compared = (*entry.partitions, entry.whole)
     errors = [(result.error, result.tolerance) for result in compared if result.error is not None]
     return max(errors, key=lambda pair: (relative_to_tolerance(*pair), pair[0]), default=(0.0, entry.tolerance))
@@ -28,7 +25,6 @@ def error_text(entry: Entry) -> str:
 
 
 def _difference_text(text: str, error: float | None) -> str:
-    """The difference: its text or, if that is empty, the number."""
     return text or f"{error:.1e} away"
 
 
@@ -39,8 +35,8 @@ def _point_text(worst: NamedPoint | None) -> str:
     return f" at profile {worst.profile}, {worst.which}{f' ({dims})' if dims else ''}"
 
 
-#: TF32 may explain an engine's error if the error is less than this many times the tolerance. The tolerance includes the
-#: rounding to TF32, but in some models sums make the error larger.
+#: TF32 may explain an engine's error up to this multiple of the tolerance. The tolerance includes the rounding to TF32, but
+#: sums make the error larger in some models.
 TF32_ERROR_FACTOR = 5
 
 _TF32 = (
@@ -52,8 +48,8 @@ _TF32 = (
 def tf32_hint(entry: Entry, tf32: bool | None) -> str | None:
     """The hint for a wrong float32 result of an engine, if TF32 alone may explain its error; otherwise None.
 
-    The caller checks that the conversion to ONNX is right. This function does not check it.
-    `tf32` is whether the engine was built with TF32, or None if that is not known."""
+    The caller has checked that the conversion to ONNX is right. `tf32`: whether the engine was built with TF32, or None if
+    that is not known."""
     if entry.status != "wrong" or entry.precision != "float32" or tf32 is False:
         return None
     if entry.error is None or entry.error >= TF32_ERROR_FACTOR * entry.tolerance:
@@ -67,9 +63,6 @@ def advice_lines(entry: Entry) -> list[str]:
 
 
 def _fault_lines(entry: Entry) -> list[str]:
-    """Lines about the first operator with a wrong result, and about the operators that may contain the fault.
-
-    `Place` describes these operators."""
     place = entry.place if isinstance(entry, PartitionEntry) else None
     if place is None:
         return []

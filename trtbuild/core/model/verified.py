@@ -1,6 +1,6 @@
 """The results of a verification in the form of the document ``trtbuild.verify/1`` and of ``provenance.json``.
 
-Each class has the members of one JSON object, with the same names and, except in entries from records, in the same order.
+Each class is one JSON object: its fields are the members. Entries that were read from a record have another order.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ from trtbuild.core.values.codec import members, optional
 
 @dataclass(frozen=True, kw_only=True)
 class NamedPoint:
-    """A point of a comparison, as in `Point` of `verification`. `dims` are the sizes by the name of the dim."""
+    """A point of a comparison: the sizes of the dynamic dimensions, and the seed of the random input values.
+
+    `which` names the point in its profile: ``min``, ``opt``, ``max``, ``random 1``, … `dims` maps the names of the
+    dimensions to sizes. `zeros`: whether some of the input values are zero."""
 
     profile: str
     which: str
@@ -36,7 +39,7 @@ class NamedPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class WholeEntry(Compared):
-    """The comparison of the whole model. `hint`: a possible reason of the error."""
+    """The comparison of the whole model. `hint` is a possible reason of the error, with advice."""
 
     worst: NamedPoint | None
     hint: str | None = optional()
@@ -44,8 +47,9 @@ class WholeEntry(Compared):
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionEntry(Compared, PartitionIdentity):
-    """The comparison of one partition. `place`: the location of the fault, if known. `plans`: the SHA-256 of the
-    partition's engine, by target."""
+    """The comparison of one partition. `place` is the place of the fault, or None if it is not known.
+
+    `plans` maps a target to the SHA-256 of the partition's engine."""
 
     worst: NamedPoint | None
     place: Place | None
@@ -54,15 +58,13 @@ class PartitionEntry(Compared, PartitionIdentity):
 
 
 class _RecordedWhole(WholeEntry):
-    """An entry that was read from a record. The members of a record are in alphabetical order, and stay in this order."""
+    """An entry that was read from a record. It keeps the order of a record's members, which is alphabetical."""
 
     def to_json(self) -> dict[str, Any]:
         return _json_in_record_order(self, Comparison)
 
 
 class _RecordedPartition(PartitionEntry):
-    """The entry of a partition from a record. The members of the record stay in order, as in `_RecordedWhole`."""
-
     def to_json(self) -> dict[str, Any]:
         return _json_in_record_order(self, PartitionComparison)
 
@@ -75,7 +77,7 @@ def _json_in_record_order(entry: WholeEntry | PartitionEntry, kind: type[Compari
 
 
 def whole_entry(comparison: Comparison, worst: NamedPoint | None, *, recorded: bool) -> WholeEntry:
-    """The entry for a comparison of the whole model. `recorded`: whether the comparison was read from a record."""
+    """Return the entry for a comparison. `recorded`: whether the comparison was read from a record."""
     kind = _RecordedWhole if recorded else WholeEntry
     return kind(**{**vars(comparison), "worst": worst})
 
@@ -83,21 +85,24 @@ def whole_entry(comparison: Comparison, worst: NamedPoint | None, *, recorded: b
 def partition_entry(
     comparison: PartitionComparison, worst: NamedPoint | None, plans: Mapping[str, str], *, recorded: bool
 ) -> PartitionEntry:
-    """The entry for the comparison of a partition. `recorded`: whether the comparison was read from a record."""
+    """Return the entry for a comparison. `recorded`: whether the comparison was read from a record."""
     kind = _RecordedPartition if recorded else PartitionEntry
     return kind(**{**vars(comparison), "worst": worst, "plans": plans})
 
 
 @dataclass(frozen=True, kw_only=True)
 class CutEntry:
-    """The comparison of all partitions of a model by one runner, for one cut.
+    """The comparison of a model for one cut (one way to divide the model into partitions) and one runner.
 
-    A cut is one way to divide the model into partitions. Each toolchain has its own cut. `targets` are the targets that
-    share this cut. `against`: the library that computed the reference. `lowered`: the comparison of the lowered program,
-    run by PyTorch. `float_error`: the error against the model without quantizers, left out if the model has no quantizers.
-    `worst_input`: the file with the inputs of the worst point, relative to the project. `finished` and `builder`: when and
-    where the comparison ran, null if that was not recorded. `key`: the key of the record. `verdict`: ``hit`` if the result
-    is from a record. `worker`: the name of the Dask worker that ran the comparison, left out if no Dask worker ran it.
+    * `by`, `against`: the runner of the partitions, and the library that computed the reference.
+    * `targets`: the targets that share this cut.
+    * `lowered`: the comparison of the program of the lower step, run by PyTorch.
+    * `worst_input`: the file with the inputs of the worst point, relative to the project.
+    * `finished`, `builder`: when and where the comparison ran; null if that was not recorded.
+    * `verdict`: ``hit`` if the result is from a record. `key`: the key of the record.
+    * `machine`: the platform of the machine that ran the comparison. For engines, also its GPU and driver.
+    * `float_error`: the error against the model without quantizers; left out for a model without quantizers.
+    * `worker`: the name of the Dask worker that ran the comparison; left out if no Dask worker ran it.
     """
 
     by: Runner
@@ -133,8 +138,8 @@ class NotRun:
 class ModelEntry:
     """The verification of a model of a project.
 
-    `missing`: the steps without a result, if `status` is ``missing``. `precision` is left out if `status` is ``failed``.
-    `exceeds`: why ``--max-error`` rejects the model, left out if it does not.
+    `missing` are the steps without a result, if `status` is ``missing``. `precision` is left out if `status` is ``failed``.
+    `exceeds` is the reason why ``--max-error`` rejects the model; left out if it accepts the model.
     """
 
     model: str

@@ -17,7 +17,7 @@ class InvalidIndex(Exception):
 
 
 def checked_expression(value: Any, dims: int) -> Expression:
-    """The size expression in `value`. Its symbols are numbers below `dims`, the number of dims."""
+    """The size expression in `value`. Its symbols must be numbers below `dims`, the number of dynamic dimensions."""
     if type(value) is int:
         return value
     expect(_has_operators_and_operands(value), f"{value!r:.80} is not a size")
@@ -26,13 +26,13 @@ def checked_expression(value: Any, dims: int) -> Expression:
         try:
             evaluate(value, [1] * dims)
         except ValueError as error:
-            # The value 1 of the symbols is arbitrary. Other values may avoid a division by zero or an invalid power.
+            # These two errors may come from the value 1, which is arbitrary. Other values may be valid.
             expect("by zero" in str(error) or "is not a size" in str(error), f"{value!r:.80} is not a size: {error}")
     return freeze(value)
 
 
 def _has_operators_and_operands(value: Any) -> bool:
-    """Whether `value` is an integer, or a list whose first element is a string and whose others are such values."""
+    """Whether `value` is an integer, or a list of an operator's name and operands of this form."""
     return type(value) is int or (
         isinstance(value, list)
         and bool(value)
@@ -65,7 +65,7 @@ def optional_list(entry: Mapping[str, Any], field: str) -> list[Any]:
     return list_field(entry, field) if field in entry else []
 
 
-def flag(entry: Mapping[str, Any], field: str) -> bool:
+def optional_flag(entry: Mapping[str, Any], field: str) -> bool:
     """The boolean in a field that may be missing; False without the field."""
     value = entry.get(field, False)
     expect(isinstance(value, bool), f"{field} is neither true nor false")
@@ -79,13 +79,13 @@ def _checked_field(entry: Mapping[str, Any], field: str, is_valid: Callable[[Any
 
 
 def checked_size(value: Any) -> int:
-    """The size in `value`: an integer that is not negative."""
+    """`value`, if it is an integer that is not negative."""
     expect(type(value) is int and value >= 0, f"{value!r:.40} is not a size")
     return int(value)
 
 
 def checked_dtype(value: Any) -> str:
-    """The name of an element type in `value`."""
+    """`value`, if it is the name of an element type."""
     expect(isinstance(value, str) and value in ELEMENT_TYPES, f"{value!r:.40} is not an element type")
     return str(value)
 

@@ -1,8 +1,8 @@
 """The contents of a package, as values.
 
 Rules
-1. Names of inputs, dims and profiles come from the manifest, those of outputs from the trace. They belong to the
-   package, not to an engine.
+1. Names of inputs, dims and profiles come from the manifest, and names of outputs from the trace. The package has these
+   names, and engines do not.
 2. A package with ``reference`` has the programs and the weights of all partitions, so it can run without engines.
 """
 
@@ -24,10 +24,10 @@ from trtbuild.core.recipes.record import Output
 
 @dataclass(frozen=True)
 class ToolchainPartitions:
-    """The partitions of a model for one toolchain, and the programs that the package contains for these partitions.
+    """The partitions of a model for one toolchain.
 
-    The keys of `programs` are graph digests. The values are the programs of the Torch partitions. With ``reference``, they
-    are the programs of all partitions."""
+    `programs` maps `Partition.graph` to the file of the partition's program in the package: for Torch partitions, and with
+    ``reference`` for all partitions."""
 
     partitions: Partitions
     programs: Mapping[str, Output]
@@ -35,9 +35,7 @@ class ToolchainPartitions:
 
 @dataclass(frozen=True, slots=True)
 class PackageEngine:
-    """One engine of a package: its key, its plan and its layer information.
-
-    The plan and the layer information are None until the engine is built."""
+    """One engine of a package. Its plan (the serialized engine) and layer information are None until it is built."""
 
     partition: str
     target: str
@@ -48,7 +46,7 @@ class PackageEngine:
 
 @dataclass(frozen=True)
 class PackageContents:
-    """The contents of a package: everything from which its index, its recipe and its files are made."""
+    """Everything from which a package's index, recipe and files are made."""
 
     model: Model
     shapes: ShapePlan
@@ -58,16 +56,14 @@ class PackageContents:
     partitions_by_target: Mapping[str, ToolchainPartitions]  # target name → the partitions of its toolchain
     engines: Sequence[PackageEngine]
     toolchains: Mapping[str, str]  # target name → exact version
-    #: Graph digest → digest of the conversion's origins, which are the calls that its ONNX nodes come from.
+    #: `Partition.graph` → digest of the file that leads from each ONNX node of the partition to the call it comes from.
     origins: Mapping[str, str]
     sms: Mapping[str, Sequence[int]]  # target name → the SMs for which its plans have code
     #: The library of the model's plugins, whether an engine calls one or not.
     plugin_library: Output | None = None
 
     def blobs(self) -> dict[str, str]:
-        """The blobs of the package's programs and weights, and of its library of plugins.
-
-        The result maps each digest to ``program``, ``weight`` or ``library``."""
+        """The stored files of the package, except its engines: digest → ``program``, ``weight`` or ``library``."""
         kinds = {
             output.sha256: "program"
             for toolchain_partitions in self.partitions_by_target.values()
@@ -95,7 +91,7 @@ class PackageContents:
         return plugins_of(self.model.plugins, names)
 
     def packed_plugins(self) -> PackedPlugins | None:
-        """The plugins that engines call, as the index has them; None if engines call no plugin."""
+        """The plugins that engines call, for the index; None if engines call no plugin."""
         plugins = self._plugins()
         if not plugins:
             return None
@@ -112,7 +108,7 @@ class PackageContents:
                 **dict(traced),
                 "name": declared.name,
                 "keyword": declared.keyword,
-                # left out if there is no range, so that packages without ranges keep their keys
+                # left out if there is no range, so that the keys of older packages stay valid
                 **({} if declared.range is None else {"range": list(declared.range)}),
             }
             for declared, traced in zip(self.model.inputs, self.interface.inputs, strict=True)
@@ -123,7 +119,7 @@ class PackageContents:
         return [PackedDim(symbol.name, symbol.min, symbol.max, symbol.multiple_of) for symbol in self.shapes.symbols]
 
     def needed_weights(self) -> dict[str, dict[str, Any]]:
-        """Slot → name, dtype, shape and digest of each weight that the package needs."""
+        """The weights that the package needs: number of the weight → name, dtype, shape and digest."""
         return {
             str(slot): {
                 "name": self.interface.slots[slot].name,
@@ -135,13 +131,13 @@ class PackageContents:
         }
 
     def needed_slots(self) -> list[int]:
-        """The slots of the weights that the package needs, in ascending order.
+        """The numbers (slots) of the weights that the package needs, in ascending order.
 
-        The package needs `Partition.weights` of Torch partitions, the first values of the state, the weights that are
-        outputs of the model, and the weights in `Partition.inputs`. With ``reference``, it also needs `Partition.weights`
-        of TensorRT partitions."""
+        Engines contain their weights. So the package needs the weights of Torch partitions, those that a partition takes as
+        inputs, those that the model returns, and the first values of the state. With ``reference``, it also needs the
+        weights of TensorRT partitions."""
         slots = {entry.slot for entry in self.interface.state}
-        # targets of one toolchain share an object, which is read once
+        # Targets of one toolchain share an object. Each object is read once.
         distinct = {id(shared): shared for shared in self.partitions_by_target.values()}
         for toolchain_partitions in distinct.values():
             for partition in toolchain_partitions.partitions.partitions:
@@ -153,5 +149,5 @@ class PackageContents:
 
 
 def _weight_slots(values: Iterable[str]) -> Iterator[int]:
-    """The slots of the weights among `values`: ``weight:k`` names slot k (`trtbuild.core.partition.partitions`)."""
+    """The slots of the weights among the names `values`: ``weight:k`` is slot k (`trtbuild.core.partition.partitions`)."""
     return (int(name.removeprefix("weight:")) for name in values if name.startswith("weight:"))

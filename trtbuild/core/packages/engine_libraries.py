@@ -1,16 +1,16 @@
-"""The libraries that run engines, and the choice of the library for a target, in one table. The functions are pure.
+"""The choice of the library that runs the plans (serialized engines) of a target.
 
 A full TensorRT builds and runs engines. NVIDIA has two smaller libraries that run only version-compatible plans: the lean
 runtime and the dispatch runtime (TensorRT documentation, "How TensorRT Works", "Runtime Options").
 
 Rules
-1. `_ROWS` lists which library runs which plans. The first row whose installed library runs the plans is chosen.
+1. `_ROWS` lists which library runs which plans. The first row whose library is installed and runs the plans is chosen.
 2. A version-compatible plan contains the lean runtime of the version that built it. Libraries of later versions load this
    runtime, which is host code, and run the plan with it ("Version Compatibility").
 3. If a version-compatible plan was built with exclude_lean_runtime, only the version that built it runs the plan. The
-   lean runtime of this version is enough. (``IRuntime.load_runtime`` would load this runtime into a later version. trtbuild
-   does not call it.)
-4. A later version runs only plans of some older versions (`_oldest_plan`). The documentation names them.
+   lean runtime of this version is enough. A later version would need ``IRuntime.load_runtime``, which trtbuild does not
+   call.
+4. A later version runs only plans of some older versions (`_oldest_plan`).
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ from typing import Literal
 
 from trtbuild.core.packages.package_index import PackedTarget
 
-#: The names of the libraries. A full TensorRT has the name of its toolchain. Each name is also the name of the Python
-#: distribution, with ``-`` in place of ``_``.
+#: A full TensorRT has the name of its toolchain. With ``-`` in place of ``_``, each name is that of a Python distribution.
 LibraryName = Literal["tensorrt-rtx", "tensorrt", "tensorrt_lean", "tensorrt_dispatch"]
 
 _Kind = Literal["full", "lean", "dispatch"]
 
-#: Toolchain → the library of each kind that runs its plans. TensorRT-RTX has no lean and no dispatch runtime.
+#: Toolchain → kind → the library of this kind that runs the toolchain's plans. TensorRT-RTX has only a full library.
 _LIBRARIES: Mapping[str, Mapping[_Kind, LibraryName]] = {
     "tensorrt-rtx": {"full": "tensorrt-rtx"},
     "tensorrt": {"full": "tensorrt", "lean": "tensorrt_lean", "dispatch": "tensorrt_dispatch"},
@@ -38,8 +37,8 @@ _LIBRARIES: Mapping[str, Mapping[_Kind, LibraryName]] = {
 class EngineLibrary:
     """The library that runs the plans of a target.
 
-    `version` is the version of the installed distribution, and `plan_version` the version that built the plans. With
-    `host_code`, the plans contain the lean runtime, which is host code, and the library loads it."""
+    `version` is the version of the installed library, and `plan_version` the version that built the plans. `host_code`:
+    whether the library loads the lean runtime, which is host code, from the plans."""
 
     name: LibraryName
     version: str
@@ -52,8 +51,9 @@ class EngineLibrary:
 
 @dataclass(frozen=True)
 class _Row:
-    """A library of this kind runs the plans for which `plans` is true, if its version is the version that built them. With
-    `later`, it also runs them if its version is later (rule 4)."""
+    """A library of this kind runs the plans of a target for which `plans` is true.
+
+    Its version must be the version that built the plans. With `later`, it may be a later version (rule 4)."""
 
     kind: _Kind
     later: bool
@@ -153,7 +153,7 @@ def _version_problem(name: str, version: str, built_by: str) -> str:
 
 
 def _requirement(target: PackedTarget) -> str:
-    """The pip requirement of the smallest library that runs version-compatible plans of a target's version."""
+    """The pip requirement of the smallest library that runs the version-compatible plans of a target."""
     major = _numbers(target.version)[0]
     first_refusing = next(
         later for later in range(major + 1, major + 4) if not _runs_compatible_plans(f"{later}", target.version)
@@ -173,8 +173,9 @@ def _oldest_plan(version: str) -> tuple[int, ...]:
     """The oldest version whose version-compatible plans `version` runs.
 
     Version compatibility begins with 8.6. "Engines built with TensorRT 8 work with TensorRT 9 and TensorRT 10 runtimes"
-    (documentation of 10.16.1, "Version Compatibility"); "engines built with TensorRT 10 work with TensorRT 11"
-    (documentation of 11.1, which names no older version). So releases from 11 on run plans of the major version before."""
+    (documentation of 10.16.1, "Version Compatibility"). "Engines built with TensorRT 10 work with TensorRT 11"
+    (documentation of 11.1, which names no older version). So 11 and later are assumed to run plans of the major version
+    before."""
     major = _numbers(version)[0]
     return (8, 6) if 8 <= major <= 10 else (major - 1, 0)
 

@@ -1,4 +1,4 @@
-"""The paths of a package's ``.pt2`` files, and the text about the package in each of these files."""
+"""The paths of a package's ``.pt2`` files, and the text in each file that names its package."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 from trtbuild.errors import PackageDamaged, PackageTooNew
 
-#: The name of the extra file that has the text, for torch.export.save and torch.export.load.
+#: The name of the text among the extra files of torch.export.save.
 INFO_FILE = "trtbuild.json"
 
 SUFFIX = ".pt2"
@@ -18,9 +18,9 @@ _SCHEMA = f"{_FORMAT}1"
 
 
 def exported_file_paths(path: str, targets: Iterable[str]) -> dict[str, str]:
-    """Map each target of a package to the path of its ``.pt2`` file. `path` is the path of the output.
+    """Map each target of a package to the path of its ``.pt2`` file.
 
-    The file of a single target has this path. With several targets, each path contains its target: ``net.ada.pt2``."""
+    The file of a single target has the path `path`. With several targets, each path has its target: ``net.ada.pt2``."""
     names = list(targets)
     stem = path.removesuffix(SUFFIX)
     return {name: path if len(names) == 1 else f"{stem}.{name}{SUFFIX}" for name in names}
@@ -35,7 +35,6 @@ class ExportedFileInfo:
     index: str
 
     def to_text(self) -> str:
-        """The text in the file."""
         return json.dumps({"schema": _SCHEMA, **asdict(self)})
 
     @classmethod

@@ -1,4 +1,4 @@
-"""The table of names: which module and operator each ONNX node of an engine comes from."""
+"""The table of names: ONNX node of an engine → the module and the operator that it comes from."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ def name_table(
     modules: Sequence[Sequence[str]],
     origins: Mapping[str, Sequence[Sequence[Any]]],
 ) -> dict[str, dict[str, list[str]]]:
-    """For each TensorRT partition: ONNX node name → module path and operator.
+    """Return the table: TensorRT partition → ONNX node → module path and operator.
 
-    `modules` has an entry for each call of the lowered program. An entry begins with the call's module path and operator.
-    `origins` has pairs for each graph digest: the name of an ONNX node, and the number of the partition's call that it
-    comes from."""
+    `modules` has an entry for each call of the lowered program, which begins with the call's module path and operator.
+    `origins` maps `Partition.graph` to pairs: an ONNX node, and the number of the partition's call that it comes from."""
     table = {}
     for partition in toolchain_partitions.partitions.partitions:
         if partition.kind != "tensorrt":

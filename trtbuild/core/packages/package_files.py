@@ -1,4 +1,4 @@
-"""The files that a package index names. This module is much faster than `package_reading`, which checks the whole index."""
+"""The files that a package index names. Reading only these is much faster than `package_reading`, which checks all."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from trtbuild.core.recipes.record import is_digest
 
 @dataclass(frozen=True)
 class PackageFiles:
-    """The files of a package (path → SHA-256) without its index, and the names of its targets. `data` is the content of the
-    index."""
+    """The files of a package without its index, as path → SHA-256, and the names of its targets.
+
+    `data` are the bytes of the index."""
 
     files: Mapping[str, str]
     targets: tuple[str, ...]
@@ -20,17 +21,18 @@ class PackageFiles:
 
 
 def file_sizes(data: bytes) -> dict[str, int]:
-    """The sizes in bytes of the files that an index names, by SHA-256. Files whose size is not an integer are left out.
+    """The files that an index names: SHA-256 → size in bytes. Files whose size is not an integer are left out.
+
     Raises ValueError, KeyError, TypeError, AttributeError or RecursionError if `data` is not an index."""
     entries = json.loads(data)["files"].values()
     return {entry["sha256"]: entry["size"] for entry in entries if isinstance(entry.get("size"), int)}
 
 
 def read_files(data: bytes) -> PackageFiles:
-    """Return the files that an index names. The index may come from a remote.
+    """Return the files that an index names.
 
-    Raises ValueError if a path or a digest is not valid, and ValueError, KeyError, TypeError, AttributeError or
-    RecursionError if `data` is not an index.
+    Raises ValueError, KeyError, TypeError, AttributeError or RecursionError if `data` is not an index, and ValueError if a
+    path leads out of the package or a digest is not valid.
     """
     document = json.loads(data)
     files = {path: entry["sha256"] for path, entry in document["files"].items()}

@@ -17,53 +17,48 @@ from trtbuild.core.values.value_ranges import ValueRange
 
 #: The format of ``index.json``.
 SCHEMA = "trtbuild.package/1"
-#: The format of an index whose output structure has Python numbers. Versions of trtbuild that only know tensors refuse it.
+#: The format for a model that returns Python numbers. Versions of trtbuild that only know tensors refuse it.
 SCHEMA_WITH_NUMBERS = "trtbuild.package/2"
-#: The format of an index with state. A version of trtbuild that keeps no state between calls refuses it.
+#: The format for a model with state. Versions of trtbuild that keep no state between calls refuse it.
 SCHEMA_WITH_STATE = "trtbuild.package/3"
 #: The formats that this version reads.
 SCHEMAS = (SCHEMA, SCHEMA_WITH_NUMBERS, SCHEMA_WITH_STATE)
 
 
 def schema_for(output_tree: Any, *, has_state: bool) -> str:
-    """The oldest format that can express an index with this output structure, and with state if `has_state`."""
+    """The oldest format for an index with this output structure, and with state if `has_state`."""
     if has_state:
         return SCHEMA_WITH_STATE
     return SCHEMA_WITH_NUMBERS if has_numbers(output_tree) else SCHEMA
 
 
 def weight_path(sha256: str) -> str:
-    """The path of a weight's file in a package."""
     return f"weights/{sha256[:32]}"
 
 
 def plugin_library_path(sha256: str) -> str:
-    """The path of the library of plugins in a package."""
     return f"plugins/{sha256[:32]}.so"
 
 
 @dataclass(frozen=True)
 class PackedPlugins:
-    """The TensorRT plugins that the engines call: name, version and namespace of each.
+    """The TensorRT plugins that the engines call: (name, version, namespace).
 
-    `library` is the path of their library in the package, and `name` is the name of the library's file in the project.
-    `library` is None if TensorRT's own library has the plugins."""
+    `library` is the path of their library in the package, or None if they are in TensorRT's own library. `name` is the name
+    of the library's file in the project."""
 
     plugins: tuple[tuple[str, str, str], ...]
     library: str | None = None
     name: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON of the value."""
         document: dict[str, Any] = {"plugins": [list(plugin) for plugin in self.plugins]}
         return document if self.library is None else {**document, "library": self.library, "name": self.name}
 
 
 @dataclass(frozen=True)
 class PackedTensor:
-    """An input or output of the model.
-
-    The sizes in `shape` are expressions over the symbols of the dims. For the value of a symbol, see `PackedDim`.
+    """An input or output of the model. The sizes in `shape` are expressions over symbols (see `PackedDim`).
 
     `range` is the range of random values for an input, or None if the manifest does not declare it."""
 
@@ -75,8 +70,9 @@ class PackedTensor:
 
 
 class Tensors(tuple[PackedTensor, ...]):
-    """The inputs or outputs of a package. Their `repr` is a signature with the names of the dims:
-    ``(image: float32[batch, 3, height], *, scale: float32[batch, 2*height])``."""
+    """The inputs or outputs of a package, with a signature as their `repr`.
+
+    For example: ``(image: float32[batch, 3, height], *, scale: float32[batch, 2*height])``."""
 
     dims: Sequence[PackedDim]
 
@@ -96,10 +92,10 @@ class Tensors(tuple[PackedTensor, ...]):
 
 @dataclass(frozen=True)
 class PackedDim:
-    """A dynamic dim. The dim with number k is symbol k of all expressions.
+    """A dynamic dimension. In size expressions, the dim with number k is symbol k.
 
-    `min` and `max` are the smallest and the largest size in all profiles. A symbol's value in the graph is the size
-    divided by `multiple_of`."""
+    `min` and `max` are the smallest and the largest size in all profiles. The value of the symbol is the size divided by
+    `multiple_of`."""
 
     name: str
     min: int
@@ -114,8 +110,7 @@ def size_text(size: Expression, dims: Sequence[PackedDim]) -> str:
 
 @dataclass(frozen=True)
 class PackedProfile:
-    """Profile number k of a package, which is optimization profile k of each engine. `shapes` are in the order of the
-    inputs."""
+    """Profile k of a package, which is optimization profile k of each engine. `shapes` are in the order of the inputs."""
 
     name: str
     shapes: tuple[ShapeRange, ...]
@@ -133,7 +128,7 @@ class PackedWeight:
 
 @dataclass(frozen=True)
 class PackedTarget:
-    """The engines and programs for one target. `sms` are the SMs for which its plans have code."""
+    """The engines and programs for one target. `sms` are the GPU architectures for which its plans have code."""
 
     name: str
     sm: int
@@ -144,22 +139,20 @@ class PackedTarget:
     compatibility: str
     platform: str
     partitions: Partitions
-    programs: Mapping[str, str]  # graph digest → path
+    programs: Mapping[str, str]  # `Partition.graph` → path of the partition's program
     engines: Mapping[str, str]  # partition → path of its plan
     layers: Mapping[str, str]  # partition → path of its layer information
     exclude_lean_runtime: bool = False
 
     @property
     def runs_on_later_versions(self) -> bool:
-        """Whether later versions of its toolchain can run the plans.
-
-        The answer is False for a version-compatible plan without the lean runtime (`engine_libraries`, rule 3)."""
+        """Whether later versions of its toolchain can run the plans (`engine_libraries`, rules 2 and 3)."""
         return self.version_compatible and not self.exclude_lean_runtime
 
 
 @dataclass(frozen=True)
 class PackageIndex:
-    """The index of a package. `output_tree` is the structure of the model's outputs, as JSON, as the trace wrote it."""
+    """The index of a package. `output_tree` is the nested structure of the model's outputs, as the trace wrote it."""
 
     model: str
     inputs: tuple[PackedTensor, ...]
@@ -174,21 +167,21 @@ class PackageIndex:
     files: Mapping[str, Output]
     #: Whether the engines compute float64 values in float32.
     truncates_double: bool = False
-    #: The quantized types of the networks that the engines were built from: names of
-    #: `trtbuild.core.model.quantized_types.QUANTIZED_TYPES`, in its order. Empty for a package without quantized values.
+    #: The quantized types in the networks that the engines were built from, in the order of
+    #: `trtbuild.core.model.quantized_types.QUANTIZED_TYPES`.
     quantized: tuple[str, ...] = ()
-    #: The types other than `precision` in which modules compute.
+    #: The types other than `precision` in which some modules compute.
     other_precisions: tuple[str, ...] = ()
     #: The operators from outside PyTorch that its programs call.
     operators: tuple[CustomOperator, ...] = ()
-    #: The buffers that a call reads and writes. The engines and programs take them as inputs after `inputs`. `weights` has
-    #: their first values.
+    #: The buffers that a call reads and writes. Programs take them as inputs after `inputs`. `weights` has their first
+    #: values.
     state: tuple[StateTensor, ...] = ()
     #: The plugins that its engines call; None without plugins.
     plugins: PackedPlugins | None = None
 
     def operators_for(self, target: PackedTarget) -> tuple[CustomOperator, ...]:
-        """The operators from outside PyTorch that the Torch partitions of `target` call. Engines run all others."""
+        """The operators from outside PyTorch that the Torch partitions of `target` call."""
         if self.plugins is None:
             return self.operators
         called = {name for partition in target.partitions.partitions for name in partition.reasons}
@@ -196,13 +189,12 @@ class PackageIndex:
 
     @property
     def schema(self) -> str:
-        """The format of ``index.json``: the oldest format that can express this index."""
+        """The format of ``index.json``."""
         return schema_for(self.output_tree, has_state=bool(self.state))
 
     @property
     def reference_library(self) -> str:
-        """The name of the library that computes the reference program: onnxruntime for an ONNX source, otherwise
-        PyTorch."""
+        """The library that computes the reference program: onnxruntime for an ONNX source, otherwise PyTorch."""
         programs = [path for target in self.targets.values() for path in target.programs.values()]
         return "onnxruntime" if any(path.endswith(".onnx") for path in programs) else "PyTorch"
 
@@ -210,8 +202,7 @@ class PackageIndex:
     def target_without_engines(self) -> PackedTarget | None:
         """A target whose programs compute the whole model without engines, or None if there is no such target.
 
-        With a reference program, every target is suitable. Otherwise, a target is suitable if it has only Torch
-        partitions."""
+        With a reference program, this is any target. Otherwise, it is a target with Torch partitions only."""
         for target in self.targets.values():
             partitions = target.partitions.partitions
             if self.reference or (partitions and all(partition.kind == "torch" for partition in partitions)):

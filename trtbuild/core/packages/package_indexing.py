@@ -1,4 +1,4 @@
-"""The index of a built package, from its contents.
+"""Makes the index of a built package from its contents.
 
 The index has the size and SHA-256 of every file, so that a loader can verify all files before it uses any.
 """
@@ -26,9 +26,9 @@ from trtbuild.core.values.expressions import freeze
 
 
 def package_index(contents: PackageContents, names: Output, quantized: Sequence[str] = ()) -> PackageIndex:
-    """The package's index. All engines must be built; `names` is the file with the module and operator of each ONNX node.
+    """Return the index of a package whose engines are built.
 
-    `quantized` are the quantized types in the engines' layer information."""
+    `names` is the file with the table of names. `quantized` are the quantized types in the engines' layer information."""
     files = {NAMES_FILE: names}
     plans: dict[str, dict[str, str]] = {}
     layers: dict[str, dict[str, str]] = {}
@@ -107,7 +107,6 @@ def _weight(contents: PackageContents, slot: int) -> PackedWeight:
 
 
 def _tensor(entry: Mapping[str, Any]) -> PackedTensor:
-    """An input or output of the package, from its entry in the recipe or the interface."""
     ends = entry.get("range")
     return PackedTensor(
         name=entry["name"],
@@ -119,5 +118,4 @@ def _tensor(entry: Mapping[str, Any]) -> PackedTensor:
 
 
 def _size_bytes(weight: PackedWeight) -> int:
-    """The size of a weight's file in bytes."""
     return math.prod(weight.shape) * ELEMENT_TYPES[weight.dtype].itemsize

@@ -1,12 +1,13 @@
 """Reads a package's index from untrusted bytes into the values of `core.packages.package_index`, and refuses newer formats.
 
 Rules
-1. Everything is checked: every value must have its type, and every name must refer to something that exists. If a check
-   fails, the package is damaged, and no other file of it is read.
+1. Every value must have its type, and every name must refer to something that exists. If a check fails, the package is
+   damaged, and none of its other files is read.
 2. No path may leave the package: paths are relative, with ``/`` between the parts, and have no ``..``, drive or backslash.
-3. A newer format (``trtbuild.package/4``) is refused with an error that names it. Unknown fields are ignored, because later
-   versions may add fields. Format 2 is format 1 with numbers in the output structure. Format 3 is format 2 with state.
-4. Fields that were added later are optional. Their default is the behaviour of packages without them.
+3. A newer format (``trtbuild.package/4``) is refused with an error that names it. Format 2 is format 1 with numbers in the
+   output structure. Format 3 is format 2 with state.
+4. Unknown fields are ignored, because later versions may add fields. Fields that were added later are optional. Their
+   default is the behaviour of packages without them.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from trtbuild.core.packages.checked_fields import (
     checked_expression,
     checked_size,
     expect,
-    flag,
     list_field,
     mapping_field,
+    optional_flag,
     optional_list,
     text_field,
 )
@@ -69,7 +70,7 @@ def read_index(data: bytes, where: str = INDEX_FILE) -> PackageIndex:
 
 
 def parse_index(document: Any, where: str = INDEX_FILE) -> PackageIndex:
-    """Return the values of an index's JSON. `where` is its name in errors. Raises PackageDamaged and PackageTooNew."""
+    """Read an index from its JSON. `where` is its name in errors. Raises PackageDamaged and PackageTooNew."""
     schema = document.get("schema") if isinstance(document, dict) else None
     if isinstance(schema, str) and schema not in SCHEMAS and _FORMAT.fullmatch(schema):
         raise PackageTooNew(
@@ -103,7 +104,7 @@ def _index(document: Mapping[str, Any]) -> PackageIndex:
         expect(len(set(names)) == len(names), f"two {field} have one name")
     profiles = tuple(_profile(entry, inputs) for entry in list_field(document, "profiles"))
     expect(bool(profiles), "it has no profile")
-    reference = flag(document, "reference")
+    reference = optional_flag(document, "reference")
     weights = {int(slot): _weight(entry, files) for slot, entry in mapping_field(document, "weights").items()}
     state = tuple(map(StateTensor.from_json, optional_list(document, "state")))
     output_count = _count_outputs(state, len(outputs), weights)
@@ -139,7 +140,7 @@ def _index(document: Mapping[str, Any]) -> PackageIndex:
         reference=reference,
         weights=weights,
         files=files,
-        truncates_double=flag(document, "truncate_double"),
+        truncates_double=optional_flag(document, "truncate_double"),
         quantized=tuple(quantized),
         other_precisions=tuple(others),
         operators=tuple(map(CustomOperator.from_json, optional_list(document, "operators"))),
@@ -149,7 +150,7 @@ def _index(document: Mapping[str, Any]) -> PackageIndex:
 
 
 def _count_outputs(state: Sequence[StateTensor], outputs: int, weights: Mapping[int, PackedWeight]) -> int:
-    """The number of outputs of the programs: the `outputs` of the model, then outputs that are only new states."""
+    """The number of values that a call computes: the `outputs` of the model, and new states that it does not return."""
     expect(len({entry.name for entry in state}) == len(state), "two states have one name")
     expect(all(entry.slot in weights for entry in state), "a state has no first value")
     only_states = {entry.output for entry in state if entry.output >= outputs}
@@ -190,7 +191,7 @@ def _dim(entry: Mapping[str, Any]) -> PackedDim:
 
 def _tensor(entry: Mapping[str, Any], dims: int) -> PackedTensor:
     shape = tuple(checked_expression(size, dims) for size in list_field(entry, "shape"))
-    keyword = flag(entry, "keyword")
+    keyword = optional_flag(entry, "keyword")
     dtype = checked_dtype(entry["dtype"])
     return PackedTensor(text_field(entry, "name"), dtype, shape, keyword, _value_range(entry, dtype))
 
@@ -247,8 +248,8 @@ def _target(name: str, entry: Mapping[str, Any], files: Mapping[str, Output]) ->
     layers = mapping_field(entry, "layers") if "layers" in entry else {}
     for path in (*engines.values(), *layers.values()):
         expect(path in files, f"{path!r} is not a file of the package")
-    compatible = flag(entry, "version_compatible")
-    excluded = flag(entry, "exclude_lean_runtime")
+    compatible = optional_flag(entry, "version_compatible")
+    excluded = optional_flag(entry, "exclude_lean_runtime")
     sm = checked_size(entry["sm"])
     sms = tuple(checked_size(number) for number in entry["sms"]) if "sms" in entry else (sm,)
     return PackedTarget(
@@ -271,7 +272,7 @@ def _target(name: str, entry: Mapping[str, Any], files: Mapping[str, Output]) ->
 def _check_partitions(
     target: PackedTarget, inputs: int, outputs: int, dims: int, weights: Mapping[int, PackedWeight], reference: bool
 ) -> None:
-    """Check that each partition has its engine or program, and reads only inputs, weights and earlier results."""
+    """Check that each partition has its engine or program, and reads only values that exist when it runs."""
     available = {f"input:{number}" for number in range(inputs)} | {f"weight:{slot}" for slot in weights}
     names: set[str] = set()
     for partition in target.partitions.partitions:
@@ -306,7 +307,7 @@ def _check_type(tensor_type: TensorType, dims: int) -> None:
 
 
 def _leaves(tree: Any, outputs: Sequence[PackedTensor]) -> Iterator[int]:
-    """Yield the position in `outputs` of each output that an output structure contains."""
+    """Yield the index in `outputs` of each value in an output structure."""
     kind = tree["kind"]
     if kind == "tensor":
         expect(type(tree["index"]) is int, "its output structure has no numbers")

@@ -1,4 +1,4 @@
-"""The recipe of the package step. It has all contents of the package, but it names engines by their keys.
+"""The recipe of the package step: all contents of the package, with the keys of engines in place of their bytes.
 
 Parts that a later version added are left out if they have the default value, so that older packages keep their keys.
 """
@@ -19,7 +19,6 @@ from trtbuild.core.values.encoding import Shared, Value
 
 
 def package_recipe(contents: PackageContents) -> Recipe:
-    """The package step's recipe."""
     parts: list[tuple[str, Value]] = [
         ("model", contents.model.name),
         ("inputs", [dict(entry) for entry in contents.inputs()]),
@@ -42,31 +41,27 @@ def package_recipe(contents: PackageContents) -> Recipe:
         *truncated_part(contents.model.partition.truncate_double),
     ]
     schema = schema_for(contents.interface.output_tree, has_state=bool(contents.interface.state))
-    if schema != SCHEMA:  # left out otherwise, so that packages of the first format keep their keys
+    if schema != SCHEMA:
         parts.append(("format", schema))
     return Recipe("package", STEP_VERSIONS["package"], tuple(parts))
 
 
 def _other_precisions_part(contents: PackageContents) -> list[tuple[str, Value]]:
-    """The part with the types other than `precision` in which modules compute, if there are such types."""
     others = contents.model.precisions.names[1:]
     return [("other precisions", list(others))] if others else []
 
 
 def _operators_part(contents: PackageContents) -> list[tuple[str, Value]]:
-    """The part with the operators from outside PyTorch; no part for a model without such operators."""
     operators = contents.interface.operators
     return [("operators", [operator.to_json() for operator in operators])] if operators else []
 
 
 def _state_part(contents: PackageContents) -> list[tuple[str, Value]]:
-    """The part with the state; no part for a model without state."""
     state = contents.interface.state
     return [("state", [entry.to_json() for entry in state])] if state else []
 
 
 def _plugins_part(contents: PackageContents) -> list[tuple[str, Value]]:
-    """The part with the plugins and the digest of their library; no part for a model without plugins."""
     packed = contents.packed_plugins()
     if packed is None:
         return []
@@ -90,7 +85,7 @@ def _targets(contents: PackageContents) -> dict[str, Shared]:
 
 
 def _partition_documents(contents: PackageContents) -> dict[str, Value]:
-    """The document of each target's partitions. Targets of one toolchain share one encoded document."""
+    """Target → the document of its partitions. Targets of one toolchain share one encoded document."""
     encoded: dict[int, Shared] = {}
     documents: dict[str, Value] = {}
     for name, toolchain_partitions in contents.partitions_by_target.items():
@@ -101,7 +96,7 @@ def _partition_documents(contents: PackageContents) -> dict[str, Value]:
     return documents
 
 
-@lru_cache(maxsize=1024)  # the packages of a project have few different targets
+@lru_cache(maxsize=1024)  # because the packages of a project have few different targets
 def _target_part(
     target: Target,
     _: tuple[type, ...],  # the types of the target's fields are compared, too, because 1 == True
@@ -110,9 +105,7 @@ def _target_part(
     version_compatible: bool,
     exclude_lean_runtime: bool,
 ) -> Shared:
-    """A target in the recipe."""
     part = {**settings_of(target), "version": version, "sms": list(sms), "version_compatible": version_compatible}
-    # `exclude_lean_runtime` is left out if it is False, so that older packages keep their keys
     return Shared({**part, "exclude_lean_runtime": True} if exclude_lean_runtime else part)
 
 
@@ -124,5 +117,4 @@ def _partitions_document(toolchain_partitions: ToolchainPartitions) -> dict[str,
 
 
 def _profile_part(profile: Profile) -> dict[str, Any]:
-    """A profile in the recipe."""
     return {"name": profile.name, "shapes": {name: shape_to_json(shape) for name, shape in profile.shapes}}

@@ -1,7 +1,7 @@
 """Writes a package's index: the values of `core.packages.package_index` as the bytes of ``index.json``.
 
-`core.packages.package_reading` reads these bytes. Members that were added to the format later are left out if they have
-their default values, so that packages that do not need them keep their bytes.
+Members that were added to the format later are left out if they have their defaults. So the bytes of packages that do not
+need them stay the same.
 """
 
 from __future__ import annotations
@@ -21,15 +21,12 @@ from trtbuild.core.packages.package_index import (
 
 
 def index_to_bytes(index: PackageIndex) -> bytes:
-    """Return the content of ``index.json``: JSON in UTF-8 with sorted keys. Raises KeyError if a program or weight is not
-    in `index.files`."""
+    """Return the content of ``index.json``. Raises KeyError if a program or weight is not in `index.files`."""
     return json.dumps(index_to_json(index), indent=1, sort_keys=True).encode()
 
 
 def index_to_json(index: PackageIndex) -> dict[str, Any]:
-    """Return the JSON of an index. This is the inverse of `package_reading.parse_index`.
-
-    Raises KeyError, as `index_to_bytes` does."""
+    """Return the JSON of an index, the inverse of `package_reading.parse_index`. Raises KeyError like `index_to_bytes`."""
     return {
         "schema": index.schema,
         "model": index.model,
@@ -53,12 +50,10 @@ def index_to_json(index: PackageIndex) -> dict[str, Any]:
 
 
 def dim_to_json(dim: PackedDim) -> dict[str, Any]:
-    """Return the JSON of a dim."""
     return {"name": dim.name, "min": dim.min, "max": dim.max, "multiple_of": dim.multiple_of}
 
 
 def shape_to_json(shape: ShapeRange) -> dict[str, list[int]]:
-    """Return the JSON of a range of shapes."""
     return {"min": list(shape.min), "opt": list(shape.opt), "max": list(shape.max)}
 
 

@@ -1,12 +1,10 @@
 """The results of verifying a package: ``provenance.json`` beside its index.
 
-The file has the SHA-256 of the package's index, and the index has the SHA-256 of every engine. So the results are about
-exactly these bytes. `parse` ignores the results if the index has changed by a single byte, or if they are about another
-package.
+The file has the SHA-256 of the package's index, and the index has the SHA-256 of every engine. `parse` ignores the results
+if the index has another SHA-256.
 
 Anyone who can write into a package's directory can also write this file. The record of the verification is stronger
-evidence, because it is signed like any other record if trusted keys are configured. An entry names the record's key,
-if there is a record.
+evidence, because it is signed if trusted keys are configured. An entry names the record's key, if there is a record.
 """
 
 from __future__ import annotations
@@ -22,8 +20,9 @@ PROVENANCE_FILE = "provenance.json"
 
 @dataclass(frozen=True)
 class Provenance:
-    """The results of verifying a package. `verified` are the entries of the document (docs/verify.md), empty if nothing is
-    known. `void` is the reason why the document does not count, or None."""
+    """The results of verifying a package. `verified` are the entries of the document (docs/verify.md).
+
+    `void` is the reason why the document does not count, or None."""
 
     verified: tuple[Mapping[str, Any], ...] = ()
     void: str | None = None
@@ -31,10 +30,10 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Summary:
-    """The printed members of an entry.
+    """The parts of an entry that are printed.
 
-    Another version of trtbuild may have written the entry, so each member may be missing. `error` is the largest error,
-    `tolerance` is the allowed error, and `points` is the number of compared points (choices of input sizes and seeds)."""
+    `error` is the largest error, `tolerance` the allowed error, and `points` the number of compared points (choices of
+    input sizes and values)."""
 
     by: str
     status: str
@@ -46,8 +45,10 @@ class Summary:
 
 
 def summary(entry: Mapping[str, Any]) -> Summary:
-    """The summary of an entry of `Provenance.verified`. If a value should be a number or a list and is not,
-    it counts as missing. Other members are converted to text."""
+    """Return the summary of an entry of `Provenance.verified`.
+
+    Another version of trtbuild may have written the entry. So each member may be missing. A value that is not the expected
+    number or list counts as missing, and other members are converted to text."""
     results = [*_list_or_empty(entry.get("partitions")), entry.get("whole")]
     errors = [result.get("error") for result in results if isinstance(result, dict)]
     tolerance, finished = entry.get("tolerance"), entry.get("finished")
@@ -74,12 +75,11 @@ def _list_or_empty(value: object) -> list[Any]:
 
 
 def document(model: str, index_sha256: str, entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The document for the package with this index."""
     return {"schema": SCHEMA, "model": model, "index": index_sha256, "verified": [dict(entry) for entry in entries]}
 
 
 def to_bytes(content: Mapping[str, Any]) -> bytes:
-    """The bytes of the file. `content` is a result of `document`."""
+    """The bytes of the file with the document `content`."""
     return (json.dumps(content, indent=1, sort_keys=True) + "\n").encode()
 
 

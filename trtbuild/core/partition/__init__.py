@@ -1,5 +1,4 @@
-"""Partitions as values: the division of a graph, the document of the partition step, recorded TensorRT networks, and the
-text that describes an engine in a ``.pt2`` file.
+"""The division of a graph into partitions, and the documents about partitions, TensorRT networks and engines.
 
 Imports `values` and `model`.
 """

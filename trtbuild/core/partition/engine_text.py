@@ -1,8 +1,8 @@
 """The description of one engine in a ``.pt2`` file: the text argument of the operator call that runs the engine.
 
-The text is JSON (``trtbuild.engine/1``). Equal descriptions have equal texts, so a process uses the text as the name of an
-engine, and opens each engine once per device. A text of an earlier version of trtbuild may lack fields with a default. The
-default then means the behaviour of that version.
+The text is JSON. Equal descriptions have equal texts, so the text is also the name under which a process opens an engine
+once per device. A field with a default may be missing in a text of an earlier version of trtbuild. The default is the
+behaviour of that version.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ SCHEMA = "trtbuild.engine/1"
 class EngineText:
     """One engine: its model and partition, its tensors, its target, and the digests of its plan and reference program.
 
-    On a CPU, the reference program runs in place of the engine. `reference` is None if the package has no such program.
-    Sizes in `inputs` and `outputs` are expressions of the graph's symbols. A symbol of a dim with `multiple_of` counts
-    multiples, not elements. Each of the `profiles` has a shape range for each input of the engine, in order. `sms`
-    are the SMs for which the plan has code. `compatibility` is the hardware compatibility level of the target."""
+    Sizes in `inputs` and `outputs` are expressions of the graph's symbols (dynamic dimensions). A symbol with `multiple_of`
+    counts multiples, not elements. Each of `profiles` has a shape range for each input of the engine, in order. `sms` are
+    the GPU architectures for which the plan has code. `compatibility` is the target's hardware compatibility level.
+
+    On a CPU, the reference program runs in place of the engine. `reference` is None if the package has no such program."""
 
     model: str
     partition: str
@@ -45,7 +46,7 @@ class EngineText:
     reference: str | None = None
 
     def to_text(self) -> str:
-        """The description as text, for the operator's argument."""
+        """The JSON text."""
         data = {
             **vars(self),
             "inputs": [vars(tensor_type) for tensor_type in self.inputs],

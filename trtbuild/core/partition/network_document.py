@@ -1,20 +1,23 @@
-"""A TensorRT network as a document: recorded calls that any toolchain can repeat to define the same network.
+"""A TensorRT network as a JSON document: recorded calls that any toolchain can repeat to define the same network.
 
-The document is canonical JSON (`to_bytes`). The key of its engine has the digest of these bytes in place of the digest of
-an ONNX model.
+The engine's key has the digest of the document in place of the digest of an ONNX model.
 
 Rules
 1. ``inputs`` are in the manifest's order. Each has a dtype (``FLOAT``, TensorRT's name) and a shape. A size is a number, or
-   ``"d<k>"`` for a dynamic size, which several axes may share.
-2. ``calls`` are in order. Each is a call on the network (``on`` is null), or on an object that an earlier call created
-   (``on`` is its number; objects are numbered in the order of creation). An entry has ``call`` with ``args`` and
-   ``kwargs``, or ``set`` with a ``value``; the attributes of a tensor are set with ``tensor`` in place of ``on``.
-   ``makes`` is the kind of the created object: ``layer`` or ``scope`` (a loop, a condition). Other calls have no ``makes``.
-3. A value is a number, text, bool, null or list. A float is ``{"float": <hex>}``. A member of an enumeration is
-   ``{"enum": [type, name]}``. A permutation is ``{"permutation": [...]}``. Tensors are named by position, as
-   ``{"input": k}`` or ``{"output": [object, k]}``, and other objects as ``{"object": number}``. Weights are named by slot
-   (their index in ``weights``), as ``{"weights": k}``, or are ``{"no_weights": dtype}``.
-4. The document has no names of tensors or layers, because such names are labels, and belong to the package.
+   ``"d<k>"`` for a dynamic size. Several axes may share a dynamic size.
+2. ``calls`` are in the order in which they were made. The objects that calls create are numbered in the order of creation.
+
+   * ``on``: the number of the object that is called or changed, or null for the network. ``tensor`` in its place is the
+     tensor whose attribute is set.
+   * ``call``: the method, with ``args`` and ``kwargs``; or ``set``: the attribute, with ``value``.
+   * ``makes``: the kind of the created object, ``layer`` or ``scope`` (a loop, a condition). Other calls do not have it.
+3. A value is a number, text, bool, null or list, or an object with one member:
+
+   * ``{"float": <hex>}``, ``{"enum": [type, name]}`` or ``{"permutation": [...]}``
+   * a tensor: ``{"input": k}`` (input k of the network) or ``{"output": [object, k]}`` (output k of an object)
+   * another object: ``{"object": number}``
+   * weights: ``{"weights": k}`` (entry k of the document's ``weights``), or ``{"no_weights": dtype}`` for empty weights
+4. The document has no names of tensors and layers, because such names are only labels. The package has them.
 """
 
 from __future__ import annotations
@@ -29,17 +32,17 @@ _FIRST_BYTES_OF_ANY_VERSION = b'{"schema":"trtbuild.network/'
 
 
 class NotRecorded(Exception):
-    """A call on a network cannot be recorded and repeated, or TensorRT refuses the call."""
+    """A call on a network cannot be recorded or repeated, or TensorRT refuses it."""
 
 
 def to_bytes(inputs: list[Any], weights: list[Any], calls: list[Any], outputs: list[Any]) -> bytes:
-    """The document as bytes. `weights` are (dtype, count) by slot; `outputs` are the output tensors in order."""
+    """The document as bytes. `weights` has a dtype and a count for each entry. `outputs` are tensors in order."""
     document = {"schema": SCHEMA, "inputs": inputs, "weights": weights, "calls": calls, "outputs": outputs}
     return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
 
 
 def is_document(data: bytes | bytearray | memoryview) -> bool:
-    """Whether `data` begins like a network document of any version. No ONNX model begins with these bytes."""
+    """Whether `data` begins like a network document of any version. An ONNX model never does."""
     return bytes(data[: len(_FIRST_BYTES_OF_ANY_VERSION)]) == _FIRST_BYTES_OF_ANY_VERSION
 
 

@@ -3,12 +3,10 @@
 Rules
 1. All nodes of a partition have the same label.
 2. The graph of partitions has no cycle, so the partitions can run one after the other.
-3. Partitions are maximal: merging any two partitions with the same label would break rule 2. Each node begins as a group,
-   and groups are merged until they are maximal. Groups with an edge between them are merged first, in graph order, and then
-   all other pairs. So a graph with one label becomes one partition, even if the graph is not connected.
+3. Partitions are maximal: merging any two partitions with the same label would break rule 2. At first, each node is a
+   group. Groups with an edge between them are merged first, in graph order, and then all other pairs. So a graph with one
+   label becomes one partition, even if the graph is not connected.
 4. The result is deterministic: the same graph and labels give the same partitions, in an order in which they can run.
-
-Reachability between partitions is stored as bit sets (Python integers with one bit for each partition).
 """
 
 from __future__ import annotations
@@ -18,10 +16,10 @@ from collections.abc import Hashable, Sequence
 
 
 def divide(producers: Sequence[Sequence[int]], labels: Sequence[Hashable]) -> list[list[int]]:
-    """Partition nodes 0..n-1. `producers[i]` are the nodes that node i needs; all of them are smaller than i.
+    """Return the partitions of the nodes 0..n-1, each a sorted list of nodes, in an order in which they can run.
 
-    Returns the partitions, each a sorted list of nodes, in an order in which they can run. If several partitions could be
-    next, the partition with the smallest node is next. Raises ValueError if a node needs a node that is not before it.
+    `producers[i]` are the nodes that node i needs. If several partitions could be next in the order, the partition with the
+    smallest node is next. Raises ValueError if a node needs a node that is not before it.
     """
     graph = _Groups()
     for node, needs in enumerate(producers):
@@ -58,14 +56,14 @@ def _merge_without_edges(graph: _Groups, labels: Sequence[Hashable]) -> None:
 
 
 class _Groups:
-    """Groups of nodes and the edges between them. The name of a group is its smallest node."""
+    """Groups of nodes and the edges between them. A group is identified by its smallest node."""
 
     def __init__(self) -> None:
         self.members: dict[int, list[int]] = {}
         self._group_of_node: list[int] = []
         self._consumers: dict[int, set[int]] = {}
         self._producers: dict[int, set[int]] = {}
-        #: Group → a bit set. Bit g is set if a path of at least one edge leads from the group to group g.
+        #: Group → an integer as a bit set. Bit g is set if a path of at least one edge leads from the group to group g.
         self._reachable: dict[int, int] = {}
 
     def group_of(self, node: int) -> int:
@@ -91,7 +89,6 @@ class _Groups:
         return not (self._path_around(first, second) or self._path_around(second, first))
 
     def _path_around(self, start: int, end: int) -> bool:
-        """Whether a path from `start` to `end` leads through a third group."""
         if not self._reachable[start] >> end & 1:
             return False
         return any(step != end and self._reachable[step] >> end & 1 for step in self._consumers[start])
@@ -100,13 +97,13 @@ class _Groups:
         """Merge two groups for which `can_merge` is true."""
         keep, merged = min(first, second), max(first, second)
         bits = 1 << keep | 1 << merged
-        # `keep` reaches what either group reached. Groups that reached either group now reach `keep` and all of `reach`.
+        # `keep` reaches all groups that either group reached. A group that reached either group now reaches `keep`, too.
         reach = (self._reachable[keep] | self._reachable.pop(merged)) & ~bits
         self._reachable[keep] = reach
         for group in self.members:
             if group not in (keep, merged) and self._reachable[group] & bits:
                 self._reachable[group] = (self._reachable[group] | reach | 1 << keep) & ~(1 << merged)
-        # The edges of `merged` become edges of `keep`, also in the sets of the neighbours.
+        # the edges of `merged` become edges of `keep`
         for table, opposite in ((self._consumers, self._producers), (self._producers, self._consumers)):
             neighbours = (table[keep] | table.pop(merged)) - {keep, merged}
             table[keep] = neighbours

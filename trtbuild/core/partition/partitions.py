@@ -1,8 +1,7 @@
-"""The document of the partition step, as values.
+"""The partitions of a model: the result of the partition step, a JSON document.
 
-The document is JSON (`to_bytes`). A value that a partition reads has one of these names: ``input:k`` (input k of the
-model), ``weight:k`` (slot k of `core.engines.binding`) or ``<partition>:k`` (output k of a partition). The partitions are
-in an order in which they can run.
+A value that a partition reads has one of these names: ``input:k`` (input k of the model), ``weight:k`` (weight k of the
+program) or ``<partition>:k`` (output k of a partition). The partitions are in an order in which they can run.
 """
 
 from __future__ import annotations
@@ -27,7 +26,9 @@ class TensorType:
 
 @dataclass(frozen=True)
 class Partition:
-    """One partition. `graph` is the SHA-256 of its canonical text. Partitions with equal structure have the same text."""
+    """One partition. `graph` is the SHA-256 of its program as text without names, so it is equal for equal programs.
+
+    `weights` are the numbers of the weights that it uses. `inputs` are names of values, with their types."""
 
     name: str
     kind: Literal["tensorrt", "torch"]
@@ -35,24 +36,23 @@ class Partition:
     weights: tuple[int, ...]
     inputs: tuple[tuple[str, TensorType], ...]
     outputs: tuple[TensorType, ...]
-    #: One number for each call node of the partition's program. For a copy of a call node of the lowered program, this is
-    #: the number of the original call node. For a node that the partition adds to compute a size, it is -1.
+    #: For each operator call of the partition's program, the number of the same call in the lowered program of the model;
+    #: -1 for a call that the partition step added to compute a size.
     calls: tuple[int, ...]
     #: Operator → the reason why it stays in PyTorch; for Torch partitions only.
     reasons: Mapping[str, str] = field(default_factory=dict)
-    #: The operators that are plugins in its engine (``mylib::roi``), sorted by name. The JSON leaves out an empty tuple.
+    #: The operators that are TensorRT plugins in its engine (``mylib::roi``), sorted. The JSON leaves out an empty tuple.
     plugins: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Partitions:
-    """All partitions of a model. `outputs` has one name for each output of the model: the name of the returned value."""
+    """All partitions of a model. `outputs` has the name of the value that is returned for each output of the model."""
 
     partitions: tuple[Partition, ...]
     outputs: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The document."""
         partitions = [
             {
                 **{name: value for name, value in vars(partition).items() if name != "plugins" or value},
@@ -76,7 +76,7 @@ class Partitions:
 
     @classmethod
     def from_json(cls, document: Any) -> Partitions:
-        """The inverse of `to_json`, also for parsed JSON, where tuples are lists. Raises the errors of `from_bytes`."""
+        """The inverse of `to_json`. The tuples may be lists, as in parsed JSON. Raises the errors of `from_bytes`."""
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
             raise ValueError(f"not a {SCHEMA} document")
         if not all(isinstance(source, str) for source in document["outputs"]):

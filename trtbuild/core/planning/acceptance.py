@@ -5,14 +5,13 @@ missing, or if the lock file names another version. A partition that a lock file
 make it.
 
 Rules
-1. Versions of torch and related packages, and of installed distributions, may differ from those of this machine. The later
-   steps are looked up with the versions in the trace's record. All other parts of the trace's recipe must be the same on
-   this machine now: the declared parts, which are known before user code runs, and the dependencies, such as files.
+1. Versions of torch and other installed packages may differ from those of this machine. The later steps are looked up with
+   the versions in the trace's record. All other parts of the trace's recipe must be the same on this machine now: the
+   declared parts, which are known before user code runs, and the dependencies, such as files.
 2. A lock file names the trace of a model by key. Each dependency of that trace, except distributions, is observed again.
    The chain of links that otherwise leads to the trace's record (`core.recipes.chain`) is not needed.
-3. If no lock file names an acceptable trace, a pointer record is used. It names the last trace that was made from
-   the same declared parts and files (`with_any_versions`). With a lock file, that trace must have been made
-   with the versions in the lock file.
+3. If no lock file names an acceptable trace, a pointer record is used. It names the last trace of the same declared parts
+   and files (`with_any_versions`). With a lock file, the versions of that trace must be those in the lock file.
 4. If a parser needs a GPU, another machine may have used another parser in place of it (a stand-in). The result of a
    partition step is accepted if its recipe differs from the wanted recipe only in the parser. The result that a lock file
    names is preferred. Without such a result, a machine that cannot partition the model accepts the last result of any

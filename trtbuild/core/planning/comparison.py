@@ -22,8 +22,7 @@ from trtbuild.core.values.value_ranges import ValueRange
 _MAX_ELEMENTS = 1 << 29
 
 #: A model with more weight elements than this (64 MiB of float32) is compared at one point only. One point is enough,
-#: because smaller models, which are compared at two points, are lowered by the same passes. Also,
-#: `trtbuild.stages.program.consistency` compares sizes at min, opt and max of every profile.
+#: because the same passes lower smaller models, which are compared at two points.
 _MAX_ELEMENTS_AT_TWO_POINTS = 1 << 24
 
 

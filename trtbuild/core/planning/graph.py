@@ -72,15 +72,12 @@ class Step:
 
     @property
     def key(self) -> str | None:
-        """The key of `recipe`, or None without a recipe."""
         return self.recipe.key if self.recipe else None
 
 
 @dataclass(frozen=True)
 class UserCode:
-    """The dependencies of a step that runs user code, as observed for this plan, and the declared parts of its recipe.
-
-    The declared parts are known before the step runs."""
+    """The declared parts of a step that runs user code (known before it runs), and its observed dependencies."""
 
     declared: Declared
     observations: tuple[Observation, ...]
@@ -95,7 +92,6 @@ class ModelPlan:
     declared_shapes: ShapePlan
     #: Step id → step, in the order of the graph.
     steps: dict[str, Step] = field(default_factory=dict)
-    #: Stage → the declared parts and the observed dependencies of its step. Only stages that run user code have an entry.
     user_code: dict[UserCodeStage, UserCode] = field(default_factory=dict)
     #: The contents of the package. None until all engines have keys.
     contents: PackageContents | None = None
@@ -120,7 +116,6 @@ class ModelPlan:
 
     @property
     def package(self) -> Step | None:
-        """The package step, or None as long as it is not planned."""
         return self.steps.get(step_id(self.model.name, "package"))
 
     def run_again(self, step: Step, reason: Reason) -> Step:

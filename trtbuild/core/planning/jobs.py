@@ -38,10 +38,9 @@ class TraceStep:
 class LowerJob:
     """Lower `program`, a traced model, so that its modules compute in `precisions`.
 
-    Each of the `points` has a value for each symbol (the variable for a dynamic dim). At these points, the sizes of the
-    lowered program are compared with those of `program`. `comparison` has the inputs and weights with which the output
-    values of both programs are compared; None if they are not compared. With `truncates_double`, float64 is computed in
-    float32.
+    Each of the `points` has a value for each symbol (the variable for a dynamic dim). There, the sizes of both programs are
+    compared. `comparison` has the inputs and weights for comparing their output values; None if these are not compared.
+    With `truncates_double`, float64 is computed in float32.
     """
 
     program: str

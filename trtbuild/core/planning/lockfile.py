@@ -128,8 +128,6 @@ def _lines_by_path(text: str) -> dict[tuple[str, ...], list[int]]:
 
 
 class _Reader:
-    """Parses a text strictly (rule 2)."""
-
     def __init__(self, text: str) -> None:
         self._text = text
         self._duplicates: list[str] = []

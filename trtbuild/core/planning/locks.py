@@ -37,7 +37,6 @@ class LockedStep:
 
     @property
     def size_bytes(self) -> int:
-        """The size of all locked outputs, in bytes."""
         return sum(output.size for output in self.outputs.values())
 
 
@@ -75,7 +74,6 @@ class Lock:
 
     @cached_property
     def steps(self) -> Mapping[str, LockedStep]:
-        """Every step by id."""
         return {name: step for model in self.models.values() for name, step in model.steps.items()}
 
     @cached_property
@@ -84,9 +82,7 @@ class Lock:
         return {step.key: step for step in self.steps.values()}
 
     def refusal(self, key: str, record: Record) -> str | None:
-        """The reason why `record`, which was found under `key`, contradicts this lock; None if it does not.
-
-        A record does not contradict the lock if the key is not in the lock."""
+        """The reason why `record`, which was found under `key`, contradicts this lock; None if it does not."""
         locked = self.by_key.get(key)
         if locked is None:
             return None

@@ -49,7 +49,6 @@ class LockedTrace:
     calibration: str | None = None
 
     def key_of(self, stage: UserCodeStage) -> str | None:
-        """The key of the step of `stage`."""
         return self.key if stage == "trace" else self.calibration
 
 

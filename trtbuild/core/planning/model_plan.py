@@ -4,13 +4,12 @@ Rules
 1. Steps are planned in the order of the graph. As long as each step has a record, the next step's recipe is known. If a
    step has no usable record, the steps that need its results are ``unknown``. They become hits if the step gives the same
    results as before.
-2. The code that makes a verdict also writes its reason. Most of this code is in `core.planning.verdicts`. The functions of
-   `core.planning.demand` run last, from the outputs back to the first steps.
+2. The code that makes a verdict also writes its reason. Most of it is in `core.planning.verdicts`. `core.planning.demand`
+   runs last, from the outputs back to the first steps.
 3. Planning needs neither torch nor TensorRT, because the facts have their versions. A machine without torch
    (`Facts.versions` is None) accepts another machine's trace of the same files, and uses the versions in its record
    (`core.planning.acceptance`).
-4. A package contains the bytes of engines, but its recipe has only their keys. If an engine was built again and its bytes
-   have another digest, the package step runs again.
+4. If an engine was built again and has other bytes, the package step runs again (`core.planning.planned_package`).
 5. Documents (JSON outputs of steps) may be intact and trusted, and still contradict each other. For example, a partition
    may read a weight that the trace does not have. Then the trace runs again. If that does not help, the partition step
    runs again. A step that this command has already run does not run again.
@@ -70,7 +69,6 @@ class _ForwardPass:
         self._verdicts = Verdicts(self.plan, lookups)
 
     def plan_all(self) -> None:
-        """Add every step whose recipe is known, and unknown steps for the later stages."""
         table = self._lookups.weights_table(self._model)
         self.plan.project_blobs = frozenset(weight.sha256 for weight in (table or {}).values())
         library = self.plan.plugin_library = self._plugin_library()

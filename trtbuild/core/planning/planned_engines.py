@@ -22,9 +22,7 @@ from trtbuild.core.recipes.record import Record
 
 
 class EnginePlanner:
-    """Adds convert and engine steps to a plan, for targets whose partition step has a record.
-
-    `versions` are those of torch and related packages. `environment` has the environment variables of engine workers."""
+    """Adds convert and engine steps to a plan, for targets whose partition step has a record."""
 
     def __init__(
         self,

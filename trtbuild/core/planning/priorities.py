@@ -36,7 +36,7 @@ _FIRST_STAGES: tuple[Stage, ...] = ("calibrate", "trace", "lower", "partition")
 
 
 def weights_bytes(step: Step) -> int:
-    """The size in bytes of an engine step's weights, each distinct weight counted once; 0 for other steps."""
+    """The size in bytes of an engine step's weights; 0 for other steps."""
     if not isinstance(step.job, EngineJob):
         return 0
     return total_bytes(step.job.weights)

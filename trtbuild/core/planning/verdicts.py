@@ -178,7 +178,7 @@ def _add_name(change: Change, names: Mapping[str, str]) -> Change:
 
 
 def _causes(changed: tuple[Change, ...]) -> tuple[Change, ...]:
-    """The changes without those that follow from a change of a package's `reference`, which adds programs and weights."""
+    """The changes without those that follow from a package's `reference`, which adds programs and weights."""
     if all(change.part != "reference" for change in changed):
         return changed
     return tuple(

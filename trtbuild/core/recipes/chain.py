@@ -7,8 +7,7 @@ which the code of ``net.py`` imports.
 Rules
 1. A link is a record of stage ``trace-link`` or ``calibrate-link``. Its recipe has the declared parts of the step (known
    before the code runs) and the observations so far. Its only output (`next`) names the dependencies to observe next.
-   The first link has no observations. The chain ends where no link has the observations of all dependencies so far. These
-   observations are in the key of the step's record.
+   The chain ends where no link has all observations so far. These observations are in the key of the step's record.
 2. The next dependency of user code is assumed to follow from everything that the code has read before. So each of the first
    links names one dependency, in the order of discovery. A link is never out of date, because other content leads to
    another link. After `SINGLE_LINKS` links, each link names twice as many dependencies as the link before it (at most
@@ -20,8 +19,7 @@ Rules
    builds write the same link, the first link stays.
 5. A link that names no new dependency is damaged, and counts as missing.
 6. The first link that a step adds also lists all dependencies that the step discovered later (`WriteLink`,
-   `ReadLaterDependencies`). This list is only a hint: with it, the links that are probably needed next can be fetched
-   from a remote together.
+   `ReadLaterDependencies`). With this list, the links that are probably needed next can be fetched from a remote together.
 """
 
 from __future__ import annotations
@@ -112,9 +110,8 @@ def extend(
 ) -> tuple[Observation, ...]:
     """Extend the chain by the `observations` of a step, in order of discovery.
 
-    Returns the observations for the step's key. `write_link` is called if `read_link` finds no valid link. It must replace
-    a damaged link, and keep a valid link that another build has published in the meantime. The chain continues from the
-    link that `read_link` then returns.
+    Returns the observations for the step's key. `write_link` must replace a damaged link, and keep a valid link that
+    another build has published in the meantime. The chain continues from the link that `read_link` then returns.
     """
     state_of = {observation.dependency: observation.state for observation in observations}
     states: dict[Dependency, str] = {}

@@ -1,6 +1,6 @@
 """The declared parts of the recipe of a step that runs user code (calibrate, trace): they are known before the code runs.
 
-The other parts are observations of the files and other things that the code reads (`core.recipes.keys.user_code`).
+The other parts are observations of what the code reads, such as files (`core.recipes.keys.user_code`).
 """
 
 from __future__ import annotations
@@ -49,8 +49,7 @@ def trace_declared(
     """The declared parts of a trace.
 
     `weights` has the name, dtype and shape of each tensor in the weights file. `versions` is None on a machine without
-    torch, which looks up traces of other machines by parts without versions. `quantizers` is the digest of a calibration's
-    result; None without a calibration.
+    torch. `quantizers` is the digest of a calibration's result; None without a calibration.
     """
     inputs: list[Value] = []
     for entry, axes in zip(model.inputs, shapes.shapes, strict=True):

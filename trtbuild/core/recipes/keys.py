@@ -15,10 +15,9 @@ Rules (for users: docs/keys.md)
 4. The package's recipe names an engine by its key and not by its digest, because some toolchains do not build the
    same bytes again.
 5. The key of a step that runs user code (calibrate, trace) has the directories for imports and the patterns of ``deps:``
-   as the manifest declares them, because they decide which files are read. The observations have only the files that were
-   read.
-6. The versions of trtbuild's own steps are in keys (`STEP_VERSIONS`), and the version of trtbuild is not. A step's version
-   is raised when the step's output changes.
+   as the manifest declares them, because they decide which files are read.
+6. The version of a step (`STEP_VERSIONS`) is in its key, and the version of trtbuild is not. A step's version is raised
+   when the step's output changes.
 7. Versions of python, torch, onnx, onnx-ir and onnxscript are in the keys of calibrate, trace, lower, partition and
    convert. They are not in the keys of engines.
 """
@@ -89,7 +88,7 @@ def lower(
 ) -> Recipe:
     """The recipe of a lower step. `graph` is the digest of the traced program's canonical text.
 
-    `modules` is the digest of the program's module paths. The canonical text does not have them, but the lower step copies
+    `modules` is the digest of the program's module paths, which the canonical text does not have. The lower step copies
     them to its output, and compares the patterns of `precisions` with them. `truncates_double` is whether float64 is
     computed in float32."""
     return _step(

@@ -42,9 +42,8 @@ def stand_in_of(partition: Recipe) -> Mapping[str, Value] | None:
 def matches_without_versions(recorded: Recipe, unversioned: Recipe) -> bool:
     """Whether the recipe of a recorded trace or calibration matches `unversioned`, a recipe without versions.
 
-    Each declared part of `unversioned` must be equal in `recorded`. A dependency (its name has a colon) must be equal if
-    both recipes have it. Other dependencies are ignored, because a lookup may observe more files than the trace depends
-    on."""
+    Each declared part of `unversioned` must be equal in `recorded`. A dependency (its name has a colon) must be equal only
+    if both recipes have it, because a lookup may observe more files than the trace depends on."""
     parts = dict(recorded.parts)
     return (recorded.stage, recorded.version) == (unversioned.stage, unversioned.version) and all(
         encode(parts[name]) == encode(value) if name in parts else ":" in name for name, value in unversioned.parts

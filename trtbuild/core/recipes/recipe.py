@@ -22,8 +22,8 @@ _ENCODED_SCHEMA = encode(SCHEMA)
 class Recipe:
     """All inputs of a step. Two steps with equal recipes share one result.
 
-    `stage` names the kind of step. `version` is increased when a change of the code changes the step's output. `parts`
-    has the name and the value of each input, in a fixed order.
+    `version` is increased when a change of the code changes the step's output. `parts` has the name and the value of each
+    input, in a fixed order.
     """
 
     stage: str
@@ -44,8 +44,7 @@ class Recipe:
         return encode_list(3, encode(self.stage) + encode(self.version) + parts)
 
     def _encoded_parts(self) -> bytes:
-        # Only `followed_by` stores these bytes, because a plan may have tens of thousands of recipes, and the bytes of all
-        # of them would need much memory.
+        # Only `followed_by` stores these bytes, because those of all recipes of a plan would need much memory.
         stored: bytes | None = self.__dict__.get("_stored_parts")
         return b"".join(map(encode, self.parts)) if stored is None else stored
 
@@ -94,8 +93,7 @@ class Recipe:
 class Change:
     """One difference between two recipes of one step, as text.
 
-    `name` is the name that people use for `part`, such as ``layers.2.weight`` for ``weights.w0.sha256``. It is None if no
-    such name is known.
+    `name` is the name that people use for `part`, such as ``layers.2.weight`` for ``weights.w0.sha256``, if there is one.
     """
 
     part: str

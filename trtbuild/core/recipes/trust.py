@@ -40,9 +40,9 @@ _DOMAIN_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@+-]{0,99}")
 class Signature:
     """A signature on a record.
 
-    `signer` is the name of the signing key, and `public_key` has its 32 public bytes (Ed25519). `builder` names the user
-    and the machine. `signed_at` is the time of the signer's clock (ISO 8601, UTC), for information only. `value` has the 64
-    bytes of the signature.
+    `signer` is the name of the signing key. `public_key` has the 32 bytes of the public key, and `value` the 64 bytes of
+    the signature (Ed25519). `builder` names the user and the machine. `signed_at` is the time of the signer's clock
+    (ISO 8601, UTC), for information only.
     """
 
     signer: str

@@ -68,15 +68,12 @@ ELEMENT_TYPES: Mapping[str, ElementType] = {
 #: converts it to float32. int8 is missing, because TensorRT uses it for quantized values only.
 ENGINE_TYPES = ("float32", "float16", "bfloat16", "int32", "int64", "bool", "uint8")
 
-#: Number in onnx.TensorProto.DataType → element type.
 BY_ONNX: Mapping[int, ElementType] = {
     element.onnx: element for element in ELEMENT_TYPES.values() if element.onnx is not None
 }
-#: Name in a safetensors file → element type.
 BY_SAFETENSORS: Mapping[str, ElementType] = {
     element.safetensors: element for element in ELEMENT_TYPES.values() if element.safetensors is not None
 }
-#: Name in tensorrt.DataType → element type.
 BY_TENSORRT: Mapping[str, ElementType] = {
     element.tensorrt: element for element in ELEMENT_TYPES.values() if element.tensorrt is not None
 }

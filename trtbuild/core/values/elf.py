@@ -24,9 +24,7 @@ _MAX_HEADERS, _MAX_BYTES = 4096, 1 << 24
 
 @dataclass(frozen=True)
 class SharedLibrary:
-    """A shared library. `needed` has the names of the libraries that it loads, such as ``libnvinfer.so.10``.
-
-    `processor` has the form ``x86_64``."""
+    """A shared library. `needed` has the names of the libraries that it loads, such as ``libnvinfer.so.10``."""
 
     processor: str
     needed: tuple[str, ...]
@@ -63,7 +61,7 @@ def _read_library(read: Read) -> SharedLibrary | None:
 
 
 def _needed(read: Read, segments: list[tuple[int, int, int, int]]) -> Iterator[str]:
-    """The names of the needed libraries: the entries ``DT_NEEDED`` of the dynamic section."""
+    """The entries ``DT_NEEDED`` of the dynamic section."""
     for type_, offset, _, length in segments:
         if type_ != _DYNAMIC:
             continue

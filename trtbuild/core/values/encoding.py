@@ -5,8 +5,8 @@ Rules
    do ``""`` and null.
 2. The encoding is length-prefixed: integers, strings, bytes and containers have their length after the tag (8 bytes,
    big-endian). So the end of a value is always clear. A string is encoded as UTF-8.
-   Python has a lone surrogate in place of a byte of a file name that is not UTF-8. It is encoded as three bytes, not as
-   that byte, because otherwise two different strings could have the same encoding.
+   Python has a lone surrogate in place of a byte of a file name that is not UTF-8. It is encoded as three bytes, because
+   otherwise two strings could have the same encoding.
 3. Floats are encoded by their IEEE-754 binary64 bits. So -0.0 and 0.0 differ, and NaNs with different bits differ.
 4. Mappings are encoded in the order of their encoded keys, so their insertion order does not matter.
 5. Other types are refused, without a fallback to ``repr``, ``str`` or pickle. Subclasses of scalar types, such as enums
@@ -121,8 +121,8 @@ def digest(domain: str, value: Value) -> str:
 def to_json(value: Value) -> object:
     """The JSON form of `value`: a float becomes its bits in hex, and bytes become hex.
 
-    `from_json` converts it back into a value with the same encoding. Mappings are sorted by key, so equal values have
-    equal JSON. Raises TypeError for a type that has no encoding.
+    `from_json` converts it back. Mappings are sorted by key, so equal values have equal JSON. Raises TypeError for a type
+    that has no encoding.
     """
     kind = type(value)
     if kind is str or value is None or kind is int or kind is bool:

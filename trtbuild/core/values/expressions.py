@@ -4,11 +4,9 @@ An expression is plain JSON. It has one of these forms:
 
 * an int
 * ``["sym", k]``: the symbol with number k
-* ``["data", k]``: a size that is known only when the model runs, because it depends on data, such as the length of
-  ``nonzero(x)``. Such sizes are numbered, too.
-* ``[operator, operand, …]``. The operators are ``add mul floordiv mod max min pow ceildiv``. They take integers and
-  have the meaning of sympy's functions: ``floordiv`` and ``mod`` are Python's ``//`` and ``%``, and ``ceildiv`` rounds
-  up.
+* ``["data", k]``: a size that is known only when the model runs, such as the length of ``nonzero(x)``
+* ``[operator, operand, …]``: the operators are ``add mul floordiv mod max min pow ceildiv``, with sympy's meaning.
+  ``floordiv`` and ``mod`` are Python's ``//`` and ``%``, and ``ceildiv`` rounds up.
 """
 
 from __future__ import annotations
@@ -50,9 +48,8 @@ def interval(expression: Expression, symbols: Sequence[Interval]) -> Interval:
 
     Raises ValueError if `expression` is not valid, and IndexError for a symbol without an interval.
 
-    The interval contains every possible size, but may be too large, because each occurrence of a symbol is bounded
-    separately: the interval of ``s - s`` is more than 0..0. The values at min and max would be wrong bounds, because a
-    modulo is not monotonic.
+    The interval may be too large, because each occurrence of a symbol is bounded separately: for ``s - s`` it is more than
+    0..0. The values at min and max would be wrong bounds, because a modulo is not monotonic.
     """
     if isinstance(expression, int):
         return expression, expression

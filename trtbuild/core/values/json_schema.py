@@ -46,7 +46,6 @@ def schema_of(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def _add_definition(kind: Any, definitions: dict[str, Any]) -> str:
-    """Add the definition of a dataclass, if it is missing, and return the name of the definition."""
     name: str = kind.__name__
     if name not in definitions:
         fields, type_of_field = dataclasses.fields(kind), field_types(kind)

@@ -1,7 +1,7 @@
 """The declared range of an input's values: ``range: [0, 30521]``, both ends included.
 
-trtbuild draws random inputs from this range: for the example with which a model is traced, for comparisons in the trace
-and lower steps, and for `verify`, `run` and `bench`. Engines do not depend on the range.
+Random inputs are drawn from this range: for the trace, and for the comparisons in the trace and lower steps and in
+`verify`, `run` and `bench`. Engines do not depend on the range.
 """
 
 from __future__ import annotations
